@@ -1,0 +1,1 @@
+"""logstore: an embedded, partitioned, append-only log whose home is an object store."""
