@@ -22,7 +22,8 @@
         ├── ObjectNotFound
         ├── PreconditionFailed  the object is there already, or has changed
         ├── Determinate         nothing happened; safe to try again
-        │   └── StoreUnavailable  nothing happened, and the store cannot be reached or refuses us
+        │   ├── StoreUnavailable  nothing happened, and the store cannot be reached or refuses us
+        │   └── InvalidKey      nothing happened: no store of ours takes this key; fix the key
         └── Indeterminate       it may have happened: look before you try again
 
 `retriable` says whether the same call may be repeated as it is, with no risk of a duplicate.
@@ -148,6 +149,12 @@ class Determinate(StoreError):
 
 class StoreUnavailable(Determinate):
     """The store cannot be reached, or refuses us; the operation changed nothing."""
+
+
+class InvalidKey(Determinate):
+    """The key is empty, leaves the store's root, or cannot be stored there."""
+
+    retriable = False
 
 
 class Indeterminate(StoreError):

@@ -1,8 +1,8 @@
 """The object store that everything stands on: five verbs, two conditions.
 
-`put(if_absent=True)` is the commit point of the whole project. A home for logstore must make it atomic: of any number
-of concurrent calls on one absent key exactly one returns, the others raise `PreconditionFailed`, and a returned put is
-durable and visible to every later `get`, `head` and `list` of every client.
+`put(if_absent=True)` is the commit point of the whole project. A home for logstore must make it atomic: of
+any number of concurrent calls on one absent key exactly one returns, the others raise `PreconditionFailed`,
+and a returned put is durable and visible to every later `get`, `head` and `list` of every client.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ class ObjectInfo(NamedTuple):
 
 @runtime_checkable
 class ObjectStore(Protocol):
-    """Errors: `ObjectNotFound`, `PreconditionFailed`, `Determinate` (nothing happened), `Indeterminate` (it may have).
+    """Errors: `ObjectNotFound`, `PreconditionFailed`, `Determinate` (nothing happened), `Indeterminate` (it
+    may have).
 
     An exception of any other type counts as Indeterminate.
     """
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
-        """The object's bytes, or those in `[start, end)`. A negative `start` counts from the end of the object.
+        """The object's bytes, or those in `[start, end)`. A negative `start` counts from the end of the
+        object.
 
         A range that reaches past the object is cut to it; raises `ObjectNotFound`.
         """
@@ -40,7 +42,8 @@ class ObjectStore(Protocol):
     ) -> ObjectInfo:
         """Store the object, whole or not at all.
 
-        `if_absent`: only if there is none. `if_match`: only if its etag is this one. Otherwise `PreconditionFailed`.
+        `if_absent`: only if there is none. `if_match`: only if its etag is this one. Otherwise
+        `PreconditionFailed`.
         """
         ...
 
@@ -49,7 +52,9 @@ class ObjectStore(Protocol):
         ...
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
-        """The objects whose key starts with `prefix` and sorts after `start_after`, in key order (UTF-8 bytes)."""
+        """The objects whose key starts with `prefix` and sorts after `start_after`, in key order (UTF-8
+        bytes).
+        """
         ...
 
     def delete(self, key: str) -> None:
