@@ -1,0 +1,43 @@
+"""Kafka's default partitioner: the same key goes to the same partition as with every Kafka client.
+
+>>> murmur2(b"21"), partition_for_key(b"order-17", 4)
+(-973932308, 1)
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+
+_SEED = 0x9747B28C
+_M = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+# A cached key is kept alive, so only short ones are: 16,384 of these are at most a few MB.
+_CACHED_KEY_BYTES = 128
+
+
+def murmur2(key: bytes) -> int:
+    """The signed 32-bit murmur2 hash of Kafka's clients."""
+    size = len(key)
+    h = _SEED ^ size
+    whole = size & ~3
+    for (k,) in struct.iter_unpack("<I", key[:whole]):
+        k = k * _M & _MASK
+        h = (h * _M ^ (k ^ k >> 24) * _M) & _MASK
+    if size != whole:
+        h = (h ^ int.from_bytes(key[whole:], "little")) * _M & _MASK
+    h = (h ^ h >> 13) * _M & _MASK
+    h ^= h >> 15
+    return h - (1 << 32) if h >> 31 else h
+
+
+def partition_for_key(key: bytes, partitions: int) -> int:
+    """The partition, of `partitions`, where Kafka's default partitioner puts `key`."""
+    if len(key) <= _CACHED_KEY_BYTES:
+        return _positive_cached(key) % partitions
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+@lru_cache(maxsize=1 << 14)
+def _positive_cached(key: bytes) -> int:
+    return murmur2(key) & 0x7FFFFFFF
