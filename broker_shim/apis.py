@@ -1,8 +1,8 @@
-"""Which APIs this broker answers, and in which versions. ApiVersions says exactly this, and nothing else is served.
+"""Which APIs this broker answers, and in which versions. ApiVersions says this, and nothing else is served.
 
 Upper bounds stop where a version would promise something that we do not do: topic ids (Metadata 10, Fetch 13,
-DeleteTopics 6, CreateTopics 7, OffsetCommit 10), transactions (Produce 11), KIP-848 groups (OffsetFetch 9), the offset of
-the largest timestamp (ListOffsets 7).
+DeleteTopics 6, CreateTopics 7, OffsetCommit 10), transactions (Produce 11), KIP-848 groups (OffsetFetch 9),
+the offset of the largest timestamp (ListOffsets 7).
 """
 
 from __future__ import annotations

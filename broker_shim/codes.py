@@ -1,7 +1,7 @@
 """Kafka's error codes that we answer with, and which of our errors becomes which.
 
-The rule for produce: a code that clients retry means "not stored, or stored by us and safe to send again"; an outcome that
-nobody knows is REQUEST_TIMED_OUT, which an idempotent producer resolves by its sequence numbers.
+The rule for produce: a code that clients retry means "not stored, or stored by us and safe to send again"; an
+outcome that nobody knows is REQUEST_TIMED_OUT, which an idempotent producer resolves by its sequence numbers.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The control plane's messages: kio's generated schemas, our own bounds-checked codec.
 
 kio describes every API in every version as dataclasses, generated from Kafka's own definitions. We take the
-descriptions and not its native reader: that one trusts array lengths, and a 30-byte request that announces two billion
-elements aborts the process when the allocation fails.
+descriptions and not its native reader: that one trusts array lengths, and a 30-byte request that announces
+two billion elements aborts the process when the allocation fails.
 
-`decode` gives a `Message` with kio's field names; durations stay integers in milliseconds. `encode` takes a mapping:
-fields that the version does not have are left out, fields that are missing get Kafka's default. So a handler is
-written once, for the newest version.
+`decode` gives a `Message` with kio's field names; durations stay integers in milliseconds. `encode` takes a
+mapping: fields that the version does not have are left out, fields that are missing get Kafka's default. So a
+handler is written once, for the newest version.
 """
 
 from __future__ import annotations
@@ -91,10 +91,9 @@ def decode_response(api: int, version: int, frame: bytes | memoryview, position:
 
 @cache
 def _plan(entity: type) -> _Plan:
-    flexible = bool(getattr(entity, "__flexible__"))  # noqa: B009 - a ClassVar of classes that mypy cannot see
     plans = [_field_plan(field) for field in fields(entity)]
     return _Plan(
-        flexible,
+        bool(vars(entity)["__flexible__"]),
         tuple(plan for plan in plans if plan.tag is None),
         {plan.tag: plan for plan in plans if plan.tag is not None},
     )
@@ -112,7 +111,7 @@ def _field_plan(field: Field[Any]) -> _FieldPlan:
         if get_origin(annotation) in (UnionType, Union):
             nullable = True
             annotation = next(part for part in get_args(annotation) if part is not NoneType)
-    nested = _plan(annotation) if is_dataclass(annotation) else None
+    nested = _plan(annotation) if isinstance(annotation, type) and is_dataclass(annotation) else None
     kind = "struct" if nested else field.metadata["kafka_type"]
     default = field.default
     if default is MISSING:
@@ -181,7 +180,9 @@ def _write_struct(plan: _Plan, values: Mapping[str, Any], out: list[bytes]) -> N
         _write_field(field, values.get(field.name, field.default), plan.flexible, out)
     if not plan.flexible:
         return
-    present = [field for field in plan.tagged.values() if values.get(field.name, field.default) != field.default]
+    present = [
+        field for field in plan.tagged.values() if values.get(field.name, field.default) != field.default
+    ]
     out.append(wire.uvarint(len(present)))
     for field in sorted(present, key=lambda each: each.tag or 0):
         content: list[bytes] = []

@@ -1,7 +1,8 @@
 """Kafka's primitive types: a bounds-checked reader, a writer that collects parts, and the request header.
 
-Nothing here believes a length: each is compared with the bytes that are there before anything is allocated. Whatever is
-wrong with the bytes, the reader raises `MalformedRequest` and nothing else, and the connection that sent them is closed.
+Nothing here believes a length: each is compared with the bytes that are there before anything is allocated.
+Whatever is wrong with the bytes, the reader raises `MalformedRequest` and nothing else, and the connection
+that sent them is closed.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ class MalformedRequest(ValueError):
 
 
 class Reader:
-    """Walks one frame. `flexible` chooses between the two spellings of strings, bytes and arrays (KIP-482)."""
+    """Walks one frame. `flexible` chooses between the two spellings of strings and arrays (KIP-482)."""
 
     __slots__ = ("_data", "_elements", "_end", "flexible", "position")
 
-    def __init__(self, data: bytes | bytearray | memoryview, position: int = 0, *, flexible: bool = False) -> None:
+    def __init__(
+        self, data: bytes | bytearray | memoryview, position: int = 0, *, flexible: bool = False
+    ) -> None:
         self._data = memoryview(data)
         self._end = len(self._data)
         self.position = position
