@@ -9,13 +9,17 @@ def resolve(start: int | None, end: int | None, size: int) -> tuple[int, int]:
     A negative start counts from the end of the object; an end is always a position, and a negative one is a
     mistake.
     """
-    if end is not None and end < 0:
-        raise ValueError(
-            f"end={end}: an end is a position from the start of the object; pass None for the rest"
-        )
+    check_end(end)
     first = 0 if start is None else start
     if first < 0:
         first += size
     first = min(max(first, 0), size)
     last = size if end is None else min(end, size)
     return first, max(first, last)
+
+
+def check_end(end: int | None) -> None:
+    if end is not None and end < 0:
+        raise ValueError(
+            f"end={end}: an end is a position from the start of the object; use None for the rest"
+        )

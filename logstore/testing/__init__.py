@@ -3,15 +3,19 @@
 from logstore.testing.clock import ManualClock
 from logstore.testing.faulty import ANY_FAULT, Call, Fault, FaultyStore, Rule
 from logstore.testing.gated import Gate, GatedStore, HeldCall
+from logstore.testing.slow import S3_LATENCY, Latency, SlowStore
 
 __all__ = [
     "ANY_FAULT",
+    "S3_LATENCY",
     "Call",
     "Fault",
     "FaultyStore",
     "Gate",
     "GatedStore",
     "HeldCall",
+    "Latency",
     "ManualClock",
     "Rule",
+    "SlowStore",
 ]

@@ -1,0 +1,111 @@
+"""`RetryingStore`: tries again what may be tried again, with full jitter.
+
+Repeated: get, head, list, delete and *unconditional* puts, on `Determinate` and `Indeterminate` alike,
+because doing one of those twice is the same as doing it once. A listing goes on behind the last key that it
+handed out.
+
+Never repeated: a conditional put. If the first attempt landed and its answer was lost, the second meets the
+caller's own object and reports a failure for a success. Only the caller can tell, by looking at what is
+there.
+
+Not worth repeating: an error whose `retriable` is False although nothing happened (no permission, no such
+bucket, no credentials, a bad key). It stays the same until a person acts, so the caller hears of it at once.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from logstore.errors import Determinate, Indeterminate, StoreError
+from logstore.objects.protocol import Buffer, ObjectInfo, ObjectStore
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """At most `attempts`; before attempt n + 1 wait a random part of `base_s * 2**n`, which is at most
+    `cap_s`.
+    """
+
+    attempts: int = 5
+    base_s: float = 0.05
+    cap_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1 or self.base_s < 0 or self.cap_s < 0:
+            raise ValueError(f"{self}: attempts must be at least 1, and times not negative")
+
+    def pause_s(self, failures: int, dice: Callable[[], float]) -> float:
+        """How long to wait after `failures` failures. `dice` gives a number in [0, 1)."""
+        return dice() * min(self.cap_s, self.base_s * 2.0 ** (failures - 1))
+
+
+class RetryingStore:
+    """An `ObjectStore` round `inner` that rides out short failures.
+
+    Thread-safe: it keeps no state between calls.
+    """
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        policy: RetryPolicy | None = None,
+        *,
+        sleep: Callable[[float], object] = time.sleep,
+        dice: Callable[[], float] = random.random,
+    ) -> None:
+        self.inner = inner
+        self.policy = policy or RetryPolicy()
+        self._sleep = sleep
+        self._dice = dice
+
+    def __repr__(self) -> str:
+        return f"RetryingStore({self.inner!r})"
+
+    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        return self._repeat(lambda: self.inner.get(key, start, end))
+
+    def put(
+        self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None
+    ) -> ObjectInfo:
+        if if_absent or if_match is not None:
+            return self.inner.put(key, data, if_absent=if_absent, if_match=if_match)
+        return self._repeat(lambda: self.inner.put(key, data))
+
+    def head(self, key: str) -> ObjectInfo | None:
+        return self._repeat(lambda: self.inner.head(key))
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        failures = 0
+        while True:
+            try:
+                for info in self.inner.list(prefix, start_after):
+                    start_after, failures = info.key, 0
+                    yield info
+                return
+            except StoreError as error:
+                failures += 1
+                self._pause_or_raise(error, failures)
+
+    def delete(self, key: str) -> None:
+        self._repeat(lambda: self.inner.delete(key))
+
+    def _repeat(self, call: Callable[[], T]) -> T:
+        failures = 0
+        while True:
+            try:
+                return call()
+            except StoreError as error:
+                failures += 1
+                self._pause_or_raise(error, failures)
+
+    def _pause_or_raise(self, error: StoreError, failures: int) -> None:
+        transient = isinstance(error, Indeterminate) or (isinstance(error, Determinate) and error.retriable)
+        if not transient or failures >= self.policy.attempts:
+            raise error
+        self._sleep(self.policy.pause_s(failures, self._dice))

@@ -1,0 +1,105 @@
+"""One string that says where the objects live.
+
+    s3://bucket/prefix?endpoint_url=http://…&region=…&profile=…     credentials come from boto3's chain, never
+    from here file:///var/lib/shop, or a plain path                           a local folder memory://name
+    this process's memory, shared by name
+
+What cannot be opened raises `UnsupportedStore` and says what can. No message repeats a part of the URL that
+might be a secret.
+"""
+
+from __future__ import annotations
+
+import os
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from logstore.errors import UnsupportedStore
+from logstore.objects.local import LocalStore
+from logstore.objects.memory import MemoryStore
+from logstore.objects.protocol import ObjectStore
+
+ALLOWED = (
+    "s3://bucket/prefix, file:///absolute/path, memory://name, a plain path, or an ObjectStore of your own"
+)
+S3_PARAMETERS = ("endpoint_url", "region", "profile")
+
+
+def open_url(where: str | os.PathLike[str] | ObjectStore) -> ObjectStore:
+    """The store at `where`, bare: no retries, no metrics.
+
+    An object that has the methods is returned as it is.
+    """
+    if isinstance(where, os.PathLike):
+        return _folder(os.fspath(where))
+    if not isinstance(where, str):
+        if isinstance(where, ObjectStore):
+            return where
+        raise UnsupportedStore(f"a {type(where).__name__} is no object store: use {ALLOWED}")
+    if "://" not in where:
+        return _folder(where)
+    url = urlsplit(where)
+    if "@" in url.netloc:
+        raise UnsupportedStore(
+            "credentials do not belong in the URL: set them in the environment or a profile"
+        )
+    if url.fragment:
+        raise UnsupportedStore(f"{url.scheme}://{url.netloc}: a URL with a '#' is no place for objects")
+    if url.scheme == "s3":
+        return _s3(url)
+    if url.scheme == "file":
+        _parameters(url, ())
+        if url.netloc not in ("", "localhost") or not url.path.startswith("/"):
+            raise UnsupportedStore("a file URL names an absolute path on this machine: file:///absolute/path")
+        return _folder(unquote(url.path))
+    if url.scheme == "memory":
+        _parameters(url, ())
+        name = url.netloc + url.path
+        if not name:
+            raise UnsupportedStore("memory:// needs a name: memory://name")
+        return MemoryStore.named(name)
+    raise UnsupportedStore(f"{url.scheme}:// is not known: use {ALLOWED}")
+
+
+def _folder(path: str) -> ObjectStore:
+    if not path:
+        raise UnsupportedStore(f"an empty string is no place for objects: use {ALLOWED}")
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise UnsupportedStore(f"{path} is a file: name a folder")
+    return LocalStore(path)
+
+
+def _s3(url: SplitResult) -> ObjectStore:
+    if not url.netloc:
+        raise UnsupportedStore("the bucket's name is missing: s3://bucket/prefix")
+    parameters = _parameters(url, S3_PARAMETERS)
+    endpoint = urlsplit(parameters.get("endpoint_url", "https://s3"))
+    if endpoint.scheme not in ("http", "https") or not endpoint.hostname:
+        raise UnsupportedStore("endpoint_url must be an http:// or https:// URL")
+    if "@" in endpoint.netloc:
+        raise UnsupportedStore(
+            "credentials do not belong in endpoint_url: set them in the environment or a profile"
+        )
+    # boto3 takes a second to import: only who opens a bucket pays for it.
+    from logstore.objects.s3 import S3Store
+
+    return S3Store(
+        url.netloc,
+        url.path,
+        endpoint_url=parameters.get("endpoint_url"),
+        region=parameters.get("region"),
+        profile=parameters.get("profile"),
+    )
+
+
+def _parameters(url: SplitResult, allowed: tuple[str, ...]) -> dict[str, str]:
+    pairs = parse_qsl(url.query, keep_blank_values=True)
+    known = ", ".join(allowed) if allowed else "none at all"
+    for name, value in pairs:
+        if name not in allowed:
+            raise UnsupportedStore(f"{url.scheme}:// takes no parameter {name!r}; allowed: {known}")
+        if not value:
+            raise UnsupportedStore(f"the parameter {name} is empty: give it a value, or leave it out")
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise UnsupportedStore(f"a parameter is given twice; allowed once each: {known}")
+    return found
