@@ -281,14 +281,15 @@ class FlushTracker(Generic[O]):
         if owed and owed + len(debtors) > self._max_outstanding:
             raise BufferFull(
                 f"{owed} flushes are outstanding and boundary {boundary} adds {len(debtors)}, over the limit "
-                f"of {self._max_outstanding}: stop reading from the source until some are paid; {self.explain(1)}"
+                f"of {self._max_outstanding}: stop reading from the source until some are paid. "
+                f"{self.explain(1)}"
             )
         now_s = self._clock()
         debt = self._ledger.add(boundary, debtors, now_s)
         for name in debtors:
             sink = self._sinks.get(name)
             if sink is None:
-                # Routed to before anybody registered it: the debt counts, and `check` says that nobody owns it.
+                # Routed to before anybody registered it: the debt counts, and `check` says who is missing.
                 sink = self._sinks[name] = _Sink(self._next_lease(name), _never)
             if not sink.debts:
                 sink.rearm(now_s)  # idle time before there was anything to do is not held against it
@@ -310,9 +311,9 @@ class FlushTracker(Generic[O]):
             owes = sink is not None and any(debt.boundary == boundary for debt in sink.debts)
             if not owes and not self._covered(name, boundary):
                 raise StraddlingTransaction(
-                    f"boundary {boundary} is not above {self._ledger.newest}, yet sink {name!r} neither owes it "
-                    f"nor has reported it stored: commit boundaries in rising order, and after a hand-over "
-                    f"report what the new incarnation finds stored before the source replays"
+                    f"boundary {boundary} is not above {self._ledger.newest}, yet sink {name!r} does not owe "
+                    f"it, nor has it reported it stored: boundaries must rise, and after a hand-over "
+                    f"the new incarnation reports what it finds stored before the source replays"
                 )
 
     def _owned(self, lease: Lease) -> _Sink[O]:
