@@ -2,7 +2,7 @@
 
 The header (61 bytes, big endian): base offset 8, length of what follows 4, leader epoch 4, magic 1, CRC-32C
 of all that follows 4, attributes 2, last offset delta 4, base timestamp 8, max timestamp 8, producer id 8,
-producer epoch 2, base sequence 4, record count 4. Then the record area (`body`), compressed as a whole.
+producer epoch 2, base sequence 4, record count 4. Then the record area (`area`), compressed as a whole.
 
 * The first 16 bytes lie outside of the CRC: giving a batch its offset patches them (`patch_head`) and nothing
   else.
@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from logstore.format import body, codecs, fields
+from logstore.format import codecs, kernels
+from logstore.format.area import Area, check_timestamp
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.record import Record
 
@@ -100,7 +101,7 @@ def encode_batch(
     count = len(records)
     if not count:
         raise FormatError("a batch needs at least one record")
-    data, base_ms, min_ms, max_ms = body.encode(records, now_ms)
+    data, base_ms, min_ms, max_ms = kernels.active.encode(records, now_ms)
     if len(data) > MAX_DECODED_BYTES:
         raise FormatError(f"{len(data)} bytes in one batch; at most {MAX_DECODED_BYTES} are allowed")
     attributes = 0
@@ -216,26 +217,16 @@ def _validate_one(raw: Buffer, info: BatchInfo, max_batch_bytes: int, max_decode
             f"producer {info.producer_id} with epoch {info.producer_epoch} and sequence {info.base_sequence}",
             where,
         )
-    area = record_area(raw, info, max_decoded_bytes)
-    base_ms, append_ms = timestamps(raw, info)
-    if info.count < body.COLUMN_WISE_FROM:
-        records = body.walk(area, info.count, base_timestamp_ms=base_ms, append_timestamp_ms=append_ms)
-        stamps = [record.timestamp_ms or 0 for record in records]
-        low, high = min(stamps), max(stamps)
-    else:
-        low, high = fields.check(area, info.count, base_ms, append_ms)
+    low, high = kernels.active.check(record_area(raw, info, max_decoded_bytes))
     return info._replace(min_timestamp_ms=low, max_timestamp_ms=high)
 
 
-def record_area(raw: Buffer, info: BatchInfo, max_decoded_bytes: int = MAX_DECODED_BYTES) -> bytes:
-    """The decompressed record area of a batch."""
+def record_area(raw: Buffer, info: BatchInfo, max_decoded_bytes: int = MAX_DECODED_BYTES) -> Area:
+    """The record area of a batch, decompressed, with what the header says about its timestamps."""
     with memoryview(raw) as view:
         packed = view[info.position + HEADER_SIZE : info.position + info.size]
-        return codecs.decompress(info.codec_id, packed, max_size=min(max_decoded_bytes, MAX_DECODED_BYTES))
-
-
-def timestamps(raw: Buffer, info: BatchInfo) -> tuple[int, int | None]:
-    """The base timestamp, and the one timestamp of all records if a broker stamped them (LogAppendTime)."""
+        data = codecs.decompress(info.codec_id, packed, max_size=min(max_decoded_bytes, MAX_DECODED_BYTES))
     base_ms, max_ms = _TIMESTAMPS.unpack_from(raw, info.position + _TIMESTAMPS_AT)
-    body.check_timestamp(base_ms)
-    return base_ms, body.check_timestamp(max_ms) if info.attributes & LOG_APPEND_TIME else None
+    check_timestamp(base_ms)
+    append_ms = check_timestamp(max_ms) if info.attributes & LOG_APPEND_TIME else None
+    return Area(data, info.count, base_ms, append_ms)

@@ -7,10 +7,8 @@ look at the CRC: call `check_crc` first, once for each batch.
 
 from __future__ import annotations
 
-from itertools import repeat
-from typing import Any
-
-from logstore.format import batch, body, fields
+from logstore.format import batch, kernels
+from logstore.format.area import MAX_TIMESTAMP_MS
 from logstore.format.batch import BatchInfo, Buffer
 from logstore.format.errors import FormatError
 from logstore.format.record import Headers, Record
@@ -19,7 +17,6 @@ from logstore.format.record import Headers, Record
 # attributes.
 _OVERHEAD = 5 + 8 + 5 + 5 + 5 + 5 + 1
 _HEADER_OVERHEAD = 5 + 5
-_new_tuple = tuple.__new__
 
 
 def check_record(record: Record) -> Record:
@@ -61,58 +58,11 @@ def decode_records(
     raw: Buffer, info: BatchInfo, *, start_offset: int = 0, stop_offset: int | None = None
 ) -> list[Record]:
     """The records of one batch with offsets from `start_offset` up to, not including, `stop_offset`."""
-    area = batch.record_area(raw, info)
-    base_ms, append_ms = batch.timestamps(raw, info)
     first = max(0, start_offset - info.base_offset)
     stop = info.count if stop_offset is None else min(info.count, stop_offset - info.base_offset)
-    if info.count < body.COLUMN_WISE_FROM:
-        return body.walk(
-            area,
-            info.count,
-            base_offset=info.base_offset,
-            base_timestamp_ms=base_ms,
-            append_timestamp_ms=append_ms,
-            first=first,
-            stop=stop,
-        )
-    _, found = fields.locate([area], [info.count])
-    stamps = fields.timestamps(found, base_ms, append_ms)
     if first >= stop:
         return []
-    taken = slice(first, stop)
-    return list(
-        map(
-            _new_tuple,
-            repeat(Record),
-            zip(
-                _slices(area, found.value_positions[taken], found.value_lengths[taken]),
-                _slices(area, found.key_positions[taken], found.key_lengths[taken]),
-                _headers(area, found, first, stop),
-                stamps[taken].tolist(),
-                range(info.base_offset + first, info.base_offset + stop),
-                strict=True,
-            ),
-        )
-    )
-
-
-def _slices(area: bytes, positions: Any, lengths: Any) -> list[bytes | None]:
-    ends = (positions + lengths).tolist()
-    starts = positions.tolist()
-    if lengths.min() >= 0:
-        return [area[start:end] for start, end in zip(starts, ends, strict=True)]
-    return [area[start:end] if end >= start else None for start, end in zip(starts, ends, strict=True)]
-
-
-def _headers(area: bytes, found: fields.Fields, first: int, stop: int) -> Any:
-    """The headers of each record: those of the few, or of all, that have any."""
-    if not found.with_headers.size:
-        return repeat((), stop - first)
-    headers: list[Headers] = [()] * (stop - first)
-    for index, of_record in fields.headers(area, found):
-        if first <= index < stop:
-            headers[index - first] = of_record
-    return headers
+    return kernels.active.records(batch.record_area(raw, info), info.base_offset, first, stop)
 
 
 def _to_bytes(item: object, what: str) -> bytes | None:
@@ -144,6 +94,6 @@ def _check_headers(headers: object) -> Headers:
 def _check_stamp(stamp: object) -> int:
     if type(stamp) is not int:
         raise FormatError(f"timestamp_ms must be an int or None, not {type(stamp).__name__}")
-    if not 0 <= stamp <= body.MAX_TIMESTAMP_MS:
-        raise FormatError(f"timestamp_ms must be between 0 and {body.MAX_TIMESTAMP_MS}, not {stamp}")
+    if not 0 <= stamp <= MAX_TIMESTAMP_MS:
+        raise FormatError(f"timestamp_ms must be between 0 and {MAX_TIMESTAMP_MS}, not {stamp}")
     return stamp

@@ -37,19 +37,12 @@ NULL = encode(-1)
 
 def read(data: bytes, position: int) -> tuple[int, int]:
     """A 32-bit varint at `position`, and the position after it."""
-    number, after = _read_unsigned(data, position, INT_BYTES)
-    if number >> 32:
-        raise FormatError("a varint does not fit in 32 bits", position)
+    number, after = read_unsigned(data, position)
     return (number >> 1) ^ -(number & 1), after
 
 
-def read_long(data: bytes, position: int) -> tuple[int, int]:
-    """A timestamp delta at `position`, and the position after it."""
-    number, after = _read_unsigned(data, position, LONG_BYTES)
-    return (number >> 1) ^ -(number & 1), after
-
-
-def _read_unsigned(data: bytes, position: int, max_bytes: int) -> tuple[int, int]:
+def read_unsigned(data: bytes, position: int, max_bytes: int = INT_BYTES) -> tuple[int, int]:
+    """The same before the zigzag is undone: an odd number is a negative one."""
     number = shift = 0
     at = position
     try:
@@ -61,4 +54,7 @@ def _read_unsigned(data: bytes, position: int, max_bytes: int) -> tuple[int, int
                 raise FormatError(f"a varint is longer than {max_bytes} bytes", position)
     except IndexError:
         raise FormatError("the data ends inside a varint", position) from None
-    return number | byte << shift, at + 1
+    number |= byte << shift
+    if max_bytes == INT_BYTES and number >> 32:
+        raise FormatError("a varint does not fit in 32 bits", position)
+    return number, at + 1

@@ -1,4 +1,4 @@
-"""Where the fields of many records lie: the same reading of a record area as `body.walk`, with NumPy.
+"""Where the fields of many records lie: the same reading of record areas as `plain_walk`, with NumPy.
 
 One short loop finds where the records begin (each says only how long it is, so that is one after the other);
 every other field is gathered for all records at once. The area is copied into a buffer with zeros behind it,
@@ -8,13 +8,16 @@ so that a varint which runs off the end reads zeros and is found out by the chec
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from logstore.format import body, varint
+from logstore.format import varint
+from logstore.format.area import Area, check_count, check_timestamp
 from logstore.format.errors import FormatError
-from logstore.format.record import Headers
+from logstore.format.plain_walk import read_headers
+from logstore.format.record import Headers, Record
 
 # The fixed fields of a record take at most 1 + 8 + 5 + 5 bytes past the last point where a bound is checked.
 PADDING = 32
@@ -33,23 +36,23 @@ class Fields(NamedTuple):
     with_headers: Any  # the indices of the records that have any
 
 
-def locate(areas: Sequence[bytes], counts: Sequence[int]) -> tuple[Any, Fields]:
-    """Join the areas, which hold `counts` records each; return the joined bytes (padded) and the fields in
-    them.
+def locate(areas: Sequence[Area]) -> tuple[bytes, Any, Fields]:
+    """Join the areas; return the joined bytes, the same as a padded array, and the fields in them.
 
-    Header contents are not looked at: `body.read_headers` does that for the records in `with_headers`.
+    Header contents are not looked at: `headers` does that.
     """
-    joined = areas[0] if len(areas) == 1 else b"".join(areas)
+    joined = areas[0].data if len(areas) == 1 else b"".join([area.data for area in areas])
     positions: list[int] = []
     start = 0
-    for area, count in zip(areas, counts, strict=True):
-        body.check_count(area, count)
-        _record_positions(joined, start, start + len(area), count, positions)
-        start += len(area)
+    for area in areas:
+        check_count(area.data, area.records)
+        end = start + len(area.data)
+        _record_positions(joined, start, end, area.records, positions)
+        start = end
     data = np.zeros(len(joined) + PADDING, np.uint8)
     data[: len(joined)] = np.frombuffer(joined, np.uint8)
     positions.append(len(joined))
-    return data, _gather(data, np.array(positions, np.int64), counts)
+    return joined, data, _gather(data, np.array(positions, np.int64), [area.records for area in areas])
 
 
 def _record_positions(data: bytes, position: int, end: int, count: int, out: list[int]) -> None:
@@ -89,8 +92,10 @@ def _gather(data: Any, bounds: Any, counts: Sequence[int]) -> Fields:
     value_lengths, value_positions = _varints(data, position, varint.INT_BYTES)
     header_positions = _after(value_positions, value_lengths, ends)
     header_counts, position = _varints(data, header_positions, varint.INT_BYTES)
+    if header_counts.min() < 0 or (header_counts * 2 > ends - position).any():
+        raise FormatError("a record cannot hold the headers that it counts")
     plain = header_counts == 0
-    if (position > ends).any() or (position[plain] != ends[plain]).any():
+    if (position[plain] != ends[plain]).any():
         raise FormatError("a record does not end where its length says")
     return Fields(
         deltas,
@@ -143,33 +148,67 @@ def _varints(data: Any, positions: Any, max_bytes: int) -> tuple[Any, Any]:
     return (number >> 1) ^ -(number & 1), after
 
 
-def timestamps(found: Fields, base_timestamp_ms: int, append_timestamp_ms: int | None) -> Any:
-    """The timestamp of each record of one area, in milliseconds, checked."""
-    if append_timestamp_ms is not None:
-        return np.full(len(found.ends), append_timestamp_ms)
-    stamps = found.timestamp_deltas + base_timestamp_ms
-    body.check_timestamp(int(stamps.min()))
-    body.check_timestamp(int(stamps.max()))
+def timestamps(areas: Sequence[Area], found: Fields) -> Any:
+    """The timestamp of each record, in milliseconds, checked."""
+    if len(areas) == 1:
+        base, append = areas[0].base_timestamp_ms, areas[0].append_timestamp_ms
+        stamps = found.timestamp_deltas + base if append is None else np.full(len(found.ends), append)
+    else:
+        counts = [area.records for area in areas]
+        # Where a broker gave the timestamp, the deltas count for nothing.
+        moving = np.repeat([area.append_timestamp_ms is None for area in areas], counts)
+        fixed = [
+            area.base_timestamp_ms if area.append_timestamp_ms is None else area.append_timestamp_ms
+            for area in areas
+        ]
+        stamps = np.repeat(np.array(fixed, np.int64), counts) + found.timestamp_deltas * moving
+    check_timestamp(int(stamps.min()))
+    check_timestamp(int(stamps.max()))
     return stamps
 
 
-def headers(area: bytes, found: Fields) -> Iterator[tuple[int, Headers]]:
-    """The headers of every record that has any, with its index; each set must end where its record ends."""
+def headers(joined: bytes, found: Fields) -> Iterator[tuple[int, Headers]]:
+    """The headers of every record that has any, with its index; they must end where the record ends."""
     chosen = found.with_headers
     starts, ends = found.header_positions[chosen].tolist(), found.ends[chosen].tolist()
     for index, start, end in zip(chosen.tolist(), starts, ends, strict=True):
-        of_record, position = body.read_headers(area, start, end)
+        of_record, position = read_headers(joined, start, end)
         if position != end:
             raise FormatError(f"record {index} does not end where its length says", position)
         yield index, of_record
 
 
-def check(
-    area: bytes, count: int, base_timestamp_ms: int, append_timestamp_ms: int | None
-) -> tuple[int, int]:
-    """Check every record of one area, headers too; return the lowest and the highest timestamp."""
-    _, found = locate([area], [count])
-    stamps = timestamps(found, base_timestamp_ms, append_timestamp_ms)
-    for _ in headers(area, found):
+def check(area: Area) -> tuple[int, int]:
+    """Check every record, headers too; return the lowest and the highest timestamp."""
+    joined, _, found = locate([area])
+    stamps = timestamps([area], found)
+    for _ in headers(joined, found):
         pass
     return int(stamps.min()), int(stamps.max())
+
+
+def records(area: Area, base_offset: int, first: int, stop: int) -> list[Record]:
+    """Check every record; return those with index `first` up to, not including, `stop`."""
+    data, _, found = locate([area])
+    stamps = timestamps([area], found)
+    of_records: list[Headers] | None = None
+    if found.with_headers.size:
+        of_records = [()] * area.records
+        for index, of_record in headers(data, found):
+            of_records[index] = of_record
+    taken = slice(first, stop)
+    columns = zip(
+        _slices(data, found.value_positions[taken], found.value_lengths[taken]),
+        _slices(data, found.key_positions[taken], found.key_lengths[taken]),
+        repeat(()) if of_records is None else of_records[taken],
+        stamps[taken].tolist(),
+        range(base_offset + first, base_offset + stop),
+        strict=False,  # an endless repeat
+    )
+    return list(map(tuple.__new__, repeat(Record), columns))
+
+
+def _slices(data: bytes, positions: Any, lengths: Any) -> list[bytes | None]:
+    starts, ends = positions.tolist(), (positions + lengths).tolist()
+    # A null has length -1: it ends before it starts.
+    return [data[start:end] if start <= end else None for start, end in zip(starts, ends, strict=True)]

@@ -1,0 +1,81 @@
+"""The record area of a batch: what stands after its header once it is decompressed.
+
+Each record is: length, attributes (one byte, unused), timestamp delta, offset delta, key, value, headers;
+every number a varint, a length of -1 for null.
+
+What we accept is what Kafka's producers must send: offset deltas 0, 1, 2 … without a hole, every length
+inside its record, every record ending where its length says, the last one where the area ends, timestamps
+that a reader can represent, header keys in UTF-8. All else is a `FormatError`. `kernels` says who reads and
+writes areas; here are the limits and the shapes that all of them share.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from logstore.format.errors import FormatError
+
+MAX_TIMESTAMP_MS = (1 << 63) // 1000 - 1  # an Arrow or Spark timestamp counts microseconds in 64 bits
+MIN_TIMESTAMP_MS = -1  # Kafka's "no timestamp"
+MIN_RECORD_SIZE = 7  # seven fields, one byte each
+
+
+class Encoded(NamedTuple):
+    """An area as bytes, and what the batch header says about it."""
+
+    data: bytes
+    base_timestamp_ms: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+
+
+class Area(NamedTuple):
+    """An area to read, and what the batch header said about it.
+
+    `append_timestamp_ms` is the one timestamp of all records if a broker stamped them (LogAppendTime).
+    """
+
+    data: bytes
+    records: int
+    base_timestamp_ms: int
+    append_timestamp_ms: int | None
+
+
+class Binary(NamedTuple):
+    """The buffers of an Arrow array of variable-length bytes; no validity means no nulls."""
+
+    validity: Any
+    offsets: Any
+    data: Any
+
+
+class HeaderLists(NamedTuple):
+    """The buffers of an Arrow array of lists of (key, value); a record without headers is null."""
+
+    validity: Any
+    offsets: Any
+    keys: Binary
+    values: Binary
+    headers: int
+
+
+class Gathered(NamedTuple):
+    """The columns of some records, as Arrow wants them in memory. What was not asked for is None."""
+
+    timestamps_us: Any
+    keys: Binary | None
+    values: Binary | None
+    headers: HeaderLists | None
+
+
+def check_timestamp(stamp: int) -> int:
+    """`stamp`, if it is one that every reader can represent."""
+    if type(stamp) is not int or not MIN_TIMESTAMP_MS <= stamp <= MAX_TIMESTAMP_MS:
+        raise FormatError(f"a timestamp of {stamp} ms is outside of {MIN_TIMESTAMP_MS} to {MAX_TIMESTAMP_MS}")
+    return stamp
+
+
+def check_count(data: bytes, records: int) -> None:
+    """A count that the area cannot hold is refused before anything is allocated for it."""
+    if records * MIN_RECORD_SIZE > len(data):
+        raise FormatError(f"{len(data)} bytes cannot hold {records} records")

@@ -1,0 +1,52 @@
+"""Who reads and writes record areas: the C kernels where they are built, plain Python where they are not.
+
+Both accept the same bytes, refuse the same bytes and give the same results; the tests run over both. Setting
+`LOGSTORE_PURE=1` in the environment turns the C kernels off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from logstore.format import plain_encode, plain_fields, plain_walk
+from logstore.format.area import Area, Encoded, Gathered
+from logstore.format.record import Record
+
+# Below this many records a loop is faster than setting up arrays.
+_ARRAYS_FROM = 96
+
+
+class Kernels(NamedTuple):
+    """`encode(records, now_ms)`; `records(area, base_offset, first, stop)`; `check(area)` for the lowest and
+    highest timestamp; `gather(areas, first, stop, timestamps, keys, values, headers)`."""
+
+    name: str
+    encode: Callable[[Sequence[Record], int], Encoded]
+    records: Callable[[Area, int, int, int], list[Record]]
+    check: Callable[[Area], tuple[int, int]]
+    gather: Callable[[Sequence[Area], int, int, bool, bool, bool, bool], Gathered]
+
+
+def _records(area: Area, base_offset: int, first: int, stop: int) -> list[Record]:
+    read = plain_walk.walk if area.records < _ARRAYS_FROM else plain_fields.records
+    return read(area, base_offset, first, stop)
+
+
+def _check(area: Area) -> tuple[int, int]:
+    if area.records >= _ARRAYS_FROM:
+        return plain_fields.check(area)
+    stamps = [record[3] for record in plain_walk.walk(area, 0, 0, area.records)]
+    return min(stamps), max(stamps)  # type: ignore[type-var, return-value]
+
+
+def _gather(
+    areas: Sequence[Area], first: int, stop: int, timestamps: bool, keys: bool, values: bool, headers: bool
+) -> Gathered:
+    from logstore.format import plain_gather  # needs pyarrow, which the core can do without
+
+    return plain_gather.gather(areas, first, stop, timestamps, keys, values, headers)
+
+
+PLAIN = Kernels("plain", plain_encode.encode, _records, _check, _gather)
+active = PLAIN
