@@ -1,0 +1,134 @@
+"""Every setting of the broker and its default, once. Each is a flag, and each flag an environment variable.
+
+`--flush-on-ack` is `BROKER_SHIM_FLUSH_ON_ACK`, and so on; a flag beats the variable. Times are in seconds,
+sizes in bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields
+from typing import Any, get_type_hints
+
+MIB = 1 << 20
+PREFIX = "BROKER_SHIM_"
+
+
+def setting(default: Any, help: str, *, secret: bool = False) -> Any:
+    return field(default=default, metadata={"help": help, "secret": secret})
+
+
+@dataclass(frozen=True)
+class BrokerConfig:
+    """How a broker behaves."""
+
+    store: str = setting("", "where the log lives: s3://bucket/prefix, file:///path, memory://name")
+    listen: str = setting("127.0.0.1:9092", "address and port for Kafka clients; port 0 picks a free one")
+    advertise: str = setting("", "host:port that clients are told; the listening address unless set")
+    metrics: str = setting("", "address and port for /healthz, /readyz and /metrics; off unless set")
+    node_id: int = setting(1, "this broker's number, different for each broker on one store")
+    cluster_id: str = setting("logstore", "what clients are told as the cluster's id")
+    heartbeat_interval: float = setting(
+        0.0,
+        "how often a broker of several says that it lives; 0: this broker is alone and makes no such request",
+    )
+    heartbeat_timeout: float = setting(6.0, "a broker that was silent for this long has lost its partitions")
+    flush_on_ack: bool = setting(True, "acks=1 and acks=all wait for the object store; false: for the buffer")
+    flush_interval: float = setting(1.0, "unflushed data is at most this old when its upload starts")
+    flush_bytes: int = setting(8 * MIB, "a partition with this much unflushed data is flushed at once")
+    max_buffered_bytes: int = setting(256 * MIB, "the limit for unflushed data of the whole broker")
+    cache_bytes: int = setting(256 * MIB, "how much of the segments read is kept in memory")
+    max_message_bytes: int = setting(MIB + 12_288, "the largest record batch a producer may send")
+    auto_create_topics: bool = setting(True, "create a topic when a client asks for it")
+    num_partitions: int = setting(1, "partitions of a topic that is created without a number")
+    offsets_partitions: int = setting(8, "partitions of the internal topic that holds groups and offsets")
+    offsets_retention: float = setting(7 * 86400.0, "committed offsets of an empty group are kept this long")
+    group_min_session_timeout: float = setting(6.0, "the shortest session timeout a consumer may ask for")
+    group_max_session_timeout: float = setting(1800.0, "the longest session timeout a consumer may ask for")
+    group_initial_rebalance_delay: float = setting(0.5, "how long a new group waits for more members")
+    max_connections: int = setting(10_000, "connections at one time; more are turned away")
+    max_frame_bytes: int = setting(100 * MIB, "the largest request")
+    max_control_bytes: int = setting(2 * MIB, "the largest request other than Produce")
+    max_request_memory: int = setting(512 * MIB, "bytes of requests being received or served, all together")
+    max_inflight: int = setting(128, "requests of one connection that wait for their answer")
+    fetch_max_bytes: int = setting(55 * MIB, "the largest fetch response, whatever a client asks for")
+    idle_timeout: float = setting(600.0, "a connection without a request for this long is closed")
+    stall_timeout: float = setting(30.0, "half a request, or an answer nobody reads, may stand this long")
+    drain_timeout: float = setting(30.0, "how long a stop waits for requests and uploads to finish")
+    tls_cert: str = setting("", "certificate chain (PEM); turns TLS on")
+    tls_key: str = setting("", "private key (PEM)")
+    tls_client_ca: str = setting(
+        "", "authorities (PEM) that client certificates must come from; turns mTLS on"
+    )
+    sasl: str = setting(
+        "", "where users are: a JSON file, {name: password or scram credentials}; turns SASL on"
+    )
+    acls: bool = setting(False, "ask the access rules in the store before each operation")
+    super_users: str = setting("", "principals that no rule binds: User:admin;User:ops")
+    insecure: bool = setting(False, "listen beyond loopback without TLS and SASL")
+    log_format: str = setting("text", "text (one line each) or json")
+    log_level: str = setting("info", "debug, info, warning or error")
+
+    def __post_init__(self) -> None:
+        if not self.store:
+            raise ValueError("no store: pass --store URL or set BROKER_SHIM_STORE")
+        for name in ("listen", "advertise", "metrics"):
+            if getattr(self, name):
+                parse_address(getattr(self, name))
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ValueError("--tls-cert and --tls-key go together")
+        if self.tls_client_ca and not self.tls_cert:
+            raise ValueError("--tls-client-ca needs --tls-cert and --tls-key")
+        if self.log_format not in ("text", "json"):
+            raise ValueError(f"--log-format is text or json, not {self.log_format!r}")
+        if self.heartbeat_interval and self.heartbeat_timeout < 3 * self.heartbeat_interval:
+            raise ValueError("--heartbeat-timeout must be at least three times --heartbeat-interval")
+        if self.max_frame_bytes > self.max_request_memory:
+            raise ValueError("--max-frame-bytes must fit in --max-request-memory")
+        if not 0 <= self.node_id < 1 << 31:
+            raise ValueError("--node-id is a number from 0 to 2147483647")
+        self._check_exposure()
+
+    def _check_exposure(self) -> None:
+        """Beyond loopback anyone could read and write: that must be said out loud."""
+        host, _ = parse_address(self.listen)
+        if is_loopback(host) or self.insecure or (self.tls_cert and (self.sasl or self.tls_client_ca)):
+            return
+        raise ValueError(
+            f"{self.listen} can be reached from elsewhere: pass --tls-cert, --tls-key and --sasl (or "
+            "--tls-client-ca), listen on 127.0.0.1, or say --insecure"
+        )
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """`host:port`; an IPv6 host stands in brackets."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{text!r} is not an address: host:port, with IPv6 hosts in brackets")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def from_environment() -> dict[str, Any]:
+    """The settings that environment variables give. A value that does not fit is named."""
+    found: dict[str, Any] = {}
+    hints = get_type_hints(BrokerConfig)
+    for each in fields(BrokerConfig):
+        text = os.environ.get(PREFIX + each.name.upper())
+        if text is not None:
+            try:
+                found[each.name] = parse_value(hints[each.name], text)
+            except ValueError as error:
+                raise ValueError(f"{PREFIX}{each.name.upper()}={text!r}: {error}") from error
+    return found
+
+
+def parse_value(kind: type, text: str) -> Any:
+    if kind is bool:
+        if text.lower() not in ("true", "false", "1", "0", "yes", "no"):
+            raise ValueError("it is true or false")
+        return text.lower() in ("true", "1", "yes")
+    return kind(text)

@@ -1,0 +1,119 @@
+"""What a broker counts, and the small HTTP port that tells it: /healthz, /readyz, /metrics (Prometheus text).
+
+healthz: the process answers. readyz: it accepts clients, and the store answered when last asked. The counters
+are plain integers on the event loop: one addition for each request, no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+MAX_REQUEST_BYTES = 8192
+REQUEST_TIMEOUT_S = 5.0
+
+Sample = tuple[str, dict[str, str], float]
+
+
+class Counters:
+    """Requests by API, errors by code, bytes in and out, and produce latency as a histogram."""
+
+    def __init__(self) -> None:
+        self.requests: dict[str, int] = defaultdict(int)
+        self.errors: dict[str, int] = defaultdict(int)
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.produce_seconds = 0.0
+        self._buckets = [0] * (len(LATENCY_BUCKETS_S) + 1)
+
+    def produced(self, seconds: float) -> None:
+        self.produce_seconds += seconds
+        for place, limit in enumerate(LATENCY_BUCKETS_S):
+            if seconds <= limit:
+                self._buckets[place] += 1
+                return
+        self._buckets[-1] += 1
+
+    def samples(self) -> Iterable[Sample]:
+        for api, count in sorted(self.requests.items()):
+            yield "broker_shim_requests_total", {"api": api}, count
+        for code, count in sorted(self.errors.items()):
+            yield "broker_shim_errors_total", {"code": code}, count
+        yield "broker_shim_produced_bytes_total", {}, self.bytes_in
+        yield "broker_shim_fetched_bytes_total", {}, self.bytes_out
+        total = 0
+        for limit, count in zip((*map(str, LATENCY_BUCKETS_S), "+Inf"), self._buckets, strict=True):
+            total += count
+            yield "broker_shim_produce_seconds_bucket", {"le": limit}, total
+        yield "broker_shim_produce_seconds_sum", {}, self.produce_seconds
+        yield "broker_shim_produce_seconds_count", {}, total
+
+
+def render(samples: Iterable[Sample]) -> str:
+    """Prometheus text format."""
+    lines = []
+    for name, labels, value in samples:
+        inside = ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items())
+        lines.append(f"{name}{{{inside}}} {value:g}" if inside else f"{name} {value:g}")
+    return "\n".join(lines) + "\n"
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+class HttpPort:
+    """GET only, one request for a connection, everything else is refused. `ready` gives None or a reason."""
+
+    def __init__(self, samples: Callable[[], Iterable[Sample]], ready: Callable[[], str | None]) -> None:
+        self._samples = samples
+        self._ready = ready
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        self._server = await asyncio.start_server(self._serve, host, port, limit=MAX_REQUEST_BYTES)
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                status, content, body = self._answer(head.split(b"\r\n", 1)[0].decode("latin-1"))
+                payload = body.encode()
+                writer.write(
+                    f"HTTP/1.1 {status}\r\nContent-Type: {content}\r\nContent-Length: {len(payload)}\r\n"
+                    "Connection: close\r\n\r\n".encode()
+                    + payload
+                )
+                await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # a probe that went away, or no HTTP at all: nobody is left to tell
+        finally:
+            writer.close()
+
+    def _answer(self, line: str) -> tuple[str, str, str]:
+        method, _, rest = line.partition(" ")
+        path = rest.split(" ")[0].split("?")[0]
+        text = "text/plain; charset=utf-8"
+        if method != "GET":
+            return "405 Method Not Allowed", text, "GET only\n"
+        if path == "/healthz":
+            return "200 OK", text, "ok\n"
+        if path == "/readyz":
+            reason = self._ready()
+            return (
+                ("200 OK", text, "ready\n")
+                if reason is None
+                else ("503 Service Unavailable", text, reason + "\n")
+            )
+        if path == "/metrics":
+            return "200 OK", "text/plain; version=0.0.4; charset=utf-8", render(self._samples())
+        return "404 Not Found", text, "/healthz, /readyz or /metrics\n"
