@@ -121,10 +121,12 @@ class ProducerTable:
             content = json.loads(data)
             table = cls(complete=bool(content["complete"]))
             for pid, epoch, batches in content["producers"]:
-                remembered = deque((Remembered(first, last, offset, None) for first, last, offset in batches),
-                REMEMBERED_BATCHES) if remembered: table._producers[int(pid)] = Producer(int(epoch),
-                remembered) return table, int(content["offset"]) except (KeyError, TypeError) as error: raise
-                ValueError(f"not a table of producers: {error!r}") from error
+                known = [Remembered(first, last, offset, None) for first, last, offset in batches]
+                if known:
+                    table._producers[int(pid)] = Producer(int(epoch), deque(known, REMEMBERED_BATCHES))
+            return table, int(content["offset"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a table of producers: {error!r}") from error
 
 
 def last_sequence(batch: BatchInfo) -> int:
