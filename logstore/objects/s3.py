@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import boto3
@@ -76,6 +77,7 @@ class S3Store:
         self.prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
         check_prefix(self.prefix)
         self._bucket_seen = False
+        self._walks_folders = False
         config = Config(
             connect_timeout=connect_timeout_s,
             read_timeout=read_timeout_s,
@@ -166,21 +168,39 @@ class S3Store:
         return self._list(prefix, start_after)
 
     def _list(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+        """In key order, also from SeaweedFS, which walks folders: it lists `a/b` before `a-b`, S3 after it.
+
+        Its order differs from the first nested key on, so the rest is collected and sorted there. What cannot
+        be repaired: after a key like `a-b` it leaves out the folder `a/`. No key of ours is laid out like
+        that.
+        """
+        found = self._pages(prefix, start_after)
         last = start_after
-        more = True
-        while more:
-            wanted: dict[str, Any] = {"StartAfter": self.prefix + last} if last else {}
+        for info in found:
+            if self._walks_folders and "/" in info.key[len(prefix) :]:
+                yield from sorted(other for other in chain((info,), found) if other.key > start_after)
+                return
+            if info.key <= last:
+                raise UnsupportedStore(
+                    f"{self._where} lists {info.key!r} after {last!r}: that is not S3's order"
+                )
+            last = info.key
+            yield info
+
+    def _pages(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+        wanted: dict[str, Any] = {"Bucket": self.bucket, "Prefix": self.prefix + prefix}
+        if start_after:
+            wanted["StartAfter"] = self.prefix + start_after
+        while True:
             with self._translated("list", prefix):
-                page = self._client.list_objects_v2(Bucket=self.bucket, Prefix=self.prefix + prefix, **wanted)
+                page = self._client.list_objects_v2(**wanted)
+            server = page["ResponseMetadata"]["HTTPHeaders"].get("server", "")
+            self._walks_folders = server.startswith("SeaweedFS")
             for found in page.get("Contents", ()):
-                key = found["Key"][len(self.prefix) :]
-                if key <= last:
-                    raise UnsupportedStore(
-                        f"{self._where} listed {key!r} after {last!r}: use a server that lists in key order"
-                    )
-                last = key
-                yield ObjectInfo(key, found["Size"], _bare(found["ETag"]))
-            more = page["IsTruncated"] and bool(page.get("Contents"))
+                yield ObjectInfo(found["Key"][len(self.prefix) :], found["Size"], _bare(found["ETag"]))
+            if not page["IsTruncated"]:
+                return
+            wanted["ContinuationToken"] = page["NextContinuationToken"]
 
     # -- writing -------------------------------------------------------------------------------------------
 
