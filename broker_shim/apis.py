@@ -60,7 +60,7 @@ VERSIONS: dict[Api, tuple[int, int]] = {
     Api.SYNC_GROUP: (0, 5),
     Api.DESCRIBE_GROUPS: (0, 5),
     Api.LIST_GROUPS: (0, 4),
-    Api.SASL_HANDSHAKE: (0, 1),
+    Api.SASL_HANDSHAKE: (1, 1),
     Api.API_VERSIONS: (0, 4),
     Api.CREATE_TOPICS: (2, 6),
     Api.DELETE_TOPICS: (1, 5),

@@ -171,7 +171,8 @@ class Group:
             effects.append(Reply(old.join, Joined(Code.FENCED_INSTANCE_ID, old.member_id)))
         if old.sync is not None:
             effects.append(Reply(old.sync, Synced(Code.FENCED_INSTANCE_ID)))
-        unchanged = old.protocols == request.protocols
+        # Only the protocol in use counts: of a group that was read back from the log no other is known.
+        unchanged = (self.protocol, old.subscription(self.protocol)) in request.protocols
         member = Member(
             member_id,
             request.instance_id,

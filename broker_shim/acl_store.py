@@ -1,0 +1,50 @@
+"""Where access rules live: one object in the store, changed by compare-and-set, read again when it changes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from broker_shim.acls import Acl
+from logstore.errors import ObjectNotFound, PreconditionFailed
+from logstore.objects import ObjectStore
+
+KEY = "broker/acls"
+ATTEMPTS = 10
+
+
+class AclStore:
+    """Does I/O: used from worker threads."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+
+    def load(self) -> frozenset[Acl]:
+        return self._read()[0]
+
+    def change(self, edit: Callable[[frozenset[Acl]], frozenset[Acl]]) -> frozenset[Acl]:
+        """Apply `edit` to the rules as they stand now; again if another broker was faster."""
+        for _ in range(ATTEMPTS):
+            rules, etag = self._read()
+            changed = edit(rules)
+            if changed == rules:
+                return rules
+            data = json.dumps(sorted(changed)).encode()
+            try:
+                self._objects.put(KEY, data, if_absent=etag is None, if_match=etag)
+                return changed
+            except PreconditionFailed:
+                continue
+        raise PreconditionFailed(f"{KEY} changed {ATTEMPTS} times while it was being edited; try again")
+
+    def _read(self) -> tuple[frozenset[Acl], str | None]:
+        """Head before get: if the object changes in between, the older etag makes our put fail, never win."""
+        info = self._objects.head(KEY)
+        if info is None:
+            return frozenset(), None
+        try:
+            content = json.loads(self._objects.get(KEY))
+        except ObjectNotFound:
+            return frozenset(), None
+        return frozenset(Acl(*rule) for rule in content), info.etag
