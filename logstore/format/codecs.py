@@ -94,35 +94,39 @@ def decompress(codec_id: int, data: Buffer, *, max_size: int) -> bytes:
 def _decompress_zstd(data: bytes, max_size: int) -> bytes:
     if data[:4] != _ZSTD_MAGIC:
         raise FormatError("not a zstd frame")
-    declared = zstandard.get_frame_parameters(data).content_size
-    if declared == zstandard.CONTENTSIZE_UNKNOWN:
-        room = _zstd_bound(data)
-    elif declared > max_size:
+    frame = zstandard.get_frame_parameters(data)
+    size = frame.content_size
+    if size == zstandard.CONTENTSIZE_UNKNOWN:
+        size = _zstd_bound(data, 4 if frame.has_checksum else 0)
+    elif size > max_size:
         raise _too_large(max_size)
-    else:
-        room = declared
-    out = _zstd.decompressor.decompress(
-        data, max_output_size=max(1, min(room, max_size)), allow_extra_data=False
-    )
+    room = max(1, min(size, max_size))  # zero would mean "no limit"
+    try:
+        out = _zstd.decompressor.decompress(data, max_output_size=room, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        if size > max_size:
+            raise FormatError(f"damaged zstd data, or more than {max_size} bytes of it: {error}") from error
+        raise
     if len(out) > max_size:
         raise _too_large(max_size)
     return out
 
 
-def _zstd_bound(data: bytes) -> int:
-    """The most that the blocks of a frame can hold (streaming encoders declare no size)."""
+def _zstd_bound(data: bytes, checksum: int) -> int:
+    """Walk the blocks of one frame that declares no size (streams do not): the most that it can hold."""
     position = zstandard.frame_header_size(data)
-    bound = 0
-    while True:
+    bound = last = 0
+    while not last:
         head = int.from_bytes(data[position : position + 3], "little")
-        if position + 3 > len(data):
-            raise FormatError("zstd data ends inside a frame")
         last, kind, size = head & 1, head >> 1 & 3, head >> 3
-        # kind 0 holds `size` bytes as they are, kind 1 one byte `size` times, kind 2 up to a full block.
+        # Kind 0 holds `size` bytes as they are, kind 1 one byte `size` times, kind 2 up to a full block.
         bound += _ZSTD_BLOCK_MAX if kind == 2 else size
         position += 3 + (1 if kind == 1 else size)
-        if last:
-            return bound
+        if position > len(data):
+            raise FormatError("zstd data ends inside a frame")
+    if position + checksum != len(data):
+        raise FormatError("a zstd frame that does not end where its data ends")
+    return bound
 
 
 def _decompress_lz4(data: bytes, max_size: int) -> bytes:
@@ -174,27 +178,28 @@ def _compress_xerial(view: memoryview) -> bytes:
 def _decompress_snappy(data: bytes, max_size: int) -> bytes:
     """Xerial framing (Java, Python clients) or one raw block (librdkafka)."""
     if not data.startswith(_XERIAL_MAGIC):
-        return _decompress_snappy_block(data, max_size)
+        return _decompress_snappy_block(data, max_size, max_size)
     position = len(_XERIAL_HEAD)
     if len(data) < position:
         raise FormatError("snappy data ends inside its head")
     parts = []
+    room = max_size
     while position < len(data):
         size = int.from_bytes(data[position : position + 4], "big")
         position += 4
         if position + size > len(data):
             raise FormatError("snappy data ends inside a block")
-        part = _decompress_snappy_block(data[position : position + size], max_size)
-        max_size -= len(part)
+        part = _decompress_snappy_block(data[position : position + size], room, max_size)
+        room -= len(part)
         parts.append(part)
         position += size
     return b"".join(parts)
 
 
-def _decompress_snappy_block(data: bytes, max_size: int) -> bytes:
+def _decompress_snappy_block(data: bytes, room: int, max_size: int) -> bytes:
     if not data:
         raise FormatError("an empty snappy block")
-    if cramjam.snappy.decompress_raw_len(data) > max_size:
+    if cramjam.snappy.decompress_raw_len(data) > room:
         raise _too_large(max_size)
     return bytes(cramjam.snappy.decompress_raw(data))
 
@@ -202,14 +207,15 @@ def _decompress_snappy_block(data: bytes, max_size: int) -> bytes:
 def _decompress_gzip(data: bytes, max_size: int) -> bytes:
     """One or more gzip members, as Java's reader takes them."""
     parts = []
+    room = max_size
     while data:
         member = zlib.decompressobj(wbits=31)
-        part = member.decompress(data, max_size + 1)
-        if len(part) > max_size:
+        part = member.decompress(data, room + 1)
+        if len(part) > room:
             raise _too_large(max_size)
         if not member.eof:
             raise FormatError("gzip data ends inside a member")
-        max_size -= len(part)
+        room -= len(part)
         parts.append(part)
         data = member.unused_data
     if not parts:

@@ -14,7 +14,7 @@ from logstore.format.area import Area, Encoded, Gathered
 from logstore.format.record import Record
 
 # Below this many records a loop is faster than setting up arrays.
-_ARRAYS_FROM = 96
+ARRAYS_FROM = 96
 
 
 class Kernels(NamedTuple):
@@ -29,12 +29,12 @@ class Kernels(NamedTuple):
 
 
 def _records(area: Area, base_offset: int, first: int, stop: int) -> list[Record]:
-    read = plain_walk.walk if area.records < _ARRAYS_FROM else plain_fields.records
+    read = plain_walk.walk if area.records < ARRAYS_FROM else plain_fields.records
     return read(area, base_offset, first, stop)
 
 
 def _check(area: Area) -> tuple[int, int]:
-    if area.records >= _ARRAYS_FROM:
+    if area.records >= ARRAYS_FROM:
         return plain_fields.check(area)
     stamps = [record[3] for record in plain_walk.walk(area, 0, 0, area.records)]
     return min(stamps), max(stamps)  # type: ignore[type-var, return-value]
@@ -49,4 +49,5 @@ def _gather(
 
 
 PLAIN = Kernels("plain", plain_encode.encode, _records, _check, _gather)
-active = PLAIN
+ALL: tuple[Kernels, ...] = (PLAIN,)
+active = ALL[-1]

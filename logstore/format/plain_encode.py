@@ -38,7 +38,7 @@ def encode(records: Sequence[Record], now_ms: int) -> Encoded:
         if len(records) < COLUMN_WISE_FROM:
             return _encode_one_by_one(records, now_ms)
         return _encode_by_columns(records, now_ms)
-    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+    except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
         if isinstance(error, FormatError):
             raise
         raise FormatError(f"not records that passed check_record: {error}") from error

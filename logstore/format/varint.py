@@ -1,6 +1,6 @@
 """Zigzag varints, as Kafka's records use them for every length and delta.
 
-Small numbers are few and used all the time, so the encodings of 0 to 32,767 are ready in `TABLE`; encoding is
+Small numbers are few and used all the time, so the encodings of 0 to 16,383 are ready in `TABLE`; encoding is
 then a list lookup. Reading is strict: a varint that runs past the end, is longer than its type allows or does
 not fit in it is a `FormatError`.
 
@@ -30,7 +30,7 @@ def encode(number: int) -> bytes:
     return bytes(out)
 
 
-TABLE_SIZE = 1 << 15
+TABLE_SIZE = 1 << 14
 TABLE: list[bytes] = [encode(number) for number in range(TABLE_SIZE)]
 NULL = encode(-1)
 

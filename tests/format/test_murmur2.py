@@ -1,0 +1,34 @@
+"""Keys go to the partition where Kafka's own clients put them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from aiokafka.partitioner import murmur2 as theirs
+
+from logstore.format.murmur2 import murmur2, partition_for_key
+
+# From the tests of Kafka's Java client (UtilsTest.testMurmur2).
+VECTORS = {
+    b"21": -973932308,
+    b"foobar": -790332482,
+    b"a-little-bit-long-string": -985981536,
+    b"a-little-bit-longer-string": -1486304829,
+    b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    b"abc": 479470107,
+}
+
+
+@pytest.mark.parametrize(("key", "expected"), VECTORS.items())
+def test_the_vectors_of_kafkas_own_test(key: bytes, expected: int) -> None:
+    assert murmur2(key) == expected
+
+
+def test_every_length_and_tail_hashes_as_in_another_client() -> None:
+    rng = random.Random(7)
+    for size in [*range(40), 127, 128, 129, 1000]:
+        key = rng.randbytes(size)
+        assert murmur2(key) & 0xFFFFFFFF == theirs(key) & 0xFFFFFFFF
+        for partitions in (1, 2, 7, 64):
+            assert partition_for_key(key, partitions) == (theirs(key) & 0x7FFFFFFF) % partitions
