@@ -64,7 +64,9 @@ class OffsetOutOfRange(LogStoreError):
 
     def __init__(self, low: int, high: int, offset: int | None = None, where: str = "partition") -> None:
         asked = "the offset" if offset is None else f"offset {offset}"
-        super().__init__(f"{asked} is outside of {where}, which holds {low} to {high}: read from {low} or {high}")
+        super().__init__(
+            f"{asked} is outside of {where}, which holds {low} to {high}: read from {low} or {high}"
+        )
         self.low = low
         self.high = high
         self.offset = offset

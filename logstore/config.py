@@ -1,0 +1,107 @@
+"""Every setting and its default, once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args
+
+from logstore.format.codecs import CODEC_IDS
+
+Ack = Literal["buffered", "local", "durable"]
+WriterKind = Literal["exclusive", "shared", "read_only"]
+Visibility = Literal["buffered", "durable"]
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """How a store behaves. Times are in seconds, sizes in bytes.
+
+    >>> StoreConfig(flush_interval=0.2).flush_interval
+    0.2
+    """
+
+    writer: WriterKind = "exclusive"
+    """`exclusive`: one owner, fenced. `shared`: many producers, durable acks only. `read_only`: no appends."""
+    ack: Ack = "durable"
+    """What an append waits for when the call does not say."""
+    flush_bytes: int = 8 * MIB
+    """A partition with this much unflushed data is flushed at once."""
+    flush_interval: float = 1.0
+    """Unflushed data is at most this old when its upload starts."""
+    max_buffered_bytes: int = 64 * MIB
+    """The limit for unflushed data of the whole store, uploads in flight included."""
+    append_timeout: float = 30.0
+    """How long an append waits for room, and for its ack, when the call does not say."""
+    compression: str = "zstd"
+    """Of the batches that we encode: zstd, lz4, snappy, gzip or none. Batches handed in encoded stay as they are."""
+    wal_dir: str | None = None
+    """Where `local` acks are written. Needed for ack="local"."""
+    cache_bytes: int = 64 * MIB
+    """How much of the segments read is kept in memory."""
+    max_batch_bytes: int = 1 * MIB
+    """The largest record batch, so also the largest record."""
+    uploads_max: int = 8
+    """How many partitions upload at the same time."""
+    probe_interval: float = 1.0
+    """While the store is down: how often it is tried."""
+    follow_interval: float = 0.5
+    """How often a waiting reader asks the store for news of a partition that another process writes."""
+    delete_grace: float = 24 * 3600.0
+    """Maintenance deletes no object younger than this."""
+    stall_after: float = 60.0
+    """A writer that holds data and has made no progress for this long is reported as stalled."""
+
+    def __post_init__(self) -> None:
+        _one_of("writer", self.writer, get_args(WriterKind))
+        _one_of("ack", self.ack, get_args(Ack))
+        _one_of("compression", self.compression, tuple(CODEC_IDS))
+        for name in ("flush_bytes", "max_buffered_bytes", "max_batch_bytes", "uploads_max"):
+            _at_least(name, getattr(self, name), 1)
+        for name in ("flush_interval", "append_timeout", "cache_bytes", "delete_grace"):
+            _at_least(name, getattr(self, name), 0)
+        for name in ("probe_interval", "follow_interval", "stall_after"):
+            _at_least(name, getattr(self, name), 0.001)
+        if self.max_batch_bytes > self.max_buffered_bytes:
+            raise ValueError(
+                "max_batch_bytes must not be larger than max_buffered_bytes: such a batch could never be taken"
+            )
+        if self.ack == "local" and self.wal_dir is None:
+            raise ValueError('ack="local" needs wal_dir, a folder on a local disk')
+        if self.writer == "shared" and self.ack != "durable":
+            raise ValueError('writer="shared" knows durable acks only: set ack="durable"')
+
+    def with_settings(self, settings: dict[str, Any]) -> StoreConfig:
+        """A copy with some fields changed; an unknown one is named, with those that exist."""
+        known = [field.name for field in fields(self)]
+        for name in settings:
+            if name not in known:
+                raise TypeError(f"unknown setting {name!r}; there are: {', '.join(known)}")
+        return replace(self, **settings)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """A topic's own settings, kept in its descriptor. None means no limit."""
+
+    retention_seconds: float | None = None
+    retention_bytes: int | None = None
+    segment_bytes: int = 64 * MIB
+    """A flush that holds more than this becomes several segments; maintenance merges up to it."""
+
+    def __post_init__(self) -> None:
+        for name in ("retention_seconds", "retention_bytes"):
+            if getattr(self, name) is not None:
+                _at_least(name, getattr(self, name), 0)
+        _at_least("segment_bytes", self.segment_bytes, 1)
+
+
+def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r}: it is one of {', '.join(allowed)}")
+
+
+def _at_least(name: str, value: object, low: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= low:
+        raise ValueError(f"{name}={value!r}: it is a number, at least {low}")

@@ -1,0 +1,93 @@
+"""Pieces of segments in memory: least recently used first out, and one load for all who ask at once.
+
+Segments never change, so a cached piece is never stale. What is being loaded does not count against the limit until it is
+there; a piece larger than the whole cache is handed out and not kept.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from typing import Protocol, TypeVar, cast
+
+
+class Sized(Protocol):
+    @property
+    def cached_bytes(self) -> int: ...
+
+
+P = TypeVar("P", bound=Sized)
+
+
+class BlockCache:
+    """The lock guards the two maps and the counters; it is never held during a load."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._lock = threading.Lock()
+        self._pieces: OrderedDict[Hashable, Sized] = OrderedDict()
+        self._loading: dict[Hashable, Future[Sized]] = {}
+        self._used = 0
+        self.hits = 0
+        self.misses = 0
+
+    @property
+    def used(self) -> int:
+        return self._used
+
+    def peek(self, key: Hashable) -> Sized | None:
+        """The piece if it is here; never loads."""
+        with self._lock:
+            piece = self._pieces.get(key)
+            if piece is not None:
+                self._pieces.move_to_end(key)
+            return piece
+
+    def get(self, key: Hashable, load: Callable[[], P]) -> P:
+        """The piece, loaded by at most one thread; the others wait for that load and share its result or its error."""
+        with self._lock:
+            piece = self._pieces.get(key)
+            if piece is not None:
+                self._pieces.move_to_end(key)
+                self.hits += 1
+                return cast(P, piece)
+            loading = self._loading.get(key)
+            if loading is None:
+                mine: Future[Sized] = Future()
+                self._loading[key] = mine
+                self.misses += 1
+        if loading is not None:
+            return cast(P, loading.result())
+        try:
+            loaded = load()
+        except BaseException as error:
+            with self._lock:
+                del self._loading[key]
+            mine.set_exception(error)
+            raise
+        with self._lock:
+            del self._loading[key]
+            self._keep(key, loaded)
+        mine.set_result(loaded)
+        return loaded
+
+    def is_known(self, key: Hashable) -> bool:
+        """Here, or on its way: no prefetch needed."""
+        with self._lock:
+            return key in self._pieces or key in self._loading
+
+    def _keep(self, key: Hashable, piece: Sized) -> None:
+        if piece.cached_bytes > self.limit:
+            return
+        self._pieces[key] = piece
+        self._used += piece.cached_bytes
+        while self._used > self.limit:
+            _, oldest = self._pieces.popitem(last=False)
+            self._used -= oldest.cached_bytes
+
+    def clear(self) -> None:
+        with self._lock:
+            self._pieces.clear()
+            self._used = 0

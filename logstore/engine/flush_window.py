@@ -1,0 +1,32 @@
+"""A flush window: the batches that one flush has taken and not yet committed.
+
+`prepare` takes them from the write buffer under the partition's lock. From then on the window never changes: its batches,
+its place in the chain and its writer id stay the same through every retry, so an upload whose answer was lost can be
+recognised as ours. It stays readable until its segment is. Only the flusher builds and uploads it; readers may read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from logstore.engine.pending_batch import PendingBatch, covering
+from logstore.format.segment import SegmentHeader, SegmentSummary, build_segment
+
+
+class FlushWindow:
+    """May hold no batch at all: then its segment only moves the reservation."""
+
+    def __init__(self, header: SegmentHeader, batches: Sequence[PendingBatch]) -> None:
+        self.header = header
+        self.batches = list(batches)
+        self.charged = sum(batch.charged for batch in self.batches)
+        self._built: tuple[bytes, SegmentSummary] | None = None
+
+    def build(self) -> tuple[bytes, SegmentSummary]:
+        """The segment's bytes, made once. Encodes what is not encoded yet: call it without the partition's lock."""
+        if self._built is None:
+            self._built = build_segment(self.header, [batch.encoded() for batch in self.batches])
+        return self._built
+
+    def batches_from(self, offset: int, stop: int, limit: int) -> list[PendingBatch]:
+        return covering(self.batches, offset, stop, limit)

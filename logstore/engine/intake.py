@@ -1,0 +1,137 @@
+"""What a caller may append, checked before it can take an offset.
+
+A mistake in the last of a thousand records refuses all thousand: an append is atomic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from logstore.errors import InvalidRecord, RecordTooLarge
+from logstore.format.batch import HEADER_SIZE, BatchInfo, encode_batch, split, validate
+from logstore.format.errors import FormatError
+from logstore.format.record import Record
+from logstore.format.records import check_record, record_size
+
+RECORD_OVERHEAD = 36
+"""The most that framing adds to a record without headers: lengths and deltas at their widest."""
+
+
+class Run(NamedTuple):
+    """Checked records of one append. `charged` is the most their batch can take."""
+
+    records: list[Record]
+    charged: int
+
+
+def take_records(given: object, max_batch_bytes: int) -> list[Run]:
+    """The records of one append, cut into runs that each fit a batch."""
+    if isinstance(given, Record | bytes | bytearray | memoryview):
+        given = (given,)
+    elif given is None or isinstance(given, str) or not isinstance(given, Iterable):
+        raise InvalidRecord(
+            f"append takes a Record, bytes, or an iterable of them, not {type(given).__name__}"
+        )
+    runs: list[Run] = []
+    records: list[Record] = []
+    charged, limit = 0, max_batch_bytes - HEADER_SIZE
+    for item in given:
+        if type(item) is Record and not item[2] and type(item[0]) is bytes and item[3] is None:
+            key = item[1]
+            if key is None:
+                record, size = item, len(item[0]) + RECORD_OVERHEAD
+            elif type(key) is bytes:
+                record, size = item, len(item[0]) + len(key) + RECORD_OVERHEAD
+            else:
+                record, size = _slow(item)
+        elif type(item) is bytes:
+            record, size = Record(item), len(item) + RECORD_OVERHEAD
+        else:
+            record, size = _slow(item)
+        if charged + size > limit:
+            if size > limit:
+                raise too_large(size, max_batch_bytes)
+            runs.append(Run(records, charged))
+            records, charged = [], 0
+        records.append(record)
+        charged += size
+    if not records:
+        raise InvalidRecord("there is nothing to append: the iterable is empty")
+    runs.append(Run(records, charged))
+    return runs
+
+
+def _slow(item: object) -> tuple[Record, int]:
+    """Anything but a plain record of bytes."""
+    if isinstance(item, bytes | bytearray | memoryview):
+        item = Record(bytes(item))
+    try:
+        record = check_record(item)  # type: ignore[arg-type]
+    except FormatError as error:
+        raise InvalidRecord(f"{error.why}; nothing was appended") from error
+    return record, record_size(record)
+
+
+def take_one(
+    value: object, key: object, headers: object, timestamp_ms: int | None, now_ms: int, max_batch_bytes: int
+) -> tuple[Record, int]:
+    """One record in parts, with its timestamp set, and the most that it can take."""
+    if (
+        type(value) is bytes
+        and (key is None or type(key) is bytes)
+        and headers == ()
+        and timestamp_ms is None
+    ):
+        size = len(value) + RECORD_OVERHEAD if key is None else len(value) + len(key) + RECORD_OVERHEAD
+        record = Record(value, key, (), now_ms)
+    else:
+        record, size = _slow(Record(value, key, headers, timestamp_ms))  # type: ignore[arg-type]
+        if record.timestamp_ms is None:
+            record = record._replace(timestamp_ms=now_ms)
+    if size > max_batch_bytes - HEADER_SIZE:
+        raise too_large(size, max_batch_bytes)
+    return record, size
+
+
+def stamped(records: list[Record], now_ms: int) -> list[Record]:
+    """The records with `now_ms` where they have no timestamp: for a batch that will be encoded later."""
+    return [
+        Record(value, key, headers, now_ms if stamp is None else stamp)
+        for value, key, headers, stamp, _ in records
+    ]
+
+
+def encode_runs(runs: list[Run], now_ms: int, codec_id: int) -> list[tuple[memoryview, BatchInfo]]:
+    encoded = []
+    for run in runs:
+        raw, info = encode_batch(run.records, now_ms=now_ms, codec_id=codec_id)
+        encoded.append((memoryview(raw), info))
+    return encoded
+
+
+def take_batches(raw: object, max_batch_bytes: int) -> list[tuple[memoryview, BatchInfo]]:
+    """Record batches that somebody else encoded, each checked to its last byte."""
+    if not isinstance(raw, bytes | bytearray | memoryview):
+        raise InvalidRecord(
+            f"append_batches takes Kafka v2 record batches as bytes, not {type(raw).__name__}"
+        )
+    view = memoryview(raw)
+    if not view.readonly:
+        view = memoryview(bytes(view))  # the caller may use its buffer again
+    try:
+        largest = max((info.size for info in split(view)), default=0)
+        if largest > max_batch_bytes:
+            raise too_large(largest, max_batch_bytes)
+        infos = validate(view, max_batch_bytes=max_batch_bytes)
+    except FormatError as error:
+        raise InvalidRecord(
+            f"not a record batch that can be stored: {error}; nothing was appended"
+        ) from error
+    return [(view[info.position : info.position + info.size], info) for info in infos]
+
+
+def too_large(size: int, max_batch_bytes: int) -> RecordTooLarge:
+    return RecordTooLarge(
+        f"a record of up to {size} bytes does not fit a batch of max_batch_bytes={max_batch_bytes}: nothing was appended"
+    )

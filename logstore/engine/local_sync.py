@@ -1,0 +1,60 @@
+"""Brings batches to the WAL and gives the `local` acks: the group commit of the local disk.
+
+Runs on the flusher. Each run takes every batch that the WAL does not have, writes and fsyncs them as one frame without the
+partition's lock, and then acks all who waited. What became durable meanwhile needs no WAL and is left out.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from logstore.engine.pending_batch import Exposure, PendingBatch
+from logstore.engine.runtime import Runtime
+from logstore.engine.tiers import Tiers
+from logstore.engine.waiters import complete
+from logstore.engine.wal import Wal
+from logstore.engine.writer import ExclusiveWriter
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S = 0.1
+
+
+class LocalSync:
+    def __init__(self, runtime: Runtime, tiers: Tiers, writer: ExclusiveWriter, wal: Wal) -> None:
+        self._runtime = runtime
+        self._tiers = tiers
+        self._writer = writer
+        self._wal = wal
+
+    def run(self) -> None:
+        with self._tiers.lock:
+            batches = self._unsynced()
+            durable = self._tiers.durable
+        if not batches:
+            return
+        try:
+            self._wal.write(batches, durable)
+        except OSError as error:
+            logger.warning("%s: the WAL could not be written, trying again: %s", self._wal.folder, error)
+            self._runtime.flusher.at(self, self._runtime.clock.monotonic() + _RETRY_S)
+            return
+        with self._tiers.lock:
+            if self._writer.failed is not None:
+                return  # its waiters have been told
+            shown = [batch.end_offset for batch in batches if batch.exposure >= Exposure.LOCAL]
+            if shown:
+                self._tiers.expose(shown[-1])
+            acked = self._writer.local_waiters.release(self._wal.end_offset)
+        complete(acked)
+        self._tiers.tell_listeners()
+
+    def _unsynced(self) -> list[PendingBatch]:
+        """Closed batches from the WAL's end on: those of the window, then those of the buffer. Holds the lock."""
+        tiers, start = self._tiers, self._wal.end_offset
+        found: list[PendingBatch] = []
+        if tiers.window is not None:
+            found += [batch for batch in tiers.window.batches if batch.base_offset >= start]
+        if tiers.buffer is not None:
+            found += tiers.buffer.batches_from(start, tiers.buffer.next_offset, len(tiers.buffer))
+        return [batch for batch in found if batch.base_offset >= start]

@@ -1,0 +1,533 @@
+"""One partition: append, read back at once, follow.
+
+Reading never fences and never needs a writer. The first append opens the writer, which fences an older one off. While the
+writer is open here, nobody else can append, so marks and tail reads cost the store nothing. Without one, the partition is
+followed: a read that has come to the end asks the store for news, at most every `follow_interval` while it waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from pathlib import Path
+from typing import Any
+
+from logstore.config import Ack, TopicConfig, Visibility
+from logstore.engine.chain import Chain
+from logstore.engine.checkpoint import Checkpointer
+from logstore.engine.intake import encode_runs, stamped, take_batches, take_one, take_records
+from logstore.engine.local_sync import LocalSync
+from logstore.engine.partition_reader import PartitionReader
+from logstore.engine.results import ReadResult, Receipt
+from logstore.engine.runtime import Runtime
+from logstore.engine.segments import LostRange
+from logstore.engine.takeover import catch_up, take_over
+from logstore.engine.tiers import Tiers
+from logstore.engine.wal import Wal
+from logstore.engine.writer import OPEN_BATCH_BYTES, ExclusiveWriter
+from logstore.errors import (
+    AppendTimeout,
+    Closed,
+    OutcomeUnknown,
+    ReadOnly,
+    RecordTooLarge,
+)
+from logstore.format.batch import BatchInfo
+from logstore.format.codecs import CODEC_IDS
+from logstore.format.record import Headers, Record
+from logstore.paths import PartitionPaths
+
+READ_BYTES = 1 << 20
+_ACKS = ("buffered", "local", "durable")
+_VISIBILITIES = ("buffered", "durable")
+Appendable = Record | bytes | Iterable[Record | bytes]
+Submitted = tuple[Receipt, Future[Receipt] | None]
+
+
+class PartitionLog:
+    """Safe for threads. Get it from `Topic.partition(i)`; a store hands out one for each partition."""
+
+    def __init__(self, runtime: Runtime, paths: PartitionPaths, topic_config: TopicConfig) -> None:
+        self.paths = paths
+        self._runtime = runtime
+        self._config = runtime.config
+        self._topic_config = topic_config
+        self._chain = Chain(runtime.store, paths)
+        self._opening = (
+            threading.RLock()
+        )  # held during I/O, so only by those who must wait for it: load and open_writer
+        self._loaded: tuple[Tiers, PartitionReader] | None = None
+        self._checkpointer: Checkpointer | None = None
+        self._writer: ExclusiveWriter | None = None
+        self._wal: Wal | None = None
+        self._followed_at = float("-inf")
+        self._closed = False
+
+    @property
+    def topic(self) -> str:
+        return self.paths.topic
+
+    @property
+    def partition(self) -> int:
+        return self.paths.partition
+
+    def __repr__(self) -> str:
+        return f"PartitionLog({self.topic!r}, {self.partition})"
+
+    # Appending
+
+    def append(self, records: Appendable, *, ack: Ack | None = None, timeout: float | None = None) -> Receipt:
+        """Append one record or several, all or nothing, at contiguous offsets; return when they are acked.
+
+        Raises `InvalidRecord` or `RecordTooLarge` (nothing was taken), `BufferFull` (nothing was taken, try again),
+        `AppendTimeout` (taken; the outcome is not known yet), `Fenced`, `Closed`, `ReadOnly`, `StoreUnavailable`.
+        """
+        deadline = self._deadline(timeout)
+        return self._acked(self._submit(records, ack, deadline), deadline)
+
+    def submit(self, records: Appendable, *, ack: Ack | None = None) -> Future[Receipt]:
+        """The same, without waiting for the ack: the records have their offsets when this returns.
+
+        It waits only for room in the buffer, and, for the first append, for the writer to be opened.
+        """
+        receipt, future = self._submit(records, ack, self._deadline(None))
+        return future or _done(receipt)
+
+    def begin_append(
+        self, records: Appendable, *, ack: Ack | None = None, timeout: float | None = None
+    ) -> tuple[Submitted, float]:
+        """`append` in two halves, so that one thread can append to many partitions side by side."""
+        deadline = self._deadline(timeout)
+        return self._submit(records, ack, deadline), deadline
+
+    def finish_append(self, begun: tuple[Submitted, float]) -> Receipt:
+        """Wait for the ack of what `begin_append` gave."""
+        return self._acked(*begun)
+
+    def append_batches(
+        self, raw: bytes | bytearray | memoryview, *, ack: Ack | None = None, timeout: float | None = None
+    ) -> Receipt:
+        """Append Kafka v2 record batches as they are, all or nothing. Only their offsets and leader epochs are set."""
+        deadline = self._deadline(timeout)
+        return self._acked(self._submit_batches(raw, ack, deadline), deadline)
+
+    def submit_batches(
+        self, raw: bytes | bytearray | memoryview, *, ack: Ack | None = None
+    ) -> Future[Receipt]:
+        """`append_batches` without waiting for the ack."""
+        receipt, future = self._submit_batches(raw, ack, self._deadline(None))
+        return future or _done(receipt)
+
+    def append_one(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        timestamp_ms: int | None,
+        ack: Ack | None,
+        timeout: float | None,
+    ) -> Receipt:
+        """One record in parts: what `Topic.append` calls, and the shortest way in."""
+        now_ms = self._runtime.clock.now_ms()
+        record, size = take_one(value, key, headers, timestamp_ms, now_ms, self._config.max_batch_bytes)
+        level = self._check_ack(ack)
+        wait = self._config.append_timeout if timeout is None else timeout
+        writer = self._writer or self.open_writer(timeout=wait, ack=level)
+        receipt = Receipt(self, -1, -1, now_ms if timestamp_ms is None else timestamp_ms, level)
+        future = writer.add_one(receipt, record, size, level, wait)
+        if future is None:
+            self._tell_listeners()
+            return receipt
+        return self._acked((receipt, future), self._deadline(timeout))
+
+    def _submit(self, given: object, ack: Ack | None, deadline: float) -> Submitted:
+        level = self._check_ack(ack)
+        runs = take_records(given, self._config.max_batch_bytes)
+        now_ms = self._runtime.clock.now_ms()
+        if len(runs) > 1 or runs[0].charged > OPEN_BATCH_BYTES // 4:
+            encoded = encode_runs(runs, now_ms, CODEC_IDS[self._config.compression])
+            return self._add_encoded(encoded, now_ms, level, deadline)
+        records = stamped(runs[0].records, now_ms)
+        writer = self._writer or self.open_writer(timeout=self._left(deadline), ack=level)
+        receipt = Receipt(self, -1, -1, now_ms, level)
+        future = writer.add_run(receipt, records, runs[0].charged, level, self._left(deadline))
+        if future is None:
+            self._tell_listeners()
+        return receipt, future
+
+    def _submit_batches(self, raw: object, ack: Ack | None, deadline: float) -> Submitted:
+        level = self._check_ack(ack)
+        batches = take_batches(raw, self._config.max_batch_bytes)
+        newest = max(info.max_timestamp_ms for _, info in batches)
+        return self._add_encoded(batches, newest, level, deadline)
+
+    def _add_encoded(
+        self, batches: list[tuple[memoryview, BatchInfo]], timestamp_ms: int, level: Ack, deadline: float
+    ) -> Submitted:
+        size = sum(info.size for _, info in batches)
+        if size > self._config.max_buffered_bytes:
+            raise RecordTooLarge(
+                f"one append of {size} bytes can never fit max_buffered_bytes={self._config.max_buffered_bytes}: "
+                "nothing was appended; split it"
+            )
+        writer = self._writer or self.open_writer(timeout=self._left(deadline), ack=level)
+        receipt = Receipt(self, -1, -1, timestamp_ms, level)
+        future = writer.add_encoded(receipt, batches, level, self._left(deadline))
+        if future is None:
+            self._tell_listeners()
+        return receipt, future
+
+    def _acked(self, submitted: Submitted, deadline: float) -> Receipt:
+        receipt, future = submitted
+        if future is not None:
+            self._await(future, receipt, deadline)
+        return receipt
+
+    def _await(self, future: Future[Receipt], receipt: Receipt, deadline: float | None) -> None:
+        try:
+            future.result(None if deadline is None else max(0.0, deadline - self._runtime.clock.monotonic()))
+        except FutureTimeout:
+            writer = self._writer
+            assert writer is not None, "only a writer gives futures"
+            writer.give_up(future)
+            if future.done() and not future.cancelled():
+                future.result()  # it came just now
+                return
+            raise AppendTimeout(
+                f"{self.paths}: offsets {receipt.offset} to {receipt.last_offset} were not acked in time; they are still "
+                f"queued and may become durable ({self._why_late()}): read back before you append them again"
+            ) from None
+        except CancelledError:
+            raise Closed(f"{self.paths}: the store was closed while an append waited for its ack") from None
+
+    def _why_late(self) -> str:
+        writer = self._writer
+        return (writer and writer.stats.last_error) or "the store has not answered yet"
+
+    def _check_ack(self, ack: Ack | None) -> Ack:
+        level = self._config.ack if ack is None else ack
+        if level not in _ACKS:
+            raise ValueError(f"ack={level!r}: it is one of {', '.join(_ACKS)}")
+        if level == "local" and self._config.wal_dir is None:
+            raise ValueError('ack="local" needs a store that was opened with wal_dir')
+        return level
+
+    def _deadline(self, timeout: float | None) -> float:
+        return self._runtime.clock.monotonic() + (self._config.append_timeout if timeout is None else timeout)
+
+    def _left(self, deadline: float) -> float:
+        return max(0.0, deadline - self._runtime.clock.monotonic())
+
+    # The writer
+
+    def open_writer(self, *, timeout: float | None = None, ack: Ack | None = None) -> ExclusiveWriter:
+        """Take the partition over now instead of at the first append. Fences any other writer off."""
+        with self._opening:
+            if self._writer is not None:
+                return self._writer
+            if self._closed:
+                raise Closed(f"{self.paths}: the store is closed")
+            if self._config.writer == "read_only":
+                raise ReadOnly(f'{self.paths}: the store was opened with writer="read_only"')
+            tiers, _ = self._load()
+            assert self._checkpointer is not None, "set by _load"
+            wait = self._config.append_timeout if timeout is None else timeout
+            wal = self._open_wal()
+            try:
+                reserve = (ack or self._config.ack) != "durable"
+                take_over(self._runtime, self._chain, tiers, wal, reserve=reserve, timeout=wait)
+                if wal is not None:
+                    wal.start(tiers.tail.epoch, tiers.tail.end_offset)
+            except BaseException:
+                if wal is not None:
+                    wal.close(-1)
+                raise
+            writer = ExclusiveWriter(
+                self._runtime, self._chain, tiers, self._topic_config, self._checkpointer.after_commit
+            )
+            if wal is not None:
+                writer.local_sync = LocalSync(self._runtime, tiers, writer, wal)
+            self._wal, self._writer = wal, writer
+            return writer
+
+    def _open_wal(self) -> Wal | None:
+        if self._config.wal_dir is None:
+            return None
+        paths = self.paths
+        return Wal(
+            Path(self._config.wal_dir)
+            / self._runtime.store_id
+            / paths.topic
+            / paths.incarnation
+            / str(paths.partition)
+        )
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the last writer seen; ours, while we are the writer."""
+        return self._tiers.tail.epoch
+
+    def flush(self, timeout: float | None = None) -> int:
+        """Make everything appended so far durable. Returns the durable mark."""
+        deadline = self._deadline(timeout)
+        self.finish_flush(self.begin_flush(), deadline)
+        return self.durable_high_watermark
+
+    def begin_flush(self) -> Submitted:
+        """Ask for the flush; `finish_flush` waits for it. So many partitions flush side by side."""
+        receipt = Receipt(self, -1, -1, 0, "durable")
+        writer = self._writer
+        return receipt, writer.flush_now(receipt) if writer is not None else None
+
+    def finish_flush(self, begun: Submitted, deadline: float) -> None:
+        receipt, future = begun
+        if future is not None:
+            self._await(future, receipt, deadline)
+
+    def wait_durable(self, receipt: Receipt, timeout: float | None) -> None:
+        """What `Receipt.wait_durable` calls."""
+        writer = self._writer
+        assert writer is not None, "a receipt comes from a writer"
+        future = writer.when_durable(receipt)
+        if future is not None:
+            self._await(future, receipt, None if timeout is None else self._deadline(timeout))
+
+    # Reading
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int = READ_BYTES,
+        *,
+        visibility: Visibility = "buffered",
+        wait: float = 0.0,
+    ) -> ReadResult:
+        """Whole batches from `offset` on: at least one, up to `max_bytes`; empty at the high mark.
+
+        `wait`: at the mark, wait up to so many seconds for something to come. Raises `OffsetOutOfRange` below the low or
+        above the high mark, `CorruptData` with the object's name if stored bytes are damaged.
+        """
+        _check_visibility(visibility)
+        if not isinstance(offset, int) or isinstance(offset, bool):
+            raise TypeError(f"an offset is an int, not {type(offset).__name__}")
+        tiers, reader = self._load()
+        if offset >= tiers.mark(visibility):
+            if wait > 0:
+                self._wait_for(offset, visibility, wait)
+            elif self._follows():
+                self.refresh()
+        return reader.read(offset, max_bytes, visibility)
+
+    def read_cached(
+        self, offset: int, max_bytes: int = READ_BYTES, *, visibility: Visibility = "buffered"
+    ) -> ReadResult | None:
+        """`read` from memory alone, so it never blocks; None if it would need the object store."""
+        if self._loaded is None:
+            return None
+        return self._loaded[1].read_cached(offset, max_bytes, visibility)
+
+    def records(
+        self, start: int | None = None, stop: int | None = None, *, visibility: Visibility = "buffered"
+    ) -> Iterator[Record]:
+        """The records from `start` (the low mark) up to, not including, `stop` (the mark at the time of the call)."""
+        _check_visibility(visibility)
+        tiers, _ = self._load()
+        if self._follows():
+            self.refresh()
+        mark = tiers.mark(visibility)
+        return self._records(
+            tiers.low if start is None else start, mark if stop is None else min(stop, mark), visibility
+        )
+
+    def _records(self, position: int, stop: int, visibility: Visibility) -> Iterator[Record]:
+        while position < stop:
+            result = self.read(position, visibility=visibility)
+            for record in result.records():
+                if record.offset is not None and record.offset >= stop:
+                    return
+                yield record
+            if result.next_offset <= position:
+                return
+            position = result.next_offset
+
+    def tail(self, start: int | None = None, *, visibility: Visibility = "buffered") -> Iterator[Record]:
+        """The records from `start` (the low mark) on, for ever: at the end it waits, woken by the next append.
+
+        Ends when the store is closed.
+        """
+        _check_visibility(visibility)
+        position = self._tiers.low if start is None else start
+        while not self._closed:
+            result = self.read(position, visibility=visibility, wait=3600.0)
+            yield from result.records()
+            position = result.next_offset
+
+    def _wait_for(self, offset: int, visibility: Visibility, wait: float) -> None:
+        """Wait until the mark passes `offset`. An event ends it; only a follower asks the store."""
+        tiers, clock = self._tiers, self._runtime.clock
+        deadline = clock.monotonic() + wait
+        while not self._closed:
+            if self._follows():
+                self.refresh(min_interval=self._config.follow_interval)
+            with tiers.lock:
+                left = deadline - clock.monotonic()
+                if tiers.mark(visibility) > offset or left <= 0 or self._closed:
+                    return
+                if self._follows():
+                    left = min(left, self._config.follow_interval)
+                tiers.waiting(+1)
+                try:
+                    clock.wait(tiers.moved, left)
+                finally:
+                    tiers.waiting(-1)
+
+    def _follows(self) -> bool:
+        """Whether somebody else may be appending."""
+        return self._writer is None or self._writer.failed is not None
+
+    def refresh(self, *, min_interval: float = 0.0) -> None:
+        """Ask the store what others have committed: one request if there is nothing new."""
+        tiers, _ = self._load()
+        now = self._runtime.clock.monotonic()
+        if not self._follows() or now - self._followed_at < min_interval:
+            return
+        self._followed_at = now
+        catch_up(self._chain, tiers)
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
+        """The offset of the first record with this timestamp or a later one; None if there is none."""
+        return self._load()[1].first_at(timestamp_ms)
+
+    def lost_ranges(self) -> list[LostRange]:
+        """Offsets that were acked below `durable`, went down with a crash, and will never be given to other records."""
+        return self._tiers.lost_ranges()
+
+    # The marks
+
+    @property
+    def low_watermark(self) -> int:
+        """The first offset there is."""
+        return self._tiers.low
+
+    @property
+    def durable_high_watermark(self) -> int:
+        """One past the last offset in the object store, as last seen."""
+        return self._tiers.durable
+
+    @property
+    def buffered_high_watermark(self) -> int:
+        """One past the last acked offset, as last seen."""
+        return self._tiers.buffered
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Call `listener()`, from any thread and with no lock held, after a visible mark moved. It must be quick."""
+        self._tiers.add_listener(listener)
+
+    def remove_listener(self, listener: Callable[[], None]) -> None:
+        self._tiers.remove_listener(listener)
+
+    def _tell_listeners(self) -> None:
+        loaded = self._loaded
+        if loaded is not None:
+            loaded[0].tell_listeners()
+
+    # Life
+
+    @property
+    def _tiers(self) -> Tiers:
+        return self._load()[0]
+
+    def _load(self) -> tuple[Tiers, PartitionReader]:
+        loaded = self._loaded
+        if loaded is not None:
+            return loaded
+        with self._opening:
+            if self._loaded is None:
+                if self._closed:
+                    raise Closed(f"{self.paths}: the store is closed")
+                view = self._chain.load()
+                tiers = Tiers(view)
+                self._checkpointer = Checkpointer(self._runtime, self._chain, tiers, view.manifest_next_seq)
+                self._loaded = tiers, PartitionReader(tiers, self._chain, self._runtime.reader)
+            return self._loaded
+
+    def health(self) -> dict[str, Any]:
+        """What an operator wants to see, from memory alone."""
+        loaded, writer = self._loaded, self._writer
+        if loaded is None:
+            return {"topic": self.topic, "partition": self.partition, "state": "not loaded"}
+        tiers, now = loaded[0], self._runtime.clock.monotonic()
+        with tiers.lock:
+            state: dict[str, Any] = {
+                "topic": self.topic,
+                "partition": self.partition,
+                "state": "reading",
+                "epoch": tiers.tail.epoch,
+                "low_watermark": tiers.low,
+                "durable_high_watermark": tiers.durable,
+                "buffered_high_watermark": tiers.buffered,
+                "segments": len(tiers.segments),
+            }
+            if writer is not None:
+                held = writer.next_offset > tiers.durable and writer.failed is None
+                idle = now - writer.stats.last_progress_at
+                stalled = held and idle > self._config.stall_after and writer.stats.failures > 0
+                state |= {
+                    "state": "stopped" if writer.failed else "stalled" if stalled else "writing",
+                    "mode": "exclusive",
+                    "next_offset": writer.next_offset,
+                    "unflushed_records": writer.next_offset - tiers.durable if held else 0,
+                    "upload_failures": writer.stats.failures,
+                    "last_error": writer.stats.last_error,
+                    "last_progress_seconds_ago": round(idle, 3),
+                    "held_at_offset": tiers.durable if stalled else None,
+                }
+            return state
+
+    def begin_close(self) -> None:
+        """Take no more appends and start the last flush; `finish_close` waits for it."""
+        with self._opening:
+            self._closed = True
+            if self._writer is not None:
+                self._writer.begin_close()
+
+    def finish_close(self, deadline: float) -> str | None:
+        """Wait for the last flush. Returns what is not durable, in words, or None."""
+        writer, loaded = self._writer, self._loaded
+        problem = None
+        if writer is not None and not writer.wait_closed(deadline):
+            assert loaded is not None, "a writer has tiers"
+            end, durable = writer.next_offset, loaded[0].durable
+            if writer.failed is None or end > durable:
+                why = writer.failed or writer.stats.last_error or "the store did not answer in time"
+                problem = f"{self.paths}: offsets {durable} to {end - 1} are not durable ({why})"
+                if end <= durable:
+                    problem = (
+                        None  # only the reservation was not given back: the next writer starts a little later
+                    )
+            writer.abandon(
+                OutcomeUnknown(problem) if problem else Closed(f"{self.paths}: the store is closed")
+            )
+        if loaded is not None:
+            with loaded[0].lock:
+                loaded[0].moved.notify_all()
+        return problem
+
+    def release(self) -> None:
+        """After the flusher has stopped: let go of the WAL's files."""
+        if self._wal is not None and self._loaded is not None:
+            self._wal.close(self._loaded[0].durable)
+            self._wal = None
+
+
+def _done(receipt: Receipt) -> Future[Receipt]:
+    future: Future[Receipt] = Future()
+    future.set_result(receipt)
+    return future
+
+
+def _check_visibility(visibility: object) -> None:
+    if visibility not in _VISIBILITIES:
+        raise ValueError(f"visibility={visibility!r}: it is one of {', '.join(_VISIBILITIES)}")

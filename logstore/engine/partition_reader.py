@@ -1,0 +1,168 @@
+"""Reading a partition: one look at the tiers, then whole batches from segments, window and buffer, in that order.
+
+One contract for `max_bytes` wherever the batches lie: whole batches; at least one; no more than `max_bytes` unless one alone
+is larger; `<= 0` gives exactly one. The first batch covers the offset asked for, or is the next that exists.
+"""
+
+from __future__ import annotations
+
+from logstore.config import Visibility
+from logstore.engine.chain import Chain
+from logstore.engine.results import Bytes, ReadResult
+from logstore.engine.segment_reader import Block, SegmentReader
+from logstore.engine.segments import SegmentRef
+from logstore.engine.tiers import Lookup, Tiers
+from logstore.errors import CorruptData, ObjectNotFound
+from logstore.format.batch import split
+from logstore.format.records import decode_records
+
+
+class _Gathering:
+    """The batches of one read, as they come together."""
+
+    def __init__(self, offset: int, max_bytes: int) -> None:
+        self.position = offset
+        self.room = max_bytes
+        self.parts: list[Bytes] = []
+        self.sources: list[str] = []
+        self.full = False
+
+    def add(self, part: Bytes, end_offset: int, source: str) -> None:
+        self.parts.append(part)
+        self.room -= len(part)
+        self.position = end_offset
+        if source not in self.sources:
+            self.sources.append(source)
+        self.full = self.room <= 0
+
+    def add_run(self, block: Block) -> None:
+        """As many batches of the block as fit."""
+        run, end = block.run(self.position, self.room, at_least_one=not self.parts)
+        if len(run):
+            self.add(run, end, "segment")
+        self.full = self.full or not len(run) or end < block.end_offset
+
+
+class PartitionReader:
+    def __init__(self, tiers: Tiers, chain: Chain, reader: SegmentReader) -> None:
+        self._tiers = tiers
+        self._chain = chain
+        self._reader = reader
+        self._last_end = -1
+
+    def read(self, offset: int, max_bytes: int, visibility: Visibility) -> ReadResult:
+        """May do I/O, never under a lock."""
+        for last_try in (False, True):
+            look = self._tiers.look_up(offset, visibility, max_bytes, str(self._chain.paths))
+            try:
+                return self._read(look, offset, max_bytes)
+            except ObjectNotFound as gone:
+                if last_try:
+                    key = look.refs[0].key if look.refs else self._chain.paths.prefix
+                    raise CorruptData(key, offset, f"the segment is missing ({gone})") from gone
+                self.reload()
+        raise AssertionError("unreachable")
+
+    def reload(self) -> None:
+        """Ask the store again which objects hold the records: maintenance may have merged or expired some."""
+        view = self._chain.load()
+        with self._tiers.lock:
+            self._tiers.replace_view(view)
+
+    def read_cached(self, offset: int, max_bytes: int, visibility: Visibility) -> ReadResult | None:
+        """The same from memory alone; None if the first batch needs I/O."""
+        look = self._tiers.look_up(offset, visibility, max_bytes, str(self._chain.paths))
+        gathering = _Gathering(offset, max_bytes)
+        for ref in look.refs:
+            gathering.position = max(gathering.position, ref.base_offset)
+            while gathering.position < ref.end_offset and not gathering.full:
+                block = self._reader.cached_block(ref, gathering.position)
+                if block is None:
+                    return self._result(look, offset, gathering) if gathering.parts else None
+                gathering.add_run(block)
+        self._add_pending(look, gathering)
+        return self._result(look, offset, gathering)
+
+    def _read(self, look: Lookup, offset: int, max_bytes: int) -> ReadResult:
+        gathering = _Gathering(offset, max_bytes)
+        for number, ref in enumerate(look.refs):
+            if gathering.full:
+                break
+            following = look.refs[number + 1] if number + 1 < len(look.refs) else None
+            self._add_segment(ref, following, gathering)
+        self._add_pending(look, gathering)
+        result = self._result(look, offset, gathering)
+        self._last_end = result.next_offset
+        return result
+
+    def _add_segment(self, ref: SegmentRef, following: SegmentRef | None, gathering: _Gathering) -> None:
+        position = gathering.position = max(gathering.position, ref.base_offset)
+        scanning = position == ref.base_offset or position == self._last_end
+        if scanning and following is not None:
+            self._reader.prefetch(following)
+        while gathering.position < ref.end_offset and not gathering.full:
+            gathering.add_run(self._reader.block(ref, gathering.position, scanning=scanning))
+
+    @staticmethod
+    def _add_pending(look: Lookup, gathering: _Gathering) -> None:
+        for batches, source in ((look.window, "window"), (look.buffer, "buffer")):
+            for batch in batches:
+                if gathering.full:
+                    return
+                if batch.end_offset <= gathering.position:
+                    continue
+                raw = batch.raw()
+                if gathering.parts and len(raw) > gathering.room:
+                    gathering.full = True
+                else:
+                    gathering.add(raw, batch.end_offset, source)
+
+    def _result(self, look: Lookup, offset: int, gathering: _Gathering) -> ReadResult:
+        end = gathering.position
+        if not gathering.parts and offset < look.durable:
+            end = look.durable  # nothing but lost offsets from here on
+        return ReadResult(
+            offset=offset,
+            parts=tuple(gathering.parts),
+            next_offset=end,
+            low_watermark=look.low,
+            durable_high_watermark=look.durable,
+            buffered_high_watermark=look.buffered,
+            source="+".join(gathering.sources),
+            lost=tuple(self._tiers.lost_between(offset, end)) if offset < look.durable else (),
+        )
+
+    def first_at(self, timestamp_ms: int) -> int | None:
+        """The first offset whose record has this timestamp or a later one: exact, one index and one block of I/O."""
+        with self._tiers.lock:
+            low, buffered = self._tiers.low, self._tiers.buffered
+            segments = self._tiers.segments
+            refs = [segments.ref(row) for row in segments.rows_by_time(timestamp_ms)]
+            durable = self._tiers.durable
+        for ref in refs:
+            found = self._first_in_segment(ref, timestamp_ms, low)
+            if found is not None:
+                return found
+        position = max(durable, low)
+        while position < buffered:
+            result = self.read(position, 1 << 20, "buffered")
+            for record in result.records():
+                if record.timestamp_ms is not None and record.timestamp_ms >= timestamp_ms:
+                    return record.offset
+            if result.next_offset == position:
+                break
+            position = result.next_offset
+        return None
+
+    def _first_in_segment(self, ref: SegmentRef, timestamp_ms: int, low: int) -> int | None:
+        index = self._reader.index(ref).index
+        for row in index[index["max_timestamp_ms"] >= timestamp_ms]:
+            base = int(row["base_offset"])
+            if base + int(row["count"]) <= low:
+                continue
+            block = self._reader.block(ref, base, scanning=False)
+            run, _ = block.run(base, 0, at_least_one=True)
+            for record in decode_records(run, split(run)[0], start_offset=low):
+                if record.timestamp_ms is not None and record.timestamp_ms >= timestamp_ms:
+                    return record.offset
+        return None

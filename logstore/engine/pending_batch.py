@@ -1,0 +1,132 @@
+"""A batch on its way to a segment.
+
+Records that arrive one by one share a batch: it is *open* while it grows (only under the partition's lock), *closed* when a
+flush, the WAL or a reader needs it, and *encoded* once, by whoever needs its bytes first, outside of the partition's lock.
+From then on its bytes never change: buffer, window and segment hold the same ones.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import IntEnum
+from operator import attrgetter
+
+from logstore.format.batch import PATCH_SIZE, BatchInfo, encode_batch, patch_head
+from logstore.format.record import Record
+from logstore.format.segment import EncodedBatch
+
+_base_offset = attrgetter("base_offset")
+
+
+class Exposure(IntEnum):
+    """Which ack a record waits for, ordered by how early it may be seen."""
+
+    DURABLE = 0
+    LOCAL = 1
+    BUFFERED = 2
+
+
+class PendingBatch:
+    """`exposure` is that of its last record. A record may join only if its own exposure is not lower, so the end of a batch
+    is always as visible as its most visible record, and the buffered mark always falls on the end of a batch."""
+
+    __slots__ = (
+        "_codec_id",
+        "_encoded",
+        "_leader_epoch",
+        "_lock",
+        "_raw",
+        "_records",
+        "base_offset",
+        "charged",
+        "count",
+        "exposure",
+        "starts_append",
+    )
+
+    def __init__(self, base_offset: int, leader_epoch: int, exposure: Exposure, codec_id: int) -> None:
+        self.base_offset = base_offset
+        self.count = 0
+        self.charged = 0
+        self.exposure = exposure
+        self.starts_append = True
+        self._leader_epoch = leader_epoch
+        self._codec_id = codec_id
+        self._records: list[Record] = []
+        self._encoded: EncodedBatch | None = None
+        self._raw: memoryview | None = None
+        self._lock = threading.Lock()
+
+    @classmethod
+    def ready(
+        cls,
+        base_offset: int,
+        leader_epoch: int,
+        exposure: Exposure,
+        raw: memoryview,
+        info: BatchInfo,
+        charged: int,
+    ) -> PendingBatch:
+        """One that came encoded: it is given its offset and nothing else changes."""
+        batch = cls(base_offset, leader_epoch, exposure, info.codec_id)
+        batch.count, batch.charged = info.count, charged
+        batch._encoded = _with_offset(raw, info, base_offset, leader_epoch)
+        return batch
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.count
+
+    def add(self, records: Sequence[Record], charged: int, exposure: Exposure) -> None:
+        """Only while open, under the partition's lock."""
+        self._records.extend(records)
+        self.count += len(records)
+        self.charged += charged
+        self.exposure = exposure
+
+    def add_one(self, record: Record, charged: int, exposure: Exposure) -> None:
+        self._records.append(record)
+        self.count += 1
+        self.charged += charged
+        self.exposure = exposure
+
+    def encoded(self) -> EncodedBatch:
+        """Its bytes; the first call encodes. Only once closed."""
+        encoded = self._encoded
+        if encoded is not None:
+            return encoded
+        with self._lock:
+            if self._encoded is None:
+                raw, info = encode_batch(self._records, now_ms=0, codec_id=self._codec_id)
+                self._encoded = _with_offset(memoryview(raw), info, self.base_offset, self._leader_epoch)
+                self._records = []
+            return self._encoded
+
+    def raw(self) -> memoryview:
+        """Its bytes in one piece; made once, and from then on the only copy."""
+        if self._raw is None:
+            encoded = self.encoded()
+            raw = memoryview(encoded.tobytes())
+            self._encoded = replace(encoded, body=raw[PATCH_SIZE:])
+            self._raw = raw
+        return self._raw
+
+
+def covering(batches: list[PendingBatch], offset: int, stop: int, limit: int) -> list[PendingBatch]:
+    """Up to `limit` of the batches below `stop`, the first of which covers `offset` or is the first there is."""
+    first = max(bisect_right(batches, offset, key=_base_offset) - 1, 0)
+    return [batch for batch in batches[first : first + limit] if batch.base_offset < stop]
+
+
+def _with_offset(raw: memoryview, info: BatchInfo, base_offset: int, leader_epoch: int) -> EncodedBatch:
+    return EncodedBatch(
+        head=patch_head(base_offset, info.size, leader_epoch),
+        body=raw[PATCH_SIZE:],
+        base_offset=base_offset,
+        count=info.count,
+        min_timestamp_ms=info.min_timestamp_ms,
+        max_timestamp_ms=info.max_timestamp_ms,
+    )

@@ -1,0 +1,104 @@
+"""What appends and reads give back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from logstore.config import Ack
+from logstore.engine.segments import LostRange
+from logstore.errors import CorruptData
+from logstore.format.batch import split
+from logstore.format.errors import FormatError
+from logstore.format.record import Record
+from logstore.format.records import decode_records
+
+Bytes = bytes | memoryview
+
+
+class Durable(Protocol):
+    """What a receipt needs of its partition."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    def wait_durable(self, receipt: Receipt, timeout: float | None) -> None: ...
+
+
+class Receipt:
+    """The ack of one append: where it is, and how durable it was when the ack was given."""
+
+    __slots__ = ("_log", "durability", "last_offset", "offset", "timestamp_ms")
+
+    def __init__(
+        self, log: Durable, offset: int, last_offset: int, timestamp_ms: int, durability: Ack
+    ) -> None:
+        self._log = log
+        self.offset = offset
+        self.last_offset = last_offset
+        self.timestamp_ms = timestamp_ms
+        self.durability: Ack = durability
+
+    @property
+    def topic(self) -> str:
+        return self._log.topic
+
+    @property
+    def partition(self) -> int:
+        return self._log.partition
+
+    def wait_durable(self, timeout: float | None = None) -> None:
+        """Wait until these records, and not more than these, are in the object store. Forces no flush.
+
+        Raises `AppendTimeout` when `timeout` seconds passed (the flush goes on), or what stopped the writer.
+        """
+        if self.durability != "durable":
+            self._log.wait_durable(self, timeout)
+            self.durability = "durable"
+
+    def __repr__(self) -> str:
+        return (
+            f"Receipt(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, "
+            f"last_offset={self.last_offset}, timestamp_ms={self.timestamp_ms}, durability={self.durability!r})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """Whole batches from one consistent look at the partition, and its marks at that moment.
+
+    `parts` are the batches' bytes, in order, without a copy; `raw` is the same in one piece. The first batch may begin
+    before the offset that was asked for: `records()` leaves those out. Read on at `next_offset`. `lost` says which
+    offsets on the way hold no record and never will.
+    """
+
+    offset: int
+    parts: tuple[Bytes, ...]
+    next_offset: int
+    low_watermark: int
+    durable_high_watermark: int
+    buffered_high_watermark: int
+    source: str
+    lost: tuple[LostRange, ...] = ()
+
+    @property
+    def raw(self) -> bytes:
+        return b"".join(self.parts)
+
+    def __len__(self) -> int:
+        """How many bytes of batches."""
+        return sum(len(part) for part in self.parts)
+
+    def __bool__(self) -> bool:
+        return bool(self.parts)
+
+    def records(self) -> Iterator[Record]:
+        """The records, each with its offset."""
+        for part in self.parts:
+            try:
+                for info in split(part):
+                    yield from decode_records(part, info, start_offset=self.offset)
+            except FormatError as damage:
+                raise CorruptData("a batch that was read", self.offset, damage.why) from damage

@@ -1,0 +1,63 @@
+"""What all partitions of an open store share."""
+
+from __future__ import annotations
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from logstore.config import StoreConfig
+from logstore.engine.breaker import CircuitBreaker
+from logstore.engine.budget import Budget
+from logstore.engine.cache import BlockCache
+from logstore.engine.clock import Clock
+from logstore.engine.flusher import Flusher
+from logstore.engine.segment_reader import SegmentReader
+from logstore.objects.protocol import ObjectStore
+
+_PREFETCH_THREADS = 2
+
+
+class Runtime:
+    """Clock, randomness and object store are passed in, so that a test can drive each of them."""
+
+    def __init__(self, store: ObjectStore, config: StoreConfig, clock: Clock, dice: random.Random) -> None:
+        self.store = store
+        self.config = config
+        self.clock = clock
+        self.dice = dice
+        self.store_id = ""
+        self.budget = Budget(config.max_buffered_bytes, clock)
+        self.cache = BlockCache(config.cache_bytes)
+        self.flusher = Flusher(clock, config.uploads_max)
+        self.breaker = CircuitBreaker(config.probe_interval, clock, self.flusher.all_now)
+        self._prefetcher = ThreadPoolExecutor(_PREFETCH_THREADS, thread_name_prefix="logstore-prefetch")
+        self.reader = SegmentReader(store, self.cache, self._prefetcher)
+        self._pause = threading.Condition(threading.Lock())
+        self.closed = False
+
+    def new_id(self) -> bytes:
+        """A writer id: random, new for each segment."""
+        return self.dice.randbytes(16)
+
+    def pause(self, seconds: float) -> None:
+        """Wait on the store's clock; `close` cuts it short."""
+        deadline = self.clock.monotonic() + seconds
+        with self._pause:
+            while not self.closed and (left := deadline - self.clock.monotonic()) > 0:
+                self.clock.wait(self._pause, left)
+
+    def backoff(self, failures: int) -> float:
+        """Full jitter: somewhere between nothing and a limit that doubles up to the probe interval."""
+        limit = min(self.config.probe_interval, 0.05 * 2 ** min(failures, 16))
+        return self.dice.uniform(0, limit)
+
+    def close(self, timeout: float) -> bool:
+        """Stop every thread. False if one did not end in time."""
+        with self._pause:
+            self.closed = True
+            self._pause.notify_all()
+        self.budget.close()
+        ended = self.flusher.close(timeout)
+        self._prefetcher.shutdown(wait=ended, cancel_futures=True)
+        return ended

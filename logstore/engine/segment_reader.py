@@ -1,0 +1,219 @@
+"""Reading segments: which bytes to fetch, checked before anybody sees them, kept in the cache.
+
+A segment up to `WHOLE_BYTES`, or one that is being read from its start, comes with one GET. Of a larger one the tail
+(footer and index) comes with one GET and then only the block of batches that holds the offset. Every block is checked
+against its checksums when it is loaded; damage raises `CorruptData` with the object and the offset. A segment that is gone
+raises `ObjectNotFound`: the caller knows whether maintenance may have moved its records elsewhere.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import numpy as np
+
+from logstore.engine.cache import BlockCache
+from logstore.engine.segments import SegmentRef
+from logstore.errors import CorruptData
+from logstore.format.errors import FormatError
+from logstore.format.segment import (
+    FOOTER_SIZE,
+    HEADER_SIZE,
+    TAIL_SIZE,
+    Index,
+    SegmentSummary,
+    check_run,
+    offset_at,
+    parse_segment,
+)
+from logstore.objects.protocol import ObjectStore
+
+WHOLE_BYTES = 1 << 20
+SCAN_WHOLE_BYTES = 16 << 20
+BLOCK_BYTES = 2 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A run of checked batches. `data` begins at position `start` of the object."""
+
+    index: Index
+    data: memoryview
+    start: int
+
+    @property
+    def cached_bytes(self) -> int:
+        return len(self.data) + self.index.nbytes
+
+    @property
+    def end_offset(self) -> int:
+        return int(self.index["base_offset"][-1]) + int(self.index["count"][-1])
+
+    def run(self, offset: int, max_bytes: int, at_least_one: bool) -> tuple[memoryview, int]:
+        """Whole batches from the one that covers `offset`, up to `max_bytes`; and one past their last offset."""
+        first = max(int(np.searchsorted(self.index["base_offset"], offset, side="right")) - 1, 0)
+        begin = int(self.index["position"][first])
+        ends = (self.index["position"][first:] + self.index["size"][first:]).astype(np.int64) - begin
+        fit = int(np.searchsorted(ends, max_bytes, side="right"))
+        if not fit and at_least_one:
+            fit = 1
+        if not fit:
+            return self.data[:0], offset
+        last = first + fit - 1
+        run = self.data[begin - self.start : begin - self.start + int(ends[fit - 1])]
+        return run, int(self.index["base_offset"][last]) + int(self.index["count"][last])
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedIndex:
+    """The index of a large segment, and how its batches are grouped into blocks."""
+
+    index: Index
+    block_of_row: Index
+
+    @property
+    def cached_bytes(self) -> int:
+        return self.index.nbytes + self.block_of_row.nbytes
+
+    def block_at(self, offset: int) -> int:
+        row = max(int(np.searchsorted(self.index["base_offset"], offset, side="right")) - 1, 0)
+        return int(self.block_of_row[row])
+
+    def rows_of(self, block: int) -> Index:
+        first, end = np.searchsorted(self.block_of_row, (block, block + 1))
+        rows: Index = self.index[first:end]
+        return rows
+
+
+class SegmentReader:
+    """Shared by all partitions of a store. `prefetcher` runs reads ahead; None turns that off."""
+
+    def __init__(self, store: ObjectStore, cache: BlockCache, prefetcher: Executor | None = None) -> None:
+        self._store = store
+        self._cache = cache
+        self._prefetcher = prefetcher
+
+    def block(self, ref: SegmentRef, offset: int, *, scanning: bool) -> Block:
+        """The checked block that covers `offset` (or the first one behind it). May do I/O."""
+        if self._comes_whole(ref, scanning):
+            return self._whole(ref)
+        loaded = self.index(ref)
+        number = loaded.block_at(offset)
+        return self._cache.get((ref.key, number), lambda: self._load_block(ref, loaded, number))
+
+    def cached_block(self, ref: SegmentRef, offset: int) -> Block | None:
+        """The same, only if that needs no I/O."""
+        whole = self._cache.peek((ref.key, "all"))
+        if isinstance(whole, Block):
+            return whole
+        loaded = self._cache.peek((ref.key, "index"))
+        if not isinstance(loaded, LoadedIndex):
+            return None
+        block = self._cache.peek((ref.key, loaded.block_at(offset)))
+        return block if isinstance(block, Block) else None
+
+    def index(self, ref: SegmentRef) -> LoadedIndex:
+        """The segment's index alone: for look-ups by timestamp, and to find a block."""
+        whole = self._cache.peek((ref.key, "all"))
+        if isinstance(whole, Block):
+            return LoadedIndex(whole.index, np.zeros(len(whole.index), np.int64))
+        return self._cache.get((ref.key, "index"), lambda: self._load_index(ref))
+
+    def prefetch(self, ref: SegmentRef) -> None:
+        """Begin to load a segment that a scan will want next."""
+        if (
+            self._prefetcher is None
+            or not self._comes_whole(ref, True)
+            or self._cache.is_known((ref.key, "all"))
+        ):
+            return
+        if ref.size * 2 > self._cache.limit:
+            return  # it would push out what is being read now
+        self._prefetcher.submit(self._prefetch_one, ref)
+
+    def _prefetch_one(self, ref: SegmentRef) -> None:
+        try:
+            self._whole(ref)
+        except Exception:
+            return  # the reader that needs it meets the error itself, with a caller to tell
+
+    @staticmethod
+    def _comes_whole(ref: SegmentRef, scanning: bool) -> bool:
+        return ref.size <= (SCAN_WHOLE_BYTES if scanning else WHOLE_BYTES)
+
+    def _whole(self, ref: SegmentRef) -> Block:
+        return self._cache.get((ref.key, "all"), lambda: self._load_whole(ref))
+
+    def _load_whole(self, ref: SegmentRef) -> Block:
+        data = self._get(ref, None, None)
+        try:
+            summary, index = parse_segment(data)
+        except FormatError as damage:
+            raise CorruptData(ref.key, self._offset_of(ref, data, damage), damage.why) from damage
+        self._check_place(ref, summary)
+        return Block(index, memoryview(data)[HEADER_SIZE : summary.index_position], HEADER_SIZE)
+
+    def _load_index(self, ref: SegmentRef) -> LoadedIndex:
+        tail = self._get(ref, -TAIL_SIZE, None)
+        try:
+            summary = SegmentSummary.parse(tail, ref.size)
+            begin = len(tail) - FOOTER_SIZE - summary.index_size
+            if begin >= 0:
+                rows = tail[begin:-FOOTER_SIZE]
+            else:
+                rows = self._get(ref, summary.index_position, summary.index_position + summary.index_size)
+            index = summary.parse_index(rows)
+        except FormatError:
+            data = self._get(ref, None, None)
+            try:
+                summary, index = parse_segment(data)
+            except FormatError as damage:
+                raise CorruptData(ref.key, self._offset_of(ref, data, damage), damage.why) from damage
+        self._check_place(ref, summary)
+        ends = (index["position"] + index["size"]).astype(np.int64) - HEADER_SIZE
+        return LoadedIndex(index, (ends - 1) // BLOCK_BYTES)
+
+    def _load_block(self, ref: SegmentRef, loaded: LoadedIndex, number: int) -> Block:
+        rows = loaded.rows_of(number)
+        start = int(rows["position"][0])
+        data = self._get(ref, start, int(rows["position"][-1]) + int(rows["size"][-1]))
+        try:
+            check_run(data, start, rows)
+        except FormatError as damage:
+            raise CorruptData(ref.key, offset_at(rows, damage.position), damage.why) from damage
+        return Block(rows, memoryview(data), start)
+
+    def _get(self, ref: SegmentRef, start: int | None, end: int | None) -> bytes:
+        data = self._store.get(ref.key, start, end)
+        asked = len(data) if start is None or end is None else end - start
+        if len(data) != asked:
+            raise CorruptData(ref.key, ref.base_offset, f"the store gave {len(data)} of {asked} bytes")
+        return data
+
+    @staticmethod
+    def _check_place(ref: SegmentRef, summary: SegmentSummary) -> None:
+        header = summary.header
+        if (
+            header.seq != ref.seq
+            or header.base_offset != ref.base_offset
+            or header.end_offset != ref.end_offset
+        ):
+            raise CorruptData(
+                ref.key,
+                ref.base_offset,
+                f"the object holds segment {header.seq} with offsets {header.base_offset} to {header.end_offset}, "
+                f"not {ref.seq} with {ref.base_offset} to {ref.end_offset}",
+            )
+
+    @staticmethod
+    def _offset_of(ref: SegmentRef, data: bytes, damage: FormatError) -> int:
+        """The offset nearest to the damage, if the index can still be read; else the segment's first."""
+        try:
+            summary = SegmentSummary.parse(data, len(data))
+            end = summary.index_position
+            index = summary.parse_index(data[end : end + summary.index_size])
+        except FormatError:
+            return ref.base_offset
+        found = offset_at(index, damage.position)
+        return ref.base_offset if found is None else found

@@ -1,0 +1,112 @@
+"""The committed segments of a partition, by offset and by time.
+
+Guarded by the partition's lock. Rows are added at the end as commits happen; maintenance swaps in a new table. A look-up is
+O(log n) and touches memory only. Offsets that no row covers, between the low watermark and the end, are lost: they were
+shown to readers and went down with a crash before they were stored.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from logstore.format.manifest import SegmentTable
+from logstore.format.segment import SegmentSummary
+from logstore.paths import PartitionPaths
+
+
+class SegmentRef(NamedTuple):
+    """One committed object that holds the offsets from `base_offset` up to, not including, `end_offset`."""
+
+    key: str
+    seq: int
+    base_offset: int
+    end_offset: int
+    size: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+
+
+class LostRange(NamedTuple):
+    """Offsets that hold no record and never will: `start` up to, not including, `end`."""
+
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class Segments:
+    paths: PartitionPaths
+    table: SegmentTable
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def add(self, seq: int, size: int, summary: SegmentSummary) -> None:
+        """A new last segment; an empty one (a fence, a reservation) holds nothing to look up and is left out."""
+        header = summary.header
+        if header.end_offset > header.base_offset:
+            self.add_row(
+                seq,
+                header.base_offset,
+                header.end_offset,
+                size,
+                summary.min_timestamp_ms,
+                summary.max_timestamp_ms,
+            )
+
+    def add_row(self, seq: int, base: int, end: int, size: int, low_ms: int, high_ms: int) -> None:
+        table = self.table
+        assert not len(table) or base >= table.end_offset[-1], "segments must not overlap"
+        for column, value in zip(table.columns(), (seq, seq, base, end, size, low_ms, high_ms), strict=True):
+            column.append(value)
+
+    def ref(self, row: int) -> SegmentRef:
+        table = self.table
+        first, last = table.first_seq[row], table.last_seq[row]
+        identity = table.merged.get(first)
+        key = self.paths.segment(first) if identity is None else self.paths.merged(first, last, identity)
+        return SegmentRef(
+            key,
+            first,
+            table.base_offset[row],
+            table.end_offset[row],
+            table.size[row],
+            table.min_timestamp_ms[row],
+            table.max_timestamp_ms[row],
+        )
+
+    def row_at(self, offset: int) -> int:
+        """The row that covers the offset, or the next one there is; `len(self)` if there is none."""
+        return bisect_right(self.table.end_offset, offset)
+
+    def refs_from(self, offset: int, max_bytes: int) -> list[SegmentRef]:
+        """The segment that covers the offset (or the next), and those behind it until `max_bytes` are surely reached."""
+        refs: list[SegmentRef] = []
+        sure = 0
+        for row in range(self.row_at(offset), len(self)):
+            ref = self.ref(row)
+            if refs:
+                sure += ref.size
+            refs.append(ref)
+            if sure >= max_bytes:
+                break
+        return refs
+
+    def all(self) -> list[SegmentRef]:
+        return [self.ref(row) for row in range(len(self))]
+
+    def lost_ranges(self, low: int, end: int) -> list[LostRange]:
+        """What no segment covers between `low` and `end`."""
+        ends = np.array([low, *self.table.end_offset], np.int64)
+        bases = np.array([*self.table.base_offset, end], np.int64)
+        holes = np.nonzero(ends < bases)[0]
+        return [LostRange(max(low, int(ends[i])), int(bases[i])) for i in holes if bases[i] > low]
+
+    def rows_by_time(self, timestamp_ms: int) -> list[int]:
+        """The rows that may hold a record with this timestamp or a later one, in offset order."""
+        high = np.frombuffer(self.table.max_timestamp_ms, np.int64) if len(self) else np.empty(0, np.int64)
+        return [int(row) for row in np.nonzero(high >= timestamp_ms)[0]]

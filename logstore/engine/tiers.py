@@ -1,0 +1,153 @@
+"""Segments ► window ► buffer: the three places of a partition's records, behind one lock and one look-up.
+
+A record moves from the buffer into the window and from there into a segment; each move happens under the lock, whole, so a
+look-up finds every acked record exactly once whenever it comes. Nothing slow is done under the lock: no I/O, no encoding.
+
+The marks, all guarded by the same lock, and none of them ever moves back:
+
+    low ≤ durable ≤ buffered ≤ next
+
+`durable` covers what stands in committed segments and nothing else. `buffered` covers what was acked at any level; it
+always falls on the end of a batch (see `PendingBatch`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from logstore.config import Visibility
+from logstore.engine.chain import ChainTail, ChainView, Link
+from logstore.engine.flush_window import FlushWindow
+from logstore.engine.pending_batch import PendingBatch
+from logstore.engine.segments import LostRange, SegmentRef, Segments
+from logstore.engine.write_buffer import WriteBuffer
+from logstore.errors import OffsetOutOfRange
+from logstore.format.segment import SegmentSummary
+
+_BATCH_BYTES_MIN = 68  # no batch is smaller: bounds how many may fit a read
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """One consistent look: where the batches from an offset on lie, and the marks at that moment."""
+
+    low: int
+    durable: int
+    buffered: int
+    high: int
+    refs: list[SegmentRef]
+    window: list[PendingBatch]
+    buffer: list[PendingBatch]
+
+
+class Tiers:
+    """`moved` is notified when a mark moves, or when the partition can serve no more."""
+
+    def __init__(self, view: ChainView) -> None:
+        self.lock = threading.Lock()
+        self.moved = threading.Condition(self.lock)
+        self.segments: Segments = view.segments
+        self.tail: ChainTail = view.tail
+        self.low = view.low_watermark
+        self.durable = view.tail.end_offset
+        self.buffered = view.tail.end_offset
+        self.window: FlushWindow | None = None
+        self.buffer: WriteBuffer | None = None
+        self._readers_waiting = 0
+        self._listeners: tuple[Callable[[], None], ...] = ()
+
+    def mark(self, visibility: Visibility) -> int:
+        return self.durable if visibility == "durable" else self.buffered
+
+    def look_up(self, offset: int, visibility: Visibility, max_bytes: int, where: str) -> Lookup:
+        """Where to read from `offset` on. Raises `OffsetOutOfRange` outside of the low and the high mark."""
+        with self.lock:
+            high = self.mark(visibility)
+            if not self.low <= offset <= high:
+                raise OffsetOutOfRange(self.low, high, offset, where)
+            refs = self.segments.refs_from(offset, max(max_bytes, 0)) if offset < self.durable else []
+            window: list[PendingBatch] = []
+            buffer: list[PendingBatch] = []
+            limit = max(max_bytes, 0) // _BATCH_BYTES_MIN + 1
+            if visibility == "buffered" and high > self.durable:
+                if self.window is not None and self.window.header.end_offset > offset:
+                    window = self.window.batches_from(offset, high, limit)
+                if self.buffer is not None:
+                    buffer = self.buffer.batches_from(offset, high, limit)
+            return Lookup(self.low, self.durable, self.buffered, high, refs, window, buffer)
+
+    def lost_between(self, start: int, stop: int) -> list[LostRange]:
+        """The lost offsets from `start` up to `stop`."""
+        with self.lock:
+            row = self.segments.row_at(start)
+            lost: list[LostRange] = []
+            table = self.segments.table
+            while start < min(stop, self.durable):
+                base = table.base_offset[row] if row < len(table) else self.durable
+                if base > start:
+                    lost.append(LostRange(start, min(base, stop)))
+                start = table.end_offset[row] if row < len(table) else self.durable
+                row += 1
+            return lost
+
+    def lost_ranges(self) -> list[LostRange]:
+        with self.lock:
+            return self.segments.lost_ranges(self.low, self.tail.end_offset)
+
+    # What moves records and marks. The caller holds the lock for all of these.
+
+    def committed(self, summary: SegmentSummary, size: int) -> None:
+        """The window's segment stands: its records are served from there from now on."""
+        header = summary.header
+        assert header.base_offset >= self.durable, "a commit must not move the durable mark back"
+        self.segments.add(header.seq, size, summary)
+        self.tail = self.tail.after(header)
+        self.window = None
+        self._raise_marks(header.end_offset)
+
+    def absorb(self, link: Link) -> None:
+        """A segment of another writer: take it in."""
+        self.segments.add(link.header.seq, link.size, link.summary)
+        self.tail = self.tail.after(link.header)
+        self._raise_marks(link.header.end_offset)
+
+    def expose(self, end_offset: int) -> None:
+        """Everything below `end_offset` is acked: buffered readers may see it."""
+        if end_offset > self.buffered:
+            self.buffered = end_offset
+            self.wake()
+
+    def _raise_marks(self, durable: int) -> None:
+        self.durable = max(self.durable, durable)
+        self.buffered = max(self.buffered, self.durable)
+        self.wake()
+
+    def replace_view(self, view: ChainView) -> None:
+        """Maintenance changed which objects hold the records, or where the log begins."""
+        if view.tail.next_seq >= self.tail.next_seq:
+            self.segments, self.tail = view.segments, view.tail
+            self._raise_marks(view.tail.end_offset)
+        self.low = max(self.low, view.low_watermark)
+
+    def wake(self) -> None:
+        if self._readers_waiting:
+            self.moved.notify_all()
+
+    def waiting(self, change: int) -> None:
+        self._readers_waiting += change
+
+    # Listeners are called without the lock: they may read.
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        with self.lock:
+            self._listeners = (*self._listeners, listener)
+
+    def remove_listener(self, listener: Callable[[], None]) -> None:
+        with self.lock:
+            self._listeners = tuple(known for known in self._listeners if known != listener)
+
+    def tell_listeners(self) -> None:
+        for listener in self._listeners:
+            listener()

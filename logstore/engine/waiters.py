@@ -1,0 +1,73 @@
+"""Who waits for which offset to reach a mark.
+
+A waiter waits for its own offset and for nothing else: not for "a flush", whose failure it might miss, and not for the
+mark to move, which others may have moved. Kept in a heap, so that a commit costs O(waiters released · log n).
+"""
+
+from __future__ import annotations
+
+import heapq
+from concurrent.futures import Future
+from itertools import count
+from typing import Generic, TypeVar
+
+from logstore.errors import LogStoreError
+
+T = TypeVar("T")
+_SWEEP_AT = 64
+
+
+class OffsetWaiters(Generic[T]):
+    """Guarded by the partition's lock. The futures are completed by the caller *after* it has let go of that lock:
+    a done-callback may run any code, an append to the same partition among it."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Future[T], T]] = []
+        self._order = count()
+        self._cancelled = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, offset: int, result: T) -> Future[T]:
+        """A future for `result`, due when the mark passes `offset`."""
+        future: Future[T] = Future()
+        heapq.heappush(self._heap, (offset, next(self._order), future, result))
+        return future
+
+    def release(self, mark: int) -> list[tuple[Future[T], T]]:
+        """Take out those whose offset is below the mark, in offset order."""
+        released = []
+        while self._heap and self._heap[0][0] < mark:
+            _, _, future, result = heapq.heappop(self._heap)
+            released.append((future, result))
+        return released
+
+    def discard(self, future: Future[T]) -> None:
+        """Its owner waits no longer. Swept now and then, so that giving up often costs no memory."""
+        if future.cancel():
+            self._cancelled += 1
+            if self._cancelled > _SWEEP_AT and self._cancelled * 2 > len(self._heap):
+                self._heap = [entry for entry in self._heap if not entry[2].cancelled()]
+                heapq.heapify(self._heap)
+                self._cancelled = 0
+
+    def take_all(self) -> list[Future[T]]:
+        """Take out everybody: the partition cannot serve them any more."""
+        everybody = [entry[2] for entry in self._heap]
+        self._heap.clear()
+        return everybody
+
+
+def complete(released: list[tuple[Future[T], T]]) -> None:
+    """Tell them. A future that its owner cancelled is left alone."""
+    for future, result in released:
+        if future.set_running_or_notify_cancel():
+            future.set_result(result)
+
+
+def fail(futures: list[Future[T]], error: LogStoreError) -> None:
+    """Tell each of them the same bad news."""
+    for future in futures:
+        if future.set_running_or_notify_cancel():
+            future.set_exception(error)

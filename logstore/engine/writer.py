@@ -1,0 +1,449 @@
+"""The exclusive writer of a partition: one owner, fenced, every ack level.
+
+* **Opening** commits a fence: a segment of epoch + 1 at the next place in the chain. Once it stands, the next commit of any
+  older writer meets it and that writer stops for good. No lease, no clock.
+* **An append** takes room from the store's budget, an offset under the partition's lock, and is acked at its level:
+  `buffered` at once, `local` when the WAL is fsynced, `durable` when the segment that holds it is committed.
+* **A flush** (`run`, on the flusher) takes the buffer as a window, builds one segment and commits it. One is in flight at a
+  time; what arrives meanwhile is the next one. A failed upload keeps its window, readable, and is tried again, in order.
+* **Group commit.** When a commit releases n durable producers, most come back at once. The next flush waits for as many, at
+  most an eighth of the last upload's time, so that they share a segment instead of queueing behind the first one.
+* **Reservation.** A writer shows readers no offset at or past the last *committed* `reserved_until`; the next writer starts
+  there. So an offset that anybody has seen is never given to another record, not even after a crash.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from logstore.config import Ack, TopicConfig
+from logstore.engine.chain import Chain, LostRace
+from logstore.engine.flush_window import FlushWindow
+from logstore.engine.flusher import Task
+from logstore.engine.pending_batch import Exposure
+from logstore.engine.results import Receipt
+from logstore.engine.runtime import Runtime
+from logstore.engine.tiers import Tiers
+from logstore.engine.waiters import OffsetWaiters, complete, fail
+from logstore.engine.write_buffer import WriteBuffer
+from logstore.errors import (
+    BufferFull,
+    Closed,
+    CorruptData,
+    Fenced,
+    LogStoreError,
+    OutcomeUnknown,
+    UnknownTopic,
+)
+from logstore.format.batch import BatchInfo
+from logstore.format.codecs import CODEC_IDS
+from logstore.format.record import Record
+from logstore.format.segment import SegmentFlags, SegmentHeader, SegmentSummary, WriterMode
+
+logger = logging.getLogger(__name__)
+
+RESERVATION = 1 << 20
+"""How many offsets past its end a segment reserves once records are acked before they are durable."""
+OPEN_BATCH_BYTES = 256 * 1024
+_LINGER_SHARE = 8
+EXPOSURES = {"durable": Exposure.DURABLE, "local": Exposure.LOCAL, "buffered": Exposure.BUFFERED}
+
+
+@dataclass(slots=True)
+class WriterStats:
+    """What `health()` shows. Written under the partition's lock."""
+
+    commits: int = 0
+    failures: int = 0
+    last_error: str | None = None
+    last_progress_at: float = 0.0
+
+
+class ExclusiveWriter:
+    """Made by `takeover.take_over`, which has committed the fence. All fields are guarded by `tiers.lock`.
+
+    `local_sync` brings batches that wait for a local ack to disk; None if the store has no WAL.
+    """
+
+    def __init__(
+        self, runtime: Runtime, chain: Chain, tiers: Tiers, topic: TopicConfig, on_commit: Callable[[], None]
+    ) -> None:
+        self.epoch = epoch = tiers.tail.epoch
+        self.stats = WriterStats(last_progress_at=runtime.clock.monotonic())
+        self.durable_waiters: OffsetWaiters[Receipt] = OffsetWaiters()
+        self.local_waiters: OffsetWaiters[Receipt] = OffsetWaiters()
+        self.failed: LogStoreError | None = None
+        self._runtime = runtime
+        self._chain = chain
+        self._tiers = tiers
+        self._topic = topic
+        self._on_commit = on_commit
+        codec = CODEC_IDS[runtime.config.compression]
+        batch_bytes = min(OPEN_BATCH_BYTES, runtime.config.max_batch_bytes)
+        self._buffer = WriteBuffer(tiers.tail.end_offset, epoch, codec, batch_bytes)
+        self._reserve = RESERVATION if tiers.tail.reserved_until > tiers.tail.end_offset else 0
+        self._reservation_wanted = 0
+        self._urgent_until = 0
+        self._due: float | None = None
+        self._closing = False
+        self._linger_until = 0.0
+        self._linger_for = 0
+        self._confirmed_at_ms = runtime.clock.now_ms()
+        self.local_sync: Task | None = None
+        with tiers.lock:
+            tiers.buffer = self._buffer
+
+    @property
+    def next_offset(self) -> int:
+        return self._buffer.next_offset
+
+    # Appending
+
+    def add_one(
+        self, receipt: Receipt, record: Record, charged: int, ack: Ack, timeout: float
+    ) -> Future[Receipt] | None:
+        """Give one record its offset. None if it is acked already, else a future for the ack."""
+        exposure = EXPOSURES[ack]
+        budget, tiers = self._runtime.budget, self._tiers
+        if not budget.try_take(charged):
+            self._make_room(charged, timeout)
+        with tiers.lock:
+            if (
+                self.failed is None
+                and not self._closing
+                and (not exposure or self._buffer.next_offset < tiers.tail.reserved_until)
+            ):
+                offset = self._buffer.add_record(record, charged, exposure)
+                if offset >= 0:
+                    receipt.offset = receipt.last_offset = offset
+                    return self._acked(receipt, exposure)
+        return self._add_slowly(receipt, [record], None, charged, exposure, timeout)
+
+    def add_run(
+        self, receipt: Receipt, records: list[Record], charged: int, ack: Ack, timeout: float
+    ) -> Future[Receipt] | None:
+        """Give the records of a small append contiguous offsets in one batch."""
+        self._make_room(charged, timeout)
+        return self._add_slowly(receipt, records, None, charged, EXPOSURES[ack], timeout)
+
+    def add_encoded(
+        self, receipt: Receipt, batches: list[tuple[memoryview, BatchInfo]], ack: Ack, timeout: float
+    ) -> Future[Receipt] | None:
+        """Give encoded batches contiguous offsets; they become durable together."""
+        charged = sum(info.size for _, info in batches)
+        self._make_room(charged, timeout)
+        return self._add_slowly(receipt, None, batches, charged, EXPOSURES[ack], timeout)
+
+    def _add_slowly(
+        self,
+        receipt: Receipt,
+        records: list[Record] | None,
+        batches: list[tuple[memoryview, BatchInfo]] | None,
+        charged: int,
+        exposure: Exposure,
+        timeout: float,
+    ) -> Future[Receipt] | None:
+        """The general way. `charged` bytes are taken already, and are given back if nothing is added."""
+        count = len(records) if records is not None else sum(info.count for _, info in batches or ())
+        tiers, clock = self._tiers, self._runtime.clock
+        deadline = clock.monotonic() + timeout
+        try:
+            with tiers.lock:
+                self._check_open()
+                while exposure and self._buffer.next_offset + count > tiers.tail.reserved_until:
+                    self._await_reservation(count, deadline)
+                now = clock.monotonic()
+                if records is not None:
+                    first = self._buffer.add_records(records, charged, exposure, now)
+                else:
+                    first, _ = self._buffer.add_encoded(batches or (), exposure, now)
+                charged = 0
+                receipt.offset, receipt.last_offset = first, first + count - 1
+                return self._acked(receipt, exposure)
+        finally:
+            if charged:
+                self._runtime.budget.give_back(charged)
+
+    def _acked(self, receipt: Receipt, exposure: Exposure) -> Future[Receipt] | None:
+        """After the offset: ack now, or note who waits for what. Holds the lock."""
+        future: Future[Receipt] | None = None
+        end = receipt.last_offset + 1
+        if exposure is Exposure.BUFFERED:
+            self._tiers.expose(end)
+        elif exposure is Exposure.LOCAL:
+            assert self.local_sync is not None
+            future = self.local_waiters.add(receipt.last_offset, receipt)
+            self._runtime.flusher.at(self.local_sync, self._runtime.clock.monotonic())
+        else:
+            future = self.durable_waiters.add(receipt.last_offset, receipt)
+            self._urgent_until = end
+            if self._linger_for and len(self.durable_waiters) >= self._linger_for:
+                self._tiers.moved.notify_all()
+        self._ask_for_flush()
+        return future
+
+    def _ask_for_flush(self) -> None:
+        """Tell the flusher when this partition wants to be flushed next. Holds the lock."""
+        if self._tiers.window is not None:
+            return  # being uploaded or waiting for a retry; what comes after is asked for then
+        due = self._flush_due()
+        if due is not None and (self._due is None or due < self._due):
+            self._due = due
+            self._runtime.flusher.at(self, due)
+
+    def _flush_due(self) -> float | None:
+        buffer = self._buffer
+        if self._urgent_until > self._tiers.durable or self._reservation_wanted or self._closing:
+            return self._runtime.clock.monotonic()
+        if buffer.oldest_at is None:
+            return None
+        if buffer.charged >= self._runtime.config.flush_bytes:
+            return self._runtime.clock.monotonic()
+        return buffer.oldest_at + self._runtime.config.flush_interval
+
+    def _check_open(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+        if self._closing:
+            raise Closed(f"{self._chain.paths}: the store is closed")
+
+    def _make_room(self, charged: int, timeout: float) -> None:
+        budget = self._runtime.budget
+        if budget.try_take(charged):
+            return
+        self._runtime.flusher.all_now()  # memory pressure: nobody's flush waits for its interval
+        budget.take(charged, timeout)
+
+    def _await_reservation(self, count: int, deadline: float) -> None:
+        """Wait for a committed reservation that covers `count` more offsets. Holds the lock, waits without it."""
+        clock, tiers = self._runtime.clock, self._tiers
+        self._reserve = max(self._reserve, RESERVATION, count)
+        self._reservation_wanted = max(self._reservation_wanted, count)
+        self._ask_for_flush()
+        left = deadline - clock.monotonic()
+        if left <= 0:
+            raise BufferFull(
+                f"{self._chain.paths}: no reservation past offset {tiers.tail.reserved_until} could be committed in time, "
+                "and an offset must not be shown without one: nothing was appended; try again"
+            )
+        tiers.waiting(+1)
+        try:
+            clock.wait(tiers.moved, left)
+        finally:
+            tiers.waiting(-1)
+        self._check_open()
+
+    # Waiting
+
+    def when_durable(self, receipt: Receipt) -> Future[Receipt] | None:
+        """A future for the moment when the receipt's records are durable; None if they are. Forces no flush."""
+        with self._tiers.lock:
+            if receipt.last_offset < self._tiers.durable:
+                return None
+            if self.failed is not None:
+                raise self.failed
+            return self.durable_waiters.add(receipt.last_offset, receipt)
+
+    def give_up(self, waiting: Future[Receipt]) -> None:
+        """Its owner's deadline has passed: do not keep it for as long as an outage lasts."""
+        with self._tiers.lock:
+            self.durable_waiters.discard(waiting)
+            self.local_waiters.discard(waiting)
+
+    def flush_now(self, receipt: Receipt) -> Future[Receipt] | None:
+        """Ask for everything appended so far to be flushed; None if it is durable already."""
+        with self._tiers.lock:
+            end = self._buffer.next_offset
+            receipt.offset = receipt.last_offset = end - 1
+            if end <= self._tiers.durable:
+                return None
+            if self.failed is not None:
+                raise self.failed
+            self._urgent_until = end
+            future = self.durable_waiters.add(end - 1, receipt)
+            self._ask_for_flush()
+            return future
+
+    # Flushing: on the flusher's threads, one at a time for each partition
+
+    def run(self) -> None:
+        """One step: upload the window there is, or take the next one."""
+        with self._tiers.lock:
+            self._due = None
+            self._linger()
+            window = self._prepare()
+        if window is None:
+            return
+        runtime = self._runtime
+        wait = runtime.breaker.delay()
+        if wait:
+            runtime.flusher.at(self, runtime.clock.monotonic() + wait)
+            return
+        data, summary = window.build()
+        began = runtime.clock.monotonic()
+        try:
+            self._chain.commit(window.header, data)
+            self._refuse_resurrection(window.header)
+        except LostRace as lost:
+            runtime.breaker.success()
+            self._stop(fenced_by(self._chain, self.epoch, lost.winner))
+        except (CorruptData, OutcomeUnknown) as error:
+            runtime.breaker.success()
+            self._stop(error)
+        except Exception as error:
+            self._retry_later(error)
+        else:
+            runtime.breaker.success()
+            self._committed(window, summary, len(data), runtime.clock.monotonic() - began)
+
+    def _linger(self) -> None:
+        """Wait a moment for the producers that the last commit released. Holds the lock, waits without it."""
+        clock = self._runtime.clock
+        while len(self.durable_waiters) < self._linger_for and self.failed is None and not self._closing:
+            left = self._linger_until - clock.monotonic()
+            if left <= 0:
+                break
+            clock.wait(self._tiers.moved, left)
+        self._linger_for = 0
+
+    def _prepare(self) -> FlushWindow | None:
+        """The window that is waiting for its retry, or a new one. Holds the lock."""
+        tiers, buffer = self._tiers, self._buffer
+        if self.failed is not None:
+            return None
+        if tiers.window is not None:
+            return tiers.window
+        closes_reservation = self._closing and tiers.tail.reserved_until > buffer.next_offset
+        if not len(buffer) and not self._reservation_wanted and not closes_reservation:
+            return None
+        base = buffer.base_offset
+        batches = buffer.take(self._topic.segment_bytes)
+        end = batches[-1].end_offset if batches else base
+        # While closing nothing more can be shown, so the last segment gives the rest of the reservation back.
+        reserved = buffer.next_offset if self._closing else end + self._reserve if self._reserve else end
+        header = SegmentHeader(
+            seq=tiers.tail.next_seq,
+            epoch=self.epoch,
+            base_offset=base,
+            end_offset=end,
+            writer_id=self._runtime.new_id(),
+            created_at_ms=self._runtime.clock.now_ms(),
+            reserved_until=max(reserved, end),
+            mode=WriterMode.EXCLUSIVE,
+        )
+        self._reservation_wanted = 0
+        tiers.window = FlushWindow(header, batches)
+        return tiers.window
+
+    def _committed(self, window: FlushWindow, summary: SegmentSummary, size: int, seconds: float) -> None:
+        tiers, clock = self._tiers, self._runtime.clock
+        with tiers.lock:
+            tiers.committed(summary, size)
+            released = self.durable_waiters.release(tiers.durable)
+            released += self.local_waiters.release(tiers.durable)
+            self._linger_for = len(released) + len(self.durable_waiters) if len(released) > 1 else 0
+            self._linger_until = clock.monotonic() + seconds / _LINGER_SHARE
+            self._confirmed_at_ms = clock.now_ms()
+            self.stats.commits += 1
+            self.stats.failures, self.stats.last_error = 0, None
+            self.stats.last_progress_at = clock.monotonic()
+            self._ask_for_flush()
+        if window.charged:
+            self._runtime.budget.give_back(window.charged)
+        complete(released)
+        tiers.tell_listeners()
+        self._on_commit()
+
+    def _retry_later(self, error: Exception) -> None:
+        runtime = self._runtime
+        runtime.breaker.failure()
+        with self._tiers.lock:
+            self.stats.failures += 1
+            self.stats.last_error = f"{type(error).__name__}: {error}"
+            wait = runtime.backoff(self.stats.failures)
+        logger.warning(
+            "%s: upload %d of this segment failed, trying again: %s",
+            self._chain.paths,
+            self.stats.failures,
+            error,
+        )
+        runtime.flusher.at(self, runtime.clock.monotonic() + wait)
+
+    def _refuse_resurrection(self, header: SegmentHeader) -> None:
+        """A writer that slept so long that maintenance may have deleted the segments that fenced it looks once more.
+
+        Its PUT may have succeeded only because the place was empty *again*; then it committed into the past.
+        """
+        silent_ms = self._runtime.clock.now_ms() - self._confirmed_at_ms
+        if silent_ms < self._runtime.config.delete_grace * 500:
+            return
+        view = self._chain.load()
+        if view.manifest_next_seq > header.seq:
+            raise OutcomeUnknown(
+                f"{self._chain.paths.segment(header.seq)}: this writer was silent for {silent_ms / 1000:.0f} s and the "
+                f"chain has gone on to {view.manifest_next_seq} without it; reopen, and read back from offset "
+                f"{header.base_offset}"
+            )
+
+    def _stop(self, error: LogStoreError) -> None:
+        """For good: tell every waiter, free the memory, wake the readers."""
+        tiers = self._tiers
+        with tiers.lock:
+            if self.failed is not None:
+                return
+            self.failed = error
+            self.stats.last_error = f"{type(error).__name__}: {error}"
+            freed = self._buffer.clear() + (tiers.window.charged if tiers.window else 0)
+            tiers.window = tiers.buffer = None
+            waiting = self.durable_waiters.take_all() + self.local_waiters.take_all()
+            tiers.moved.notify_all()
+        if freed:
+            self._runtime.budget.give_back(freed)
+        logger.error("%s: %s", self._chain.paths, error)
+        fail(waiting, error)
+        tiers.tell_listeners()
+
+    # Closing
+
+    def begin_close(self) -> None:
+        """Take no more appends; flush what there is and give the rest of the reservation back."""
+        with self._tiers.lock:
+            self._closing = True
+            self._ask_for_flush()
+            self._tiers.moved.notify_all()
+
+    def wait_closed(self, deadline: float) -> bool:
+        """Whether everything is durable, and the reservation given back, by the deadline."""
+        tiers, clock = self._tiers, self._runtime.clock
+        with tiers.lock:
+            while self.failed is None and not self._is_drained():
+                left = deadline - clock.monotonic()
+                if left <= 0:
+                    return False
+                tiers.waiting(+1)
+                clock.wait(tiers.moved, left)
+                tiers.waiting(-1)
+            return self.failed is None
+
+    def _is_drained(self) -> bool:
+        end = self._buffer.next_offset
+        return self._tiers.window is None and not len(self._buffer) and self._tiers.tail.reserved_until <= end
+
+    def abandon(self, error: LogStoreError) -> None:
+        """Closed without being drained: nobody may wait on for it."""
+        self._stop(error)
+
+
+def fenced_by(chain: Chain, epoch: int, winner: SegmentHeader) -> LogStoreError:
+    """What it means for an exclusive writer to meet another's segment in its place."""
+    if SegmentFlags.DELETED in winner.flags:
+        return UnknownTopic(
+            f"{chain.paths}: the topic was deleted at offset {winner.base_offset}; nothing more is stored"
+        )
+    return Fenced(
+        f"{chain.paths}: a writer of epoch {winner.epoch} took over at offset {winner.base_offset}, this one is of epoch "
+        f"{epoch} and has stopped for good; reopen the store to take the partition back"
+    )

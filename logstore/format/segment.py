@@ -1,0 +1,370 @@
+"""A segment: one immutable object that holds record batches, an index of them and a footer.
+
+    header    fixed size: who wrote it, where in the chain it stands, which offsets it holds
+    batches   Kafka v2 record batches, back to back, verbatim
+    index     one fixed-width row for each batch
+    footer    fixed size: a copy of the header, counts, checksums, where the index starts
+
+Promises: every byte lies under a CRC-32C, so a flipped, missing or added one is found; the offsets of the batches are
+dense (row i + 1 starts where row i ends), checked when a segment is built and again when it is parsed; the tail alone
+(footer and index) tells all about a segment, and the whole alone lets a damaged index be rebuilt from the batches.
+All integers are little endian, except inside the batches, which are Kafka's.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from logstore.format.batch import HEADER_SIZE as BATCH_HEADER_SIZE
+from logstore.format.batch import BatchInfo, check_crc, read_info, validate
+from logstore.format.errors import FormatError, UnsupportedVersion
+
+FORMAT_VERSION = 1
+MAGIC = b"LOGSEG\r\n"
+TAIL_SIZE = 64 * 1024  # what one ranged GET of the tail asks for: footer and 1,600 index rows
+
+_HEADER = struct.Struct("<8sHHBBHQQqqq16sqqqq16s")
+_CRC = struct.Struct("<I")
+HEADER_SIZE = _HEADER.size + _CRC.size
+_FOOTER = struct.Struct(
+    "<QIIqqQ"
+)  # records, batches, reserved, min and max timestamp, where the index starts
+_FOOTER_CRCS = struct.Struct("<III8s")  # batches, index, everything in the footer before this field; magic
+FOOTER_SIZE = HEADER_SIZE + _FOOTER.size + _FOOTER_CRCS.size
+
+NO_TIMESTAMP = -1
+
+INDEX_ROW = np.dtype(
+    [
+        ("base_offset", "<i8"),
+        ("position", "<u8"),
+        ("size", "<u4"),
+        ("count", "<u4"),
+        ("max_timestamp_ms", "<i8"),
+        ("min_timestamp_ms", "<i8"),
+    ]
+)
+
+Index = npt.NDArray[Any]
+Bytes = bytes | bytearray | memoryview
+
+
+class WriterMode(IntEnum):
+    """Which kind of writer made the segment."""
+
+    EXCLUSIVE = 0
+    SHARED = 1
+    REPLICATED = 2
+
+
+class SegmentFlags(IntFlag):
+    NONE = 0
+    FENCE = 1
+    """A writer took the partition over. Such an object is never deleted: it stands where the old writer would go on."""
+    DELETED = 2
+    """The topic was deleted; no writer may go on after this."""
+    MERGED = 4
+    """Written by maintenance from several segments; not a link of the chain itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """What is known of a segment before its first batch.
+
+    `end_offset` is one past the last record, or `base_offset` in an empty one. `reserved_until`: the offsets below it may
+    have been seen by readers, so the next writer starts there. `source_*` and `digest`: replicated mode only.
+    """
+
+    seq: int
+    epoch: int
+    base_offset: int
+    end_offset: int
+    writer_id: bytes
+    created_at_ms: int
+    reserved_until: int
+    mode: WriterMode = WriterMode.EXCLUSIVE
+    flags: SegmentFlags = SegmentFlags.NONE
+    source_lower: int = -1
+    source_upper: int = -1
+    digest: bytes = bytes(16)
+
+    def pack(self) -> bytes:
+        fields = _HEADER.pack(
+            MAGIC,
+            FORMAT_VERSION,
+            HEADER_SIZE,
+            self.mode,
+            self.flags,
+            0,
+            self.seq,
+            self.epoch,
+            self.base_offset,
+            self.end_offset,
+            self.reserved_until,
+            self.writer_id,
+            self.created_at_ms,
+            self.source_lower,
+            self.source_upper,
+            0,
+            self.digest,
+        )
+        return fields + _CRC.pack(crc32c(fields))
+
+    @classmethod
+    def parse(cls, data: Bytes) -> SegmentHeader:
+        if len(data) < HEADER_SIZE:
+            raise FormatError(f"a segment header has {HEADER_SIZE} bytes, here are {len(data)}", len(data))
+        fields = _HEADER.unpack_from(data)
+        if fields[0] != MAGIC:
+            raise FormatError("no segment: the magic is missing", 0)
+        if _CRC.unpack_from(data, _HEADER.size)[0] != crc32c(bytes(data[: _HEADER.size])):
+            raise FormatError("the segment header's checksum does not match", 0)
+        if fields[1] != FORMAT_VERSION:
+            raise UnsupportedVersion(f"segment format {fields[1]}; this release reads {FORMAT_VERSION}", 8)
+        return cls(
+            mode=WriterMode(fields[3]),
+            flags=SegmentFlags(fields[4]),
+            seq=fields[6],
+            epoch=fields[7],
+            base_offset=fields[8],
+            end_offset=fields[9],
+            reserved_until=fields[10],
+            writer_id=fields[11],
+            created_at_ms=fields[12],
+            source_lower=fields[13],
+            source_upper=fields[14],
+            digest=fields[16],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSummary:
+    """What the tail of a segment tells: its header, its counts and where its index lies."""
+
+    header: SegmentHeader
+    records: int
+    batches: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    index_position: int
+    batches_crc: int
+    index_crc: int
+
+    @property
+    def index_size(self) -> int:
+        return self.batches * INDEX_ROW.itemsize
+
+    @property
+    def object_size(self) -> int:
+        return self.index_position + self.index_size + FOOTER_SIZE
+
+    def pack(self) -> bytes:
+        front = self.header.pack() + _FOOTER.pack(
+            self.records,
+            self.batches,
+            0,
+            self.min_timestamp_ms,
+            self.max_timestamp_ms,
+            self.index_position,
+        )
+        checks = _CRC.pack(self.batches_crc) + _CRC.pack(self.index_crc)
+        return front + _FOOTER_CRCS.pack(self.batches_crc, self.index_crc, crc32c(front + checks), MAGIC)
+
+    @classmethod
+    def parse(cls, tail: Bytes, object_size: int | None = None) -> SegmentSummary:
+        """From the last bytes of the object (`FOOTER_SIZE` or more of them), and its size where that is known."""
+        if len(tail) < FOOTER_SIZE:
+            raise FormatError(f"a segment footer has {FOOTER_SIZE} bytes, here are {len(tail)}", len(tail))
+        footer = bytes(tail[-FOOTER_SIZE:])
+        batches_crc, index_crc, crc, magic = _FOOTER_CRCS.unpack_from(footer, FOOTER_SIZE - _FOOTER_CRCS.size)
+        if magic != MAGIC:
+            raise FormatError("the segment's end is missing", object_size)
+        if crc != crc32c(footer[: FOOTER_SIZE - _FOOTER_CRCS.size + 8]):
+            raise FormatError("the segment footer's checksum does not match", object_size)
+        header = SegmentHeader.parse(footer)
+        records, batches, _, low, high, position = _FOOTER.unpack_from(footer, HEADER_SIZE)
+        summary = cls(header, records, batches, low, high, position, batches_crc, index_crc)
+        if object_size is not None and summary.object_size != object_size:
+            raise FormatError(f"the object has {object_size} bytes, not {summary.object_size}", object_size)
+        return summary
+
+    def parse_index(self, data: Bytes) -> Index:
+        """The index, from exactly its bytes. Checks its checksum and that it covers the segment without a hole."""
+        if len(data) != self.index_size:
+            raise FormatError(f"the index has {len(data)} bytes, not {self.index_size}", self.index_position)
+        if crc32c(data) != self.index_crc:
+            raise FormatError("the index's checksum does not match", self.index_position)
+        index = np.frombuffer(data, INDEX_ROW)
+        _check_dense(self.header, index, self.index_position)
+        return index
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """A batch ready to be stored: its bytes in two parts, so that giving it an offset copies nothing.
+
+    `head` holds the fields outside the batch's CRC (base offset, length, leader epoch), `body` all that follows.
+    """
+
+    head: bytes
+    body: memoryview
+    base_offset: int
+    count: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+
+    @property
+    def size(self) -> int:
+        return len(self.head) + len(self.body)
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.count
+
+    def tobytes(self) -> bytes:
+        return b"".join((self.head, self.body))
+
+
+def build_segment(header: SegmentHeader, batches: Sequence[EncodedBatch]) -> tuple[bytes, SegmentSummary]:
+    """The whole object, in one piece, and what its footer says."""
+    index = np.zeros(len(batches), INDEX_ROW)
+    parts: list[Bytes] = [header.pack()]
+    position, crc = HEADER_SIZE, 0
+    for row, batch in enumerate(batches):
+        index[row] = (
+            batch.base_offset,
+            position,
+            batch.size,
+            batch.count,
+            batch.max_timestamp_ms,
+            batch.min_timestamp_ms,
+        )
+        crc = crc32c(batch.body, crc32c(batch.head, crc))
+        parts += (batch.head, batch.body)
+        position += batch.size
+    _check_dense(header, index, position)
+    rows = index.tobytes()
+    summary = _summarise(header, index, position, crc, crc32c(rows))
+    parts += (rows, summary.pack())
+    return b"".join(parts), summary
+
+
+def parse_segment(data: Bytes) -> tuple[SegmentSummary, Index]:
+    """Check a whole segment. A damaged index or footer is rebuilt if header and batches are intact."""
+    header = SegmentHeader.parse(data)
+    try:
+        summary = SegmentSummary.parse(data, len(data))
+        end = summary.index_position
+        index = summary.parse_index(data[end : end + summary.index_size])
+    except FormatError as damage:
+        summary, index = _rebuild(header, memoryview(data), damage)
+    if summary.header != header:
+        raise FormatError("header and footer tell of different segments", 0)
+    if crc32c(memoryview(data)[HEADER_SIZE : summary.index_position]) != summary.batches_crc:
+        raise FormatError(*_first_damage(data, index))
+    return summary, index
+
+
+def check_run(data: Bytes, start: int, index: Index) -> None:
+    """Check batches that were read without the rest of their segment: `data` begins at position `start` of the object."""
+    for row in index:
+        info = read_info(data, int(row["position"]) - start)
+        if info.base_offset != row["base_offset"] or info.size != row["size"] or info.count != row["count"]:
+            raise FormatError("batch and index disagree", int(row["position"]))
+        check_crc(data, info)
+
+
+def infos_of(index: Index, start: int) -> list[BatchInfo]:
+    """Where each batch of `index` lies in a buffer that begins at position `start` of the object."""
+    return [
+        BatchInfo(base, position - start, size, count, high, low, -1, -1, -1, 0)
+        for base, position, size, count, high, low in index.tolist()
+    ]
+
+
+def _check_dense(header: SegmentHeader, index: Index, position: int) -> None:
+    """Offsets and positions leave no hole and no overlap, from the header's base to its end."""
+    ends = index["base_offset"] + index["count"].astype(np.int64)
+    last = int(ends[-1]) if len(index) else header.base_offset
+    first = int(index["base_offset"][0]) if len(index) else header.base_offset
+    places = index["position"] + index["size"]
+    if (
+        first != header.base_offset
+        or last != header.end_offset
+        or not np.array_equal(ends[:-1], index["base_offset"][1:])
+        or not np.array_equal(places[:-1], index["position"][1:])
+        or (len(index) and (int(index["position"][0]) != HEADER_SIZE or not index["count"].all()))
+    ):
+        raise FormatError(
+            f"the batches do not cover offsets {header.base_offset} to {header.end_offset} without a hole",
+            position,
+        )
+
+
+def _summarise(header: SegmentHeader, index: Index, end: int, crc: int, index_crc: int) -> SegmentSummary:
+    has_rows = len(index) > 0
+    return SegmentSummary(
+        header=header,
+        records=int(index["count"].sum()),
+        batches=len(index),
+        min_timestamp_ms=int(index["min_timestamp_ms"].min()) if has_rows else NO_TIMESTAMP,
+        max_timestamp_ms=int(index["max_timestamp_ms"].max()) if has_rows else NO_TIMESTAMP,
+        index_position=end,
+        batches_crc=crc,
+        index_crc=index_crc,
+    )
+
+
+def _rebuild(header: SegmentHeader, data: memoryview, damage: FormatError) -> tuple[SegmentSummary, Index]:
+    """Walk the batches. Only an object of exactly the right size is believed: a cut one may have lost a batch."""
+    rows: list[tuple[int, int, int, int, int, int]] = []
+    position = HEADER_SIZE
+    while len(data) - position >= BATCH_HEADER_SIZE and position + len(
+        rows
+    ) * INDEX_ROW.itemsize + FOOTER_SIZE < len(data):
+        try:
+            size = read_info(data, position).size
+            (info,) = validate(data[position : position + size], max_batch_bytes=size)
+        except FormatError:
+            raise damage from None
+        rows.append(
+            (info.base_offset, position, info.size, info.count, info.max_timestamp_ms, info.min_timestamp_ms)
+        )
+        position += info.size
+    index = np.array(rows, INDEX_ROW)
+    crc = crc32c(data[HEADER_SIZE:position])
+    summary = _summarise(header, index, position, crc, crc32c(index.tobytes()))
+    if summary.object_size != len(data):
+        raise damage
+    _check_dense(header, index, position)
+    return summary, index
+
+
+def _first_damage(data: Bytes, index: Index) -> tuple[str, int]:
+    """Which batch breaks the checksum over all of them: the error should name an offset's place, not a segment's."""
+    for row in index:
+        position = int(row["position"])
+        try:
+            info = read_info(data, position)
+            check_crc(data, info)
+        except FormatError as damage:
+            return damage.why, position
+        if info.base_offset != row["base_offset"]:
+            return "a batch carries another base offset than its index row", position
+    return "the batches' checksum does not match", HEADER_SIZE
+
+
+def offset_at(index: Index, position: int | None) -> int | None:
+    """The base offset of the batch at that position: what a damage report should name."""
+    if position is None or not len(index):
+        return None
+    row = int(np.searchsorted(index["position"], position, side="right")) - 1
+    return int(index["base_offset"][max(row, 0)])

@@ -1,0 +1,82 @@
+"""Every object key in one place. The layout is API: a test pins it, and Spark, the CLI and other versions rely on it.
+
+    store                                               what this place is: format version and store id
+    catalog/‹topic›                                     a topic's descriptor (partitions, incarnation, settings)
+    topics/‹topic›/‹incarnation›/‹partition›/
+        ‹seq, 20 digits›.seg                            the chain; creating one is the commit
+        manifest                                        a checkpoint of the chain
+        merged/‹first seq›-‹last seq›-‹id›.seg          several segments rewritten as one by maintenance
+
+A topic's incarnation is new each time it is created, so a topic that was deleted and created again starts empty whatever
+a slow writer of the old one still does.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from logstore.errors import InvalidTopicName
+
+STORE_KEY = "store"
+CATALOG_PREFIX = "catalog/"
+TOPICS_PREFIX = "topics/"
+
+TOPIC_NAME_MAX = 249  # Kafka's limit; also keeps a file name below 255 bytes
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+_SEGMENT_NAME = re.compile(r"(\d{20})\.seg", re.ASCII)
+
+
+def check_topic_name(name: object) -> str:
+    """The name itself, if it can be a key here and a topic in Kafka."""
+    if not isinstance(name, str):
+        raise InvalidTopicName(f"a topic name is a str, not {type(name).__name__}")
+    if name in ("", ".", "..") or len(name) > TOPIC_NAME_MAX or _TOPIC_NAME.fullmatch(name) is None:
+        raise InvalidTopicName(
+            f"{name[:80]!r} is no topic name: use 1 to {TOPIC_NAME_MAX} of the characters "
+            "A-Z a-z 0-9 '.' '_' '-', and not '.' or '..' alone"
+        )
+    return name
+
+
+def catalog_key(topic: str) -> str:
+    return CATALOG_PREFIX + topic
+
+
+def incarnation_prefix(topic: str, incarnation: str) -> str:
+    return f"{TOPICS_PREFIX}{topic}/{incarnation}/"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPaths:
+    """The keys of one partition."""
+
+    topic: str
+    incarnation: str
+    partition: int
+
+    @property
+    def prefix(self) -> str:
+        return f"{incarnation_prefix(self.topic, self.incarnation)}{self.partition}/"
+
+    @property
+    def manifest(self) -> str:
+        return self.prefix + "manifest"
+
+    @property
+    def merged_prefix(self) -> str:
+        return self.prefix + "merged/"
+
+    def segment(self, seq: int) -> str:
+        return f"{self.prefix}{seq:020d}.seg"
+
+    def merged(self, first_seq: int, last_seq: int, identity: str) -> str:
+        return f"{self.merged_prefix}{first_seq:020d}-{last_seq:020d}-{identity}.seg"
+
+    def seq_of(self, key: str) -> int | None:
+        """The sequence number in a segment's key; None for any other object below the prefix."""
+        found = _SEGMENT_NAME.fullmatch(key, len(self.prefix))
+        return int(found[1]) if found else None
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}"

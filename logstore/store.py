@@ -1,0 +1,283 @@
+"""The store: what a service holds. Opening it checks that the place is ours and keeps its promises."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import threading
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from logstore.catalog import Catalog, TopicDescriptor
+from logstore.config import StoreConfig
+from logstore.engine.chain import Chain, LostRace
+from logstore.engine.clock import Clock, SystemClock
+from logstore.engine.partition_log import PartitionLog
+from logstore.engine.runtime import Runtime
+from logstore.errors import (
+    Closed,
+    CorruptData,
+    ObjectNotFound,
+    OutcomeUnknown,
+    PreconditionFailed,
+    ReadOnly,
+    StoreUnavailable,
+    UnsupportedStore,
+)
+from logstore.format.segment import SegmentFlags, SegmentHeader, WriterMode, build_segment
+from logstore.objects.protocol import ObjectStore
+from logstore.objects.url import open_url
+from logstore.paths import STORE_KEY, PartitionPaths, incarnation_prefix
+from logstore.topic import Topic
+
+logger = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+
+
+def open(
+    where: str | ObjectStore,
+    *,
+    config: StoreConfig | None = None,
+    clock: Clock | None = None,
+    dice: random.Random | None = None,
+    **settings: Any,
+) -> Store:
+    """Open the store at `where`: a URL (`s3://bucket/prefix`, `file:///path`, `memory://name`), a path, or an object with
+    the `ObjectStore` methods. It is created if it is not there, unless `writer="read_only"`.
+
+    `settings` are fields of `StoreConfig`. `clock` and `dice` are for tests. Raises `UnsupportedStore` if the place holds
+    something else, is of a newer format, or ignores conditional puts; `StoreUnavailable` if it cannot be reached.
+
+    >>> with open("memory://docs") as store:
+    ...     events = store.create_topic("events", exist_ok=True)
+    ...     events.append(b"hello").offset
+    0
+    """
+    chosen = (config or StoreConfig()).with_settings(settings)
+    return Store(open_url(where), chosen, clock or SystemClock(), dice or random.Random())
+
+
+class Store:
+    """Topics in one place. A context manager; safe for threads. Get it from `logstore.open`."""
+
+    def __init__(self, objects: ObjectStore, config: StoreConfig, clock: Clock, dice: random.Random) -> None:
+        self.objects = objects
+        self.config = config
+        self._runtime = Runtime(objects, config, clock, dice)
+        self._catalog = Catalog(objects)
+        self._lock = threading.Lock()  # guards the two fields below
+        self._topics: dict[str, Topic] = {}
+        self._logs: list[PartitionLog] = []
+        self._closed = False
+        self._runtime.store_id = _enter(objects, config.writer == "read_only", dice)
+
+    # Topics
+
+    def create_topic(
+        self, name: str, partitions: int = 1, *, exist_ok: bool = False, **topic_settings: Any
+    ) -> Topic:
+        """Create a topic. With `exist_ok`, one that exists with as many partitions is fine too."""
+        self._check_writable()
+        incarnation = self._runtime.dice.randbytes(8).hex()
+        return self._topic(self._catalog.create(name, partitions, topic_settings, exist_ok, incarnation))
+
+    def topic(self, name: str) -> Topic:
+        """The topic of that name, or `UnknownTopic`."""
+        self._check_open()
+        return self._topic(self._catalog.find(name))
+
+    def topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        self._check_open()
+        return sorted(topic.name for topic in self._catalog.all())
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and its records. Writers that still hold it are stopped; a new topic may take the name at once."""
+        self._check_writable()
+        gone = self._catalog.change(name, deleted=True)
+        with self._lock:
+            self._topics.pop(name, None)
+        fences = {self._fence_deleted(gone, partition) for partition in range(gone.partitions)}
+        for info in self.objects.list(incarnation_prefix(name, gone.incarnation)):
+            if info.key not in fences:
+                self.objects.delete(info.key)
+
+    def _fence_deleted(self, gone: TopicDescriptor, partition: int) -> str:
+        """End the chain: a writer in another process finds this in its next segment's place. Returns its key."""
+        paths = PartitionPaths(gone.name, gone.incarnation, partition)
+        chain = Chain(self.objects, paths)
+        tail = chain.load().tail
+        while True:
+            start = tail.start_offset
+            header = SegmentHeader(
+                seq=tail.next_seq,
+                epoch=tail.epoch + 1,
+                base_offset=start,
+                end_offset=start,
+                writer_id=self._runtime.new_id(),
+                created_at_ms=self._runtime.clock.now_ms(),
+                reserved_until=start,
+                mode=WriterMode.EXCLUSIVE,
+                flags=SegmentFlags.FENCE | SegmentFlags.DELETED,
+            )
+            try:
+                chain.commit(header, build_segment(header, [])[0])
+            except LostRace:
+                for link in chain.follow(tail):
+                    tail = tail.after(link.header)
+                continue
+            return paths.segment(header.seq)
+
+    def _topic(self, descriptor: TopicDescriptor) -> Topic:
+        with self._lock:
+            known = self._topics.get(descriptor.name)
+            if (
+                known is None
+                or known.incarnation != descriptor.incarnation
+                or known.partitions != descriptor.partitions
+                or known.config != descriptor.config
+            ):
+                known = self._topics[descriptor.name] = Topic(descriptor, self._open_partition)
+            return known
+
+    def _open_partition(self, descriptor: TopicDescriptor, partition: int) -> PartitionLog:
+        paths = PartitionPaths(descriptor.name, descriptor.incarnation, partition)
+        with self._lock:
+            self._check_open()
+            for log in self._logs:
+                if log.paths == paths:
+                    return log
+            log = PartitionLog(self._runtime, paths, descriptor.config)
+            self._logs.append(log)
+            return log
+
+    # All of it
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Make everything that was appended so far durable, all partitions side by side."""
+        self._check_open()
+        wait = self.config.append_timeout if timeout is None else timeout
+        deadline = self._runtime.clock.monotonic() + wait
+        begun = [(log, log.begin_flush()) for log in self._all_logs()]
+        for log, flush in begun:
+            log.finish_flush(flush, deadline)
+
+    def health(self) -> dict[str, Any]:
+        """The state of the store and of each partition in use, from memory alone: it asks nobody and never blocks."""
+        runtime = self._runtime
+        return {
+            "closed": self._closed,
+            "store_reachable": not runtime.breaker.is_open,
+            "failures_in_a_row": runtime.breaker.failures,
+            "buffered_bytes": runtime.budget.used,
+            "buffered_bytes_limit": runtime.budget.limit,
+            "cached_bytes": runtime.cache.used,
+            "partitions": [log.health() for log in self._all_logs()],
+        }
+
+    def close(self, timeout: float | None = None) -> None:
+        """Make everything durable and stop. Raises `OutcomeUnknown` if that did not work, saying which offsets are not;
+        the store is closed all the same. A second call does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            logs = list(self._logs)
+        wait = self.config.append_timeout if timeout is None else timeout
+        deadline = self._runtime.clock.monotonic() + wait
+        for log in logs:
+            log.begin_close()
+        problems = [problem for log in logs if (problem := log.finish_close(deadline)) is not None]
+        left = max(0.0, deadline - self._runtime.clock.monotonic())
+        if not self._runtime.close(max(left, 1.0)):
+            logger.warning("an upload did not end in time; its thread ends with the store's answer")
+        for log in logs:
+            log.release()
+        if problems:
+            raise OutcomeUnknown("closed, but not everything is stored: " + "; ".join(problems))
+
+    def _all_logs(self) -> list[PartitionLog]:
+        with self._lock:
+            return list(self._logs)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("the store is closed")
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self.config.writer == "read_only":
+            raise ReadOnly('the store was opened with writer="read_only"')
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _enter(objects: ObjectStore, read_only: bool, dice: random.Random) -> str:
+    """Check that the place is a log store, or make it one; returns the store's id.
+
+    Making it one is also the test of what everything stands on: creating the same object twice must fail.
+    """
+    found = _marker(objects)
+    if read_only:
+        if found is None:
+            raise UnsupportedStore(
+                f"{_where(objects)}: there is no log store here, and read_only cannot create one"
+            )
+        return found
+    if found is None:
+        _refuse_foreign(objects)
+        marker = {"format": FORMAT_VERSION, "id": dice.randbytes(8).hex()}
+        with suppress(PreconditionFailed):  # another process may just have made it one
+            objects.put(STORE_KEY, _pack_marker(marker), if_absent=True)
+        found = _marker(objects)
+        if found is None:
+            raise StoreUnavailable(f"{_where(objects)}: the store's marker was written and is not there")
+    try:
+        objects.put(STORE_KEY, _pack_marker({"format": FORMAT_VERSION, "id": found}), if_absent=True)
+    except PreconditionFailed:
+        return found
+    raise UnsupportedStore(
+        f"{_where(objects)} ignores conditions: it let an object that exists be created again (If-None-Match: *). "
+        "Two writers would overwrite each other's records there. Use a store with conditional PutObject"
+    )
+
+
+def _pack_marker(marker: dict[str, Any]) -> bytes:
+    return json.dumps(marker, sort_keys=True).encode()
+
+
+def _marker(objects: ObjectStore) -> str | None:
+    try:
+        data = objects.get(STORE_KEY)
+    except ObjectNotFound:
+        return None
+    try:
+        marker = json.loads(data)
+        version, identity = marker["format"], marker["id"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptData(STORE_KEY, None, "the store's marker cannot be read") from error
+    if version != FORMAT_VERSION:
+        raise UnsupportedStore(
+            f"{_where(objects)}: store format {version}, this release knows {FORMAT_VERSION}: use a newer release"
+        )
+    return str(identity)
+
+
+def _refuse_foreign(objects: ObjectStore) -> None:
+    for info in objects.list(""):
+        raise UnsupportedStore(
+            f"{_where(objects)} is not empty and is no log store (it holds {info.key!r}): use an empty place, or a prefix"
+        )
+
+
+def _where(objects: ObjectStore) -> str:
+    return str(getattr(objects, "url", None) or repr(objects))

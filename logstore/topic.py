@@ -1,0 +1,141 @@
+"""A topic: partitions under one name, and the rule that picks one for a key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import count
+
+from logstore.catalog import TopicDescriptor
+from logstore.config import Ack, TopicConfig
+from logstore.engine.partition_log import PartitionLog
+from logstore.engine.results import Receipt
+from logstore.errors import InvalidRecord
+from logstore.format.murmur2 import partition_for_key
+from logstore.format.record import Headers, Record
+
+
+class Topic:
+    """Safe for threads. Get it from `Store.topic` or `Store.create_topic`."""
+
+    def __init__(
+        self, descriptor: TopicDescriptor, open_partition: Callable[[TopicDescriptor, int], PartitionLog]
+    ) -> None:
+        self._descriptor = descriptor
+        self._open = open_partition
+        self._logs: list[PartitionLog | None] = [None] * descriptor.partitions
+        self._turn = count()
+
+    @property
+    def name(self) -> str:
+        return self._descriptor.name
+
+    @property
+    def partitions(self) -> int:
+        """How many there are."""
+        return self._descriptor.partitions
+
+    @property
+    def config(self) -> TopicConfig:
+        return self._descriptor.config
+
+    @property
+    def incarnation(self) -> str:
+        """New each time a topic of this name is created."""
+        return self._descriptor.incarnation
+
+    def partition(self, i: int) -> PartitionLog:
+        """The log of partition `i`, counted from 0."""
+        if not isinstance(i, int) or isinstance(i, bool) or not 0 <= i < len(self._logs):
+            raise ValueError(f"topic {self.name!r} has partitions 0 to {len(self._logs) - 1}, not {i!r}")
+        log = self._logs[i]
+        if log is None:
+            log = self._logs[i] = self._open(self._descriptor, i)
+        return log
+
+    def append(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+        ack: Ack | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Append one record and return when it is acked. `value=None` is a tombstone.
+
+        `partition` says where; else the key does, as Kafka's default partitioner would; else they take turns.
+        Errors: as `PartitionLog.append`.
+        """
+        if partition is None:
+            partition = self._pick(key)
+        log = self._logs[partition] if 0 <= partition < len(self._logs) else None
+        if log is None:
+            log = self.partition(partition)
+        return log.append_one(value, key, headers, timestamp_ms, ack, timeout)
+
+    def append_many(
+        self,
+        records: Iterable[Record | bytes],
+        *,
+        partition: int | None = None,
+        ack: Ack | None = None,
+        timeout: float | None = None,
+    ) -> list[Receipt]:
+        """Append records, each to the partition its key picks; one receipt for each record, in their order.
+
+        The records of one partition are one atomic append; the partitions commit side by side. If one of them fails, its
+        error is raised when all have ended: what the others stored stays stored.
+        """
+        given = [
+            Record(record) if isinstance(record, bytes | bytearray | memoryview) else record
+            for record in records
+        ]
+        places: dict[int, list[int]] = {}
+        for number, record in enumerate(given):
+            if not isinstance(record, Record):
+                raise InvalidRecord(f"record {number} is a {type(record).__name__}, not a Record or bytes")
+            place = self._pick(record.key) if partition is None else partition
+            places.setdefault(place, []).append(number)
+        logs = {place: self.partition(place) for place in places}
+        pending = [
+            (
+                logs[place],
+                numbers,
+                logs[place].begin_append([given[n] for n in numbers], ack=ack, timeout=timeout),
+            )
+            for place, numbers in places.items()
+        ]
+        receipts: list[Receipt | None] = [None] * len(given)
+        failure: Exception | None = None
+        for log, numbers, begun in pending:
+            try:
+                whole = log.finish_append(begun)
+            except Exception as error:
+                failure = failure or error
+                continue
+            for place, number in enumerate(numbers):
+                stamp = given[number].timestamp_ms
+                receipts[number] = Receipt(
+                    log,
+                    whole.offset + place,
+                    whole.offset + place,
+                    whole.timestamp_ms if stamp is None else stamp,
+                    whole.durability,
+                )
+        if failure is not None:
+            raise failure
+        return [receipt for receipt in receipts if receipt is not None]
+
+    def _pick(self, key: object) -> int:
+        if key is None:
+            return next(self._turn) % len(self._logs)
+        if type(key) is not bytes:
+            if not isinstance(key, bytes | bytearray | memoryview):
+                raise InvalidRecord(f"a key is bytes or None, not {type(key).__name__}: nothing was appended")
+            key = bytes(key)
+        return partition_for_key(key, len(self._logs))
+
+    def __repr__(self) -> str:
+        return f"Topic({self.name!r}, partitions={self.partitions})"
