@@ -1,7 +1,21 @@
 """Ingest: one source in, many partitions out, and the source forgets nothing that is not stored."""
 
-from .alignment import Alignment
-from .findings import Challenge, Explanation, Holder, Lease, Stalled
-from .flush_tracker import FlushTracker
+from logstore.ingest.alignment import Alignment
+from logstore.ingest.collector import Collector, Counts
+from logstore.ingest.findings import Challenge, Explanation, Holder, Lease, Stalled
+from logstore.ingest.flush_tracker import FlushTracker
+from logstore.ingest.route import EVERY_PARTITION, Routed
 
-__all__ = ["Alignment", "Challenge", "Explanation", "FlushTracker", "Holder", "Lease", "Stalled"]
+__all__ = [
+    "EVERY_PARTITION",
+    "Alignment",
+    "Challenge",
+    "Collector",
+    "Counts",
+    "Explanation",
+    "FlushTracker",
+    "Holder",
+    "Lease",
+    "Routed",
+    "Stalled",
+]

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Generic, TypeVar
 
-from .offsets import O, Sortable
+from logstore.ingest.offsets import O, Sortable
 
 P = TypeVar("P", bound=Sortable)
 
@@ -30,12 +30,14 @@ class Alignment(Generic[P, O]):
     9
     """
 
-    __slots__ = ("_pairs", "_stored", "_written")
+    __slots__ = ("_pairs", "_stored", "_written", "reached")
 
     def __init__(self) -> None:
         self._written: P | None = None
         self._stored: P | None = None
         self._pairs: deque[tuple[P, O]] = deque()
+        self.reached: O | None = None
+        """The newest boundary that storage has reached."""
 
     @property
     def waiting(self) -> int:
@@ -51,6 +53,7 @@ class Alignment(Generic[P, O]):
         """A transaction ended at `boundary`. Returns it if everything written so far is stored."""
         written = self._written
         if written is None or (self._stored is not None and self._stored >= written):
+            self.reached = boundary
             return boundary
         pairs = self._pairs
         if pairs and pairs[-1][0] == written:
@@ -65,5 +68,5 @@ class Alignment(Generic[P, O]):
         reached = None
         pairs = self._pairs
         while pairs and pairs[0][0] <= self._stored:
-            reached = pairs.popleft()[1]
+            self.reached = reached = pairs.popleft()[1]
         return reached

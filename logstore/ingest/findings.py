@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, Literal
 
-from .offsets import O
+from logstore.ingest.offsets import O
 
 
 @dataclass(frozen=True, slots=True)

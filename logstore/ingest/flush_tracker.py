@@ -49,10 +49,10 @@ from collections.abc import Callable, Hashable, Iterable
 from itertools import islice
 from typing import Generic, Literal, Protocol
 
-from ..errors import BufferFull, Fenced, StraddlingTransaction
-from .findings import Challenge, Explanation, Holder, Lease, Stalled
-from .ledger import Debt, Ledger
-from .offsets import O
+from logstore.errors import BufferFull, Fenced, StraddlingTransaction
+from logstore.ingest.findings import Challenge, Explanation, Holder, Lease, Stalled
+from logstore.ingest.ledger import Debt, Ledger
+from logstore.ingest.offsets import O
 
 MAX_OUTSTANDING = 1_000_000
 """Unpaid (sink, boundary) pairs that a tracker takes on by default: some 200 MB at worst."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Generic
 
-from .offsets import O
+from logstore.ingest.offsets import O
 
 
 class Debt(Generic[O]):

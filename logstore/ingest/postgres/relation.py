@@ -1,0 +1,104 @@
+"""A table as the stream describes it: its columns, which of them identify a row, and its rows as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from json.encoder import encode_basestring
+
+from logstore.ingest.postgres.values import UNAVAILABLE_JSON, encoder_for
+
+
+class _Unchanged:
+    """A large value that the update did not touch: the server does not send it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "UNCHANGED"
+
+
+UNCHANGED = _Unchanged()
+
+Row = Sequence[bytes | _Unchanged | None]
+"""One value for each column, as PostgreSQL prints it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    type_oid: int
+    is_key: bool
+
+
+class Relation:
+    """`schema.table` at one moment of its life; a change of its columns makes a new one.
+
+    `key` names the columns that identify a row, when they are not those of the replica identity.
+    """
+
+    __slots__ = ("_columns", "_keys", "columns", "schema", "table")
+
+    def __init__(
+        self, schema: str, table: str, columns: Sequence[Column], key: Iterable[str] | None = None
+    ) -> None:
+        self.schema = schema
+        self.table = table
+        self.columns = tuple(columns)
+        self._columns = [
+            (encode_basestring(column.name).encode() + b":", encoder_for(column.type_oid))
+            for column in self.columns
+        ]
+        self._keys = self._key_indexes(None if key is None else list(key))
+
+    def _key_indexes(self, key: list[str] | None) -> list[int]:
+        if key is None:
+            return [index for index, column in enumerate(self.columns) if column.is_key]
+        names = [column.name for column in self.columns]
+        for name in key:
+            if name not in names:
+                raise ValueError(
+                    f"the key of {self.name} names a column {name!r}; there are: {', '.join(names)}"
+                )
+        return [names.index(name) for name in key]
+
+    @property
+    def name(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+    @property
+    def has_key(self) -> bool:
+        return bool(self._keys)
+
+    def key_json(self, row: Row) -> bytes | None:
+        """The record key: the identifying columns. None for a table that has none."""
+        if not self._keys:
+            return None
+        columns = self._columns
+        fields = []
+        for index in self._keys:
+            name, encode = columns[index]
+            value = row[index]
+            fields.append(name + (encode(value) if type(value) is bytes else b"null"))
+        return b"{" + b",".join(fields) + b"}"
+
+    def row_json(self, row: Row) -> bytes:
+        """A whole row."""
+        fields = []
+        for (name, encode), value in zip(self._columns, row, strict=True):
+            if value is None:
+                fields.append(name + b"null")
+            elif type(value) is bytes:
+                fields.append(name + encode(value))
+            else:
+                fields.append(name + UNAVAILABLE_JSON)
+        return b"{" + b",".join(fields) + b"}"
+
+    def identity_json(self, row: Row) -> bytes:
+        """A row of which the stream sent only the replica identity: the other columns are unknown, not null."""
+        fields = [
+            name + (encode(value) if type(value) is bytes else b"null")
+            for (name, encode), value, column in zip(self._columns, row, self.columns, strict=True)
+            if column.is_key
+        ]
+        return b"{" + b",".join(fields) + b"}"

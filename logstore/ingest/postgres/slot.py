@@ -1,0 +1,166 @@
+"""The replication slot: what the server keeps for us, and the stream that comes out of it.
+
+The slot exists if and only if the initial snapshot is stored. A snapshot is read under a *temporary* slot,
+which the server drops by itself when the connection ends, however it ends; when every row is durable the
+temporary slot is copied under its lasting name. So there is no state of ours about "how far the snapshot
+was" to be kept or to be wrong, and a crash leaves nothing behind that holds WAL.
+
+Feedback is the boundary given to `confirm`, and nothing else.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg2
+import psycopg2.errors
+import psycopg2.extras
+from psycopg2 import sql
+
+from logstore.errors import UnsupportedStore
+from logstore.ingest.postgres.pgoutput import PROTOCOL_VERSION, format_lsn, parse_lsn
+from logstore.ingest.postgres.values import SESSION_SETTINGS
+
+_OPTIONS = " ".join(f"-c {name}={value}" for name, value in SESSION_SETTINGS.items())
+_OLDEST_SERVER = 15_00_00
+"""The publication's column lists and row filters, which a snapshot has to apply too, are in the catalog since
+15.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """What the server says of a slot."""
+
+    confirmed: int
+    current: int
+    lost: bool
+
+    @property
+    def lag_bytes(self) -> int:
+        return max(0, self.current - self.confirmed)
+
+
+@contextmanager
+def connect(dsn: str) -> Iterator[Any]:
+    """An ordinary connection that prints values as the stream does; autocommit."""
+    connection = psycopg2.connect(dsn, options=_OPTIONS)
+    try:
+        connection.autocommit = True
+        if connection.server_version < _OLDEST_SERVER:
+            raise UnsupportedStore(
+                f"PostgreSQL {connection.server_version // 10_000} is too old to be read: use 15 or newer"
+            )
+        yield connection
+    finally:
+        connection.close()
+
+
+def slot_state(connection: Any, name: str) -> SlotState | None:
+    """None if there is no such slot."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "select confirmed_flush_lsn::text, pg_current_wal_lsn()::text, coalesce(wal_status, '') "
+            "from pg_replication_slots where slot_name = %s and database = current_database()",
+            (name,),
+        )
+        row = cursor.fetchone()
+    if row is None:
+        return None
+    return SlotState(parse_lsn(row[0] or "0/0"), parse_lsn(row[1]), row[2] == "lost")
+
+
+def ensure_publication(connection: Any, name: str, tables: list[str] | None) -> None:
+    """Create the publication if it is missing: of `tables` (`schema.table`), or of all of them."""
+    with connection.cursor() as cursor:
+        cursor.execute("select 1 from pg_publication where pubname = %s", (name,))
+        if cursor.fetchone() is not None:
+            return
+        if tables is None:
+            what = sql.SQL("all tables")
+        else:
+            named = [sql.Identifier(*table.split(".", 1)) for table in tables]
+            what = sql.SQL("table {}").format(sql.SQL(", ").join(named))
+        cursor.execute(sql.SQL("create publication {} for {}").format(sql.Identifier(name), what))
+
+
+class Stream:
+    """One replication connection: a temporary slot to take a snapshot from, then the messages of the lasting
+    one.
+    """
+
+    def __init__(self, dsn: str, slot: str) -> None:
+        self.slot = slot
+        self._connection = psycopg2.connect(
+            dsn, options=_OPTIONS, connection_factory=psycopg2.extras.LogicalReplicationConnection
+        )
+        self._cursor = self._connection.cursor()
+        self._confirmed = 0
+
+    def create_temporary(self) -> tuple[int, str]:
+        """A temporary slot; returns its consistent point and the name of the snapshot that goes with it.
+
+        The snapshot can be used until the next command on this connection.
+        """
+        self._cursor.execute(
+            f'CREATE_REPLICATION_SLOT "{self._temporary}" TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT'
+        )
+        _, consistent_point, snapshot, _ = self._cursor.fetchone()
+        return parse_lsn(consistent_point), snapshot
+
+    def make_lasting(self) -> None:
+        """Everything before the temporary slot's consistent point is stored: keep the slot under its own name."""
+        with self._connection.cursor() as cursor:
+            cursor.execute(
+                f"SELECT pg_copy_logical_replication_slot('{self._temporary}', '{self.slot}', false)"
+            )
+            cursor.fetchone()
+            cursor.execute(f"SELECT pg_drop_replication_slot('{self._temporary}')")
+
+    def start(self, publication: str, at: int) -> None:
+        """Stream what was committed after `at`."""
+        self._confirmed = at
+        self._cursor.start_replication(
+            slot_name=self.slot,
+            start_lsn=at,
+            options={"proto_version": PROTOCOL_VERSION, "publication_names": f'"{publication}"'},
+            decode=False,
+        )
+
+    def read(self) -> Any | None:
+        """The next message that has arrived; None if there is none. Never waits."""
+        return self._cursor.read_message()
+
+    @property
+    def seen(self) -> int:
+        """The server has sent everything that was committed before this."""
+        return int(self._cursor.wal_end or 0)
+
+    def wait(self, wake: int, timeout: float) -> None:
+        """Until a message arrives, `wake` becomes readable, or `timeout` seconds have passed."""
+        select.select([self._connection, wake], [], [], timeout)
+
+    def confirm(self, boundary: int, *, force: bool = False) -> None:
+        """Everything before `boundary` is stored: the server may forget it."""
+        if boundary > self._confirmed or force:
+            self._confirmed = max(boundary, self._confirmed)
+            lsn = self._confirmed
+            self._cursor.send_feedback(write_lsn=lsn, flush_lsn=lsn, apply_lsn=lsn, force=True)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @property
+    def _temporary(self) -> str:
+        return f"{self.slot}_snapshot"
+
+
+def lost_slot(name: str, confirmed: int) -> UnsupportedStore:
+    return UnsupportedStore(
+        f"slot {name!r} has lost WAL that was not confirmed (it was at {format_lsn(confirmed)}): "
+        f"max_slot_wal_keep_size was too small for the lag. Drop the slot to start over with a new snapshot"
+    )

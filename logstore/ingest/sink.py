@@ -1,0 +1,171 @@
+"""Sink: one partition as the end of a source, and what it has of it.
+
+Invariants:
+
+* Positions are taken in rising order and each at most once. What is at or below the upper is a replay:
+  skipped.
+* The upper is either the end of a transaction or inside the one that is open. After a restart it may be
+  inside one that the log holds a part of (it was larger than memory); the replay goes on behind it, and
+  only if it produces the very position that is stored. Anything else is a `StraddlingTransaction`: the log
+  and the replay do not belong together, and no guess is safe.
+* The newest record of an open transaction is held back until the next one or the commit. So the last record
+  of a transaction always says that it is the last, and a part that is stored never looks whole.
+
+The source's thread alone takes, ends and cuts; what storage reports goes to `alignment`, under the
+collector's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from logstore.engine.partition_log import PartitionLog
+from logstore.errors import LogStoreError, StraddlingTransaction
+from logstore.format.record import Record
+from logstore.ingest.alignment import Alignment
+from logstore.ingest.findings import Lease
+from logstore.ingest.position import END_HEADER, Position, Upper, read_upper
+
+RECORD_OVERHEAD = 200
+"""What a buffered record takes besides its key and value: its headers and the objects around them."""
+
+
+class Sink:
+    """A partition's side of a collector; see the module's docstring."""
+
+    def __init__(self, name: Hashable, log: PartitionLog, source: str) -> None:
+        self.name = name
+        self.log = log
+        self.lease = Lease(name, 0)
+        self.failure: LogStoreError | None = None
+        self.alignment: Alignment[Position, int] = Alignment()
+        self.skipped = 0
+        self.pending_bytes = 0
+        self._source = source
+        self._pending: list[Record] = []
+        self._taken: Upper | None = None
+        self._sent: Upper | None = None
+        self._met = False
+        self._boundary: int | None = None
+
+    def is_alive(self) -> bool:
+        return self.failure is None
+
+    @property
+    def upper(self) -> Upper | None:
+        """The newest position taken, sent or not."""
+        return self._taken
+
+    @property
+    def sent(self) -> Upper | None:
+        """The newest position handed to the log."""
+        return self._sent
+
+    def learn(self) -> None:
+        """Own the partition and read from its log how far it is. What was taken and not sent is forgotten.
+
+        Fences an older writer first: one that is still at work could store more behind our back.
+        """
+        self.log.open_writer(ack="durable")
+        self.log.flush()
+        self.rewind(find_upper(self.log, self._source))
+
+    def rewind(self, upper: Upper | None) -> None:
+        """Get ready for a replay by a source that goes back; `upper` is what the log has, or will have."""
+        self._taken = self._sent = upper
+        self._met = False
+        self._pending.clear()
+        self.pending_bytes = 0
+
+    def take(self, position: Position, record: Record, starts_over: bool = False) -> int:
+        """Buffer a record; returns its size, or 0 if the log has it already.
+
+        `starts_over`: its transaction replaces what came before, also what an unfinished one left here.
+        """
+        upper = self._taken
+        if upper is not None:
+            if position <= upper.position:
+                self._met = self._met or position == upper.position
+                self.skipped += 1
+                return 0
+            if not starts_over or position.transaction == upper.position.transaction:
+                self._check_continues(position, upper)
+        self._taken = Upper(position, False)
+        self._met = True
+        self._pending.append(record)
+        size = RECORD_OVERHEAD + len(record.value or b"") + len(record.key or b"")
+        self.pending_bytes += size
+        return size
+
+    def end(self, transaction: int) -> None:
+        """The transaction is over: its last record here says so."""
+        upper = self._taken
+        if upper is None or upper.position.transaction > transaction or upper.ended:
+            return
+        if not self._pending:
+            raise self._straddles(transaction, upper, "the replay ends where the stored part goes on")
+        last = self._pending[-1]
+        self._pending[-1] = last._replace(headers=(*last.headers, END_HEADER))
+        self._taken = Upper(upper.position, True)
+
+    def owe(self, boundary: int) -> int | None:
+        """A transaction that touched this sink ended at `boundary`. Returns it if all of it is stored
+        already.
+
+        A boundary that comes again is a replay, and is waited for once.
+        """
+        if self._boundary is not None and boundary <= self._boundary:
+            return None
+        self._boundary = boundary
+        if self._taken is not None:
+            self.alignment.wrote(self._taken.position)
+        return self.alignment.commit(boundary)
+
+    def cut(self) -> tuple[list[Record], Upper | None, int]:
+        """What may be sent now (all but the newest record of an open transaction), its upper, and its size."""
+        taken, records = self._taken, self._pending
+        if taken is None or not records:
+            return [], self._sent, 0
+        if taken.ended:
+            size, self.pending_bytes, self._pending, self._sent = self.pending_bytes, 0, [], taken
+            return records, taken, size
+        held = records.pop()
+        if not records:
+            records.append(held)
+            return [], self._sent, 0
+        newest = read_upper(records[-1].headers, self._source)
+        held_bytes = RECORD_OVERHEAD + len(held.value or b"") + len(held.key or b"")
+        size, self.pending_bytes, self._pending = self.pending_bytes - held_bytes, held_bytes, [held]
+        self._sent = newest
+        return records, newest, size
+
+    def _check_continues(self, position: Position, upper: Upper) -> None:
+        transaction, stored = position.transaction, upper.position.transaction
+        if upper.ended:
+            if transaction == stored:
+                raise self._straddles(transaction, upper, "the stored part says that it is whole")
+        elif transaction != stored:
+            raise self._straddles(transaction, upper, f"the rest of transaction {stored} was never replayed")
+        elif not self._met:
+            raise self._straddles(transaction, upper, "the replay has nothing at the stored position")
+
+    def _straddles(self, transaction: int, upper: Upper, why: str) -> StraddlingTransaction:
+        return StraddlingTransaction(
+            f"transaction {transaction} of source {self._source!r} does not fit sink {self.name}, which is at "
+            f"{upper.position.transaction}/{upper.position.ordinal}: {why}. Replay from a boundary at or below "
+            f"the last one reported, with the same routing"
+        )
+
+
+def find_upper(log: PartitionLog, source: str) -> Upper | None:
+    """The newest position of `source` in a log, looked for from its end: nearly always the last record."""
+    stop, low, span = log.durable_high_watermark, log.low_watermark, 1
+    while stop > low:
+        start = max(low, stop - span)
+        newest = None
+        for record in log.records(start, stop, visibility="durable"):
+            newest = read_upper(record.headers, source) or newest
+        if newest is not None:
+            return newest
+        stop, span = start, span * 8
+    return None
