@@ -27,7 +27,10 @@ from logstore.errors import (
     UnsupportedStore,
 )
 from logstore.format.segment import SegmentFlags, SegmentHeader, WriterMode, build_segment
+from logstore.objects.closing import close_store
+from logstore.objects.metered import MeteredStore, OperationStats
 from logstore.objects.protocol import ObjectStore
+from logstore.objects.retrying import RetryingStore, RetryPolicy
 from logstore.objects.url import open_url
 from logstore.paths import STORE_KEY, PartitionPaths, incarnation_prefix
 from logstore.topic import Topic
@@ -35,6 +38,7 @@ from logstore.topic import Topic
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
+READ_RETRIES = RetryPolicy(attempts=4, base_s=0.05, cap_s=0.5)
 
 
 def open(
@@ -57,22 +61,44 @@ def open(
     0
     """
     chosen = (config or StoreConfig()).with_settings(settings)
-    return Store(open_url(where), chosen, clock or SystemClock(), dice or random.Random())
+    objects = open_url(where)
+    owned = objects is not where
+    try:
+        return Store(objects, chosen, clock or SystemClock(), dice or random.Random(), owned=owned)
+    except BaseException:
+        if owned:
+            close_store(objects)
+        raise
 
 
 class Store:
-    """Topics in one place. A context manager; safe for threads. Get it from `logstore.open`."""
+    """Topics in one place. A context manager; safe for threads. Get it from `logstore.open`.
 
-    def __init__(self, objects: ObjectStore, config: StoreConfig, clock: Clock, dice: random.Random) -> None:
+    `objects` is the object store itself. The engine sees it through two wrappers: one counts, one rides out short failures
+    of everything but conditional puts.
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        config: StoreConfig,
+        clock: Clock,
+        dice: random.Random,
+        *,
+        owned: bool = False,
+    ) -> None:
         self.objects = objects
         self.config = config
-        self._runtime = Runtime(objects, config, clock, dice)
-        self._catalog = Catalog(objects)
+        self._owned = owned
+        self._metered = MeteredStore(objects)
+        wrapped = RetryingStore(self._metered, READ_RETRIES)
+        self._runtime = Runtime(wrapped, config, clock, dice)
+        self._catalog = Catalog(wrapped)
         self._lock = threading.Lock()  # guards the two fields below
         self._topics: dict[str, Topic] = {}
         self._logs: list[PartitionLog] = []
         self._closed = False
-        self._runtime.store_id = _enter(objects, config.writer == "read_only", dice)
+        self._runtime.store_id = _enter(wrapped, config.writer == "read_only", dice)
 
     # Topics
 
@@ -101,14 +127,15 @@ class Store:
         with self._lock:
             self._topics.pop(name, None)
         fences = {self._fence_deleted(gone, partition) for partition in range(gone.partitions)}
-        for info in self.objects.list(incarnation_prefix(name, gone.incarnation)):
+        objects = self._runtime.store
+        for info in objects.list(incarnation_prefix(name, gone.incarnation)):
             if info.key not in fences:
-                self.objects.delete(info.key)
+                objects.delete(info.key)
 
     def _fence_deleted(self, gone: TopicDescriptor, partition: int) -> str:
         """End the chain: a writer in another process finds this in its next segment's place. Returns its key."""
         paths = PartitionPaths(gone.name, gone.incarnation, partition)
-        chain = Chain(self.objects, paths)
+        chain = Chain(self._runtime.store, paths)
         tail = chain.load().tail
         while True:
             start = tail.start_offset
@@ -178,6 +205,10 @@ class Store:
             "partitions": [log.health() for log in self._all_logs()],
         }
 
+    def metrics(self) -> dict[str, OperationStats]:
+        """Requests to the object store so far, by operation: how many, how many bytes, which errors, how long."""
+        return self._metered.snapshot()
+
     def close(self, timeout: float | None = None) -> None:
         """Make everything durable and stop. Raises `OutcomeUnknown` if that did not work, saying which offsets are not;
         the store is closed all the same. A second call does nothing."""
@@ -196,6 +227,8 @@ class Store:
             logger.warning("an upload did not end in time; its thread ends with the store's answer")
         for log in logs:
             log.release()
+        if self._owned:
+            close_store(self.objects)
         if problems:
             raise OutcomeUnknown("closed, but not everything is stored: " + "; ".join(problems))
 

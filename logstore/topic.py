@@ -69,7 +69,7 @@ class Topic:
         Errors: as `PartitionLog.append`.
         """
         if partition is None:
-            partition = self._pick(key)
+            partition = self.pick(key)
         log = self._logs[partition] if 0 <= partition < len(self._logs) else None
         if log is None:
             log = self.partition(partition)
@@ -96,7 +96,7 @@ class Topic:
         for number, record in enumerate(given):
             if not isinstance(record, Record):
                 raise InvalidRecord(f"record {number} is a {type(record).__name__}, not a Record or bytes")
-            place = self._pick(record.key) if partition is None else partition
+            place = self.pick(record.key) if partition is None else partition
             places.setdefault(place, []).append(number)
         logs = {place: self.partition(place) for place in places}
         pending = [
@@ -128,7 +128,8 @@ class Topic:
             raise failure
         return [receipt for receipt in receipts if receipt is not None]
 
-    def _pick(self, key: object) -> int:
+    def pick(self, key: object) -> int:
+        """The partition for a key, as Kafka's default partitioner picks it; without a key they take turns."""
         if key is None:
             return next(self._turn) % len(self._logs)
         if type(key) is not bytes:

@@ -133,7 +133,7 @@ class PartitionLog:
         now_ms = self._runtime.clock.now_ms()
         record, size = take_one(value, key, headers, timestamp_ms, now_ms, self._config.max_batch_bytes)
         level = self._check_ack(ack)
-        wait = self._config.append_timeout if timeout is None else timeout
+        wait = self.ack_timeout(timeout)
         writer = self._writer or self.open_writer(timeout=wait, ack=level)
         receipt = Receipt(self, -1, -1, now_ms if timestamp_ms is None else timestamp_ms, level)
         future = writer.add_one(receipt, record, size, level, wait)
@@ -195,16 +195,18 @@ class PartitionLog:
             if future.done() and not future.cancelled():
                 future.result()  # it came just now
                 return
-            raise AppendTimeout(
-                f"{self.paths}: offsets {receipt.offset} to {receipt.last_offset} were not acked in time; they are still "
-                f"queued and may become durable ({self._why_late()}): read back before you append them again"
-            ) from None
+            raise self.late(receipt) from None
         except CancelledError:
             raise Closed(f"{self.paths}: the store was closed while an append waited for its ack") from None
 
-    def _why_late(self) -> str:
+    def late(self, receipt: Receipt) -> AppendTimeout:
+        """The error for an ack that did not come in time."""
         writer = self._writer
-        return (writer and writer.stats.last_error) or "the store has not answered yet"
+        why = (writer and writer.stats.last_error) or "the store has not answered yet"
+        return AppendTimeout(
+            f"{self.paths}: offsets {receipt.offset} to {receipt.last_offset} were not acked in time; they are still "
+            f"queued and may become durable ({why}): read back before you append them again"
+        )
 
     def _check_ack(self, ack: Ack | None) -> Ack:
         level = self._config.ack if ack is None else ack
@@ -214,8 +216,12 @@ class PartitionLog:
             raise ValueError('ack="local" needs a store that was opened with wal_dir')
         return level
 
+    def ack_timeout(self, timeout: float | None) -> float:
+        """How long an append may take whose caller said `timeout`."""
+        return self._config.append_timeout if timeout is None else timeout
+
     def _deadline(self, timeout: float | None) -> float:
-        return self._runtime.clock.monotonic() + (self._config.append_timeout if timeout is None else timeout)
+        return self._runtime.clock.monotonic() + self.ack_timeout(timeout)
 
     def _left(self, deadline: float) -> float:
         return max(0.0, deadline - self._runtime.clock.monotonic())
@@ -233,7 +239,7 @@ class PartitionLog:
                 raise ReadOnly(f'{self.paths}: the store was opened with writer="read_only"')
             tiers, _ = self._load()
             assert self._checkpointer is not None, "set by _load"
-            wait = self._config.append_timeout if timeout is None else timeout
+            wait = self.ack_timeout(timeout)
             wal = self._open_wal()
             try:
                 reserve = (ack or self._config.ack) != "durable"
@@ -316,7 +322,7 @@ class PartitionLog:
         if offset >= tiers.mark(visibility):
             if wait > 0:
                 self._wait_for(offset, visibility, wait)
-            elif self._follows():
+            elif self.follows:
                 self.refresh()
         return reader.read(offset, max_bytes, visibility)
 
@@ -334,7 +340,7 @@ class PartitionLog:
         """The records from `start` (the low mark) up to, not including, `stop` (the mark at the time of the call)."""
         _check_visibility(visibility)
         tiers, _ = self._load()
-        if self._follows():
+        if self.follows:
             self.refresh()
         mark = tiers.mark(visibility)
         return self._records(
@@ -369,13 +375,13 @@ class PartitionLog:
         tiers, clock = self._tiers, self._runtime.clock
         deadline = clock.monotonic() + wait
         while not self._closed:
-            if self._follows():
+            if self.follows:
                 self.refresh(min_interval=self._config.follow_interval)
             with tiers.lock:
                 left = deadline - clock.monotonic()
                 if tiers.mark(visibility) > offset or left <= 0 or self._closed:
                     return
-                if self._follows():
+                if self.follows:
                     left = min(left, self._config.follow_interval)
                 tiers.waiting(+1)
                 try:
@@ -383,15 +389,16 @@ class PartitionLog:
                 finally:
                     tiers.waiting(-1)
 
-    def _follows(self) -> bool:
-        """Whether somebody else may be appending."""
+    @property
+    def follows(self) -> bool:
+        """Whether somebody else may be appending, so that the end is known only by asking the store."""
         return self._writer is None or self._writer.failed is not None
 
     def refresh(self, *, min_interval: float = 0.0) -> None:
         """Ask the store what others have committed: one request if there is nothing new."""
         tiers, _ = self._load()
         now = self._runtime.clock.monotonic()
-        if not self._follows() or now - self._followed_at < min_interval:
+        if not self.follows or now - self._followed_at < min_interval:
             return
         self._followed_at = now
         catch_up(self._chain, tiers)
@@ -420,6 +427,19 @@ class PartitionLog:
     def buffered_high_watermark(self) -> int:
         """One past the last acked offset, as last seen."""
         return self._tiers.buffered
+
+    def mark(self, visibility: Visibility) -> int:
+        """The high mark for readers of that visibility, as last seen."""
+        return self._tiers.mark(visibility)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def follow_interval(self) -> float:
+        """How often to ask the store while `follows`."""
+        return self._config.follow_interval
 
     def add_listener(self, listener: Callable[[], None]) -> None:
         """Call `listener()`, from any thread and with no lock held, after a visible mark moved. It must be quick."""
@@ -513,6 +533,7 @@ class PartitionLog:
         if loaded is not None:
             with loaded[0].lock:
                 loaded[0].moved.notify_all()
+            loaded[0].tell_listeners()
         return problem
 
     def release(self) -> None:

@@ -1,0 +1,274 @@
+"""The same surface for asyncio: `await topic.append(…)`, `async for record in partition.tail()`.
+
+A thin face over the same engine: what may block (an append that waits for room, a cold read, opening) runs on threads of its
+own, acks and tail wake-ups come back through the event loop. A cancelled append may still be stored, like one whose
+deadline passed; a cancelled read or tail leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from logstore import store as blocking
+from logstore.config import Ack, StoreConfig, Visibility
+from logstore.engine import partition_log
+from logstore.engine.partition_log import READ_BYTES, Appendable
+from logstore.engine.results import ReadResult, Receipt
+from logstore.engine.segments import LostRange
+from logstore.format.record import Headers, Record
+from logstore.objects.protocol import ObjectStore
+from logstore.topic import Topic as BlockingTopic
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+THREADS = 16
+_FOLLOW_S = 3600.0
+
+
+class _Threads:
+    """Runs blocking calls of one store."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="logstore-aio")
+
+    async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(call, *args, **kwargs))
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class Store:
+    """`logstore.Store` for asyncio. An async context manager. Get it from `logstore.aio.open`."""
+
+    def __init__(self, store: blocking.Store, threads: _Threads) -> None:
+        self.blocking = store
+        self._threads = threads
+
+    async def create_topic(
+        self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Any
+    ) -> Topic:
+        made = await self._threads.run(
+            partial(self.blocking.create_topic, name, partitions, exist_ok=exist_ok, **settings)
+        )
+        return Topic(made, self._threads)
+
+    async def topic(self, name: str) -> Topic:
+        return Topic(await self._threads.run(self.blocking.topic, name), self._threads)
+
+    async def topics(self) -> list[str]:
+        return await self._threads.run(self.blocking.topics)
+
+    async def delete_topic(self, name: str) -> None:
+        await self._threads.run(self.blocking.delete_topic, name)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        await self._threads.run(self.blocking.flush, timeout)
+
+    def health(self) -> dict[str, Any]:
+        return self.blocking.health()
+
+    async def close(self, timeout: float | None = None) -> None:
+        try:
+            await self._threads.run(self.blocking.close, timeout)
+        finally:
+            self._threads.close()
+
+    async def __aenter__(self) -> Store:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class Topic:
+    """`logstore.Topic` for asyncio."""
+
+    def __init__(self, topic: BlockingTopic, threads: _Threads) -> None:
+        self.blocking = topic
+        self._threads = threads
+
+    @property
+    def name(self) -> str:
+        return self.blocking.name
+
+    @property
+    def partitions(self) -> int:
+        return self.blocking.partitions
+
+    def partition(self, i: int) -> PartitionLog:
+        return PartitionLog(self.blocking.partition(i), self._threads)
+
+    async def append(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+        ack: Ack | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
+        record = Record(value, key, headers, timestamp_ms)
+        log = self.partition(self.blocking.pick(key) if partition is None else partition)
+        return await log.append(record, ack=ack, timeout=timeout)
+
+    async def append_many(
+        self,
+        records: Iterable[Record | bytes],
+        *,
+        partition: int | None = None,
+        ack: Ack | None = None,
+        timeout: float | None = None,
+    ) -> list[Receipt]:
+        return await self._threads.run(
+            partial(self.blocking.append_many, records, partition=partition, ack=ack, timeout=timeout)
+        )
+
+
+class PartitionLog:
+    """`logstore.PartitionLog` for asyncio."""
+
+    def __init__(self, log: partition_log.PartitionLog, threads: _Threads) -> None:
+        self.blocking = log
+        self._threads = threads
+
+    async def append(
+        self, records: Appendable, *, ack: Ack | None = None, timeout: float | None = None
+    ) -> Receipt:
+        (receipt, future), _ = await self._threads.run(
+            partial(self.blocking.begin_append, records, ack=ack, timeout=timeout)
+        )
+        if future is not None:
+            try:
+                await asyncio.wait_for(asyncio.wrap_future(future), self.blocking.ack_timeout(timeout))
+            except TimeoutError:
+                raise self.blocking.late(receipt) from None
+        return receipt
+
+    async def append_batches(
+        self, raw: bytes | bytearray | memoryview, *, ack: Ack | None = None, timeout: float | None = None
+    ) -> Receipt:
+        return await self._threads.run(partial(self.blocking.append_batches, raw, ack=ack, timeout=timeout))
+
+    async def submit(self, records: Appendable, *, ack: Ack | None = None) -> asyncio.Future[Receipt]:
+        """The records have their offsets when this returns; await the future for the ack."""
+        future = await self._threads.run(partial(self.blocking.submit, records, ack=ack))
+        return asyncio.wrap_future(future)
+
+    async def read(
+        self,
+        offset: int,
+        max_bytes: int = READ_BYTES,
+        *,
+        visibility: Visibility = "buffered",
+        wait: float = 0.0,
+    ) -> ReadResult:
+        cached = self.blocking.read_cached(offset, max_bytes, visibility=visibility)
+        if cached:
+            return cached
+        if wait > 0:
+            await self._moved_past(offset, visibility, wait)
+        return await self._threads.run(partial(self.blocking.read, offset, max_bytes, visibility=visibility))
+
+    async def records(
+        self, start: int | None = None, stop: int | None = None, *, visibility: Visibility = "buffered"
+    ) -> AsyncIterator[Record]:
+        position, end = await self._threads.run(self._bounds, start, stop, visibility)
+        while position < end:
+            result = await self.read(position, visibility=visibility)
+            for record in result.records():
+                if record.offset is not None and record.offset < end:
+                    yield record
+            if result.next_offset <= position:
+                return
+            position = result.next_offset
+
+    def _bounds(self, start: int | None, stop: int | None, visibility: Visibility) -> tuple[int, int]:
+        self.blocking.refresh()
+        mark = self.blocking.mark(visibility)
+        return self.blocking.low_watermark if start is None else start, mark if stop is None else min(
+            stop, mark
+        )
+
+    async def tail(
+        self, start: int | None = None, *, visibility: Visibility = "buffered"
+    ) -> AsyncIterator[Record]:
+        """The records from `start` (the low mark) on, for ever. Ends when the store is closed."""
+        position = await self._threads.run(lambda: self.blocking.low_watermark) if start is None else start
+        while not self.blocking.closed:
+            result = await self.read(position, visibility=visibility, wait=_FOLLOW_S)
+            for record in result.records():
+                yield record
+            position = result.next_offset
+
+    async def _moved_past(self, offset: int, visibility: Visibility, wait: float) -> None:
+        """Wait until the mark passes `offset`, without a thread: the engine calls back into this loop."""
+        loop, moved = asyncio.get_running_loop(), asyncio.Event()
+
+        def listener() -> None:
+            loop.call_soon_threadsafe(moved.set)
+
+        await self._threads.run(self.blocking.add_listener, listener)
+        try:
+            deadline = loop.time() + wait
+            while self.blocking.mark(visibility) <= offset and not self.blocking.closed:
+                left = deadline - loop.time()
+                if left <= 0:
+                    return
+                moved.clear()
+                if self.blocking.mark(visibility) > offset:
+                    return
+                await self._wait_a_while(moved, left)
+        finally:
+            self.blocking.remove_listener(listener)
+
+    async def _wait_a_while(self, moved: asyncio.Event, left: float) -> None:
+        """Until the mark moves. Where another process writes, nobody calls back: ask now and then."""
+        follows = self.blocking.follows
+        interval = self.blocking.follow_interval
+        try:
+            await asyncio.wait_for(moved.wait(), min(left, interval) if follows else left)
+        except TimeoutError:
+            if follows:
+                await self._threads.run(self.blocking.refresh)
+
+    async def flush(self, timeout: float | None = None) -> int:
+        return await self._threads.run(self.blocking.flush, timeout)
+
+    async def offset_for_timestamp(self, ms: int) -> int | None:
+        return await self._threads.run(self.blocking.offset_for_timestamp, ms)
+
+    async def lost_ranges(self) -> list[LostRange]:
+        return await self._threads.run(self.blocking.lost_ranges)
+
+    @property
+    def low_watermark(self) -> int:
+        return self.blocking.low_watermark
+
+    @property
+    def durable_high_watermark(self) -> int:
+        return self.blocking.durable_high_watermark
+
+    @property
+    def buffered_high_watermark(self) -> int:
+        return self.blocking.buffered_high_watermark
+
+
+async def open(where: str | ObjectStore, *, config: StoreConfig | None = None, **settings: Any) -> Store:
+    """`logstore.open` for asyncio: `async with await logstore.aio.open(…) as store`."""
+    threads = _Threads()
+    try:
+        return Store(await threads.run(partial(blocking.open, where, config=config, **settings)), threads)
+    except BaseException:
+        threads.close()
+        raise
