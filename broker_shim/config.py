@@ -39,6 +39,9 @@ class BrokerConfig:
     max_buffered_bytes: int = setting(256 * MIB, "the limit for unflushed data of the whole broker")
     cache_bytes: int = setting(256 * MIB, "how much of the segments read is kept in memory")
     max_message_bytes: int = setting(MIB + 12_288, "the largest record batch a producer may send")
+    follow_interval: float = setting(
+        1.0, "how often a waiting fetch looks for records of a writer that is not this broker; 0: never"
+    )
     auto_create_topics: bool = setting(True, "create a topic when a client asks for it")
     num_partitions: int = setting(1, "partitions of a topic that is created without a number")
     offsets_partitions: int = setting(8, "partitions of the internal topic that holds groups and offsets")

@@ -107,11 +107,11 @@ class ProducerTable:
             self.remember(batch, batch.base_offset)
 
     def dump(self, offset: int) -> bytes:
-        """The table for everything below `offset`; `load` reads it back."""
-        rows = [
-            [pid, each.epoch, [[b.first, b.last, b.offset] for b in each.batches if b.offset is not None]]
-            for pid, each in self._producers.items()
-        ]
+        """What the table knows of the log below `offset`; `load` reads it back."""
+        rows = []
+        for pid, each in self._producers.items():
+            below = [b[:3] for b in each.batches if b.offset is not None and b.offset < offset]
+            rows.append([pid, each.epoch, below])
         return json.dumps({"offset": offset, "complete": self._complete, "producers": rows}).encode()
 
     @classmethod

@@ -1,0 +1,168 @@
+"""The topics and partitions that this broker knows. What is cached here is only ever a hint about the store.
+
+A topic is looked up in the store when a client asks for one that is not known, and again when metadata is
+asked for and other brokers may have changed it. Runs on the event loop; asks the store in worker threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from typing import Any, TypeVar
+
+from broker_shim.cluster import Cluster
+from broker_shim.codes import Code
+from broker_shim.hosted import Hosted
+from logstore.errors import TopicExists, UnknownTopic
+from logstore.store import Store
+from logstore.topic import Topic
+
+log = logging.getLogger(__name__)
+REFRESH_AFTER_S = 5.0
+T = TypeVar("T")
+
+
+class _Known:
+    __slots__ = ("hosted", "looked_at", "topic")
+
+    def __init__(self, topic: Topic, looked_at: float) -> None:
+        self.topic = topic
+        self.looked_at = looked_at
+        self.hosted: dict[int, Hosted] = {}
+
+
+class Partitions:
+    def __init__(
+        self,
+        store: Store,
+        cluster: Cluster,
+        loop: asyncio.AbstractEventLoop,
+        workers: Executor,
+        on_lost: Callable[[Hosted, BaseException], None],
+        follow_interval_s: float,
+    ) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._loop = loop
+        self._workers = workers
+        self._on_lost = on_lost
+        self._follow_interval_s = follow_interval_s
+        self._known: dict[str, _Known] = {}
+
+    # ── what is known ────────────────────────────────────────────────────────────────────────────────────
+
+    def topic(self, name: str) -> Topic | None:
+        known = self._known.get(name)
+        return known.topic if known is not None else None
+
+    def get(self, name: str, index: int) -> Hosted | Code:
+        """The partition, if this broker leads it; else the code that says why not."""
+        known = self._known.get(name)
+        if known is None or not 0 <= index < known.topic.partitions:
+            return Code.UNKNOWN_TOPIC_OR_PARTITION
+        if not self._cluster.leads(name, index):
+            return Code.NOT_LEADER_OR_FOLLOWER
+        return self._host(known, index)
+
+    def hosted(self, name: str, index: int) -> Hosted | None:
+        """The partition if it is in use here, led or not."""
+        known = self._known.get(name)
+        return known.hosted.get(index) if known is not None else None
+
+    def all_hosted(self) -> Iterator[Hosted]:
+        for known in self._known.values():
+            yield from known.hosted.values()
+
+    def _host(self, known: _Known, index: int) -> Hosted:
+        hosted = known.hosted.get(index)
+        if hosted is None:
+            name = known.topic.name
+            hosted = known.hosted[index] = Hosted(
+                name,
+                index,
+                known.topic.partition(index),
+                self._store.objects,
+                self._loop,
+                self._workers,
+                self,
+                self._follow_interval_s,
+            )
+        return hosted
+
+    # ── asking the store ─────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run something that blocks in a worker thread."""
+        return await self._loop.run_in_executor(self._workers, function, *arguments)
+
+    async def find(self, name: str) -> Topic | None:
+        """The topic, asked for in the store if it is not known, or not fresh while others may change it."""
+        known = self._known.get(name)
+        now = self._loop.time()
+        if known is not None and (not self._cluster.is_several or now - known.looked_at < REFRESH_AFTER_S):
+            return known.topic
+        try:
+            return self.learn(await self.run(self._store.topic, name))
+        except UnknownTopic:
+            self.forget(name)
+            return None
+
+    async def find_all(self) -> list[str]:
+        names = await self.run(self._store.topics)
+        for gone in set(self._known) - set(names):
+            self.forget(gone)
+        await asyncio.gather(*(self.find(name) for name in names))
+        return names
+
+    async def create(self, name: str, partitions: int, **settings: Any) -> Topic:
+        def make() -> Topic:
+            return self._store.create_topic(name, partitions, **settings)
+
+        return self.learn(await self.run(make))
+
+    async def ensure(self, name: str, partitions: int) -> Topic:
+        """The topic, created if need be. Of two brokers that create it at once, one finds the other's."""
+        topic = await self.find(name)
+        if topic is not None:
+            return topic
+        try:
+            return await self.create(name, partitions)
+        except TopicExists:
+            return self.learn(await self.run(self._store.topic, name))
+
+    def learn(self, topic: Topic) -> Topic:
+        """Remember a topic as the store has it now. One that was created anew starts with nothing in use."""
+        known = self._known.get(topic.name)
+        if known is None or known.topic.incarnation != topic.incarnation:
+            known = self._known[topic.name] = _Known(topic, self._loop.time())
+        known.topic = topic
+        known.looked_at = self._loop.time()
+        return topic
+
+    def forget(self, name: str) -> None:
+        self._known.pop(name, None)
+
+    # ── changes ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def lost(self, partition: Hosted, error: BaseException) -> None:
+        """A writer of ours was stopped by somebody else's fence, or by the deletion of the topic."""
+        if isinstance(error, UnknownTopic):
+            self.forget(partition.topic)
+        else:
+            self._cluster.fenced(partition.topic, partition.index)
+        self._on_lost(partition, error)
+
+    async def release_unled(self) -> None:
+        """The view has changed: flush what now belongs to others, before they fence us."""
+        flushing = [
+            future
+            for hosted in self.all_hosted()
+            if hosted.is_owned
+            and self._cluster.leader(hosted.topic, hosted.index) != self._cluster.me.node_id
+            and (future := hosted.release()) is not None
+        ]
+        for outcome in await asyncio.gather(*flushing, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                log.warning("a partition was handed over with records that are not stored: %s", outcome)
