@@ -6,12 +6,20 @@ Both accept the same bytes, refuse the same bytes and give the same results; the
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import NamedTuple
 
 from logstore.format import plain_encode, plain_fields, plain_walk
-from logstore.format.area import Area, Encoded, Gathered
+from logstore.format.area import Area, Binary, Encoded, Gathered, HeaderLists
 from logstore.format.record import Record
+
+speed: ModuleType | None = None
+if os.environ.get("LOGSTORE_PURE") != "1":
+    with contextlib.suppress(ImportError):  # built without a compiler
+        from logstore.format import _speed as speed
 
 # Below this many records a loop is faster than setting up arrays.
 ARRAYS_FROM = 96
@@ -48,6 +56,31 @@ def _gather(
     return plain_gather.gather(areas, first, stop, timestamps, keys, values, headers)
 
 
+def _speed_encode(records: Sequence[Record], now_ms: int) -> Encoded:
+    assert speed is not None
+    try:
+        return Encoded(*speed.encode(records, now_ms))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise plain_encode.refusal(error) from error
+
+
+def _speed_gather(
+    areas: Sequence[Area], first: int, stop: int, timestamps: bool, keys: bool, values: bool, headers: bool
+) -> Gathered:
+    assert speed is not None
+    stamps, key, value, lists = speed.gather(areas, first, stop, timestamps, keys, values, headers)
+    return Gathered(
+        stamps,
+        None if key is None else Binary(*key),
+        None if value is None else Binary(*value),
+        None
+        if lists is None
+        else HeaderLists(lists[0], lists[1], Binary(*lists[2]), Binary(*lists[3]), lists[4]),
+    )
+
+
 PLAIN = Kernels("plain", plain_encode.encode, _records, _check, _gather)
 ALL: tuple[Kernels, ...] = (PLAIN,)
+if speed is not None:
+    ALL += (Kernels("speed", _speed_encode, speed.records, speed.check, _speed_gather),)
 active = ALL[-1]

@@ -9,6 +9,8 @@ from __future__ import annotations
 import struct
 from functools import lru_cache
 
+from logstore.format import kernels
+
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
@@ -16,8 +18,8 @@ _MASK = 0xFFFFFFFF
 _CACHED_KEY_BYTES = 128
 
 
-def murmur2(key: bytes) -> int:
-    """The signed 32-bit murmur2 hash of Kafka's clients."""
+def plain_murmur2(key: bytes) -> int:
+    """`murmur2` in plain Python."""
     size = len(key)
     h = _SEED ^ size
     whole = size & ~3
@@ -29,6 +31,11 @@ def murmur2(key: bytes) -> int:
     h = (h ^ h >> 13) * _M & _MASK
     h ^= h >> 15
     return h - (1 << 32) if h >> 31 else h
+
+
+def murmur2(key: bytes) -> int:
+    """The signed 32-bit murmur2 hash of Kafka's clients."""
+    return plain_murmur2(key) if kernels.speed is None else kernels.speed.murmur2(key)
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:

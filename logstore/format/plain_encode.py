@@ -39,9 +39,16 @@ def encode(records: Sequence[Record], now_ms: int) -> Encoded:
             return _encode_one_by_one(records, now_ms)
         return _encode_by_columns(records, now_ms)
     except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
-        if isinstance(error, FormatError):
-            raise
-        raise FormatError(f"not records that passed check_record: {error}") from error
+        raise refusal(error) from error
+
+
+def refusal(error: Exception) -> FormatError:
+    """What a caller is told when something that is not a checked record was to be encoded."""
+    return (
+        error
+        if isinstance(error, FormatError)
+        else FormatError(f"not records that check_record passed: {error}")
+    )
 
 
 def _encode_one_by_one(records: Sequence[Record], now_ms: int) -> Encoded:
@@ -58,7 +65,7 @@ def _encode_one_by_one(records: Sequence[Record], now_ms: int) -> Encoded:
         else:
             low, high = min(low, stamp), max(high, stamp)
             head = b"\0" + varint.encode(stamp - base) + _TABLE[index]
-        tail = encode_headers(headers) if headers else b"\0"
+        tail = b"\0" if headers == () else encode_headers(headers)
         size = len(head) + len(tail)
         if key is None:
             key, key_size = b"", varint.NULL
@@ -89,8 +96,8 @@ def _encode_by_columns(records: Sequence[Record], now_ms: int) -> Encoded:
         parts[2::8] = numbers
         sizes = sizes + np.fromiter(map(len, numbers), np.int64, count)
     sizes = sizes + _fill(parts, 3, keys) + _fill(parts, 5, values)
-    if any(headers):
-        tails = [encode_headers(of_record) if of_record else b"\0" for of_record in headers]
+    if headers.count(()) != count:
+        tails = [b"\0" if of_record == () else encode_headers(of_record) for of_record in headers]
         parts[7::8] = tails
         sizes += np.fromiter(map(len, tails), np.int64, count)
     else:
@@ -111,6 +118,8 @@ def _fill_timestamps(
         distinct.remove(None)
         distinct.add(now_ms)
         stamps = [now_ms if stamp is None else stamp for stamp in stamps]
+    if set(map(type, distinct)) != {int}:
+        raise TypeError("a timestamp must be an int or None")
     low, high = (check_timestamp(end(cast(set[int], distinct))) for end in (min, max))
     base = cast(int, stamps[0])
     deltas = np.fromiter(cast(Sequence[int], stamps), np.int64, len(stamps)) - base
@@ -148,8 +157,13 @@ def length(size: int) -> bytes:
 
 def encode_headers(headers: Headers) -> bytes:
     """The headers of one record, with their count in front."""
+    if type(headers) is not tuple:
+        raise TypeError("headers must be a tuple")
     parts = [length(len(headers))]
-    for key, value in headers:
+    for pair in headers:
+        if type(pair) is not tuple:
+            raise TypeError("a header must be a tuple")
+        key, value = pair
         name = key.encode()
         parts += (length(len(name)), name)
         if value is None:

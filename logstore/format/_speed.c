@@ -1,0 +1,837 @@
+/* Record areas in C: the kernels of kernels.py, for machines with a compiler.
+ *
+ * What these functions accept, refuse and return is defined by plain_encode, plain_walk and plain_gather, and the same
+ * tests run over both. Every read is bounded by the end of its record, every length is checked before it is used, and
+ * nothing is allocated for a count that the bytes cannot hold. Where only raw memory is touched and there is enough of
+ * it to be worth the switch, the GIL is released; the objects that own the memory are immutable and are held meanwhile.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+#define MIN_RECORD_SIZE 7
+#define INT_BYTES 5
+#define LONG_BYTES 8
+#define MIN_TIMESTAMP_MS (-1)
+#define MAX_TIMESTAMP_MS (INT64_C(9223372036854775807) / 1000 - 1)
+#define RELEASE_GIL_FROM (64 * 1024)
+
+static PyObject *FormatError;
+static PyTypeObject *RecordType;
+
+/* Why bytes are refused: a literal, so that it can be set without the GIL. NULL means that all is well. */
+typedef const char *reason;
+
+static void *refuse(reason why, Py_ssize_t position)
+{
+    PyObject *error = PyObject_CallFunction(FormatError, "sn", why, position);
+    if (error != NULL) {
+        PyErr_SetObject(FormatError, error);
+        Py_DECREF(error);
+    }
+    return NULL;
+}
+
+/* ---- reading ---- */
+
+typedef struct {
+    const uint8_t *data;
+    Py_ssize_t size; /* -1 for null */
+} slice;
+
+typedef struct {
+    int64_t timestamp_delta;
+    slice key, value;
+    uint32_t header_count;
+    const uint8_t *headers; /* after their count */
+    const uint8_t *end;
+} record;
+
+typedef struct {
+    const uint8_t *data;
+    Py_ssize_t size, count;
+    int64_t base_timestamp, append_timestamp;
+    int appended;
+} area;
+
+static inline reason read_number(const uint8_t **at, const uint8_t *end, int max_bytes, uint64_t *out)
+{
+    const uint8_t *p = *at;
+    uint64_t number = 0;
+    for (int index = 0; index < max_bytes; index++) {
+        if (p == end)
+            return "the data ends inside a varint";
+        uint64_t byte = *p++;
+        number |= (byte & 0x7F) << (7 * index);
+        if (byte < 0x80) {
+            if (max_bytes == INT_BYTES && number >> 32)
+                return "a varint does not fit in 32 bits";
+            *at = p;
+            *out = number;
+            return NULL;
+        }
+    }
+    return "a varint is too long";
+}
+
+static inline int64_t signed_number(uint64_t number) { return (int64_t)(number >> 1) ^ -(int64_t)(number & 1); }
+
+static inline reason read_slice(const uint8_t **at, const uint8_t *end, slice *out)
+{
+    uint64_t number;
+    reason why = read_number(at, end, INT_BYTES, &number);
+    if (why)
+        return why;
+    if (number & 1) {
+        if (number != 1)
+            return "a negative length";
+        out->data = *at;
+        out->size = -1;
+        return NULL;
+    }
+    number >>= 1;
+    if (number > (uint64_t)(end - *at))
+        return "a length reaches past its record";
+    out->data = *at;
+    out->size = (Py_ssize_t)number;
+    *at += number;
+    return NULL;
+}
+
+/* Everything up to the header count; the headers themselves are read by read_header. */
+static inline reason read_record(const uint8_t **at, const uint8_t *end, Py_ssize_t index, record *out)
+{
+    uint64_t number;
+    reason why = read_number(at, end, INT_BYTES, &number);
+    if (why)
+        return why;
+    if (number & 1 || number >> 1 > (uint64_t)(end - *at))
+        return "the length of a record reaches past the data";
+    const uint8_t *p = *at;
+    end = p + (number >> 1);
+    if (p == end)
+        return "a record of no bytes";
+    p++; /* attributes */
+    if ((why = read_number(&p, end, LONG_BYTES, &number)))
+        return why;
+    out->timestamp_delta = signed_number(number);
+    if ((why = read_number(&p, end, INT_BYTES, &number)))
+        return why;
+    if (number != (uint64_t)index << 1)
+        return "offset deltas are not 0, 1, 2 and so on";
+    if ((why = read_slice(&p, end, &out->key)) || (why = read_slice(&p, end, &out->value)))
+        return why;
+    if ((why = read_number(&p, end, INT_BYTES, &number)))
+        return why;
+    /* A header takes at least two bytes: number / 2 of them take `number`. */
+    if (number & 1 || number > (uint64_t)(end - p))
+        return "a record cannot hold the headers that it counts";
+    if (number == 0 && p != end)
+        return "a record does not end where its length says";
+    out->header_count = (uint32_t)(number >> 1);
+    out->headers = p;
+    out->end = end;
+    *at = end;
+    return NULL;
+}
+
+/* Strict UTF-8, as Python decodes it: no overlong forms, no surrogates, nothing past U+10FFFF. */
+static int is_utf8(const uint8_t *p, Py_ssize_t size)
+{
+    const uint8_t *end = p + size;
+    while (p < end) {
+        uint8_t first = *p++;
+        if (first < 0x80)
+            continue;
+        int more = first >= 0xF0 ? 3 : first >= 0xE0 ? 2 : 1;
+        if (first < 0xC2 || first > 0xF4 || end - p < more)
+            return 0;
+        uint8_t low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+        uint8_t high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+        if (*p < low || *p > high)
+            return 0;
+        for (p++; --more; p++)
+            if ((*p & 0xC0) != 0x80)
+                return 0;
+    }
+    return 1;
+}
+
+static inline reason read_header(const uint8_t **at, const uint8_t *end, slice *key, slice *value)
+{
+    reason why = read_slice(at, end, key);
+    if (why)
+        return why;
+    if (key->size < 0)
+        return "a header without a key";
+    if (!is_utf8(key->data, key->size))
+        return "a header key is not UTF-8";
+    return read_slice(at, end, value);
+}
+
+static inline reason timestamp_of(const area *from, const record *one, int64_t *stamp)
+{
+    /* Unsigned, because a wrong base may overflow; the range check then refuses it. */
+    *stamp = from->appended ? from->append_timestamp
+                            : (int64_t)((uint64_t)from->base_timestamp + (uint64_t)one->timestamp_delta);
+    if (*stamp < MIN_TIMESTAMP_MS || *stamp > MAX_TIMESTAMP_MS)
+        return "a timestamp that no reader can represent";
+    return NULL;
+}
+
+/* An `Area` tuple. The bytes are borrowed from it. */
+static int open_area(PyObject *source, area *out)
+{
+    PyObject *data, *append;
+    if (!PyTuple_Check(source)) {
+        PyErr_SetString(PyExc_TypeError, "an Area is needed");
+        return -1;
+    }
+    long long base;
+    if (!PyArg_ParseTuple(source, "SnLO", &data, &out->count, &base, &append))
+        return -1;
+    out->base_timestamp = base;
+    out->appended = append != Py_None;
+    out->append_timestamp = 0;
+    if (out->appended) {
+        out->append_timestamp = PyLong_AsLongLong(append);
+        if (out->append_timestamp == -1 && PyErr_Occurred())
+            return -1;
+    }
+    out->data = (const uint8_t *)PyBytes_AS_STRING(data);
+    out->size = PyBytes_GET_SIZE(data);
+    if (out->count < 1 || out->count > out->size / MIN_RECORD_SIZE) {
+        refuse("the bytes cannot hold as many records", 0);
+        return -1;
+    }
+    return 0;
+}
+
+/* ---- columns ---- */
+
+/* One Arrow column of bytes while it is being filled. `data` has room for all that could come. */
+typedef struct {
+    PyObject *validity, *offsets, *data;
+    uint8_t *valid, *bytes;
+    int32_t *ends;
+    Py_ssize_t rows, used, nulls;
+} column;
+
+static int column_open(column *out, Py_ssize_t rows, Py_ssize_t room)
+{
+    out->validity = PyBytes_FromStringAndSize(NULL, (rows + 7) / 8);
+    out->offsets = PyBytes_FromStringAndSize(NULL, (rows + 1) * (Py_ssize_t)sizeof(int32_t));
+    out->data = PyBytes_FromStringAndSize(NULL, room);
+    if (out->validity == NULL || out->offsets == NULL || out->data == NULL)
+        return -1;
+    out->valid = (uint8_t *)PyBytes_AS_STRING(out->validity);
+    out->ends = (int32_t *)PyBytes_AS_STRING(out->offsets);
+    out->bytes = (uint8_t *)PyBytes_AS_STRING(out->data);
+    memset(out->valid, 0xFF, (rows + 7) / 8);
+    out->ends[0] = 0;
+    out->rows = out->used = out->nulls = 0;
+    return 0;
+}
+
+static inline void column_add(column *to, const slice *from)
+{
+    if (from->size > 0) {
+        memcpy(to->bytes + to->used, from->data, from->size);
+        to->used += from->size;
+    }
+    else if (from->size < 0) {
+        to->valid[to->rows >> 3] &= (uint8_t)~(1 << (to->rows & 7));
+        to->nulls++;
+    }
+    to->ends[++to->rows] = (int32_t)to->used;
+}
+
+/* (validity or None, offsets, data); the references move into it. */
+static PyObject *column_close(column *from)
+{
+    if (_PyBytes_Resize(&from->data, from->used) < 0)
+        return NULL;
+    if (from->nulls == 0)
+        Py_SETREF(from->validity, Py_NewRef(Py_None));
+    return PyTuple_Pack(3, from->validity, from->offsets, from->data);
+}
+
+static void column_free(column *one)
+{
+    Py_CLEAR(one->validity);
+    Py_CLEAR(one->offsets);
+    Py_CLEAR(one->data);
+}
+
+typedef struct {
+    area *areas;
+    Py_ssize_t count, first, stop, total; /* bytes in all areas */
+    int want_keys, want_values, want_headers;
+    int64_t *stamps; /* NULL if not wanted */
+    column keys, values;
+    Py_ssize_t header_count, header_bytes; /* of the rows taken */
+    Py_ssize_t failed_at;
+} gathering;
+
+static reason gather_rows(gathering *to)
+{
+    Py_ssize_t row = 0;
+    for (Py_ssize_t n = 0; n < to->count; n++) {
+        const area *from = &to->areas[n];
+        const uint8_t *at = from->data, *end = from->data + from->size;
+        for (Py_ssize_t index = 0; index < from->count; index++, row++) {
+            record one;
+            int64_t stamp;
+            reason why = read_record(&at, end, index, &one);
+            if (why || (why = timestamp_of(from, &one, &stamp))) {
+                to->failed_at = at - from->data;
+                return why;
+            }
+            if (row < to->first || row >= to->stop)
+                continue;
+            if (to->stamps)
+                to->stamps[row - to->first] = stamp * 1000;
+            if (to->want_keys)
+                column_add(&to->keys, &one.key);
+            if (to->want_values)
+                column_add(&to->values, &one.value);
+            to->header_count += one.header_count;
+            to->header_bytes += one.end - one.headers;
+        }
+        if (at != end) {
+            to->failed_at = at - from->data;
+            return "bytes after the last record";
+        }
+    }
+    return NULL;
+}
+
+/* Check the headers of a record, and add them to the columns if there are any to add to. */
+static reason take_headers(const record *one, column *keys, column *values)
+{
+    const uint8_t *p = one->headers;
+    for (uint32_t left = one->header_count; left; left--) {
+        slice key, value;
+        reason why = read_header(&p, one->end, &key, &value);
+        if (why)
+            return why;
+        if (keys) {
+            column_add(keys, &key);
+            column_add(values, &value);
+        }
+    }
+    return p == one->end ? NULL : "a record does not end where its length says";
+}
+
+/* The second pass, over areas that gather_rows has found to be sound: headers of every record are checked, those of
+ * the rows asked for are taken. A row without headers is null. */
+static reason gather_headers(gathering *to, column *keys, column *values, uint8_t *valid, int32_t *ends)
+{
+    Py_ssize_t row = 0;
+    for (Py_ssize_t n = 0; n < to->count; n++) {
+        const area *from = &to->areas[n];
+        const uint8_t *at = from->data, *end = from->data + from->size;
+        for (Py_ssize_t index = 0; index < from->count; index++, row++) {
+            record one;
+            reason why = read_record(&at, end, index, &one);
+            int taken = row >= to->first && row < to->stop;
+            if (!why)
+                why = take_headers(&one, taken ? keys : NULL, values);
+            if (why) {
+                to->failed_at = at - from->data;
+                return why;
+            }
+            if (taken) {
+                Py_ssize_t place = row - to->first;
+                ends[place + 1] = (int32_t)keys->rows;
+                if (one.header_count)
+                    valid[place >> 3] |= (uint8_t)(1 << (place & 7));
+            }
+        }
+    }
+    return NULL;
+}
+
+/* (validity, offsets, keys, values, number of headers) */
+static PyObject *header_lists(gathering *to)
+{
+    column keys = {0}, values = {0};
+    Py_ssize_t rows = to->stop - to->first;
+    PyObject *result = NULL, *key_parts = NULL, *value_parts = NULL;
+    PyObject *validity = PyBytes_FromStringAndSize(NULL, (rows + 7) / 8);
+    PyObject *offsets = PyBytes_FromStringAndSize(NULL, (rows + 1) * (Py_ssize_t)sizeof(int32_t));
+    if (validity == NULL || offsets == NULL || column_open(&keys, to->header_count, to->header_bytes) < 0 ||
+        column_open(&values, to->header_count, to->header_bytes) < 0)
+        goto done;
+    uint8_t *valid = (uint8_t *)PyBytes_AS_STRING(validity);
+    int32_t *ends = (int32_t *)PyBytes_AS_STRING(offsets);
+    memset(valid, 0, (rows + 7) / 8);
+    ends[0] = 0;
+    PyThreadState *state = to->total >= RELEASE_GIL_FROM ? PyEval_SaveThread() : NULL;
+    reason why = gather_headers(to, &keys, &values, valid, ends);
+    if (state)
+        PyEval_RestoreThread(state);
+    if (why)
+        refuse(why, to->failed_at);
+    else if ((key_parts = column_close(&keys)) && (value_parts = column_close(&values)))
+        result = Py_BuildValue("OOOOn", validity, offsets, key_parts, value_parts, to->header_count);
+done:
+    column_free(&keys);
+    column_free(&values);
+    Py_XDECREF(validity);
+    Py_XDECREF(offsets);
+    Py_XDECREF(key_parts);
+    Py_XDECREF(value_parts);
+    return result;
+}
+
+static PyObject *speed_gather(PyObject *module, PyObject *args)
+{
+    PyObject *sequence, *result = NULL, *stamps = NULL, *keys = NULL, *values = NULL, *headers = NULL;
+    gathering to = {0};
+    int want_stamps;
+    if (!PyArg_ParseTuple(args, "Onnpppp", &sequence, &to.first, &to.stop, &want_stamps, &to.want_keys,
+                          &to.want_values, &to.want_headers))
+        return NULL;
+    /* A tuple of our own: nobody can take an area out of it while the GIL is released. */
+    PyObject *sources = PySequence_Tuple(sequence);
+    if (sources == NULL)
+        return NULL;
+    to.count = PyTuple_GET_SIZE(sources);
+    to.areas = PyMem_Calloc(to.count ? to.count : 1, sizeof(area));
+    if (to.areas == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    Py_ssize_t records = 0;
+    for (Py_ssize_t n = 0; n < to.count; n++) {
+        if (open_area(PyTuple_GET_ITEM(sources, n), &to.areas[n]) < 0)
+            goto done;
+        records += to.areas[n].count;
+        if (to.areas[n].size > INT32_MAX - to.total) {
+            refuse("the areas are too large for one Arrow batch", 0);
+            goto done;
+        }
+        to.total += to.areas[n].size;
+    }
+    to.first = to.first < 0 ? 0 : to.first > records ? records : to.first;
+    to.stop = to.stop > records ? records : to.stop < to.first ? to.first : to.stop;
+    Py_ssize_t rows = to.stop - to.first;
+    stamps = want_stamps ? PyBytes_FromStringAndSize(NULL, rows * (Py_ssize_t)sizeof(int64_t)) : Py_NewRef(Py_None);
+    if (stamps == NULL || (to.want_keys && column_open(&to.keys, rows, to.total) < 0) ||
+        (to.want_values && column_open(&to.values, rows, to.total) < 0))
+        goto done;
+    to.stamps = want_stamps ? (int64_t *)PyBytes_AS_STRING(stamps) : NULL;
+    PyThreadState *state = to.total >= RELEASE_GIL_FROM ? PyEval_SaveThread() : NULL;
+    reason why = gather_rows(&to);
+    if (state)
+        PyEval_RestoreThread(state);
+    if (why) {
+        refuse(why, to.failed_at);
+        goto done;
+    }
+    keys = to.want_keys ? column_close(&to.keys) : Py_NewRef(Py_None);
+    values = keys == NULL ? NULL : to.want_values ? column_close(&to.values) : Py_NewRef(Py_None);
+    headers = values == NULL ? NULL : to.want_headers ? header_lists(&to) : Py_NewRef(Py_None);
+    if (headers != NULL)
+        result = PyTuple_Pack(4, stamps, keys, values, headers);
+done:
+    column_free(&to.keys);
+    column_free(&to.values);
+    Py_XDECREF(stamps);
+    Py_XDECREF(keys);
+    Py_XDECREF(values);
+    Py_XDECREF(headers);
+    PyMem_Free(to.areas);
+    Py_DECREF(sources);
+    return result;
+}
+
+/* ---- check ---- */
+
+static reason check_records(const area *from, int64_t *low, int64_t *high, const uint8_t **at)
+{
+    const uint8_t *end = from->data + from->size;
+    *low = INT64_MAX;
+    *high = INT64_MIN;
+    for (Py_ssize_t index = 0; index < from->count; index++) {
+        record one;
+        int64_t stamp;
+        reason why = read_record(at, end, index, &one);
+        if (why || (why = timestamp_of(from, &one, &stamp)))
+            return why;
+        *low = stamp < *low ? stamp : *low;
+        *high = stamp > *high ? stamp : *high;
+        if ((why = take_headers(&one, NULL, NULL)))
+            return why;
+    }
+    return *at == end ? NULL : "bytes after the last record";
+}
+
+static PyObject *speed_check(PyObject *module, PyObject *source)
+{
+    area from;
+    int64_t low, high;
+    if (open_area(source, &from) < 0)
+        return NULL;
+    const uint8_t *at = from.data;
+    reason why;
+    PyThreadState *state = from.size >= RELEASE_GIL_FROM ? PyEval_SaveThread() : NULL;
+    why = check_records(&from, &low, &high, &at);
+    if (state)
+        PyEval_RestoreThread(state);
+    if (why)
+        return refuse(why, at - from.data);
+    return Py_BuildValue("LL", (long long)low, (long long)high);
+}
+
+/* ---- records ---- */
+
+static PyObject *bytes_of(const slice *from)
+{
+    if (from->size < 0)
+        Py_RETURN_NONE;
+    return PyBytes_FromStringAndSize((const char *)from->data, from->size);
+}
+
+static PyObject *headers_of(const record *one, const uint8_t *start)
+{
+    const uint8_t *p = one->headers;
+    PyObject *headers = PyTuple_New(one->header_count);
+    if (headers == NULL)
+        return NULL;
+    for (uint32_t index = 0; index < one->header_count; index++) {
+        slice key, value;
+        reason why = read_header(&p, one->end, &key, &value);
+        if (why) {
+            Py_DECREF(headers);
+            return refuse(why, p - start);
+        }
+        PyObject *name = PyUnicode_DecodeUTF8((const char *)key.data, key.size, NULL);
+        PyObject *content = bytes_of(&value);
+        PyObject *pair = name && content ? PyTuple_Pack(2, name, content) : NULL;
+        Py_XDECREF(name);
+        Py_XDECREF(content);
+        if (pair == NULL) {
+            Py_DECREF(headers);
+            return NULL;
+        }
+        PyTuple_SET_ITEM(headers, index, pair);
+    }
+    if (p != one->end) {
+        Py_DECREF(headers);
+        return refuse("a record does not end where its length says", p - start);
+    }
+    return headers;
+}
+
+static PyObject *speed_records(PyObject *module, PyObject *args)
+{
+    PyObject *source;
+    long long base_offset;
+    Py_ssize_t first, stop;
+    area from;
+    if (!PyArg_ParseTuple(args, "OLnn", &source, &base_offset, &first, &stop) || open_area(source, &from) < 0)
+        return NULL;
+    first = first < 0 ? 0 : first;
+    stop = stop > from.count ? from.count : stop;
+    PyObject *found = PyList_New(first < stop ? stop - first : 0);
+    PyObject *none = PyTuple_New(0);
+    PyObject *stamp_object = NULL;
+    int64_t stamp_before = 0;
+    const uint8_t *at = from.data, *end = from.data + from.size;
+    if (found == NULL || none == NULL)
+        goto failed;
+    for (Py_ssize_t index = 0; index < from.count; index++) {
+        record one;
+        int64_t stamp;
+        reason why = read_record(&at, end, index, &one);
+        if (why || (why = timestamp_of(&from, &one, &stamp))) {
+            refuse(why, at - from.data);
+            goto failed;
+        }
+        PyObject *headers = one.header_count ? headers_of(&one, from.data) : Py_NewRef(none);
+        if (headers == NULL)
+            goto failed;
+        if (index < first || index >= stop) {
+            Py_DECREF(headers);
+            continue;
+        }
+        if (stamp_object == NULL || stamp != stamp_before) {
+            Py_XDECREF(stamp_object);
+            stamp_object = PyLong_FromLongLong(stamp);
+            stamp_before = stamp;
+        }
+        PyObject *value = bytes_of(&one.value), *key = bytes_of(&one.key);
+        PyObject *offset = PyLong_FromLongLong(base_offset + index);
+        PyObject *made = value && key && offset && stamp_object ? RecordType->tp_alloc(RecordType, 5) : NULL;
+        if (made == NULL) {
+            Py_XDECREF(value);
+            Py_XDECREF(key);
+            Py_DECREF(headers);
+            Py_XDECREF(offset);
+            goto failed;
+        }
+        PyTuple_SET_ITEM(made, 0, value);
+        PyTuple_SET_ITEM(made, 1, key);
+        PyTuple_SET_ITEM(made, 2, headers);
+        PyTuple_SET_ITEM(made, 3, Py_NewRef(stamp_object));
+        PyTuple_SET_ITEM(made, 4, offset);
+        PyList_SET_ITEM(found, index - first, made);
+    }
+    if (at != end) {
+        refuse("bytes after the last record", at - from.data);
+        goto failed;
+    }
+    Py_DECREF(none);
+    Py_XDECREF(stamp_object);
+    return found;
+failed:
+    Py_XDECREF(found);
+    Py_XDECREF(none);
+    Py_XDECREF(stamp_object);
+    return NULL;
+}
+
+/* ---- encoding ---- */
+
+typedef struct {
+    slice key, value;
+    PyObject *headers;
+    int64_t timestamp; /* then its distance from the base */
+    Py_ssize_t header_size, size;
+} draft;
+
+static inline uint64_t zigzag(int64_t number) { return ((uint64_t)number << 1) ^ (uint64_t)(number >> 63); }
+
+static inline int number_size(int64_t number)
+{
+    int size = 1;
+    for (uint64_t rest = zigzag(number); rest > 0x7F; rest >>= 7)
+        size++;
+    return size;
+}
+
+static inline uint8_t *put_number(uint8_t *p, int64_t number)
+{
+    uint64_t rest = zigzag(number);
+    while (rest > 0x7F) {
+        *p++ = (uint8_t)(rest | 0x80);
+        rest >>= 7;
+    }
+    *p++ = (uint8_t)rest;
+    return p;
+}
+
+static inline uint8_t *put_slice(uint8_t *p, const slice *from)
+{
+    p = put_number(p, from->size);
+    if (from->size > 0) {
+        memcpy(p, from->data, from->size);
+        p += from->size;
+    }
+    return p;
+}
+
+static inline Py_ssize_t slice_size(const slice *from)
+{
+    return number_size(from->size) + (from->size > 0 ? from->size : 0);
+}
+
+static int open_bytes(PyObject *from, slice *out)
+{
+    if (from == Py_None) {
+        out->data = NULL;
+        out->size = -1;
+        return 0;
+    }
+    if (!PyBytes_CheckExact(from)) {
+        PyErr_Format(PyExc_TypeError, "a %s where bytes or None must be", Py_TYPE(from)->tp_name);
+        return -1;
+    }
+    out->data = (const uint8_t *)PyBytes_AS_STRING(from);
+    out->size = PyBytes_GET_SIZE(from);
+    return 0;
+}
+
+/* A header's bytes. The UTF-8 form of a str is cached in it, so the second call cannot fail. */
+static int open_header(PyObject *pair, slice *key, slice *value)
+{
+    if (!PyTuple_CheckExact(pair) || PyTuple_GET_SIZE(pair) != 2 || !PyUnicode_Check(PyTuple_GET_ITEM(pair, 0))) {
+        PyErr_SetString(PyExc_TypeError, "headers must be tuples of a str and bytes or None");
+        return -1;
+    }
+    key->data = (const uint8_t *)PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(pair, 0), &key->size);
+    return key->data == NULL ? -1 : open_bytes(PyTuple_GET_ITEM(pair, 1), value);
+}
+
+static int open_draft(PyObject *from, int64_t now, draft *out)
+{
+    if (!PyTuple_Check(from) || PyTuple_GET_SIZE(from) != 5) {
+        PyErr_Format(PyExc_TypeError, "a %s where a Record must be", Py_TYPE(from)->tp_name);
+        return -1;
+    }
+    if (open_bytes(PyTuple_GET_ITEM(from, 0), &out->value) < 0 ||
+        open_bytes(PyTuple_GET_ITEM(from, 1), &out->key) < 0)
+        return -1;
+    out->headers = PyTuple_GET_ITEM(from, 2);
+    if (!PyTuple_CheckExact(out->headers)) {
+        PyErr_SetString(PyExc_TypeError, "headers must be a tuple");
+        return -1;
+    }
+    out->header_size = number_size(PyTuple_GET_SIZE(out->headers));
+    for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(out->headers); n++) {
+        slice key, value;
+        if (open_header(PyTuple_GET_ITEM(out->headers, n), &key, &value) < 0)
+            return -1;
+        out->header_size += slice_size(&key) + slice_size(&value);
+    }
+    PyObject *stamp = PyTuple_GET_ITEM(from, 3);
+    if (stamp == Py_None)
+        out->timestamp = now;
+    else if (!PyLong_CheckExact(stamp)) {
+        PyErr_Format(PyExc_TypeError, "a %s where a timestamp must be", Py_TYPE(stamp)->tp_name);
+        return -1;
+    }
+    else {
+        out->timestamp = PyLong_AsLongLong(stamp);
+        if (out->timestamp == -1 && PyErr_Occurred())
+            return -1;
+    }
+    if (out->timestamp < MIN_TIMESTAMP_MS || out->timestamp > MAX_TIMESTAMP_MS) {
+        PyErr_Format(PyExc_ValueError, "a timestamp of %lld ms", (long long)out->timestamp);
+        return -1;
+    }
+    return 0;
+}
+
+static void put_drafts(uint8_t *p, const draft *drafts, Py_ssize_t count)
+{
+    for (Py_ssize_t n = 0; n < count; n++) {
+        const draft *one = &drafts[n];
+        p = put_number(p, one->size);
+        *p++ = 0; /* attributes */
+        p = put_number(p, one->timestamp);
+        p = put_number(p, n);
+        p = put_slice(p, &one->key);
+        p = put_slice(p, &one->value);
+        Py_ssize_t headers = PyTuple_GET_SIZE(one->headers);
+        p = put_number(p, headers);
+        for (Py_ssize_t h = 0; h < headers; h++) {
+            PyObject *pair = PyTuple_GET_ITEM(one->headers, h);
+            PyObject *content = PyTuple_GET_ITEM(pair, 1);
+            slice key, value = {NULL, -1};
+            key.data = (const uint8_t *)PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(pair, 0), &key.size);
+            if (content != Py_None)
+                value = (slice){(const uint8_t *)PyBytes_AS_STRING(content), PyBytes_GET_SIZE(content)};
+            p = put_slice(put_slice(p, &key), &value);
+        }
+    }
+}
+
+static PyObject *speed_encode(PyObject *module, PyObject *args)
+{
+    PyObject *sequence, *result = NULL, *data = NULL;
+    long long now;
+    if (!PyArg_ParseTuple(args, "OL", &sequence, &now))
+        return NULL;
+    PyObject *records = PySequence_Tuple(sequence);
+    if (records == NULL)
+        return NULL;
+    Py_ssize_t count = PyTuple_GET_SIZE(records), total = 0;
+    draft few[8], *drafts = count <= 8 ? few : PyMem_Malloc(count * sizeof(draft));
+    int64_t base = 0, low = INT64_MAX, high = INT64_MIN;
+    int headers = 0;
+    if (drafts == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    if (count == 0) {
+        PyErr_SetString(PyExc_ValueError, "no records");
+        goto done;
+    }
+    for (Py_ssize_t n = 0; n < count; n++) {
+        draft *one = &drafts[n];
+        if (open_draft(PyTuple_GET_ITEM(records, n), now, one) < 0)
+            goto done;
+        low = one->timestamp < low ? one->timestamp : low;
+        high = one->timestamp > high ? one->timestamp : high;
+        base = n ? base : one->timestamp;
+        one->timestamp -= base;
+        headers |= PyTuple_GET_SIZE(one->headers) > 0;
+        one->size = 1 + number_size(one->timestamp) + number_size(n) + slice_size(&one->key) +
+                    slice_size(&one->value) + one->header_size;
+        if (one->size > INT32_MAX || (total += number_size(one->size) + one->size) > PY_SSIZE_T_MAX / 2) {
+            PyErr_SetString(PyExc_ValueError, "a record of more than 2 GiB");
+            goto done;
+        }
+    }
+    data = PyBytes_FromStringAndSize(NULL, total);
+    if (data == NULL)
+        goto done;
+    /* Header strings are Python's to hand out; without any, this is copying and nothing else. */
+    PyThreadState *state = total >= RELEASE_GIL_FROM && !headers ? PyEval_SaveThread() : NULL;
+    put_drafts((uint8_t *)PyBytes_AS_STRING(data), drafts, count);
+    if (state)
+        PyEval_RestoreThread(state);
+    result = Py_BuildValue("OLLL", data, (long long)base, (long long)low, (long long)high);
+done:
+    Py_XDECREF(data);
+    if (drafts != few)
+        PyMem_Free(drafts);
+    Py_DECREF(records);
+    return result;
+}
+
+/* ---- murmur2 ---- */
+
+static PyObject *speed_murmur2(PyObject *module, PyObject *key)
+{
+    if (!PyBytes_Check(key))
+        return PyErr_Format(PyExc_TypeError, "a key is bytes, not %s", Py_TYPE(key)->tp_name);
+    const uint8_t *p = (const uint8_t *)PyBytes_AS_STRING(key);
+    size_t size = (size_t)PyBytes_GET_SIZE(key), left = size;
+    const uint32_t m = 0x5BD1E995;
+    uint32_t h = 0x9747B28C ^ (uint32_t)size;
+    for (; left >= 4; p += 4, left -= 4) {
+        uint32_t k = (p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24) * m;
+        h = h * m ^ (k ^ k >> 24) * m;
+    }
+    if (left) {
+        for (size_t n = 0; n < left; n++)
+            h ^= (uint32_t)p[n] << (8 * n);
+        h *= m;
+    }
+    h = (h ^ h >> 13) * m;
+    h ^= h >> 15;
+    return PyLong_FromLong((int32_t)h);
+}
+
+static PyMethodDef methods[] = {
+    {"check", speed_check, METH_O, NULL},
+    {"records", speed_records, METH_VARARGS, NULL},
+    {"gather", speed_gather, METH_VARARGS, NULL},
+    {"encode", speed_encode, METH_VARARGS, NULL},
+    {"murmur2", speed_murmur2, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "logstore.format._speed", "The C kernels of logstore.format.kernels.", -1, methods,
+};
+
+static PyObject *named(const char *module, const char *name)
+{
+    PyObject *found = PyImport_ImportModule(module);
+    PyObject *object = found == NULL ? NULL : PyObject_GetAttrString(found, name);
+    Py_XDECREF(found);
+    return object;
+}
+
+PyMODINIT_FUNC PyInit__speed(void)
+{
+    FormatError = named("logstore.format.errors", "FormatError");
+    RecordType = (PyTypeObject *)(FormatError == NULL ? NULL : named("logstore.format.record", "Record"));
+    return RecordType == NULL ? NULL : PyModule_Create(&definition);
+}
