@@ -87,8 +87,8 @@ class TopicConfig:
 
     retention_seconds: float | None = None
     retention_bytes: int | None = None
-    segment_bytes: int = 64 * MIB
-    """A flush that holds more than this becomes several segments; maintenance merges up to it."""
+    segment_bytes: int = 16 * MIB
+    """A flush that holds more than this becomes several segments; maintenance merges up to it, in memory for two."""
 
     def __post_init__(self) -> None:
         for name in ("retention_seconds", "retention_bytes"):

@@ -24,6 +24,7 @@ TOPICS_PREFIX = "topics/"
 
 TOPIC_NAME_MAX = 249  # Kafka's limit; also keeps a file name below 255 bytes
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+_MERGED_NAME = re.compile(r"(\d{20})-(\d{20})-([0-9a-f]{32})\.seg", re.ASCII)
 _SEGMENT_NAME = re.compile(r"(\d{20})\.seg", re.ASCII)
 
 
@@ -72,6 +73,11 @@ class PartitionPaths:
 
     def merged(self, first_seq: int, last_seq: int, identity: str) -> str:
         return f"{self.merged_prefix}{first_seq:020d}-{last_seq:020d}-{identity}.seg"
+
+    def merged_name(self, key: str) -> tuple[int, int, str] | None:
+        """First seq, last seq and identity in a merged object's key; None for any other object below the prefix."""
+        found = _MERGED_NAME.fullmatch(key, len(self.merged_prefix))
+        return (int(found[1]), int(found[2]), found[3]) if found else None
 
     def seq_of(self, key: str) -> int | None:
         """The sequence number in a segment's key; None for any other object below the prefix."""

@@ -10,6 +10,7 @@ that is not one of ours counts as Indeterminate.
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -29,6 +30,8 @@ from logstore.format.segment import (
 )
 from logstore.objects.protocol import ObjectInfo, ObjectStore
 from logstore.paths import PartitionPaths
+
+logger = logging.getLogger(__name__)
 
 _PARALLEL_FROM = 8  # tails to read before threads pay for themselves
 _PARALLEL = 8
@@ -197,7 +200,13 @@ class Chain:
 
     def load(self) -> ChainView:
         """GET the manifest, LIST what is newer, one tail GET for each newer segment."""
-        view = self._from_manifest()
+        try:
+            view = self._from_manifest()
+        except FormatError as damage:
+            # A checkpoint can be done without: the chain is read from its start, and merged objects stand in for what
+            # they replaced. Only what maintenance decided about the log's beginning may have to be decided again.
+            logger.error("%s: %s; the chain is read without it", self.paths.manifest, damage)
+            view = self._from_merged()
         listed: list[tuple[int, ObjectInfo]] = []
         after = self.paths.segment(view.tail.next_seq - 1) if view.tail.next_seq else self.paths.prefix
         for info in self.store.list(self.paths.prefix, after):
@@ -218,9 +227,6 @@ class Chain:
             manifest = Manifest.parse(data)
         except UnsupportedVersion as error:
             raise CorruptData(self.paths.manifest, None, error.why) from error
-        except FormatError:
-            # A checkpoint can be done without: the chain itself is read from its start.
-            return ChainView(Segments(self.paths, SegmentTable()), 0, ChainTail())
         tail = ChainTail(
             manifest.next_seq,
             manifest.epoch,
@@ -231,6 +237,34 @@ class Chain:
         )
         segments = Segments(self.paths, manifest.table)
         return ChainView(segments, manifest.low_watermark, tail, manifest.version, None, manifest.next_seq)
+
+    def _from_merged(self) -> ChainView:
+        """As much of the chain as merged objects tell, when there is no manifest that names them."""
+        view = ChainView(Segments(self.paths, SegmentTable()), 0, ChainTail())
+        found: dict[int, tuple[int, str, ObjectInfo]] = {}
+        for info in self.store.list(self.paths.merged_prefix):
+            named = self.paths.merged_name(info.key)
+            if named is not None and named[1] >= found.get(named[0], (-1, ""))[0]:
+                found[named[0]] = (named[1], named[2], info)
+        return view if not found else self._with_merged(view, found)
+
+    def _with_merged(self, view: ChainView, found: dict[int, tuple[int, str, ObjectInfo]]) -> ChainView:
+        """Go along the chain, taking a merged object where one starts and the segment itself where none does."""
+        while True:
+            seq = view.tail.next_seq
+            if seq in found:
+                last, identity, info = found[seq]
+                summary = SegmentSummary.parse(self.store.get(info.key, -TAIL_SIZE))
+                view.segments.add_merged(seq, last, identity, info.size, summary)
+                view.tail = replace(view.tail.after(summary.header), next_seq=last + 1)
+                continue
+            link = self.link_at(seq)
+            if link is None and not any(first > seq for first in found):
+                return view
+            if link is not None:
+                view.absorb(link)
+            else:
+                view.tail = replace(view.tail, next_seq=min(first for first in found if first > seq))
 
     def _links(self, seqs: list[int]) -> list[Link | CorruptData | None]:
         def one(seq: int) -> Link | CorruptData | None:

@@ -11,6 +11,7 @@ import logging
 from bisect import bisect_left
 
 from logstore.engine.chain import Chain
+from logstore.engine.maintenance import Maintenance
 from logstore.engine.runtime import Runtime
 from logstore.engine.tiers import Tiers
 from logstore.errors import LogStoreError, ObjectNotFound
@@ -23,11 +24,16 @@ EVERY_SEGMENTS = 64
 
 
 class Checkpointer:
-    def __init__(self, runtime: Runtime, chain: Chain, tiers: Tiers, manifest_next_seq: int) -> None:
+    """After a checkpoint it also runs one round of maintenance, if no other partition of the store is at it."""
+
+    def __init__(
+        self, runtime: Runtime, chain: Chain, tiers: Tiers, manifest_next_seq: int, maintenance: Maintenance
+    ) -> None:
         self._runtime = runtime
         self._chain = chain
         self._tiers = tiers
         self._next_seq = manifest_next_seq
+        self._maintenance = maintenance
 
     def after_commit(self) -> None:
         """Ask for a checkpoint if enough segments have come since the last one."""
@@ -37,10 +43,21 @@ class Checkpointer:
     def run(self) -> None:
         try:
             self.write()
+            self._maintain()
         except LogStoreError as error:
             logger.warning(
                 "%s: no checkpoint this time, the next segments try again: %s", self._chain.paths, error
             )
+
+    def _maintain(self) -> None:
+        if self._runtime.maintaining.acquire(blocking=False):
+            try:
+                self._maintenance.run(self._runtime.clock.now_ms(), self._runtime.new_id())
+            finally:
+                self._runtime.maintaining.release()
+            view = self._chain.load()
+            with self._tiers.lock:
+                self._tiers.replace_view(view)
 
     def write(self) -> None:
         """Write a manifest that covers everything committed so far."""
@@ -65,6 +82,7 @@ class Checkpointer:
             reserved_until=tail.reserved_until,
             source_upper=tail.source_upper,
             table=table,
+            retired=old.retired if old else {},
         )
         data = manifest.pack()
         if known is None:

@@ -17,20 +17,22 @@ from typing import Any
 from logstore.config import Ack, TopicConfig, Visibility
 from logstore.engine.chain import Chain
 from logstore.engine.checkpoint import Checkpointer
+from logstore.engine.follower import Follower
+from logstore.engine.health import partition_health
 from logstore.engine.intake import encode_runs, stamped, take_batches, take_one, take_records
 from logstore.engine.local_sync import LocalSync
+from logstore.engine.maintenance import Maintenance
 from logstore.engine.partition_reader import PartitionReader
 from logstore.engine.results import ReadResult, Receipt
 from logstore.engine.runtime import Runtime
 from logstore.engine.segments import LostRange
-from logstore.engine.takeover import catch_up, take_over
+from logstore.engine.takeover import take_over
 from logstore.engine.tiers import Tiers
 from logstore.engine.wal import Wal
 from logstore.engine.writer import OPEN_BATCH_BYTES, ExclusiveWriter
 from logstore.errors import (
     AppendTimeout,
     Closed,
-    OutcomeUnknown,
     ReadOnly,
     RecordTooLarge,
 )
@@ -43,6 +45,7 @@ READ_BYTES = 1 << 20
 _ACKS = ("buffered", "local", "durable")
 _VISIBILITIES = ("buffered", "durable")
 Appendable = Record | bytes | Iterable[Record | bytes]
+Loaded = tuple[Tiers, PartitionReader, Follower]
 Submitted = tuple[Receipt, Future[Receipt] | None]
 
 
@@ -58,11 +61,10 @@ class PartitionLog:
         self._opening = (
             threading.RLock()
         )  # held during I/O, so only by those who must wait for it: load and open_writer
-        self._loaded: tuple[Tiers, PartitionReader] | None = None
+        self._loaded: Loaded | None = None
         self._checkpointer: Checkpointer | None = None
         self._writer: ExclusiveWriter | None = None
         self._wal: Wal | None = None
-        self._followed_at = float("-inf")
         self._closed = False
 
     @property
@@ -237,7 +239,7 @@ class PartitionLog:
                 raise Closed(f"{self.paths}: the store is closed")
             if self._config.writer == "read_only":
                 raise ReadOnly(f'{self.paths}: the store was opened with writer="read_only"')
-            tiers, _ = self._load()
+            tiers = self._tiers
             assert self._checkpointer is not None, "set by _load"
             wait = self.ack_timeout(timeout)
             wal = self._open_wal()
@@ -318,12 +320,12 @@ class PartitionLog:
         _check_visibility(visibility)
         if not isinstance(offset, int) or isinstance(offset, bool):
             raise TypeError(f"an offset is an int, not {type(offset).__name__}")
-        tiers, reader = self._load()
+        tiers, reader, follower = self._load()
         if offset >= tiers.mark(visibility):
             if wait > 0:
-                self._wait_for(offset, visibility, wait)
-            elif self.follows:
-                self.refresh()
+                follower.wait_for(offset, visibility, wait)
+            else:
+                follower.refresh()
         return reader.read(offset, max_bytes, visibility)
 
     def read_cached(
@@ -339,9 +341,8 @@ class PartitionLog:
     ) -> Iterator[Record]:
         """The records from `start` (the low mark) up to, not including, `stop` (the mark at the time of the call)."""
         _check_visibility(visibility)
-        tiers, _ = self._load()
-        if self.follows:
-            self.refresh()
+        tiers, _, follower = self._load()
+        follower.refresh()
         mark = tiers.mark(visibility)
         return self._records(
             tiers.low if start is None else start, mark if stop is None else min(stop, mark), visibility
@@ -370,38 +371,14 @@ class PartitionLog:
             yield from result.records()
             position = result.next_offset
 
-    def _wait_for(self, offset: int, visibility: Visibility, wait: float) -> None:
-        """Wait until the mark passes `offset`. An event ends it; only a follower asks the store."""
-        tiers, clock = self._tiers, self._runtime.clock
-        deadline = clock.monotonic() + wait
-        while not self._closed:
-            if self.follows:
-                self.refresh(min_interval=self._config.follow_interval)
-            with tiers.lock:
-                left = deadline - clock.monotonic()
-                if tiers.mark(visibility) > offset or left <= 0 or self._closed:
-                    return
-                if self.follows:
-                    left = min(left, self._config.follow_interval)
-                tiers.waiting(+1)
-                try:
-                    clock.wait(tiers.moved, left)
-                finally:
-                    tiers.waiting(-1)
-
     @property
     def follows(self) -> bool:
         """Whether somebody else may be appending, so that the end is known only by asking the store."""
         return self._writer is None or self._writer.failed is not None
 
-    def refresh(self, *, min_interval: float = 0.0) -> None:
-        """Ask the store what others have committed: one request if there is nothing new."""
-        tiers, _ = self._load()
-        now = self._runtime.clock.monotonic()
-        if not self.follows or now - self._followed_at < min_interval:
-            return
-        self._followed_at = now
-        catch_up(self._chain, tiers)
+    def refresh(self) -> None:
+        """Ask the store what others have committed: one request if there is nothing new, none if we are the writer."""
+        self._load()[2].refresh()
 
     def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
         """The offset of the first record with this timestamp or a later one; None if there is none."""
@@ -453,13 +430,19 @@ class PartitionLog:
         if loaded is not None:
             loaded[0].tell_listeners()
 
+    @property
+    def maintenance(self) -> Maintenance:
+        """Merge, expire and collect by hand; a writer does it by itself now and then."""
+        config = self._config
+        return Maintenance(self._chain, self._runtime.reader, self._topic_config, config.delete_grace)
+
     # Life
 
     @property
     def _tiers(self) -> Tiers:
         return self._load()[0]
 
-    def _load(self) -> tuple[Tiers, PartitionReader]:
+    def _load(self) -> Loaded:
         loaded = self._loaded
         if loaded is not None:
             return loaded
@@ -469,42 +452,17 @@ class PartitionLog:
                     raise Closed(f"{self.paths}: the store is closed")
                 view = self._chain.load()
                 tiers = Tiers(view)
-                self._checkpointer = Checkpointer(self._runtime, self._chain, tiers, view.manifest_next_seq)
-                self._loaded = tiers, PartitionReader(tiers, self._chain, self._runtime.reader)
+                self._checkpointer = Checkpointer(
+                    self._runtime, self._chain, tiers, view.manifest_next_seq, self.maintenance
+                )
+                reader = PartitionReader(tiers, self._chain, self._runtime.reader)
+                self._loaded = tiers, reader, Follower(self._runtime, self._chain, tiers, self)
             return self._loaded
 
     def health(self) -> dict[str, Any]:
         """What an operator wants to see, from memory alone."""
-        loaded, writer = self._loaded, self._writer
-        if loaded is None:
-            return {"topic": self.topic, "partition": self.partition, "state": "not loaded"}
-        tiers, now = loaded[0], self._runtime.clock.monotonic()
-        with tiers.lock:
-            state: dict[str, Any] = {
-                "topic": self.topic,
-                "partition": self.partition,
-                "state": "reading",
-                "epoch": tiers.tail.epoch,
-                "low_watermark": tiers.low,
-                "durable_high_watermark": tiers.durable,
-                "buffered_high_watermark": tiers.buffered,
-                "segments": len(tiers.segments),
-            }
-            if writer is not None:
-                held = writer.next_offset > tiers.durable and writer.failed is None
-                idle = now - writer.stats.last_progress_at
-                stalled = held and idle > self._config.stall_after and writer.stats.failures > 0
-                state |= {
-                    "state": "stopped" if writer.failed else "stalled" if stalled else "writing",
-                    "mode": "exclusive",
-                    "next_offset": writer.next_offset,
-                    "unflushed_records": writer.next_offset - tiers.durable if held else 0,
-                    "upload_failures": writer.stats.failures,
-                    "last_error": writer.stats.last_error,
-                    "last_progress_seconds_ago": round(idle, 3),
-                    "held_at_offset": tiers.durable if stalled else None,
-                }
-            return state
+        tiers = self._loaded[0] if self._loaded is not None else None
+        return partition_health(self.paths, tiers, self._writer, self._runtime)
 
     def begin_close(self) -> None:
         """Take no more appends and start the last flush; `finish_close` waits for it."""
@@ -515,21 +473,13 @@ class PartitionLog:
 
     def finish_close(self, deadline: float) -> str | None:
         """Wait for the last flush. Returns what is not durable, in words, or None."""
-        writer, loaded = self._writer, self._loaded
-        problem = None
-        if writer is not None and not writer.wait_closed(deadline):
-            assert loaded is not None, "a writer has tiers"
-            end, durable = writer.next_offset, loaded[0].durable
-            if writer.failed is None or end > durable:
-                why = writer.failed or writer.stats.last_error or "the store did not answer in time"
-                problem = f"{self.paths}: offsets {durable} to {end - 1} are not durable ({why})"
-                if end <= durable:
-                    problem = (
-                        None  # only the reservation was not given back: the next writer starts a little later
-                    )
-            writer.abandon(
-                OutcomeUnknown(problem) if problem else Closed(f"{self.paths}: the store is closed")
-            )
+        writer, loaded, problem = self._writer, self._loaded, None
+        if writer is not None:
+            if not writer.wait_closed(deadline):
+                writer.give_up_closing()
+            if writer.unstored is not None:
+                start, end = writer.unstored
+                problem = f"{self.paths}: offsets {start} to {end - 1} are not in the store ({writer.failed})"
         if loaded is not None:
             with loaded[0].lock:
                 loaded[0].moved.notify_all()

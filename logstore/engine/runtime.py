@@ -35,6 +35,7 @@ class Runtime:
         self.reader = SegmentReader(store, self.cache, self._prefetcher)
         self._pause = threading.Condition(threading.Lock())
         self.closed = False
+        self.maintaining = threading.Lock()  # one partition at a time: merging takes memory for two segments
 
     def new_id(self) -> bytes:
         """A writer id: random, new for each segment."""

@@ -58,6 +58,12 @@ class Segments:
                 summary.max_timestamp_ms,
             )
 
+    def add_merged(self, first: int, last: int, identity: str, size: int, summary: SegmentSummary) -> None:
+        """A merged object as the new last row: it holds what the segments from `first` to `last` held."""
+        self.add(first, size, summary)
+        self.table.last_seq[-1] = last
+        self.table.merged[first] = identity
+
     def add_row(self, seq: int, base: int, end: int, size: int, low_ms: int, high_ms: int) -> None:
         table = self.table
         assert not len(table) or base >= table.end_offset[-1], "segments must not overlap"

@@ -26,6 +26,7 @@ from logstore.engine.flusher import Task
 from logstore.engine.pending_batch import Exposure
 from logstore.engine.results import Receipt
 from logstore.engine.runtime import Runtime
+from logstore.engine.segments import LostRange
 from logstore.engine.tiers import Tiers
 from logstore.engine.waiters import OffsetWaiters, complete, fail
 from logstore.engine.write_buffer import WriteBuffer
@@ -65,7 +66,8 @@ class WriterStats:
 class ExclusiveWriter:
     """Made by `takeover.take_over`, which has committed the fence. All fields are guarded by `tiers.lock`.
 
-    `local_sync` brings batches that wait for a local ack to disk; None if the store has no WAL.
+    `failed` says why it stopped for good, and `unstored` which acked records it took along. `local_sync` brings
+    batches that wait for a local ack to disk; None if the store has no WAL.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class ExclusiveWriter:
         self.durable_waiters: OffsetWaiters[Receipt] = OffsetWaiters()
         self.local_waiters: OffsetWaiters[Receipt] = OffsetWaiters()
         self.failed: LogStoreError | None = None
+        self.unstored: LostRange | None = None
         self._runtime = runtime
         self._chain = chain
         self._tiers = tiers
@@ -341,6 +344,8 @@ class ExclusiveWriter:
     def _committed(self, window: FlushWindow, summary: SegmentSummary, size: int, seconds: float) -> None:
         tiers, clock = self._tiers, self._runtime.clock
         with tiers.lock:
+            if self.failed is not None:
+                return  # given up by close() while the upload was under way; what it held was freed then
             tiers.committed(summary, size)
             released = self.durable_waiters.release(tiers.durable)
             released += self.local_waiters.release(tiers.durable)
@@ -396,6 +401,8 @@ class ExclusiveWriter:
                 return
             self.failed = error
             self.stats.last_error = f"{type(error).__name__}: {error}"
+            if self.unstored is None and tiers.buffered > tiers.durable:
+                self.unstored = LostRange(tiers.durable, tiers.buffered)
             freed = self._buffer.clear() + (tiers.window.charged if tiers.window else 0)
             tiers.window = tiers.buffer = None
             waiting = self.durable_waiters.take_all() + self.local_waiters.take_all()
@@ -432,9 +439,18 @@ class ExclusiveWriter:
         end = self._buffer.next_offset
         return self._tiers.window is None and not len(self._buffer) and self._tiers.tail.reserved_until <= end
 
-    def abandon(self, error: LogStoreError) -> None:
-        """Closed without being drained: nobody may wait on for it."""
-        self._stop(error)
+    def give_up_closing(self) -> None:
+        """The deadline has passed: nobody may wait on for what is not drained."""
+        with self._tiers.lock:
+            durable, end = self._tiers.durable, self._buffer.next_offset
+            if self.failed is None and end > durable:
+                self.unstored = LostRange(durable, end)
+        why = self.stats.last_error or "the store did not answer in time"
+        self._stop(
+            OutcomeUnknown(
+                f"{self._chain.paths}: closed before offsets {durable} to {end - 1} were stored: {why}"
+            )
+        )
 
 
 def fenced_by(chain: Chain, epoch: int, winner: SegmentHeader) -> LogStoreError:

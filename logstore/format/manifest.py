@@ -7,12 +7,14 @@ watermark, which segments were merged).
     front     fixed size: version counter, the chain's state after `next_seq - 1`, row counts
     rows      zstd of seven int64 columns, one after the other: first seq, last seq, base offset, end offset, size,
               min and max timestamp (a column compresses far better than a row)
-    merged    the identity of each merged object, 16 bytes each, in row order
+    merged    the first seq and the identity (16 bytes) of each merged object, in that order
+    retired   zstd of JSON: the objects that no row names any more, and when that was; gc deletes them after the grace period
     crc       CRC-32C of all before it, and the magic again
 """
 
 from __future__ import annotations
 
+import json
 import struct
 from array import array
 from dataclasses import dataclass, field
@@ -26,11 +28,12 @@ from logstore.format.segment import Bytes, WriterMode
 FORMAT_VERSION = 1
 MAGIC = b"LOGMAN\r\n"
 
-_FRONT = struct.Struct("<8sHBBIQQQqqqqQQQ")
+_FRONT = struct.Struct("<8sHBBIQQQqqqqQQQQ")
 _END = struct.Struct("<I8s")
 _COLUMNS = 7
 _IDENTITY_SIZE = 16
 _ROWS_MAX = 100_000_000
+_RETIRED_BYTES_MAX = 1 << 30
 
 
 @dataclass(slots=True)
@@ -70,7 +73,8 @@ class Manifest:
     """The chain up to (not including) `next_seq`.
 
     `version` grows by one with each manifest of the partition. `end_offset` is where the last segment ends,
-    `reserved_until` what it reserves; `source_upper` is −1 unless replicated writers have been here.
+    `reserved_until` what it reserves; `source_upper` is −1 unless replicated writers have been here. `retired` maps object
+    names (below the partition's prefix) to the time in ms at which they were replaced or expired.
     """
 
     version: int
@@ -82,6 +86,7 @@ class Manifest:
     reserved_until: int
     source_upper: int
     table: SegmentTable
+    retired: dict[str, int] = field(default_factory=dict)
 
     def pack(self) -> bytes:
         table = self.table
@@ -90,6 +95,9 @@ class Manifest:
         )
         identities = b"".join(bytes.fromhex(table.merged[seq]) for seq in sorted(table.merged))
         marks = array("q", sorted(table.merged)).tobytes()
+        retired = zstandard.ZstdCompressor(level=1).compress(
+            json.dumps(self.retired, sort_keys=True).encode()
+        )
         front = _FRONT.pack(
             MAGIC,
             FORMAT_VERSION,
@@ -106,8 +114,9 @@ class Manifest:
             len(table),
             len(table.merged),
             len(rows),
+            len(retired),
         )
-        body = front + rows + marks + identities
+        body = front + rows + marks + identities + retired
         return body + _END.pack(crc32c(body), MAGIC)
 
     @classmethod
@@ -122,15 +131,16 @@ class Manifest:
             raise FormatError("the manifest's checksum does not match", 0)
         if front[1] != FORMAT_VERSION:
             raise UnsupportedVersion(f"manifest format {front[1]}; this release reads {FORMAT_VERSION}", 8)
-        count, merged_count, size = front[12:15]
+        count, merged_count, size, retired_size = front[12:16]
         marks_at = _FRONT.size + size
         identities_at = marks_at + merged_count * 8
-        if count > _ROWS_MAX or identities_at + merged_count * _IDENTITY_SIZE + _END.size != len(data):
+        retired_at = identities_at + merged_count * _IDENTITY_SIZE
+        if count > _ROWS_MAX or retired_at + retired_size + _END.size != len(data):
             raise FormatError("the manifest's counts do not fit its size", _FRONT.size)
         rows = _inflate(bytes(data[_FRONT.size : marks_at]), count * _COLUMNS * 8)
         marks = array("q")
         marks.frombytes(data[marks_at:identities_at])
-        names = bytes(data[identities_at : -_END.size])
+        names = bytes(data[identities_at:retired_at])
         merged = {
             seq: names[place * _IDENTITY_SIZE : (place + 1) * _IDENTITY_SIZE].hex()
             for place, seq in enumerate(marks)
@@ -148,14 +158,26 @@ class Manifest:
             reserved_until=front[10],
             source_upper=front[11],
             table=table,
+            retired=_parse_retired(bytes(data[retired_at : -_END.size])),
         )
 
 
-def _inflate(rows: bytes, size: int) -> bytes:
+def _parse_retired(packed: bytes) -> dict[str, int]:
     try:
-        plain = zstandard.ZstdDecompressor().decompress(rows, max_output_size=size or 1)
+        found: dict[str, int] = json.loads(_inflate(packed, None))
+    except ValueError as error:
+        raise FormatError(f"the manifest's list of retired objects cannot be read: {error}") from error
+    return found
+
+
+def _inflate(packed: bytes, size: int | None) -> bytes:
+    """What the CRC has vouched for, so a size that does not fit is our own mistake, not a bomb."""
+    try:
+        plain = zstandard.ZstdDecompressor().decompress(
+            packed, max_output_size=_RETIRED_BYTES_MAX if size is None else size or 1
+        )
     except zstandard.ZstdError as error:
-        raise FormatError(f"the manifest's rows do not decompress: {error}", _FRONT.size) from error
-    if len(plain) != size:
+        raise FormatError(f"a part of the manifest does not decompress: {error}", _FRONT.size) from error
+    if size is not None and len(plain) != size:
         raise FormatError(f"the manifest's rows have {len(plain)} bytes, not {size}", _FRONT.size)
     return plain

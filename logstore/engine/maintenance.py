@@ -1,0 +1,290 @@
+"""Maintenance of a partition: merge small segments, expire old ones, delete what nobody needs.
+
+Three steps, each safe to repeat, to interrupt anywhere, and to run in several processes at once:
+
+* `merge` writes one larger object from neighbouring small segments, batches verbatim, and then swaps the manifest's rows
+  with `If-Match`. The chain itself is not touched: its newest segment is never merged, and fences always stay.
+* `expire` moves the low watermark past segments that retention no longer wants.
+* `collect` deletes objects that no row has named for the grace period. Until then a reader that holds an old reference
+  still succeeds. A fence is never deleted: it stands in the very place where a writer that slept would go on.
+
+A manifest that somebody else changed at the same time ends the step without effect; the next run sees the new one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from logstore.config import TopicConfig
+from logstore.engine.chain import Chain, ChainView
+from logstore.engine.segment_reader import SegmentReader
+from logstore.engine.segments import SegmentRef, Segments
+from logstore.errors import ObjectNotFound, PreconditionFailed
+from logstore.format.batch import PATCH_SIZE
+from logstore.format.errors import FormatError
+from logstore.format.manifest import Manifest, SegmentTable
+from logstore.format.segment import (
+    HEADER_SIZE,
+    TAIL_SIZE,
+    EncodedBatch,
+    SegmentFlags,
+    SegmentHeader,
+    SegmentSummary,
+    build_segment,
+)
+
+MERGE_AT_LEAST = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """An object that may go, and since when nobody needs it."""
+
+    key: str
+    size: int
+    retired_at_ms: int
+
+
+class Maintenance:
+    """Holds no state of its own: what there is to do is read from the store each time."""
+
+    def __init__(self, chain: Chain, reader: SegmentReader, topic: TopicConfig, delete_grace: float) -> None:
+        self._chain = chain
+        self._reader = reader
+        self._topic = topic
+        self._grace_ms = int(delete_grace * 1000)
+
+    def run(self, now_ms: int, new_id: bytes) -> None:
+        """Everything, once."""
+        self.expire(now_ms)
+        self.merge(now_ms, new_id)
+        self.collect(now_ms)
+
+    # Merging
+
+    def merge(self, now_ms: int, identity: bytes) -> int:
+        """Merge the first run of small neighbours there is. Returns how many segments became one (0: nothing to do)."""
+        view = self._chain.load()
+        run = self._next_run(view)
+        if not run:
+            return 0
+        first, _last = view.segments.ref(run.start), view.segments.ref(run.stop - 1)
+        last_seq = view.segments.table.last_seq[run.stop - 1]
+        key = self._chain.paths.merged(first.seq, last_seq, identity.hex())
+        data, summary = self._merged(view, run, now_ms, identity)
+        self._chain.store.put(key, data)
+        old = [view.segments.ref(row).key for row in run]
+
+        def swap(manifest: Manifest) -> Manifest | None:
+            rows = Segments(self._chain.paths, SegmentTable())
+            start = _find(manifest.table, first.seq)
+            assert start is not None, "the manifest is the one that the view was made of"
+            _copy(manifest.table, range(start), rows)
+            rows.add_merged(first.seq, last_seq, identity.hex(), len(data), summary)
+            _copy(manifest.table, range(start + len(run), len(manifest.table)), rows)
+            return replace(manifest, table=rows.table, retired=manifest.retired | self._names(old, now_ms))
+
+        if self._change(view, swap):
+            return len(run)
+        self._chain.store.delete(key)
+        return 0
+
+    def _next_run(self, view: ChainView) -> range | None:
+        """Neighbouring rows that together fit one segment: the first two or more that do."""
+        table, limit = view.segments.table, self._topic.segment_bytes
+        newest = view.tail.next_seq - 1
+        start, size = 0, 0
+        for row in range(len(table)):
+            joins = row > start and table.base_offset[row] == table.end_offset[row - 1]
+            if not joins or size + table.size[row] > limit or table.last_seq[row] == newest:
+                if row - start > 1 and _worth_it(table, range(start, row), limit):
+                    return range(start, row)
+                start, size = row, 0
+            size += table.size[row]
+        run = range(start, len(table))
+        mergeable = len(run) > 1 and table.last_seq[-1] != newest
+        return run if mergeable and _worth_it(table, run, limit) else None
+
+    def _merged(
+        self, view: ChainView, run: range, now_ms: int, identity: bytes
+    ) -> tuple[bytes, SegmentSummary]:
+        first, last = view.segments.ref(run.start), view.segments.ref(run.stop - 1)
+        batches = [batch for row in run for batch in self._batches(view.segments.ref(row))]
+        newest = self._summary(last)
+        header = SegmentHeader(
+            seq=first.seq,
+            epoch=newest.header.epoch,
+            base_offset=first.base_offset,
+            end_offset=last.end_offset,
+            writer_id=identity,
+            created_at_ms=now_ms,
+            reserved_until=newest.header.reserved_until,
+            mode=newest.header.mode,
+            flags=SegmentFlags.MERGED,
+            source_upper=newest.header.source_upper,
+        )
+        return build_segment(header, batches)
+
+    def _batches(self, ref: SegmentRef) -> Iterator[EncodedBatch]:
+        position = ref.base_offset
+        while position < ref.end_offset:
+            block = self._reader.block(ref, position, scanning=True)
+            for base, place, size, count, high_ms, low_ms in block.index.tolist():
+                raw = block.data[place - block.start : place - block.start + size]
+                yield EncodedBatch(bytes(raw[:PATCH_SIZE]), raw[PATCH_SIZE:], base, count, low_ms, high_ms)
+            position = block.end_offset
+
+    def _summary(self, ref: SegmentRef) -> SegmentSummary:
+        return SegmentSummary.parse(self._chain.store.get(ref.key, -TAIL_SIZE))
+
+    # Expiring
+
+    def expire(self, now_ms: int) -> int:
+        """Move the low watermark as retention says. Returns the new one."""
+        view = self._chain.load()
+        keep_from = self._first_kept(view, now_ms)
+        low = max(view.low_watermark, keep_from)
+        if low == view.low_watermark:
+            return low
+        return self._raise_low(view, low, now_ms)
+
+    def delete_before(self, offset: int, now_ms: int) -> int:
+        """Move the low watermark up to `offset`, at the most to the end. Returns the new one."""
+        view = self._chain.load()
+        low = min(max(offset, view.low_watermark), view.tail.end_offset)
+        return low if low == view.low_watermark else self._raise_low(view, low, now_ms)
+
+    def _raise_low(self, view: ChainView, low: int, now_ms: int) -> int:
+        def cut(manifest: Manifest) -> Manifest | None:
+            rows = Segments(self._chain.paths, manifest.table)
+            first = rows.row_at(low)
+            gone = [rows.ref(row).key for row in range(first)]
+            kept = Segments(self._chain.paths, SegmentTable())
+            _copy(manifest.table, range(first, len(rows)), kept)
+            return replace(
+                manifest,
+                low_watermark=low,
+                table=kept.table,
+                retired=manifest.retired | self._names(gone, now_ms),
+            )
+
+        return low if self._change(view, cut) else view.low_watermark
+
+    def _first_kept(self, view: ChainView, now_ms: int) -> int:
+        table, low = view.segments.table, view.low_watermark
+        if self._topic.retention_seconds is not None:
+            oldest = now_ms - int(self._topic.retention_seconds * 1000)
+            for row in range(len(table)):
+                if table.max_timestamp_ms[row] >= oldest:
+                    break
+                low = table.end_offset[row]
+        if self._topic.retention_bytes is not None:
+            size = 0
+            for row in reversed(range(len(table))):
+                size += table.size[row]
+                if size > self._topic.retention_bytes:
+                    low = max(low, table.end_offset[row])
+                    break
+        return low
+
+    # Deleting
+
+    def garbage(self, now_ms: int) -> list[Garbage]:
+        """What `collect` would delete now."""
+        manifest = self._manifest()
+        if manifest is None:
+            return []
+        found = []
+        for name, retired_at_ms in sorted(manifest.retired.items()):
+            key = self._chain.paths.prefix + name
+            info = self._chain.store.head(key)
+            if (
+                info is not None
+                and now_ms - retired_at_ms >= self._grace_ms
+                and not self._must_stay(key, now_ms)
+            ):
+                found.append(Garbage(key, info.size, retired_at_ms))
+        return found
+
+    def collect(self, now_ms: int) -> list[Garbage]:
+        """Delete what has been retired for the grace period. Returns what went."""
+        gone = self.garbage(now_ms)
+        for garbage in gone:
+            self._chain.store.delete(garbage.key)
+        view = self._chain.load()
+
+        def forget(manifest: Manifest) -> Manifest | None:
+            names = {garbage.key.removeprefix(self._chain.paths.prefix) for garbage in gone}
+            return replace(manifest, retired={n: at for n, at in manifest.retired.items() if n not in names})
+
+        if gone:
+            self._change(view, forget)
+        return gone
+
+    def _must_stay(self, key: str, now_ms: int) -> bool:
+        """A fence, or an object younger than the grace period."""
+        header = SegmentHeader.parse(self._chain.store.get(key, 0, HEADER_SIZE))
+        return SegmentFlags.FENCE in header.flags or now_ms - header.created_at_ms < self._grace_ms
+
+    # The manifest
+
+    def _names(self, keys: list[str], now_ms: int) -> dict[str, int]:
+        return {key.removeprefix(self._chain.paths.prefix): now_ms for key in keys}
+
+    def _manifest(self) -> Manifest | None:
+        """The stored one; None if there is none, or if it is damaged: then the next change writes it anew."""
+        try:
+            return Manifest.parse(self._chain.store.get(self._chain.paths.manifest))
+        except (ObjectNotFound, FormatError):
+            return None
+
+    def _change(self, view: ChainView, change: Callable[[Manifest], Manifest | None]) -> bool:
+        """Apply `change` to a manifest that covers the whole view. False if somebody else was faster."""
+        store, key = self._chain.store, self._chain.paths.manifest
+        known = store.head(key)
+        stored = self._manifest()
+        if view.manifest_version != (stored.version if stored else 0):
+            return False
+        base = Manifest(
+            version=(stored.version if stored else 0) + 1,
+            next_seq=view.tail.next_seq,
+            epoch=view.tail.epoch,
+            mode=view.tail.mode,
+            low_watermark=view.low_watermark,
+            end_offset=view.tail.end_offset,
+            reserved_until=view.tail.reserved_until,
+            source_upper=view.tail.source_upper,
+            table=view.segments.table,
+            retired=stored.retired if stored else {},
+        )
+        changed = change(base)
+        if changed is None:
+            return False
+        try:
+            if known is None:
+                store.put(key, changed.pack(), if_absent=True)
+            else:
+                store.put(key, changed.pack(), if_match=known.etag)
+        except PreconditionFailed:
+            return False
+        return True
+
+
+def _worth_it(table: SegmentTable, run: range, limit: int) -> bool:
+    """Merge when it at least doubles the largest of them: so each record is rewritten O(log n) times, not O(n)."""
+    sizes = table.size[run.start : run.stop]
+    return sum(sizes) >= 2 * max(sizes) and (len(run) >= MERGE_AT_LEAST or sum(sizes) > limit // 2)
+
+
+def _find(table: SegmentTable, seq: int) -> int | None:
+    row = bisect_left(table.first_seq, seq)
+    return row if row < len(table) and table.first_seq[row] == seq else None
+
+
+def _copy(source: SegmentTable, rows: range, target: Segments) -> None:
+    for column, more in zip(target.table.columns(), source.columns(), strict=True):
+        column.extend(more[rows.start : rows.stop])
+    seqs = set(source.first_seq[rows.start : rows.stop])
+    target.table.merged.update({seq: name for seq, name in source.merged.items() if seq in seqs})

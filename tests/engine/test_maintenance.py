@@ -1,0 +1,174 @@
+"""Merging, retention and garbage collection: the log stays readable, and only what nobody needs goes."""
+
+from __future__ import annotations
+
+import logstore
+from logstore.engine.partition_log import PartitionLog
+from logstore.engine.segments import SegmentRef
+from logstore.format.segment import SegmentFlags, SegmentHeader
+from logstore.objects import MemoryStore
+from logstore.testing import FaultyStore, ManualClock
+
+GRACE_S = 3600.0
+
+
+def open_store(objects: object, clock: ManualClock, **settings: object) -> logstore.Store:
+    return logstore.open(objects, clock=clock, delete_grace=GRACE_S, **settings)  # type: ignore[arg-type]
+
+
+def fill(log: PartitionLog, count: int, first: int = 0) -> list[bytes]:
+    """`count` segments of one record each."""
+    values = [b"value-%d" % n for n in range(first, first + count)]
+    for value in values:
+        log.append(value)
+    return values
+
+
+def values_of(log: PartitionLog) -> list[bytes | None]:
+    return [record.value for record in log.records()]
+
+
+def merge_all(log: PartitionLog, clock: ManualClock) -> int:
+    merged = 0
+    while (count := log.maintenance.merge(clock.now_ms(), b"%016d" % merged)) > 0:
+        merged += count
+    return merged
+
+
+def refs(log: PartitionLog) -> list[SegmentRef]:
+    log.refresh()
+    return log._load()[0].segments.all()
+
+
+def test_L23_merged_segments_hold_the_same_bytes_and_old_references_still_read() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    with open_store(objects, clock) as store:
+        log = store.create_topic("t").partition(0)
+        expected = fill(log, 20)
+        before = log.read(0, 1 << 20).raw
+        assert merge_all(log, clock) >= 15
+        assert values_of(log) == expected  # this store still holds references to the old segments
+    with open_store(objects, clock, writer="read_only") as store:
+        log = store.topic("t").partition(0)
+        assert len(refs(log)) < 20
+        assert log.read(0, 1 << 20).raw == before
+        assert values_of(log) == expected
+
+
+def test_L23_a_reader_whose_segments_were_merged_and_deleted_finds_the_records_in_their_new_place() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    with open_store(objects, clock) as store:
+        expected = fill(store.create_topic("t").partition(0), 20)
+    with open_store(objects, clock, writer="read_only", cache_bytes=0) as old_reader:
+        log = old_reader.topic("t").partition(0)
+        assert log.durable_high_watermark == 20  # it holds references to all twenty segments
+        with open_store(objects, clock) as store:
+            other = store.topic("t").partition(0)
+            merge_all(other, clock)
+            clock.advance(GRACE_S + 1)
+            assert other.maintenance.collect(clock.now_ms())
+        assert values_of(log) == expected
+
+
+def test_L23_the_background_merges_by_itself_as_segments_come() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    with open_store(objects, clock) as store:
+        log = store.create_topic("t").partition(0)
+        expected = fill(log, 200)
+        assert values_of(log) == expected
+    with open_store(objects, clock, writer="read_only") as store:
+        log = store.topic("t").partition(0)
+        assert len(refs(log)) < 100
+        assert values_of(log) == expected
+
+
+def test_L24_retention_by_age_moves_the_low_watermark_then_deletes_after_the_grace_period() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    with open_store(objects, clock) as store:
+        log = store.create_topic("t", retention_seconds=60).partition(0)
+        fill(log, 5)
+        clock.advance(100)
+        young = fill(log, 3, first=5)
+        assert log.maintenance.expire(clock.now_ms()) == 5
+    with open_store(objects, clock) as store:
+        log = store.topic("t").partition(0)
+        assert log.low_watermark == 5
+        assert values_of(log) == young
+        assert log.maintenance.garbage(clock.now_ms()) == []
+        clock.advance(GRACE_S + 1)
+        listed = [garbage.key for garbage in log.maintenance.garbage(clock.now_ms())]
+        assert listed == [log.paths.segment(seq) for seq in range(1, 6)]  # 0 is the fence
+        assert [garbage.key for garbage in log.maintenance.collect(clock.now_ms())] == listed
+        assert [objects.head(key) for key in listed] == [None] * 5
+        assert values_of(log) == young
+
+
+def test_L24_retention_by_size_keeps_the_newest_bytes() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    with open_store(objects, clock) as store:
+        log = store.create_topic("t").partition(0)
+        fill(log, 10)
+        size = refs(log)[-1].size
+    with open_store(objects, clock) as store:
+        store.delete_topic("t")
+        log = store.create_topic("t", retention_bytes=3 * size + 1).partition(0)
+        fill(log, 10)
+        log.maintenance.expire(clock.now_ms())
+    with open_store(objects, clock, writer="read_only") as store:
+        assert store.topic("t").partition(0).low_watermark == 7
+
+
+def test_W06_a_fence_is_never_deleted_so_a_writer_that_slept_still_meets_it() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    sleeper = open_store(objects, clock)
+    asleep = sleeper.create_topic("t").partition(0)
+    asleep.append(b"before")
+    with open_store(objects, clock) as store:
+        log = store.topic("t").partition(0)
+        fill(log, 20)
+        merge_all(log, clock)
+        clock.advance(100 * GRACE_S)
+        log.maintenance.collect(clock.now_ms())
+    headers = [
+        SegmentHeader.parse(objects.get(info.key))
+        for info in objects.list("topics/")
+        if "merged" not in info.key and info.key.endswith(".seg")
+    ]
+    assert sum(SegmentFlags.FENCE in header.flags for header in headers) == 2
+    try:
+        asleep.append(b"into the past")
+    except logstore.Fenced as fenced:
+        assert "epoch 2" in str(fenced)
+    else:
+        raise AssertionError("a writer that slept committed into the past")
+    sleeper.close()
+
+
+def test_L20_without_its_manifest_a_merged_partition_still_opens() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    with open_store(objects, clock) as store:
+        log = store.create_topic("t").partition(0)
+        expected = fill(log, 20)
+        merge_all(log, clock)
+        clock.advance(GRACE_S + 1)
+        log.maintenance.collect(clock.now_ms())
+        manifest = log.paths.manifest
+    objects.put(manifest, objects.get(manifest)[:-1] + b"?")
+    with open_store(objects, clock) as store:
+        log = store.topic("t").partition(0)
+        assert values_of(log) == expected
+        assert log.append(b"more").offset == 20
+
+
+def test_L23_a_merge_that_loses_the_race_for_the_manifest_changes_nothing() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    with open_store(objects, clock) as store:
+        log = store.create_topic("t").partition(0)
+        expected = fill(log, 12)
+        faulty = FaultyStore(objects, seed=1)
+        with open_store(faulty, clock, writer="read_only") as other:
+            there = other.topic("t").partition(0)
+            view = there._chain.load()
+            assert log.maintenance.merge(clock.now_ms(), b"a" * 16) > 0
+            assert there.maintenance._change(view, lambda manifest: manifest) is False
+        assert values_of(log) == expected
