@@ -276,6 +276,8 @@ class Collector(Generic[Change]):
         return self._open
 
     def _take(self, opened: _Open, routed: Routed) -> None:
+        while self._sent_bytes and self._sent_bytes + self._unsent_bytes > self._max_buffered_bytes:
+            self._wait()
         topic, key, value, headers, timestamp_ms, partition = routed
         sink = self._sink(topic, key, partition)
         self._touched[sink] = None
@@ -346,8 +348,6 @@ class Collector(Generic[Change]):
             )
 
     def _send(self, sink: Sink) -> None:
-        while self._sent_bytes and self._sent_bytes + sink.pending_bytes > self._max_buffered_bytes:
-            self._wait()
         records, upper, size = sink.cut()
         if not sink.pending_bytes:
             self._unsent.pop(sink, None)

@@ -1,0 +1,300 @@
+"""F01–F15 through the collector and the real engine."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+import pytest
+
+import logstore
+from logstore.errors import Closed, Fenced, OutcomeUnknown, StoreUnavailable, StraddlingTransaction
+from logstore.ingest import EVERY_PARTITION, Routed
+from logstore.objects import MemoryStore
+from logstore.objects.local import LocalStore
+from logstore.testing import FaultyStore, GatedStore
+
+from .story import Reports, collecting, expected, feed, stored, transactions, values
+
+STORY = transactions({"orders": 3, "items": 5}, {"items": 1}, {}, {"orders": 40})
+
+
+@pytest.fixture(params=["memory", "local"])
+def objects(request, tmp_path):
+    return MemoryStore() if request.param == "memory" else LocalStore(tmp_path / "store")
+
+
+def test_F01_F02_every_record_is_stored_once_and_the_last_boundary_is_reported(objects):
+    reports = Reports()
+    with collecting(objects, reports) as collector:
+        feed(collector, STORY)
+        collector.flush()
+    assert values(objects) == expected(STORY)
+    assert reports.seen == sorted(set(reports.seen))
+    assert set(reports.seen) <= {transaction.boundary for transaction in STORY}
+    assert reports.seen[-1] == STORY[-1].boundary
+
+
+def test_F14_records_carry_position_transaction_and_the_end_of_their_share(objects):
+    with collecting(objects, Reports(), source="shop") as collector:
+        feed(collector, transactions({"orders": 4}), fragment=1)
+        collector.flush()
+    found = [
+        (dict(record.headers)["source-position"], record.value)
+        for records in stored(objects).values()
+        for record in records
+    ]
+    assert sorted(found) == [(b"shop/100/%d" % n, b"1/orders/%d" % n) for n in range(4)]
+    for records in stored(objects).values():
+        assert [dict(record.headers)["source-transaction"] for record in records] == [b"tx100"] * len(records)
+        assert ["source-end" in dict(record.headers) for record in records] == [False] * (
+            len(records) - 1
+        ) + [True]
+
+
+@pytest.mark.parametrize(
+    ("fragment", "chunk_bytes", "more"), list(itertools.product([1, 3, 1_000], [1, 2_000, 1 << 20], [0, 1]))
+)
+def test_F03_fragment_size_chunk_size_and_batching_do_not_change_the_answer(fragment, chunk_bytes, more):
+    objects, reports = MemoryStore(), Reports()
+    with collecting(objects, reports, chunk_bytes=chunk_bytes) as collector:
+        feed(collector, STORY, fragment=fragment, more=bool(more))
+        collector.flush()
+    assert values(objects) == expected(STORY)
+    assert reports.seen[-1] == STORY[-1].boundary
+
+
+def test_F05_a_fragment_over_64_KB_is_stored_before_its_commit_and_the_commit_is_still_reported():
+    """The first change is stored while the transaction is open; at the commit nothing is left to flush for it."""
+    objects, reports = MemoryStore(), Reports()
+    (big,) = transactions({"items": 3, "orders": 2}, value_bytes=70_000)
+    with collecting(objects, reports, chunk_bytes=64 * 1024) as collector:
+        collector.begin(big.position)
+        collector.changes(big.changes)
+        collector.flush()
+        early = values(objects)
+        assert reports.seen == []
+        collector.commit(big.boundary)
+        reports.wait_for(big.boundary)
+    assert (
+        0 < len(early["items"]) < 3
+    )  # the newest of each partition is held back: it will say that it is the last
+    assert set(early["items"]) < set(expected([big])["items"])
+    assert values(objects) == expected([big])
+
+
+def test_F07_size_triggers_only_then_silence_and_the_report_reaches_the_last_boundary():
+    objects, reports = MemoryStore(), Reports()
+    with collecting(objects, reports) as collector:
+        feed(collector, [*STORY, *transactions(*[{"orders": 1}] * 9)[4:]])
+        reports.wait_for(950)  # and no call on the collector meanwhile
+
+
+def test_F07_an_empty_transaction_waits_only_for_its_elders():
+    gated, reports = GatedStore(MemoryStore()), Reports()
+    with collecting(gated, reports) as collector:
+        feed(collector, STORY[:1])
+        collector.flush()
+        with gated.hold("put", suffix=".seg") as gate:
+            feed(collector, STORY[1:3])
+            gate.wait_held()
+            assert reports.seen[-1] == STORY[0].boundary
+        reports.wait_for(STORY[2].boundary)
+
+
+def test_F02_one_partition_whose_upload_hangs_holds_the_report_and_is_named():
+    gated, reports = GatedStore(MemoryStore()), Reports()
+    with collecting(gated, reports) as collector:
+        feed(collector, STORY[:2])
+        collector.flush()
+        with gated.hold("put", prefix="topics/orders", suffix=".seg") as gate:
+            feed(collector, STORY[2:])
+            gate.wait_held()
+            assert reports.seen[-1] <= STORY[2].boundary
+            holders = collector.explain().held_by
+            assert {holder.lease.sink[0] for holder in holders} == {"orders"}
+            assert holders[0].owes == STORY[3].boundary
+        reports.wait_for(STORY[3].boundary)
+
+
+def test_F04_a_refused_report_is_repeated_on_the_sources_thread():
+    objects, refusing, seen = MemoryStore(), threading.Event(), []
+    refused = threading.Event()
+
+    def on_flushed(boundary):
+        if refusing.is_set():
+            refused.set()
+            raise ConnectionError("the source is away")
+        seen.append(boundary)
+
+    with collecting(objects, on_flushed) as collector:
+        refusing.set()
+        feed(collector, STORY[:1])
+        assert refused.wait(20)
+        with pytest.raises(ConnectionError):
+            collector.flush()
+        refusing.clear()
+        collector.heartbeat(0)
+        assert seen == [STORY[0].boundary]
+    assert values(objects) == expected(STORY[:1])
+
+
+def test_F09_a_fenced_partition_keeps_its_debt_and_the_next_call_says_so():
+    objects, reports = MemoryStore(), Reports()
+    with pytest.raises(OutcomeUnknown, match="took over"):  # says the store when it is closed
+        with collecting(objects, reports) as collector:
+            feed(collector, STORY[:2])
+            collector.flush()
+            with logstore.open(objects) as thief:
+                thief.topic("orders").partition(0).open_writer()
+                thief.topic("orders").partition(1).open_writer()
+            feed(collector, STORY[2:])
+            with pytest.raises(Fenced):
+                collector.flush()
+            assert reports.seen[-1] < STORY[3].boundary
+            assert {holder.lease.sink[0] for holder in collector.explain().held_by} == {"orders"}
+            assert {finding.reason for finding in collector.check()} == {"owner gone"}
+            with pytest.raises(Fenced):
+                collector.rewind()  # this writer is gone for good
+    with collecting(objects, reports, start=reports.seen[-1]) as collector:
+        feed(collector, STORY, after=reports.seen[-1])
+        collector.flush()
+    assert values(objects) == expected(STORY)
+    assert reports.seen[-1] == STORY[3].boundary
+
+
+def test_F10_close_discards_nothing_and_reports_nothing_new():
+    gated, reports = GatedStore(MemoryStore()), Reports()
+    with collecting(gated, reports) as collector:
+        feed(collector, STORY[:2])
+        collector.flush()
+        before = list(reports.seen)
+        with gated.hold("put", suffix=".seg") as gate:
+            feed(collector, STORY[2:])
+            gate.wait_held()
+            collector.close()
+        with pytest.raises(Closed):
+            collector.begin(1_000)
+    assert reports.seen == [*before, STORY[2].boundary]  # the empty one, which owed nobody anything
+
+
+def test_F12_a_fragment_whose_beginning_was_never_seen_raises():
+    with collecting(MemoryStore(), Reports()) as collector:
+        with pytest.raises(StraddlingTransaction, match=r"changes of a transaction .* never seen"):
+            collector.changes(STORY[0].changes)
+        with pytest.raises(StraddlingTransaction, match=r"a commit of a transaction .* never seen"):
+            collector.commit(150)
+        collector.begin(100)
+        with pytest.raises(StraddlingTransaction, match=r"transaction 200 .* begins inside 100"):
+            collector.begin(200)
+
+
+def test_F13_heartbeats_count_only_while_nothing_is_owed_or_open():
+    gated, reports = GatedStore(MemoryStore()), Reports()
+    with collecting(gated, reports) as collector:
+        assert collector.heartbeat(10)
+        feed(collector, STORY[:1])
+        collector.flush()
+        with gated.hold("put", suffix=".seg") as gate:
+            feed(collector, STORY[1:2])
+            gate.wait_held()
+            assert not collector.heartbeat(STORY[1].boundary + 1)
+        reports.wait_for(STORY[1].boundary)
+        collector.begin(STORY[2].position)
+        assert not collector.heartbeat(STORY[1].boundary + 1)
+        collector.commit(STORY[2].boundary)
+        assert collector.heartbeat(STORY[2].boundary + 7)
+    assert reports.seen == [10, *(transaction.boundary for transaction in STORY[:3]), STORY[2].boundary + 7]
+
+
+def test_F15_at_the_limit_the_source_waits_and_memory_does_not_grow():
+    """An outage: the uploads hang, the source's thread stands still at the limit, and goes on when they
+    return.
+    """
+    gated, reports = GatedStore(MemoryStore()), Reports()
+    (huge,) = transactions({"orders": 2_000}, value_bytes=1_000)
+    limit, waited, most = 200_000, threading.Event(), []
+    with collecting(
+        gated, reports, max_buffered_bytes=limit, chunk_bytes=50_000, on_wait=waited.set
+    ) as collector:
+        feed(collector, transactions({"orders": 10}))
+        collector.flush()
+        moved = [type(huge)(t.position + 1_000, t.boundary + 1_000, t.changes) for t in [huge]]
+        with gated.hold("put", suffix=".seg") as gate:
+            source = threading.Thread(target=feed, args=(collector, moved))
+            source.start()
+            assert waited.wait(20)
+            most.append(collector.counts.unstored_bytes)
+            gate.open()
+        source.join(30)
+        assert not source.is_alive()
+        collector.flush()
+    assert limit // 2 < most[0] <= limit + 2_000  # the record that found it full
+    assert len(values(gated)["orders"]) == 2_010
+    assert reports.seen[-1] == huge.boundary + 1_000
+
+
+def test_F15_past_the_trackers_limit_commits_wait_until_debts_are_paid():
+    objects, reports = MemoryStore(), Reports()
+    story = transactions(*[{"orders": 2}] * 50)
+    with collecting(objects, reports, max_outstanding=3) as collector:
+        feed(collector, story, more=True)
+        collector.flush()
+    assert values(objects) == expected(story)
+    assert reports.seen[-1] == story[-1].boundary
+
+
+def test_F02_lost_answers_refusals_and_a_store_that_is_down_for_a_while_lose_and_double_nothing():
+    faulty, reports = FaultyStore(MemoryStore(), seed=7), Reports()
+    story = transactions(*[{"orders": 3, "items": 2}, {"items": 7}] * 20)
+    with collecting(faulty, reports, chunk_bytes=500) as collector:
+        feed(collector, story[:1])
+        collector.flush()
+        faulty.random(put=0.3)
+        feed(collector, story[1:20])
+        rule = faulty.down()
+        feed(collector, story[20:30])
+        assert reports.seen[-1] < story[29].boundary
+        faulty.remove(rule)
+        feed(collector, story[30:])
+        faulty.heal()
+        collector.flush()
+    assert values(faulty) == expected(story)
+    assert reports.seen[-1] == story[-1].boundary
+
+
+def test_every_partition_of_a_topic_gets_a_change_that_is_for_all_of_them():
+    objects, reports = MemoryStore(), Reports()
+
+    def to_all(change):
+        return [Routed("orders", None, change, partition=EVERY_PARTITION)]
+
+    with collecting(objects, reports, routing=to_all) as collector:
+        collector.begin(1)
+        collector.changes([b"truncate"])
+        collector.commit(2)
+        collector.flush()
+    assert {name: [record.value for record in records] for name, records in stored(objects).items()} == {
+        ("orders", 0): [b"truncate"],
+        ("orders", 1): [b"truncate"],
+    }
+
+
+def test_a_source_name_that_would_break_the_header_is_refused():
+    with pytest.raises(ValueError, match="without '/'"):
+        with collecting(MemoryStore(), Reports(), source="a/b"):
+            pass
+
+
+def test_F09_a_store_that_refuses_the_first_append_leaves_the_debt_and_rewind_recovers():
+    """The topic cannot be opened while the store is down: the error reaches the source, which replays later."""
+    faulty, reports = FaultyStore(MemoryStore(), seed=1), Reports()
+    with collecting(faulty, reports) as collector:
+        rule = faulty.down()
+        with pytest.raises(StoreUnavailable):
+            feed(collector, STORY[:1])
+        faulty.remove(rule)
+        feed(collector, STORY, after=collector.rewind())
+        collector.flush()
+    assert values(faulty) == expected(STORY)
+    assert reports.seen[-1] == STORY[-1].boundary
