@@ -131,7 +131,7 @@ class Maintenance:
         position = ref.base_offset
         while position < ref.end_offset:
             block = self._reader.block(ref, position, scanning=True)
-            for base, place, size, count, high_ms, low_ms in block.index.tolist():
+            for base, place, size, count, high_ms, low_ms, _ in block.index.tolist():
                 raw = block.data[place - block.start : place - block.start + size]
                 yield EncodedBatch(bytes(raw[:PATCH_SIZE]), raw[PATCH_SIZE:], base, count, low_ms, high_ms)
             position = block.end_offset

@@ -24,12 +24,12 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from logstore.format.batch import HEADER_SIZE as BATCH_HEADER_SIZE
-from logstore.format.batch import BatchInfo, check_crc, read_info, validate
+from logstore.format.batch import PATCH_SIZE, BatchInfo, check_crc, read_info, validate
 from logstore.format.errors import FormatError, UnsupportedVersion
 
 FORMAT_VERSION = 1
 MAGIC = b"LOGSEG\r\n"
-TAIL_SIZE = 64 * 1024  # what one ranged GET of the tail asks for: footer and 1,600 index rows
+TAIL_SIZE = 64 * 1024  # what one ranged GET of the tail asks for: footer and 1,400 index rows
 
 _HEADER = struct.Struct("<8sHHBBHQQqqq16sqqqq16s")
 _CRC = struct.Struct("<I")
@@ -50,6 +50,7 @@ INDEX_ROW = np.dtype(
         ("count", "<u4"),
         ("max_timestamp_ms", "<i8"),
         ("min_timestamp_ms", "<i8"),
+        ("head_crc", "<u4"),  # of the batch's first 16 bytes, which lie outside of its own CRC
     ]
 )
 
@@ -63,6 +64,9 @@ class WriterMode(IntEnum):
     EXCLUSIVE = 0
     SHARED = 1
     REPLICATED = 2
+
+
+_MODES = frozenset(WriterMode)
 
 
 class SegmentFlags(IntFlag):
@@ -129,6 +133,10 @@ class SegmentHeader:
             raise FormatError("the segment header's checksum does not match", 0)
         if fields[1] != FORMAT_VERSION:
             raise UnsupportedVersion(f"segment format {fields[1]}; this release reads {FORMAT_VERSION}", 8)
+        if fields[3] not in _MODES:
+            raise UnsupportedVersion(
+                f"a segment of writer mode {fields[3]}, which this release does not know", 12
+            )
         return cls(
             mode=WriterMode(fields[3]),
             flags=SegmentFlags(fields[4]),
@@ -246,6 +254,7 @@ def build_segment(header: SegmentHeader, batches: Sequence[EncodedBatch]) -> tup
             batch.count,
             batch.max_timestamp_ms,
             batch.min_timestamp_ms,
+            crc32c(batch.head),
         )
         crc = crc32c(batch.body, crc32c(batch.head, crc))
         parts += (batch.head, batch.body)
@@ -260,33 +269,39 @@ def build_segment(header: SegmentHeader, batches: Sequence[EncodedBatch]) -> tup
 def parse_segment(data: Bytes) -> tuple[SegmentSummary, Index]:
     """Check a whole segment. A damaged index or footer is rebuilt if header and batches are intact."""
     header = SegmentHeader.parse(data)
+    footer: SegmentSummary | None = None
     try:
-        summary = SegmentSummary.parse(data, len(data))
+        summary = footer = SegmentSummary.parse(data, len(data))
         end = summary.index_position
         index = summary.parse_index(data[end : end + summary.index_size])
     except FormatError as damage:
         summary, index = _rebuild(header, memoryview(data), damage)
-    if summary.header != header:
+    expected = footer or summary  # an intact footer vouches for the batches even if the index is damaged
+    if expected.header != header:
         raise FormatError("header and footer tell of different segments", 0)
-    if crc32c(memoryview(data)[HEADER_SIZE : summary.index_position]) != summary.batches_crc:
-        raise FormatError(*_first_damage(data, index))
+    if crc32c(memoryview(data)[HEADER_SIZE : summary.index_position]) != expected.batches_crc:
+        raise _first_damage(data, index)
     return summary, index
 
 
 def check_run(data: Bytes, start: int, index: Index) -> None:
     """Check batches that were read without the rest of their segment: `data` begins at position `start` of the object."""
-    for row in index:
-        info = read_info(data, int(row["position"]) - start)
-        if info.base_offset != row["base_offset"] or info.size != row["size"] or info.count != row["count"]:
-            raise FormatError("batch and index disagree", int(row["position"]))
-        check_crc(data, info)
+    for base, position, size, count, _, _, head_crc in index.tolist():
+        try:
+            info = read_info(data, position - start)
+            check_crc(data, info)
+        except FormatError as damage:
+            raise FormatError(damage.why, position) from damage
+        same = (info.base_offset, info.size, info.count) == (base, size, count)
+        if not same or head_crc != _head_crc(data, position - start):
+            raise FormatError("batch and index disagree", position)
 
 
 def infos_of(index: Index, start: int) -> list[BatchInfo]:
     """Where each batch of `index` lies in a buffer that begins at position `start` of the object."""
     return [
         BatchInfo(base, position - start, size, count, high, low, -1, -1, -1, 0)
-        for base, position, size, count, high, low in index.tolist()
+        for base, position, size, count, high, low, _ in index.tolist()
     ]
 
 
@@ -325,7 +340,7 @@ def _summarise(header: SegmentHeader, index: Index, end: int, crc: int, index_cr
 
 def _rebuild(header: SegmentHeader, data: memoryview, damage: FormatError) -> tuple[SegmentSummary, Index]:
     """Walk the batches. Only an object of exactly the right size is believed: a cut one may have lost a batch."""
-    rows: list[tuple[int, int, int, int, int, int]] = []
+    rows: list[tuple[int, ...]] = []
     position = HEADER_SIZE
     while len(data) - position >= BATCH_HEADER_SIZE and position + len(
         rows
@@ -336,7 +351,15 @@ def _rebuild(header: SegmentHeader, data: memoryview, damage: FormatError) -> tu
         except FormatError:
             raise damage from None
         rows.append(
-            (info.base_offset, position, info.size, info.count, info.max_timestamp_ms, info.min_timestamp_ms)
+            (
+                info.base_offset,
+                position,
+                info.size,
+                info.count,
+                info.max_timestamp_ms,
+                info.min_timestamp_ms,
+                _head_crc(data, position),
+            )
         )
         position += info.size
     index = np.array(rows, INDEX_ROW)
@@ -348,18 +371,17 @@ def _rebuild(header: SegmentHeader, data: memoryview, damage: FormatError) -> tu
     return summary, index
 
 
-def _first_damage(data: Bytes, index: Index) -> tuple[str, int]:
+def _head_crc(data: Bytes, position: int) -> int:
+    return int(crc32c(bytes(data[position : position + PATCH_SIZE])))
+
+
+def _first_damage(data: Bytes, index: Index) -> FormatError:
     """Which batch breaks the checksum over all of them: the error should name an offset's place, not a segment's."""
-    for row in index:
-        position = int(row["position"])
-        try:
-            info = read_info(data, position)
-            check_crc(data, info)
-        except FormatError as damage:
-            return damage.why, position
-        if info.base_offset != row["base_offset"]:
-            return "a batch carries another base offset than its index row", position
-    return "the batches' checksum does not match", HEADER_SIZE
+    try:
+        check_run(data, 0, index)
+    except FormatError as damage:
+        return damage
+    return FormatError("the batches' checksum does not match", HEADER_SIZE)
 
 
 def offset_at(index: Index, position: int | None) -> int | None:
