@@ -231,7 +231,7 @@ class LocalStore:
                         os.unlink(entry.path)
 
     def _make_folder(self, folder: str) -> None:
-        """Make `folder` and what is missing above it, durably.
+        """Make `folder` and what is missing above it, durably: a folder is safe once the one above is fsynced.
 
         Each process fsyncs the whole way down once, even where the folders exist: another process may have
         made them a moment ago and not have come to its own fsync yet.
@@ -239,20 +239,25 @@ class LocalStore:
         with self._lock:
             if folder in self._durable_folders:
                 return
+        top = self.root
+        while not os.path.isdir(os.path.dirname(top)):
+            top = os.path.dirname(top)
         os.makedirs(folder, exist_ok=True)
-        at = folder
-        while True:
-            above = os.path.dirname(at)
+        made = [folder]
+        while made[-1] != top:
+            made.append(os.path.dirname(made[-1]))
+        for one in made:
             with self._lock:
-                known = at in self._durable_folders
-            if known or len(at) < len(self.root):
-                break
-            _fsync_folder(above)
-            at = above
+                if one in self._durable_folders:
+                    break
+            try:
+                _fsync_folder(os.path.dirname(one))
+            except PermissionError:
+                # A folder above the root that we may not open is one that we did not change.
+                if len(one) > len(self.root):
+                    raise
         with self._lock:
-            while len(folder) >= len(self.root):
-                self._durable_folders.add(folder)
-                folder = os.path.dirname(folder)
+            self._durable_folders.update(made)
 
     def _fsync_after(self, operation: str, key: str, path: str) -> None:
         try:

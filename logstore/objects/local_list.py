@@ -20,6 +20,8 @@ def walk(root: str, prefix: str, start_after: str, *, hidden: str) -> Iterator[t
     """
     above, _, name_prefix = prefix.rpartition("/")
     base = above + "/" if above else ""
+    if base.startswith(hidden + "/"):
+        return
     if start_after.startswith(base):
         after = start_after[len(base) :]
     elif start_after > base:
