@@ -57,12 +57,13 @@ class Dispatcher(Protocol):
 class _Slot:
     """A request's place in the order of answers."""
 
-    __slots__ = ("answer", "charged", "header")
+    __slots__ = ("answer", "charged", "header", "running")
 
     def __init__(self, header: RequestHeader, charged: int) -> None:
         self.header = header
         self.charged = charged
         self.answer: Parts | None = None
+        self.running: asyncio.Future[Parts] | None = None
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -94,9 +95,12 @@ class Connection(asyncio.BufferedProtocol):
         self._write_paused = False
         self._read_paused = False
         self._starved = False
+        self._turned_away = False
+        self._draining = False
         self.closing = False
+        self.close_after_answer = False
         self.principal: str | None = None
-        self.sasl: object | None = None
+        self.sasl: Any = None
         self.peer = "?"
         self.last_activity = loop.time()
         self._unsent_before = 0
@@ -108,7 +112,19 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
         name = transport.get_extra_info("peername")
         self.peer = str(name[0]) if name else "?"
+        if self._turned_away:
+            transport.abort()
+            return
         self._registry.add(self)
+
+    def turn_away(self) -> None:
+        """There are too many clients: this one is dropped before it can say anything."""
+        self._turned_away = True
+
+    def stop_reading(self) -> None:
+        """The broker stops: what is here is still served, nothing more is taken."""
+        self._draining = True
+        self._regulate()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closing = True
@@ -117,6 +133,11 @@ class Connection(asyncio.BufferedProtocol):
         held += sum(slot.charged for slot in self._slots)
         held += sum(charged for _, _, charged in self._waiting)
         self._memory.release(held)
+        for slot in self._slots:
+            # A fetch only waits, and nobody waits for it any more. Whatever changes something runs to its
+            # end.
+            if slot.running is not None and slot.header.api_key == Api.FETCH:
+                slot.running.cancel()
         self._charged = 0
         self._slots.clear()
         self._waiting.clear()
@@ -236,6 +257,7 @@ class Connection(asyncio.BufferedProtocol):
         slot = _Slot(header, charged)
         self._slots.append(slot)
         if isinstance(answer, asyncio.Future):
+            slot.running = answer
             answer.add_done_callback(lambda done: self._finished(slot, done))
         else:
             slot.answer = answer
@@ -269,6 +291,8 @@ class Connection(asyncio.BufferedProtocol):
             self._memory.release(slot.charged)
         if out and self._transport is not None:
             self._transport.writelines(out)
+        if self.close_after_answer:
+            self.finish()
 
     # ── flow ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -276,7 +300,7 @@ class Connection(asyncio.BufferedProtocol):
         """Read only while what we read can be served."""
         if self._transport is None or self.closing:
             return
-        pause = self._write_paused or self._starved or bool(self._waiting)
+        pause = self._write_paused or self._starved or self._draining or bool(self._waiting)
         if pause and not self._read_paused:
             self._transport.pause_reading()
         elif not pause and self._read_paused:

@@ -193,7 +193,7 @@ class Hosted:
             return True
         except LogStoreError as error:
             append.answer(codes.of_produce(error), -1)
-            self._lose(error)
+            self.lose(error)
             return True
         if idempotent:
             self._producers.remember(batch, None, future)
@@ -214,7 +214,7 @@ class Hosted:
         if done.cancelled() or error is not None:
             reason = error or Fenced(f"{self}: the log was closed")
             append.answer(codes.of_produce(reason), -1)
-            self._lose(reason)
+            self.lose(reason)
             return
         offset = done.result().offset
         if append.batch.producer_id >= 0:
@@ -230,7 +230,7 @@ class Hosted:
         else:
             append.answer(Code.NONE, done.result().offset)
 
-    def _lose(self, error: BaseException) -> None:
+    def lose(self, error: BaseException) -> None:
         """The writer has stopped: forget what only the writer may know, and tell everyone who waits."""
         if not self.is_owned:
             return
@@ -255,6 +255,10 @@ class Hosted:
         self._fail(Fenced(f"{self} moves to another broker"))
         return self._loop.run_in_executor(self._workers, self.log.flush, TAKE_TIMEOUT_S)
 
+    def trim(self, offset: int) -> asyncio.Future[int]:
+        """Delete every record before `offset`. Resolves to the new low watermark."""
+        return self._loop.run_in_executor(self._workers, self.log.delete_before, offset)
+
     # ── watching ─────────────────────────────────────────────────────────────────────────────────────────
 
     def watch(self, watcher: Watcher) -> None:
@@ -276,7 +280,7 @@ class Hosted:
 
     def _refresh(self) -> None:
         try:
-            self.log.refresh(min_interval=self._follow_interval_s / 2)
+            self.log.refresh()
         except LogStoreError as error:
             log.warning("%s: looking for news failed: %s", self, error)
 

@@ -1,0 +1,97 @@
+"""`broker-shim`, or `python -m broker_shim`: flags and environment in, a running broker out.
+
+Exit codes: 0 after a clean stop, 1 if it could not start, 2 for a flag that makes no sense.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from functools import partial
+from typing import get_type_hints
+
+from broker_shim import logs
+from broker_shim.config import PREFIX, BrokerConfig, from_environment, parse_value
+from broker_shim.server import Server
+from logstore.errors import LogStoreError
+
+log = logging.getLogger("broker_shim")
+
+
+def parse(arguments: Sequence[str] | None = None) -> BrokerConfig:
+    """Flags beat environment variables, those beat defaults. Exits with 2 and a reason if they make no sense.
+    """
+    parser = argparse.ArgumentParser(
+        prog="broker-shim",
+        description="Kafka clients in front, a logstore behind.",
+        epilog=f"Each flag is also an environment variable: --flush-on-ack is {PREFIX}FLUSH_ON_ACK.",
+        allow_abbrev=False,
+    )
+    hints = get_type_hints(BrokerConfig)
+    for each in fields(BrokerConfig):
+        default = f" (default: {str(each.default).lower()})" if each.default != "" else ""
+        flag = "--" + each.name.replace("_", "-")
+        if hints[each.name] is bool:
+            parser.add_argument(
+                flag,
+                nargs="?",
+                const=True,
+                default=argparse.SUPPRESS,
+                type=partial(parse_value, bool),
+                metavar="true|false",
+                help=each.metadata["help"] + default,
+            )
+        else:
+            parser.add_argument(
+                flag,
+                default=argparse.SUPPRESS,
+                type=hints[each.name],
+                metavar=each.name.upper(),
+                help=each.metadata["help"] + default,
+            )
+    given = vars(parser.parse_args(arguments))
+    try:
+        return BrokerConfig(**{**from_environment(), **given})
+    except ValueError as error:
+        parser.error(str(error))
+
+
+async def serve(config: BrokerConfig) -> int:
+    server = Server(config)
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    try:
+        await server.start()
+    except (LogStoreError, OSError, ValueError) as error:
+        log.error("could not start: %s", error)
+        return 1
+    # For scripts that start with port 0: the one line on standard output.
+    print(f"ready on port {server.port} metrics {server.metrics_port}", flush=True)
+    await stopping.wait()
+    log.info("stopping: finishing requests and uploads")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(number)
+    await server.stop()
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    config = parse(arguments)
+    logs.set_up(config.log_format, config.log_level)
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(serve(config))
+    result: int = uvloop.run(serve(config))
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main())

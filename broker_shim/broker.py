@@ -1,0 +1,249 @@
+"""The broker: every part wired to every other, and the table that says who answers which API.
+
+Produce and Fetch have handlers of their own, which work on raw frames. All other requests are decoded by
+their schema, run as a coroutine, and encoded. A handler that fails is a bug: its client is dropped, the error
+logged with its traceback, and nobody else is affected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from broker_shim import messages
+from broker_shim.acl_api import AclApi
+from broker_shim.acl_store import AclStore
+from broker_shim.acls import Authorizer, Operation, Resource
+from broker_shim.admin import AdminApi
+from broker_shim.apis import Api, is_supported
+from broker_shim.call import Call, Handler, allowed
+from broker_shim.cluster import Cluster, Node
+from broker_shim.codes import Code
+from broker_shim.config import BrokerConfig
+from broker_shim.connection import Connection, Parts
+from broker_shim.coordinator import Coordinator
+from broker_shim.fetch import FetchHandler
+from broker_shim.group_api import GroupApi
+from broker_shim.hosted import Hosted
+from broker_shim.log_api import LogApi
+from broker_shim.member import Limits
+from broker_shim.metadata import MetadataApi, api_versions
+from broker_shim.metrics import Counters, Sample
+from broker_shim.offset_api import OffsetApi
+from broker_shim.partitions import Partitions
+from broker_shim.produce import ProduceHandler
+from broker_shim.sasl import Users
+from broker_shim.sasl_api import BEFORE_LOGIN, SaslApi
+from broker_shim.wire import MalformedRequest, RequestHeader
+from logstore.errors import LogStoreError, StoreError
+from logstore.store import Store
+
+log = logging.getLogger(__name__)
+WORKERS = 16
+_APIS = {int(api): api for api in Api}
+
+
+class Broker:
+    """Made on the event loop that serves it. `start` before clients come, `stop` after they have gone."""
+
+    def __init__(self, store: Store, config: BrokerConfig, me: Node, loop: asyncio.AbstractEventLoop) -> None:
+        self._store = store
+        self._config = config
+        self._loop = loop
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="broker-worker")
+        self.counters = Counters()
+        self.cluster = Cluster(
+            store.objects,
+            me,
+            interval_s=config.heartbeat_interval,
+            timeout_s=config.heartbeat_timeout,
+            monotonic=loop.time,
+        )
+        self.partitions = Partitions(
+            store, self.cluster, loop, self._workers, self._on_lost, config.follow_interval
+        )
+        self.coordinator = Coordinator(
+            self.partitions,
+            self.cluster,
+            loop,
+            Limits(
+                config.group_min_session_timeout,
+                config.group_max_session_timeout,
+                config.group_initial_rebalance_delay,
+            ),
+            shards=config.offsets_partitions,
+            offsets_retention_s=config.offsets_retention,
+        )
+        super_users = [name for name in config.super_users.split(";") if name]
+        self.authorizer = Authorizer(enabled=config.acls, super_users=super_users)
+        self._acls = AclApi(AclStore(store.objects), self.authorizer, self.partitions)
+        self._sasl = SaslApi(Users(config.sasl) if config.sasl else None, self.partitions)
+        self._needs_certificate = bool(config.tls_client_ca)
+        self._produce = ProduceHandler(
+            self.partitions, self.counters, loop, self._may_write, flush_on_ack=config.flush_on_ack
+        )
+        self._fetch = FetchHandler(
+            self.partitions, self.counters, loop, self._may_read, max_bytes=config.fetch_max_bytes
+        )
+        self._handlers = self._table()
+        self._beating: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    def _table(self) -> dict[Api, Handler]:
+        groups = GroupApi(self.coordinator, self.cluster, self._loop)
+        offsets = OffsetApi(self.coordinator, self._loop)
+        logs = LogApi(self.partitions)
+        admin = AdminApi(self._store, self.partitions, self._config)
+        metadata = MetadataApi(self.partitions, self.cluster, self._config)
+        return {
+            Api.METADATA: metadata.metadata,
+            Api.DESCRIBE_CLUSTER: metadata.describe_cluster,
+            Api.INIT_PRODUCER_ID: metadata.init_producer_id,
+            Api.LIST_OFFSETS: logs.list_offsets,
+            Api.OFFSET_FOR_LEADER_EPOCH: logs.offset_for_leader_epoch,
+            Api.DELETE_RECORDS: logs.delete_records,
+            Api.FIND_COORDINATOR: groups.find_coordinator,
+            Api.JOIN_GROUP: groups.join,
+            Api.SYNC_GROUP: groups.sync,
+            Api.HEARTBEAT: groups.heartbeat,
+            Api.LEAVE_GROUP: groups.leave,
+            Api.LIST_GROUPS: groups.list_groups,
+            Api.DESCRIBE_GROUPS: groups.describe_groups,
+            Api.DELETE_GROUPS: groups.delete_groups,
+            Api.OFFSET_COMMIT: offsets.commit,
+            Api.OFFSET_FETCH: offsets.fetch,
+            Api.OFFSET_DELETE: offsets.delete,
+            Api.CREATE_TOPICS: admin.create_topics,
+            Api.DELETE_TOPICS: admin.delete_topics,
+            Api.CREATE_PARTITIONS: admin.create_partitions,
+            Api.DESCRIBE_CONFIGS: admin.describe_configs,
+            Api.ALTER_CONFIGS: admin.alter_configs,
+            Api.INCREMENTAL_ALTER_CONFIGS: admin.incremental_alter_configs,
+            Api.DESCRIBE_ACLS: self._acls.describe,
+            Api.CREATE_ACLS: self._acls.create,
+            Api.DELETE_ACLS: self._acls.delete,
+            Api.SASL_HANDSHAKE: self._sasl.handshake,
+            Api.SASL_AUTHENTICATE: self._sasl.authenticate,
+        }
+
+    # ── life ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def start(self) -> None:
+        if self.authorizer.enabled:
+            await self._acls.reload()
+        self.cluster.adopt(await self.partitions.run(self.cluster.register))
+        if self.cluster.is_several:
+            self._beating = self._loop.create_task(self._beat())
+
+    def begin_drain(self) -> None:
+        """No request waits for something that may never come: fetches answer with what there is."""
+        self._fetch.end_all()
+
+    async def stop(self, timeout_s: float) -> None:
+        """Make everything durable and let go. Clients have gone by now."""
+        if self._beating is not None:
+            self._beating.cancel()
+        self.coordinator.close()
+        try:
+            await self.partitions.run(self._store.close, timeout_s)
+        except LogStoreError as error:
+            log.error("%s", error)
+        await self.partitions.run(self.cluster.leave)
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self.cluster.interval_s)
+            try:
+                view = await self.partitions.run(self.cluster.beat)
+                if self.authorizer.enabled:
+                    await self._acls.reload()
+            except (StoreError, OSError) as error:
+                log.warning("no heartbeat this time: %s", error)
+                continue
+            if self.cluster.adopt(view):
+                log.info("brokers alive: %s", ", ".join(map(str, view.nodes)))
+                self.coordinator.release_unled()
+                await self.partitions.release_unled()
+
+    def _on_lost(self, partition: Hosted, error: BaseException) -> None:
+        self.coordinator.lost(partition)
+        if self._looking is None:
+            self._looking = self._loop.create_task(self._look_around())
+
+    async def _look_around(self) -> None:
+        """Somebody fenced us: find out who is there, so that metadata can tell clients."""
+        try:
+            self.cluster.adopt(await self.partitions.run(self.cluster.look_around))
+        except (StoreError, OSError) as error:
+            log.warning("could not look for other brokers: %s", error)
+        finally:
+            self._looking = None
+
+    @property
+    def problem(self) -> str | None:
+        """Why this broker should get no clients now, or None."""
+        if self.cluster.replaced:
+            return f"another broker with node id {self.cluster.me.node_id} has started"
+        health = self._store.health()
+        return None if health["store_reachable"] else "the object store cannot be reached"
+
+    def samples(self) -> Iterable[Sample]:
+        yield from self.counters.samples()
+        health: dict[str, Any] = self._store.health()
+        yield "broker_shim_store_reachable", {}, float(health["store_reachable"])
+        yield "broker_shim_buffered_bytes", {}, health["buffered_bytes"]
+        yield "broker_shim_cached_bytes", {}, health["cached_bytes"]
+        yield "broker_shim_waiting_fetches", {}, len(self._fetch.waiting)
+        yield "broker_shim_owned_partitions", {}, sum(each.is_owned for each in self.partitions.all_hosted())
+        yield "broker_shim_brokers_alive", {}, len(self.cluster.view.nodes)
+
+    # ── requests ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def dispatch(
+        self, connection: Connection, header: RequestHeader, frame: memoryview
+    ) -> Parts | asyncio.Future[Parts] | None:
+        api = _APIS.get(header.api_key)
+        if api is None:
+            raise MalformedRequest("no API of this broker")
+        self.counters.requests[api.name] += 1
+        if not is_supported(api, header.version):
+            if api is Api.API_VERSIONS:
+                # Whatever the client speaks, it reads version 0 and learns from it what to speak.
+                return (messages.encode(api, 0, api_versions(Code.UNSUPPORTED_VERSION)),)
+            raise MalformedRequest("a version that ApiVersions does not offer")
+        self._identify(connection, api)
+        if api is Api.PRODUCE:
+            return self._produce.handle(connection, header, frame)
+        if api is Api.FETCH:
+            return self._fetch.handle(connection, header, frame)
+        request = messages.decode(api, header.version, frame, header.body)
+        if api is Api.API_VERSIONS:
+            return (messages.encode(api, header.version, api_versions()),)
+        return self._loop.create_task(self._handle(api, Call(connection, header, request, self.authorizer)))
+
+    async def _handle(self, api: Api, call: Call) -> Parts:
+        response = await self._handlers[api](call)
+        return (messages.encode(api, call.version, response),)
+
+    def _identify(self, connection: Connection, api: Api) -> None:
+        """Who is this? Only what TLS and SASL have proved counts."""
+        if connection.principal is not None:
+            return
+        if self._sasl.is_required:
+            if api not in BEFORE_LOGIN:
+                raise MalformedRequest("authentication comes first")
+        elif self._needs_certificate:
+            name = connection.tls_principal
+            if name is None:
+                raise MalformedRequest("a client certificate is required")
+            connection.principal = f"User:{name}"
+
+    def _may_write(self, connection: Connection, topic: str) -> bool:
+        return allowed(self.authorizer, connection, Operation.WRITE, Resource.TOPIC, topic)
+
+    def _may_read(self, connection: Connection, topic: str) -> bool:
+        return allowed(self.authorizer, connection, Operation.READ, Resource.TOPIC, topic)

@@ -1,0 +1,281 @@
+"""Fetch: the real read path. High watermark = buffered mark, last stable offset = durable mark.
+
+A fetch is served from memory at once if it can be. What lies in cold segments is read in worker threads. If
+less than `min_bytes` is there, the fetch waits, woken by the log itself, for at most one `max_wait` for all
+its partitions together. A `read_committed` consumer sees the log up to the durable mark: nothing that a crash
+could take back.
+
+Sizes: each partition up to its own limit, all together up to the response's; whole batches; at least one
+batch in the first partition that has any, so that a consumer never starves behind a large one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from broker_shim import codes, fetch_codec
+from broker_shim.codes import Code
+from broker_shim.connection import Connection, Parts
+from broker_shim.fetch_codec import READ_COMMITTED, FetchRequest, PartitionData, PartitionFetch
+from broker_shim.hosted import Hosted
+from broker_shim.metrics import Counters
+from broker_shim.partitions import Partitions
+from broker_shim.wire import RequestHeader
+from logstore.config import Visibility
+from logstore.engine.results import ReadResult
+from logstore.errors import LogStoreError, OffsetOutOfRange
+
+COLD_READS_AT_ONCE = 8
+MayRead = Callable[[Connection, str], bool]
+
+
+class FetchHandler:
+    def __init__(
+        self,
+        partitions: Partitions,
+        counters: Counters,
+        loop: asyncio.AbstractEventLoop,
+        may_read: MayRead,
+        *,
+        max_bytes: int,
+    ) -> None:
+        self.partitions = partitions
+        self.counters = counters
+        self.loop = loop
+        self._may_read = may_read
+        self._max_bytes = max_bytes
+        self.waiting: set[_Fetch] = set()
+
+    def handle(
+        self, connection: Connection, header: RequestHeader, frame: memoryview
+    ) -> Parts | asyncio.Future[Parts]:
+        request = fetch_codec.read(frame, header.body, header.version)
+        if request.session_id != 0:
+            return fetch_codec.write(header.version, [], request.isolation, Code.FETCH_SESSION_ID_NOT_FOUND)
+        budget = min(max(request.max_bytes, 0), self._max_bytes)
+        fetch = _Fetch(self, request, header.version, budget)
+        for topic, partitions in request.topics:
+            allowed = self._may_read(connection, topic)
+            fetch.add(topic, partitions, Code.NONE if allowed else Code.TOPIC_AUTHORIZATION_FAILED)
+        return fetch.run()
+
+    def end_all(self) -> None:
+        """The broker stops: whoever waits gets what there is."""
+        for fetch in tuple(self.waiting):
+            fetch.finish()
+
+
+class _Entry:
+    """One partition of a fetch. `is_cold`: the answer needs I/O, or the partition is not open yet."""
+
+    __slots__ = ("asked", "data", "hosted", "is_cold")
+
+    def __init__(self, asked: PartitionFetch, data: PartitionData, hosted: Hosted | None) -> None:
+        self.asked = asked
+        self.data = data
+        self.hosted = hosted
+        self.is_cold = False
+
+
+class _Fetch:
+    """One request on its way to its answer."""
+
+    def __init__(self, handler: FetchHandler, request: FetchRequest, version: int, budget: int) -> None:
+        self._handler = handler
+        self._request = request
+        self._version = version
+        self._budget = budget
+        self._visibility: Visibility = "durable" if request.isolation == READ_COMMITTED else "buffered"
+        self._answers: list[tuple[str, list[PartitionData]]] = []
+        self._entries: list[_Entry] = []
+        self._by_partition: dict[Hosted, list[_Entry]] = {}
+        self._size = 0
+        self._failed = False
+        self._future: asyncio.Future[Parts] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    def add(self, topic: str, partitions: list[PartitionFetch], refusal: Code) -> None:
+        answers: list[PartitionData] = []
+        self._answers.append((topic, answers))
+        for asked in partitions:
+            data = PartitionData(asked.partition, refusal)
+            answers.append(data)
+            hosted: Hosted | None = None
+            if refusal is Code.NONE:
+                found = self._handler.partitions.get(topic, asked.partition)
+                if isinstance(found, Hosted):
+                    hosted = found
+                else:
+                    data.code = found
+            self._failed |= data.code is not Code.NONE
+            entry = _Entry(asked, data, hosted)
+            self._entries.append(entry)
+            if hosted is not None:
+                self._by_partition.setdefault(hosted, []).append(entry)
+
+    def run(self) -> Parts | asyncio.Future[Parts]:
+        for entry in self._entries:
+            if entry.hosted is not None:
+                self._read_hot(entry)
+        if self._is_enough() and not self._has_cold():
+            return self._answer()
+        self._future = self._handler.loop.create_future()
+        self._future.add_done_callback(self._ended)
+        self._handler.waiting.add(self)
+        self._timer = self._handler.loop.call_later(max(self._request.max_wait_ms, 0) / 1000, self._time_up)
+        for hosted in self._by_partition:
+            hosted.watch(self)
+        self._read_cold_soon()
+        return self._future
+
+    def wake(self, partition: Hosted) -> None:
+        """The log says that there may be more. Read that partition again; answer if it is enough now."""
+        for entry in self._by_partition[partition]:
+            if not entry.is_cold:  # else a worker is reading it right now
+                self._size -= entry.data.size
+                self._read_hot(entry)
+        if self._is_enough() and self._reading is None and not self._has_cold():
+            self.finish()
+        else:
+            self._read_cold_soon()
+
+    def finish(self) -> None:
+        if self._future is not None and not self._future.done():
+            self._future.set_result(self._answer())
+
+    def _ended(self, _: asyncio.Future[Parts]) -> None:
+        """Answered, or cancelled because the client has gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._handler.waiting.discard(self)
+        for hosted in self._by_partition:
+            hosted.unwatch(self)
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _is_enough(self) -> bool:
+        return self._failed or self._size >= self._request.min_bytes or self._request.max_wait_ms <= 0
+
+    def _has_cold(self) -> bool:
+        """Is there a cold partition that would still fit? With a full answer the others wait for the next
+        fetch.
+        """
+        return self._size < self._budget and any(entry.is_cold for entry in self._entries)
+
+    def _limit(self, entry: _Entry) -> int:
+        return min(max(entry.asked.max_bytes, 0), self._budget - self._size)
+
+    def _read_hot(self, entry: _Entry) -> None:
+        """From memory alone; marks the entry as cold if that cannot be."""
+        hosted, data = entry.hosted, entry.data
+        assert hosted is not None
+        data.parts, data.size, data.code = (), 0, Code.NONE
+        entry.is_cold = not hosted.is_open
+        if entry.is_cold:
+            return
+        try:
+            if self._check_epoch(entry, hosted):
+                found = hosted.log.read_cached(
+                    entry.asked.offset, self._limit(entry), visibility=self._visibility
+                )
+                entry.is_cold = found is None
+                if found is not None:
+                    self._take(entry, found)
+        except OffsetOutOfRange as error:
+            self._out_of_range(entry, hosted, error)
+        except LogStoreError as error:
+            self._fail(entry, codes.of_read(error))
+
+    def _read_cold_soon(self) -> None:
+        if self._reading is None and self._has_cold():
+            self._reading = self._handler.loop.create_task(self._read_cold())
+
+    async def _read_cold(self) -> None:
+        """A few at a time, in the order of the request, until the answer is full."""
+        try:
+            while self._has_cold():
+                cold = [entry for entry in self._entries if entry.is_cold][:COLD_READS_AT_ONCE]
+                await asyncio.gather(*(self._read_one_cold(entry) for entry in cold))
+        finally:
+            self._reading = None
+        if self._is_enough():
+            self.finish()
+
+    async def _read_one_cold(self, entry: _Entry) -> None:
+        hosted = entry.hosted
+        assert hosted is not None
+        try:
+            await hosted.open()
+            if self._visibility == "buffered" and self._is_ahead(entry, hosted):
+                # Somebody has read further than the log goes: a former owner's tail was lost. As the owner we
+                # begin past everything that was ever shown, so that this consumer finds its place again.
+                await hosted.take()
+            if self._check_epoch(entry, hosted):
+                found = await self._handler.partitions.run(
+                    self._read, hosted, entry.asked.offset, self._limit(entry)
+                )
+                self._take(entry, found)
+        except OffsetOutOfRange as error:
+            self._out_of_range(entry, hosted, error)
+        except (LogStoreError, OSError) as error:
+            self._fail(entry, codes.of_read(error))
+        finally:
+            entry.is_cold = False
+
+    def _read(self, hosted: Hosted, offset: int, max_bytes: int) -> ReadResult:
+        return hosted.log.read(offset, max_bytes, visibility=self._visibility)
+
+    def _is_ahead(self, entry: _Entry, hosted: Hosted) -> bool:
+        return not hosted.is_owned and entry.asked.offset > hosted.log.buffered_high_watermark
+
+    def _check_epoch(self, entry: _Entry, hosted: Hosted) -> bool:
+        asked, epoch = entry.asked.leader_epoch, hosted.log.epoch
+        if asked < 0 or asked == epoch:
+            return True
+        self._fail(entry, Code.FENCED_LEADER_EPOCH if asked < epoch else Code.UNKNOWN_LEADER_EPOCH)
+        return False
+
+    def _take(self, entry: _Entry, found: ReadResult) -> None:
+        data = entry.data
+        data.high_watermark = found.buffered_high_watermark
+        data.last_stable = found.durable_high_watermark
+        data.log_start = found.low_watermark
+        size = len(found)
+        if self._size and size > self._limit(entry):
+            return  # one batch that is too large for what is left: it comes first next time
+        data.parts, data.size = found.parts, size
+        self._size += size
+
+    def _out_of_range(self, entry: _Entry, hosted: Hosted, error: OffsetOutOfRange) -> None:
+        log, data, offset = hosted.log, entry.data, entry.asked.offset
+        data.high_watermark, data.last_stable = log.buffered_high_watermark, log.durable_high_watermark
+        data.log_start = log.low_watermark
+        if data.log_start <= offset <= data.high_watermark:
+            return  # acked and not yet durable: for a read_committed consumer that is the end, not an error
+        if not entry.is_cold and self._is_ahead(entry, hosted):
+            entry.is_cold = True
+            return
+        self._fail(entry, Code.OFFSET_OUT_OF_RANGE)
+
+    def _fail(self, entry: _Entry, code: Code) -> None:
+        entry.data.code = code
+        self._failed = True
+
+    def _time_up(self) -> None:
+        """Time is up. A cold read that runs is waited for: an answer without it would only be asked for
+        again.
+        """
+        if self._reading is None:
+            self.finish()
+        else:
+            self._reading.add_done_callback(lambda _: self.finish())
+
+    def _answer(self) -> Parts:
+        counters = self._handler.counters
+        counters.bytes_out += self._size
+        for entry in self._entries:
+            if entry.data.code is not Code.NONE:
+                counters.errors[entry.data.code.name] += 1
+        return fetch_codec.write(self._version, self._answers, self._request.isolation)

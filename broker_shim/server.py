@@ -1,0 +1,154 @@
+"""The listener: accepts clients, watches over them, drains on the way out.
+
+Stopping: accept nobody, finish the requests that are being served (fetches answer at once with what they
+have), close the connections, make every record durable, sign off. A second signal does not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+
+import logstore
+from broker_shim.broker import Broker
+from broker_shim.cluster import Node, new_incarnation
+from broker_shim.config import BrokerConfig, parse_address
+from broker_shim.connection import Connection
+from broker_shim.metrics import HttpPort, Sample
+from broker_shim.request_memory import RequestMemory
+from logstore.objects import ObjectStore
+from logstore.store import Store
+
+log = logging.getLogger(__name__)
+SWEEP_EVERY_S = 5.0
+HANDSHAKE_TIMEOUT_S = 15.0
+BACKLOG = 1024
+
+
+class Server:
+    """One broker on one port. `await start()`, then `await stop()`; `port` is where it listens."""
+
+    def __init__(self, config: BrokerConfig, objects: ObjectStore | None = None) -> None:
+        """`objects`: a store to use in place of the one that `config.store` names (tests count its requests).
+        """
+        self.config = config
+        self._objects = objects
+        self._connections: set[Connection] = set()
+        self._memory = RequestMemory(config.max_request_memory)
+        self._listener: asyncio.Server | None = None
+        self._http: HttpPort | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._draining = False
+        self.store: Store
+        self.broker: Broker
+        self.port = 0
+        self.metrics_port = 0
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        config = self.config
+        self.store = await loop.run_in_executor(None, self._open_store)
+        host, port = parse_address(config.listen)
+        # The port must be known before clients are told of it, so sockets are bound first and served last.
+        self._listener = await loop.create_server(
+            self._new_connection,
+            host,
+            port,
+            ssl=_tls(config),
+            ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if config.tls_cert else None,
+            backlog=BACKLOG,
+            start_serving=False,
+        )
+        self.port = self._listener.sockets[0].getsockname()[1]
+        shown, shown_port = parse_address(config.advertise) if config.advertise else (host, self.port)
+        me = Node(config.node_id, shown, shown_port, new_incarnation(), int(time.time() * 1000))
+        self.broker = Broker(self.store, config, me, loop)
+        await self.broker.start()
+        await self._listener.start_serving()
+        self._sweeper = loop.create_task(self._sweep())
+        if config.metrics:
+            self._http = HttpPort(self._samples, self._not_ready)
+            self.metrics_port = await self._http.start(*parse_address(config.metrics))
+        log.info("listening on %s:%d, store %s", host, self.port, config.store)
+
+    def _open_store(self) -> Store:
+        config = self.config
+        return logstore.open(
+            self._objects if self._objects is not None else config.store,
+            flush_interval=config.flush_interval,
+            flush_bytes=config.flush_bytes,
+            max_buffered_bytes=config.max_buffered_bytes,
+            cache_bytes=config.cache_bytes,
+            max_batch_bytes=config.max_message_bytes,
+            # Appends are handed over on the event loop: a full buffer is an error at once, and the queue in
+            # front of the partition waits for room.
+            append_timeout=0.0,
+        )
+
+    def _new_connection(self) -> Connection:
+        connection = Connection(
+            self.broker, self.config, self._memory, self._connections, asyncio.get_running_loop()
+        )
+        if len(self._connections) >= self.config.max_connections or self._draining:
+            connection.turn_away()
+        return connection
+
+    async def _sweep(self) -> None:
+        """Close who sends half a request, does not read, or has been silent for long."""
+        loop = asyncio.get_running_loop()
+        config = self.config
+        every = min(SWEEP_EVERY_S, config.stall_timeout / 2)
+        while True:
+            await asyncio.sleep(every)
+            now = loop.time()
+            for connection in tuple(self._connections):
+                if connection.is_stalled(now, config.stall_timeout):
+                    connection.close("it has stalled")
+                elif not connection.is_busy and now - connection.last_activity > config.idle_timeout:
+                    connection.finish()
+
+    async def stop(self) -> None:
+        """Drain and close. Safe to call once; what is not durable in time is logged."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.config.drain_timeout
+        self._draining = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._listener is not None:
+            self._listener.close()
+        self.broker.begin_drain()
+        for connection in tuple(self._connections):
+            connection.stop_reading()
+        while any(each.is_busy for each in self._connections) and loop.time() < deadline:
+            await asyncio.sleep(0.01)
+            self.broker.begin_drain()
+        for connection in tuple(self._connections):
+            connection.finish()
+        await self.broker.stop(max(1.0, deadline - loop.time()))
+        if self._http is not None:
+            await self._http.stop()
+        log.info("stopped")
+
+    def _not_ready(self) -> str | None:
+        return "stopping" if self._draining else self.broker.problem
+
+    def _samples(self) -> list[Sample]:
+        own: list[Sample] = [
+            ("broker_shim_connections", {}, len(self._connections)),
+            ("broker_shim_request_memory_bytes", {}, self._memory.used),
+        ]
+        return [*own, *self.broker.samples()]
+
+
+def _tls(config: BrokerConfig) -> ssl.SSLContext | None:
+    if not config.tls_cert:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(config.tls_cert, config.tls_key)
+    if config.tls_client_ca:
+        context.load_verify_locations(config.tls_client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
