@@ -22,9 +22,12 @@ static PyTypeObject *RecordType;
 
 /* Why bytes are refused: a literal, so that it can be set without the GIL. NULL means that all is well. */
 typedef const char *reason;
+static const char NO_MEMORY[] = "out of memory";
 
 static void *refuse(reason why, Py_ssize_t position)
 {
+    if (why == NO_MEMORY)
+        return PyErr_NoMemory();
     PyObject *error = PyObject_CallFunction(FormatError, "sn", why, position);
     if (error != NULL) {
         PyErr_SetObject(FormatError, error);
@@ -49,6 +52,7 @@ typedef struct {
 } record;
 
 typedef struct {
+    Py_buffer held; /* to be released if it has an object */
     const uint8_t *data;
     Py_ssize_t size, count;
     int64_t base_timestamp, append_timestamp;
@@ -58,6 +62,11 @@ typedef struct {
 static inline reason read_number(const uint8_t **at, const uint8_t *end, int max_bytes, uint64_t *out)
 {
     const uint8_t *p = *at;
+    if (p < end && *p < 0x80) {
+        *out = *p;
+        *at = p + 1;
+        return NULL;
+    }
     uint64_t number = 0;
     for (int index = 0; index < max_bytes; index++) {
         if (p == end)
@@ -180,16 +189,23 @@ static inline reason timestamp_of(const area *from, const record *one, int64_t *
     return NULL;
 }
 
-/* An `Area` tuple. The bytes are borrowed from it. */
+static void close_area(area *one)
+{
+    if (one->held.obj != NULL)
+        PyBuffer_Release(&one->held);
+}
+
+/* An `Area` tuple, which must outlive `out`. On failure nothing is held. */
 static int open_area(PyObject *source, area *out)
 {
     PyObject *data, *append;
+    out->held.obj = NULL;
     if (!PyTuple_Check(source)) {
         PyErr_SetString(PyExc_TypeError, "an Area is needed");
         return -1;
     }
     long long base;
-    if (!PyArg_ParseTuple(source, "SnLO", &data, &out->count, &base, &append))
+    if (!PyArg_ParseTuple(source, "OnLO", &data, &out->count, &base, &append))
         return -1;
     out->base_timestamp = base;
     out->appended = append != Py_None;
@@ -199,10 +215,25 @@ static int open_area(PyObject *source, area *out)
         if (out->append_timestamp == -1 && PyErr_Occurred())
             return -1;
     }
-    out->data = (const uint8_t *)PyBytes_AS_STRING(data);
-    out->size = PyBytes_GET_SIZE(data);
+    if (PyBytes_CheckExact(data)) {
+        out->data = (const uint8_t *)PyBytes_AS_STRING(data);
+        out->size = PyBytes_GET_SIZE(data);
+    }
+    else {
+        if (PyObject_GetBuffer(data, &out->held, PyBUF_SIMPLE) < 0)
+            return -1;
+        out->data = out->held.buf;
+        out->size = out->held.len;
+        if (!out->held.readonly) {
+            /* What was checked must not change before it is used. */
+            PyErr_SetString(PyExc_TypeError, "an area must be read-only");
+            close_area(out);
+            return -1;
+        }
+    }
     if (out->count < 1 || out->count > out->size / MIN_RECORD_SIZE) {
         refuse("the bytes cannot hold as many records", 0);
+        close_area(out);
         return -1;
     }
     return 0;
@@ -210,33 +241,52 @@ static int open_area(PyObject *source, area *out)
 
 /* ---- columns ---- */
 
-/* One Arrow column of bytes while it is being filled. `data` has room for all that could come. */
+/* One Arrow column of bytes while it is being filled. Where a good bound for its size is known, the bytes are written
+ * into the object that will hold them; else into scratch memory that grows, because memory touched for the first time
+ * costs more than copying it once. */
 typedef struct {
-    PyObject *validity, *offsets, *data;
+    PyObject *validity, *offsets, *data; /* no data: scratch */
     uint8_t *valid, *bytes;
     int32_t *ends;
-    Py_ssize_t rows, used, nulls;
+    Py_ssize_t rows, used, room, nulls;
 } column;
 
-static int column_open(column *out, Py_ssize_t rows, Py_ssize_t room)
+static int column_open(column *out, Py_ssize_t rows, Py_ssize_t room, int scratch)
 {
     out->validity = PyBytes_FromStringAndSize(NULL, (rows + 7) / 8);
     out->offsets = PyBytes_FromStringAndSize(NULL, (rows + 1) * (Py_ssize_t)sizeof(int32_t));
-    out->data = PyBytes_FromStringAndSize(NULL, room);
-    if (out->validity == NULL || out->offsets == NULL || out->data == NULL)
+    if (scratch)
+        out->bytes = PyMem_RawMalloc(room ? room : 1);
+    else if ((out->data = PyBytes_FromStringAndSize(NULL, room)))
+        out->bytes = (uint8_t *)PyBytes_AS_STRING(out->data);
+    if (out->validity == NULL || out->offsets == NULL || out->bytes == NULL) {
+        PyErr_NoMemory();
         return -1;
+    }
     out->valid = (uint8_t *)PyBytes_AS_STRING(out->validity);
     out->ends = (int32_t *)PyBytes_AS_STRING(out->offsets);
-    out->bytes = (uint8_t *)PyBytes_AS_STRING(out->data);
+    out->room = room;
     memset(out->valid, 0xFF, (rows + 7) / 8);
     out->ends[0] = 0;
-    out->rows = out->used = out->nulls = 0;
     return 0;
 }
 
-static inline void column_add(column *to, const slice *from)
+static reason column_grow(column *to, Py_ssize_t size)
+{
+    uint8_t *bytes = to->data ? NULL : PyMem_RawRealloc(to->bytes, 2 * (to->room + size));
+    if (bytes == NULL)
+        return NO_MEMORY;
+    to->bytes = bytes;
+    to->room = 2 * (to->room + size);
+    return NULL;
+}
+
+static inline reason column_add(column *to, const slice *from)
 {
     if (from->size > 0) {
+        reason why;
+        if (from->size > to->room - to->used && (why = column_grow(to, from->size)))
+            return why;
         memcpy(to->bytes + to->used, from->data, from->size);
         to->used += from->size;
     }
@@ -245,12 +295,20 @@ static inline void column_add(column *to, const slice *from)
         to->nulls++;
     }
     to->ends[++to->rows] = (int32_t)to->used;
+    return NULL;
 }
 
-/* (validity or None, offsets, data); the references move into it. */
+/* (validity or None, offsets, data) */
 static PyObject *column_close(column *from)
 {
-    if (_PyBytes_Resize(&from->data, from->used) < 0)
+    if (from->data == NULL) {
+        from->data = PyBytes_FromStringAndSize((char *)from->bytes, from->used);
+        PyMem_RawFree(from->bytes);
+        from->bytes = NULL;
+    }
+    else
+        _PyBytes_Resize(&from->data, from->used);
+    if (from->data == NULL)
         return NULL;
     if (from->nulls == 0)
         Py_SETREF(from->validity, Py_NewRef(Py_None));
@@ -259,6 +317,8 @@ static PyObject *column_close(column *from)
 
 static void column_free(column *one)
 {
+    if (one->data == NULL)
+        PyMem_RawFree(one->bytes);
     Py_CLEAR(one->validity);
     Py_CLEAR(one->offsets);
     Py_CLEAR(one->data);
@@ -270,6 +330,7 @@ typedef struct {
     int want_keys, want_values, want_headers;
     int64_t *stamps; /* NULL if not wanted */
     column keys, values;
+    int any_headers;
     Py_ssize_t header_count, header_bytes; /* of the rows taken */
     Py_ssize_t failed_at;
 } gathering;
@@ -284,20 +345,23 @@ static reason gather_rows(gathering *to)
             record one;
             int64_t stamp;
             reason why = read_record(&at, end, index, &one);
-            if (why || (why = timestamp_of(from, &one, &stamp))) {
+            if (!why)
+                why = timestamp_of(from, &one, &stamp);
+            if (!why && row >= to->first && row < to->stop) {
+                if (to->stamps)
+                    to->stamps[row - to->first] = stamp * 1000;
+                if (to->want_keys)
+                    why = column_add(&to->keys, &one.key);
+                if (to->want_values && !why)
+                    why = column_add(&to->values, &one.value);
+                to->header_count += one.header_count;
+                to->header_bytes += one.end - one.headers;
+            }
+            if (why) {
                 to->failed_at = at - from->data;
                 return why;
             }
-            if (row < to->first || row >= to->stop)
-                continue;
-            if (to->stamps)
-                to->stamps[row - to->first] = stamp * 1000;
-            if (to->want_keys)
-                column_add(&to->keys, &one.key);
-            if (to->want_values)
-                column_add(&to->values, &one.value);
-            to->header_count += one.header_count;
-            to->header_bytes += one.end - one.headers;
+            to->any_headers |= one.header_count > 0;
         }
         if (at != end) {
             to->failed_at = at - from->data;
@@ -316,16 +380,13 @@ static reason take_headers(const record *one, column *keys, column *values)
         reason why = read_header(&p, one->end, &key, &value);
         if (why)
             return why;
-        if (keys) {
-            column_add(keys, &key);
-            column_add(values, &value);
-        }
+        if (keys && ((why = column_add(keys, &key)) || (why = column_add(values, &value))))
+            return why;
     }
     return p == one->end ? NULL : "a record does not end where its length says";
 }
 
-/* The second pass, over areas that gather_rows has found to be sound: headers of every record are checked, those of
- * the rows asked for are taken. A row without headers is null. */
+/* Headers of every record are checked, those of the rows asked for are taken. A row without headers is null. */
 static reason gather_headers(gathering *to, column *keys, column *values, uint8_t *valid, int32_t *ends)
 {
     Py_ssize_t row = 0;
@@ -361,17 +422,22 @@ static PyObject *header_lists(gathering *to)
     PyObject *result = NULL, *key_parts = NULL, *value_parts = NULL;
     PyObject *validity = PyBytes_FromStringAndSize(NULL, (rows + 7) / 8);
     PyObject *offsets = PyBytes_FromStringAndSize(NULL, (rows + 1) * (Py_ssize_t)sizeof(int32_t));
-    if (validity == NULL || offsets == NULL || column_open(&keys, to->header_count, to->header_bytes) < 0 ||
-        column_open(&values, to->header_count, to->header_bytes) < 0)
+    if (validity == NULL || offsets == NULL || column_open(&keys, to->header_count, to->header_bytes, 1) < 0 ||
+        column_open(&values, to->header_count, to->header_bytes, 1) < 0)
         goto done;
     uint8_t *valid = (uint8_t *)PyBytes_AS_STRING(validity);
     int32_t *ends = (int32_t *)PyBytes_AS_STRING(offsets);
     memset(valid, 0, (rows + 7) / 8);
     ends[0] = 0;
-    PyThreadState *state = to->total >= RELEASE_GIL_FROM ? PyEval_SaveThread() : NULL;
-    reason why = gather_headers(to, &keys, &values, valid, ends);
-    if (state)
-        PyEval_RestoreThread(state);
+    reason why = NULL;
+    if (to->any_headers) {
+        PyThreadState *state = to->total >= RELEASE_GIL_FROM ? PyEval_SaveThread() : NULL;
+        why = gather_headers(to, &keys, &values, valid, ends);
+        if (state)
+            PyEval_RestoreThread(state);
+    }
+    else
+        memset(ends, 0, (rows + 1) * sizeof(int32_t));
     if (why)
         refuse(why, to->failed_at);
     else if ((key_parts = column_close(&keys)) && (value_parts = column_close(&values)))
@@ -419,8 +485,9 @@ static PyObject *speed_gather(PyObject *module, PyObject *args)
     to.stop = to.stop > records ? records : to.stop < to.first ? to.first : to.stop;
     Py_ssize_t rows = to.stop - to.first;
     stamps = want_stamps ? PyBytes_FromStringAndSize(NULL, rows * (Py_ssize_t)sizeof(int64_t)) : Py_NewRef(Py_None);
-    if (stamps == NULL || (to.want_keys && column_open(&to.keys, rows, to.total) < 0) ||
-        (to.want_values && column_open(&to.values, rows, to.total) < 0))
+    /* Most of an area is values. */
+    if (stamps == NULL || (to.want_keys && column_open(&to.keys, rows, 16 * rows, 1) < 0) ||
+        (to.want_values && column_open(&to.values, rows, to.total, 0) < 0))
         goto done;
     to.stamps = want_stamps ? (int64_t *)PyBytes_AS_STRING(stamps) : NULL;
     PyThreadState *state = to.total >= RELEASE_GIL_FROM ? PyEval_SaveThread() : NULL;
@@ -443,6 +510,8 @@ done:
     Py_XDECREF(keys);
     Py_XDECREF(values);
     Py_XDECREF(headers);
+    for (Py_ssize_t n = 0; to.areas != NULL && n < to.count; n++)
+        close_area(&to.areas[n]);
     PyMem_Free(to.areas);
     Py_DECREF(sources);
     return result;
@@ -481,8 +550,10 @@ static PyObject *speed_check(PyObject *module, PyObject *source)
     why = check_records(&from, &low, &high, &at);
     if (state)
         PyEval_RestoreThread(state);
+    Py_ssize_t position = at - from.data;
+    close_area(&from);
     if (why)
-        return refuse(why, at - from.data);
+        return refuse(why, position);
     return Py_BuildValue("LL", (long long)low, (long long)high);
 }
 
@@ -578,20 +649,23 @@ static PyObject *speed_records(PyObject *module, PyObject *args)
         PyTuple_SET_ITEM(made, 2, headers);
         PyTuple_SET_ITEM(made, 3, Py_NewRef(stamp_object));
         PyTuple_SET_ITEM(made, 4, offset);
+        /* Bytes, numbers and None cannot be part of a cycle: spare the collector a look at each record. */
+        if (headers == none)
+            PyObject_GC_UnTrack(made);
         PyList_SET_ITEM(found, index - first, made);
     }
     if (at != end) {
         refuse("bytes after the last record", at - from.data);
         goto failed;
     }
-    Py_DECREF(none);
-    Py_XDECREF(stamp_object);
-    return found;
+    goto done;
 failed:
-    Py_XDECREF(found);
+    Py_CLEAR(found);
+done:
+    close_area(&from);
     Py_XDECREF(none);
     Py_XDECREF(stamp_object);
-    return NULL;
+    return found;
 }
 
 /* ---- encoding ---- */

@@ -32,10 +32,11 @@ class Encoded(NamedTuple):
 class Area(NamedTuple):
     """An area to read, and what the batch header said about it.
 
-    `append_timestamp_ms` is the one timestamp of all records if a broker stamped them (LogAppendTime).
+    `data` is bytes, or a read-only view into a larger buffer. `append_timestamp_ms` is the one timestamp of all
+    records if a broker stamped them (LogAppendTime).
     """
 
-    data: bytes
+    data: bytes | memoryview
     records: int
     base_timestamp_ms: int
     append_timestamp_ms: int | None
@@ -75,7 +76,7 @@ def check_timestamp(stamp: int) -> int:
     return stamp
 
 
-def check_count(data: bytes, records: int) -> None:
+def check_count(data: bytes | memoryview, records: int) -> None:
     """A count that the area cannot hold is refused before anything is allocated for it."""
     if records * MIN_RECORD_SIZE > len(data):
         raise FormatError(f"{len(data)} bytes cannot hold {records} records")

@@ -32,6 +32,9 @@ MAGIC = 2
 # that whatever was written can be read.
 MAX_DECODED_BYTES = 256 << 20
 
+# From this size on a view is cheaper than a copy.
+_VIEW_FROM = 8192
+
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _PATCH = struct.Struct(">qii")
 _AFTER_CRC = struct.Struct(">hiqqqhii")
@@ -41,6 +44,8 @@ _TIMESTAMPS_AT = 27
 _CRC_AT = 17
 _CRC_FROM = 21
 _LENGTH_FROM = 12
+
+_new_tuple = tuple.__new__
 
 CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
@@ -152,7 +157,7 @@ def read_info(raw: Buffer, position: int = 0) -> BatchInfo:
         raise FormatError(f"a batch with base offset {base_offset}", position)
     if count < 1 or last_delta != count - 1:
         raise FormatError(f"a batch of {count} records with last offset delta {last_delta}", position)
-    return BatchInfo(
+    fields = (
         base_offset,
         position,
         size,
@@ -164,6 +169,7 @@ def read_info(raw: Buffer, position: int = 0) -> BatchInfo:
         base_sequence,
         attributes,
     )
+    return _new_tuple(BatchInfo, fields)  # half the time of BatchInfo(*fields)
 
 
 def split(raw: Buffer) -> list[BatchInfo]:
@@ -223,9 +229,20 @@ def _validate_one(raw: Buffer, info: BatchInfo, max_batch_bytes: int, max_decode
 
 def record_area(raw: Buffer, info: BatchInfo, max_decoded_bytes: int = MAX_DECODED_BYTES) -> Area:
     """The record area of a batch, decompressed, with what the header says about its timestamps."""
-    with memoryview(raw) as view:
-        packed = view[info.position + HEADER_SIZE : info.position + info.size]
-        data = codecs.decompress(info.codec_id, packed, max_size=min(max_decoded_bytes, MAX_DECODED_BYTES))
+    start, end = info.position + HEADER_SIZE, info.position + info.size
+    codec_id = info.attributes & CODEC_MASK
+    data: bytes | memoryview
+    if type(raw) is bytes and (codec_id or info.size < _VIEW_FROM):
+        data = raw[start:end]
+    else:
+        data = memoryview(raw)[start:end]
+        if not data.readonly:
+            data = bytes(data)
+    room = min(max_decoded_bytes, MAX_DECODED_BYTES)
+    if codec_id:
+        data = codecs.decompress(codec_id, data, max_size=room)
+    elif len(data) > room:
+        raise codecs.too_large(room)
     base_ms, max_ms = _TIMESTAMPS.unpack_from(raw, info.position + _TIMESTAMPS_AT)
     check_timestamp(base_ms)
     append_ms = check_timestamp(max_ms) if info.attributes & LOG_APPEND_TIME else None

@@ -75,7 +75,7 @@ def decompress(codec_id: int, data: Buffer, *, max_size: int) -> bytes:
     """What one whole stream holds; anything else, or more than `max_size` bytes, is a `FormatError`."""
     if codec_id == NONE:
         if len(data) > max_size:
-            raise _too_large(max_size)
+            raise too_large(max_size)
         return bytes(data)
     try:
         if codec_id == ZSTD:
@@ -99,7 +99,7 @@ def _decompress_zstd(data: bytes, max_size: int) -> bytes:
     if size == zstandard.CONTENTSIZE_UNKNOWN:
         size = _zstd_bound(data, 4 if frame.has_checksum else 0)
     elif size > max_size:
-        raise _too_large(max_size)
+        raise too_large(max_size)
     room = max(1, min(size, max_size))  # zero would mean "no limit"
     try:
         out = _zstd.decompressor.decompress(data, max_output_size=room, allow_extra_data=False)
@@ -108,7 +108,7 @@ def _decompress_zstd(data: bytes, max_size: int) -> bytes:
             raise FormatError(f"damaged zstd data, or more than {max_size} bytes of it: {error}") from error
         raise
     if len(out) > max_size:
-        raise _too_large(max_size)
+        raise too_large(max_size)
     return out
 
 
@@ -200,7 +200,7 @@ def _decompress_snappy_block(data: bytes, room: int, max_size: int) -> bytes:
     if not data:
         raise FormatError("an empty snappy block")
     if cramjam.snappy.decompress_raw_len(data) > room:
-        raise _too_large(max_size)
+        raise too_large(max_size)
     return bytes(cramjam.snappy.decompress_raw(data))
 
 
@@ -212,7 +212,7 @@ def _decompress_gzip(data: bytes, max_size: int) -> bytes:
         member = zlib.decompressobj(wbits=31)
         part = member.decompress(data, room + 1)
         if len(part) > room:
-            raise _too_large(max_size)
+            raise too_large(max_size)
         if not member.eof:
             raise FormatError("gzip data ends inside a member")
         room -= len(part)
@@ -223,7 +223,8 @@ def _decompress_gzip(data: bytes, max_size: int) -> bytes:
     return b"".join(parts)
 
 
-def _too_large(max_size: int) -> FormatError:
+def too_large(max_size: int) -> FormatError:
+    """The error for data that is larger than its reader allows."""
     return FormatError(f"compressed data holds more than the {max_size} bytes allowed")
 
 

@@ -92,7 +92,7 @@ def _wanted(infos: Sequence[BatchInfo], start_offset: int, stop_offset: int | No
     return [
         info
         for info in infos
-        if info.last_offset >= start_offset and (stop_offset is None or info.base_offset < stop_offset)
+        if info[0] + info[3] > start_offset and (stop_offset is None or info[0] < stop_offset)
     ]
 
 
@@ -126,10 +126,16 @@ def _array(name: str, infos: Sequence[BatchInfo], gathered: Gathered, first: int
 
     rows = stop - first
     if name == "offset":
-        ranges = [np.arange(info.base_offset, info.base_offset + info.count) for info in infos]
-        return pa.array(np.concatenate(ranges)[first:stop])
+        counts = np.array([info[3] for info in infos])
+        # How far each batch's offsets lie from its row numbers; the same for all rows where there is no gap.
+        shifts = np.array([info[0] for info in infos]) - (counts.cumsum() - counts)
+        if (shifts == shifts[0]).all():
+            return pa.array(np.arange(first + shifts[0], stop + shifts[0]))
+        return pa.array(np.arange(first, stop) + np.repeat(shifts, counts)[first:stop])
     if name == "timestampType":
-        kinds = np.array([bool(info.attributes & LOG_APPEND_TIME) for info in infos], np.int32)
+        kinds = np.array([info.attributes & LOG_APPEND_TIME != 0 for info in infos], np.int32)
+        if not kinds.any():
+            return pa.array(np.zeros(rows, np.int32))
         return pa.array(np.repeat(kinds, [info.count for info in infos])[first:stop])
     if name == "timestamp":
         buffers = [None, pa.py_buffer(gathered.timestamps_us)]

@@ -41,7 +41,7 @@ def locate(areas: Sequence[Area]) -> tuple[bytes, Any, Fields]:
 
     Header contents are not looked at: `headers` does that.
     """
-    joined = areas[0].data if len(areas) == 1 else b"".join([area.data for area in areas])
+    joined = bytes(areas[0].data) if len(areas) == 1 else b"".join([area.data for area in areas])
     positions: list[int] = []
     start = 0
     for area in areas:

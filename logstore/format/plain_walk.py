@@ -14,7 +14,8 @@ _new_tuple = tuple.__new__
 
 def walk(source: Area, base_offset: int, first: int, stop: int) -> list[Record]:
     """Check every record of the area; return those with index `first` up to, not including, `stop`."""
-    area, count, base_timestamp_ms, append_timestamp_ms = source
+    data, count, base_timestamp_ms, append_timestamp_ms = source
+    area = bytes(data)
     check_count(area, count)
     records: list[Record] = []
     add = records.append
