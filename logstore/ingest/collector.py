@@ -13,8 +13,9 @@ Contract:
 * `on_flushed(boundary)` is called with a boundary only once everything routed at or below it is in the object
   store; strictly rising, never twice at a time, from any thread, with no lock held. If it raises it is tried
   again at the next event, and a call on the source's thread raises what it raised.
-* A transaction of any size streams through in `max_buffered_bytes`. At the limit `changes` and `commit` wait,
-  through an outage of any length, and call `on_wait` about once a second meanwhile.
+* A transaction of less than `chunk_bytes` in a partition is one append there: no crash leaves a part of it.
+  A larger one streams through in parts, whatever its size, in `max_buffered_bytes`. At the limit `changes`
+  and `commit` wait, through an outage of any length, and call `on_wait` about once a second meanwhile.
 * Whatever was routed is owed, delivered or not. When a partition fails (fenced, an unknown outcome) the next
   call raises its error. After *any* error of `begin`, `changes` or `commit`, and after a broken connection:
   call `rewind()`, and replay from the boundary that it returns. If `rewind` raises, the partition's writer is
@@ -205,7 +206,7 @@ class Collector(Generic[Change]):
         self._reporter.deliver()
 
     def push(self) -> None:
-        """Hand everything that is buffered to the logs (but the newest record of an open transaction)."""
+        """Hand every whole transaction that is buffered to the logs."""
         for sink in list(self._unsent):
             self._send(sink)
 
@@ -295,9 +296,10 @@ class Collector(Generic[Change]):
             self._unsent[sink] = None
             self._unsent_bytes += size
             if sink.pending_bytes >= self._chunk_bytes:
-                self._send(sink)
+                self._send(sink, parts=True)
             elif self._unsent_bytes * 2 >= self._max_buffered_bytes:
-                self.push()
+                for each in list(self._unsent):
+                    self._send(each, parts=True)
 
     def _sink(self, name: str, key: bytes | None, partition: int | None) -> Sink:
         topic = self._topic(name)
@@ -347,8 +349,8 @@ class Collector(Generic[Change]):
                 f"boundaries do not rise"
             )
 
-    def _send(self, sink: Sink) -> None:
-        records, upper, size = sink.cut()
+    def _send(self, sink: Sink, *, parts: bool = False) -> None:
+        records, upper, size = sink.cut(parts=parts)
         if not sink.pending_bytes:
             self._unsent.pop(sink, None)
         if not records or upper is None:

@@ -8,8 +8,9 @@ Invariants:
   inside one that the log holds a part of (it was larger than memory); the replay goes on behind it, and
   only if it produces the very position that is stored. Anything else is a `StraddlingTransaction`: the log
   and the replay do not belong together, and no guess is safe.
-* The newest record of an open transaction is held back until the next one or the commit. So the last record
-  of a transaction always says that it is the last, and a part that is stored never looks whole.
+* Only a transaction that is too large to wait for is sent in parts, and then its newest record is held back
+  until the next one or the commit. So the last record of a transaction always says that it is the last, and a
+  part that is stored never looks whole.
 
 The source's thread alone takes, ends and cuts; what storage reports goes to `alignment`, under the
 collector's lock.
@@ -43,6 +44,8 @@ class Sink:
         self.pending_bytes = 0
         self._source = source
         self._pending: list[Record] = []
+        self._whole = 0
+        self._whole_bytes = 0
         self._taken: Upper | None = None
         self._sent: Upper | None = None
         self._met = False
@@ -75,7 +78,7 @@ class Sink:
         self._taken = self._sent = upper
         self._met = False
         self._pending.clear()
-        self.pending_bytes = 0
+        self.pending_bytes = self._whole = self._whole_bytes = 0
 
     def take(self, position: Position, record: Record, starts_over: bool = False) -> int:
         """Buffer a record; returns its size, or 0 if the log has it already.
@@ -93,7 +96,7 @@ class Sink:
         self._taken = Upper(position, False)
         self._met = True
         self._pending.append(record)
-        size = RECORD_OVERHEAD + len(record.value or b"") + len(record.key or b"")
+        size = record_bytes(record)
         self.pending_bytes += size
         return size
 
@@ -107,6 +110,7 @@ class Sink:
         last = self._pending[-1]
         self._pending[-1] = last._replace(headers=(*last.headers, END_HEADER))
         self._taken = Upper(upper.position, True)
+        self._whole, self._whole_bytes = len(self._pending), self.pending_bytes
 
     def owe(self, boundary: int) -> int | None:
         """A transaction that touched this sink ended at `boundary`. Returns it if all of it is stored
@@ -121,23 +125,22 @@ class Sink:
             self.alignment.wrote(self._taken.position)
         return self.alignment.commit(boundary)
 
-    def cut(self) -> tuple[list[Record], Upper | None, int]:
-        """What may be sent now (all but the newest record of an open transaction), its upper, and its size."""
-        taken, records = self._taken, self._pending
-        if taken is None or not records:
+    def cut(self, *, parts: bool = False) -> tuple[list[Record], Upper | None, int]:
+        """What may be sent now, its upper, and its size: whole transactions.
+
+        With `parts` the beginning of the open one too, all but its newest record.
+        """
+        pending, whole = self._pending, self._whole
+        count, size = whole, self._whole_bytes
+        if parts and len(pending) - whole > 1:
+            count, size = len(pending) - 1, self.pending_bytes - record_bytes(pending[-1])
+        if not count:
             return [], self._sent, 0
-        if taken.ended:
-            size, self.pending_bytes, self._pending, self._sent = self.pending_bytes, 0, [], taken
-            return records, taken, size
-        held = records.pop()
-        if not records:
-            records.append(held)
-            return [], self._sent, 0
-        newest = read_upper(records[-1].headers, self._source)
-        held_bytes = RECORD_OVERHEAD + len(held.value or b"") + len(held.key or b"")
-        size, self.pending_bytes, self._pending = self.pending_bytes - held_bytes, held_bytes, [held]
-        self._sent = newest
-        return records, newest, size
+        records, self._pending = pending[:count], pending[count:]
+        self.pending_bytes -= size
+        self._whole = self._whole_bytes = 0
+        self._sent = read_upper(records[-1].headers, self._source)
+        return records, self._sent, size
 
     def _check_continues(self, position: Position, upper: Upper) -> None:
         transaction, stored = position.transaction, upper.position.transaction
@@ -155,6 +158,11 @@ class Sink:
             f"{upper.position.transaction}/{upper.position.ordinal}: {why}. Replay from a boundary at or below "
             f"the last one reported, with the same routing"
         )
+
+
+def record_bytes(record: Record) -> int:
+    """What a buffered record takes, about."""
+    return RECORD_OVERHEAD + len(record.value or b"") + len(record.key or b"")
 
 
 def find_upper(log: PartitionLog, source: str) -> Upper | None:

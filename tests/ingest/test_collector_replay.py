@@ -19,8 +19,8 @@ LARGE = transactions({"orders": 5}, {"orders": 300}, {"orders": 2}, value_bytes=
 
 
 def shares_are_whole(objects) -> bool:
-    """Each partition's positions rise strictly, and exactly the last record of each transaction says it is the
-    last.
+    """Each partition's positions rise strictly, and exactly the last record of each transaction says it is
+    the last.
     """
     for records in stored(objects).values():
         places = [dict(record.headers)["source-position"].decode().split("/")[1:] for record in records]

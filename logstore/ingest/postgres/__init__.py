@@ -1,0 +1,8 @@
+"""PostgreSQL as a source: a logical replication slot in, topics out. Needs `psycopg2` (`pip install
+logstore[postgres]`).
+"""
+
+from logstore.ingest.postgres.ingest import PostgresIngest, Status, slot_lag_bytes
+from logstore.ingest.postgres.settings import PostgresSettings
+
+__all__ = ["PostgresIngest", "PostgresSettings", "Status", "slot_lag_bytes"]

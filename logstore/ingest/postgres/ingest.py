@@ -1,0 +1,340 @@
+"""PostgresIngest: a logical replication slot in, topics out, and the slot confirmed only as far as all of
+it is stored.
+
+    with PostgresIngest(lambda: logstore.open(url), PostgresSettings(dsn=…, publication="shop")) as ingest:
+        ingest.run()                 # until ingest.stop(), from any thread
+
+Contract:
+
+* The first run reads every published row in the slot's own snapshot, then the stream goes on from exactly
+  there. A crash before the snapshot is stored starts it over; readers see a truncate event first, so a fold
+  stays right.
+* What is confirmed to the server is the collector's boundary. Everything committed before it is in the object
+  store; the rest is sent again after a crash, and each partition skips what it has.
+* Connection lost, server restarted, object store down: it waits and goes on by itself. It gives up, with
+  the error that says what to do, only when waiting cannot help: another ingester took a partition over, the
+  slot has lost WAL, a record is too large, the configuration is wrong.
+* Memory is bounded, whatever the size of a table or a transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg2
+
+from logstore.errors import AppendTimeout, BufferFull, LogStoreError, OutcomeUnknown, StoreError, UnknownTopic
+from logstore.ingest.collector import Collector
+from logstore.ingest.postgres.envelope import Envelope
+from logstore.ingest.postgres.pgoutput import Begin, Change, Commit, Decoder, format_lsn
+from logstore.ingest.postgres.settings import PostgresSettings
+from logstore.ingest.postgres.slot import Stream, connect, ensure_publication, lost_slot, slot_state
+from logstore.ingest.postgres.snapshot import Table, copy_rows, published_tables, snapshot_session
+from logstore.store import Store
+
+FRAGMENT_CHANGES = 500
+_FIRST_RETRY_S = 0.1
+_IDLE_S = 1.0
+
+logger = logging.getLogger(__name__)
+
+# Of the store's errors, these may pass by themselves; every other one means that somebody has to act.
+_PASSING = (StoreError, OutcomeUnknown, BufferFull)
+
+
+class _Stopped(Exception):
+    """`stop` was called while we waited for room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What an operator wants to see at a glance."""
+
+    phase: str
+    confirmed: int
+    transactions: int
+    records: int
+    unstored_bytes: int
+    held_by: str | None
+
+    def __str__(self) -> str:
+        held = "" if self.held_by is None else f" · held by {self.held_by}"
+        return (
+            f"{self.phase} · {self.records:,} records in {self.transactions:,} transactions · "
+            f"confirmed {format_lsn(self.confirmed)} · unflushed {self.unstored_bytes:,} B{held}"
+        )
+
+
+class PostgresIngest:
+    """See the module's docstring. `open_store` is called again if a partition's writer is lost for good."""
+
+    def __init__(self, open_store: Callable[[], Store], settings: PostgresSettings) -> None:
+        self._open_store = open_store
+        self._settings = settings
+        self._store: Store | None = None
+        self._collector: Collector[Change] | None = None
+        self._stream: Stream | None = None
+        self._confirmed = 0
+        self._phase = "connecting"
+        self._stop = threading.Event()
+        self._woken, self._wake = os.pipe()
+        os.set_blocking(self._woken, False)
+        os.set_blocking(self._wake, False)
+
+    def __enter__(self) -> PostgresIngest:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def stop(self) -> None:
+        """Ask `run` to end, from any thread or a signal handler."""
+        self._stop.set()
+        self._poke()
+
+    def close(self) -> None:
+        """Let go of everything. `run` must have ended."""
+        self._drop_store()
+        for end in (self._woken, self._wake):
+            with suppress(OSError):
+                os.close(end)
+
+    def status(self) -> Status:
+        collector = self._collector
+        if collector is None:
+            return Status(self._phase, self._confirmed, 0, 0, 0, None)
+        counts, held_by = collector.counts, collector.explain(1).held_by
+        return Status(
+            self._phase,
+            self._confirmed,
+            counts.transactions,
+            counts.records,
+            counts.unstored_bytes,
+            str(held_by[0]) if held_by else None,
+        )
+
+    def run(self, *, until_caught_up: bool = False) -> None:
+        """Ingest until `stop()`; with `until_caught_up`, until what is committed now is stored and confirmed."""
+        target = None
+        with connect(self._settings.dsn) as connection:  # a wrong DSN is an error here, not a reason to retry
+            ensure_publication(connection, self._settings.publication, self._list_of_tables())
+            if until_caught_up:
+                with connection.cursor() as cursor:
+                    cursor.execute("select pg_current_wal_lsn() - '0/0'")
+                    target = int(cursor.fetchone()[0])
+        pause_s = _FIRST_RETRY_S
+        while not self._stop.is_set():
+            before = self._confirmed
+            try:
+                self._session(target)
+                return
+            except _Stopped:
+                return
+            except psycopg2.Error as error:
+                if not _passes(error):
+                    raise
+                self._retry(error)
+            except _PASSING as error:
+                self._drop_store()
+                self._retry(error)
+            pause_s = (
+                _FIRST_RETRY_S if self._confirmed > before else min(pause_s * 2, self._settings.retry_max)
+            )
+            self._stop.wait(pause_s)
+
+    def _retry(self, error: Exception) -> None:
+        self._phase = f"retrying after {type(error).__name__}"
+        logger.warning("ingest from slot %r was interrupted and goes on: %s", self._settings.slot, error)
+
+    def _session(self, target: int | None) -> None:
+        """One connection's life. Returns when asked to stop, or when `target` is confirmed."""
+        settings = self._settings
+        self._phase = "connecting"
+        with connect(settings.dsn) as connection:
+            ensure_publication(connection, settings.publication, self._list_of_tables())
+            state = slot_state(connection, settings.slot)
+            database = connection.info.dbname
+        if state is not None and state.lost:
+            raise lost_slot(settings.slot, state.confirmed)
+        stream = self._stream = Stream(settings.dsn, settings.slot)
+        try:
+            if state is None:
+                self._drop_collector()
+                collector = self._collect(0, database)
+                self._take_snapshot(stream, collector)
+            else:
+                collector = self._collector or self._collect(state.confirmed, database)
+            stream.start(settings.publication, collector.rewind())
+            self._phase = "streaming"
+            self._follow(stream, collector, target)
+        finally:
+            self._stream = None
+            stream.close()
+
+    def _follow(self, stream: Stream, collector: Collector[Change], target: int | None) -> None:
+        """Messages into the collector, boundaries back to the server."""
+        decoder = Decoder(self._settings.keys)
+        changes: list[Change] = []
+        inside = False
+        pushed_s = heard_s = time.monotonic()
+        while not self._stop.is_set():
+            message = stream.read()
+            if message is None:
+                self._pause(stream, collector, changes, inside)
+                pushed_s = time.monotonic()
+                if pushed_s - heard_s > self._settings.status_interval:
+                    heard_s = pushed_s
+                    stream.confirm(self._confirmed, force=True)
+                    self._report_trouble(collector)
+                if target is not None and self._confirmed >= target:
+                    return
+                continue
+            decoded = decoder.decode(message.payload, message.data_start)
+            if type(decoded) is list:
+                changes += decoded
+                if len(changes) >= FRAGMENT_CHANGES:
+                    collector.changes(changes)
+                    changes = []
+            elif type(decoded) is Begin:
+                inside = True
+                collector.begin(decoded.final_lsn, decoded.xid, timestamp_ms=decoded.commit_ms)
+            elif type(decoded) is Commit:
+                inside = False
+                collector.changes(changes)
+                changes = []
+                now_s = time.monotonic()
+                more = now_s - pushed_s < self._settings.linger
+                collector.commit(decoded.end_lsn, more=more)
+                pushed_s = pushed_s if more else now_s
+                stream.confirm(self._confirmed)
+        with suppress(AppendTimeout):  # what is not stored yet is sent again next time
+            collector.flush(self._settings.stop_timeout)
+        stream.confirm(self._confirmed)
+
+    def _pause(
+        self, stream: Stream, collector: Collector[Change], changes: list[Change], inside: bool
+    ) -> None:
+        """Nothing is at hand: hand over what there is, say how far we are, and wait for either side."""
+        if changes:
+            collector.changes(changes)
+            changes.clear()
+        collector.push()
+        if not inside and stream.seen:
+            collector.heartbeat(stream.seen)
+        stream.confirm(self._confirmed)
+        stream.wait(self._woken, _IDLE_S)
+        with suppress(BlockingIOError):
+            os.read(self._woken, 4096)
+
+    def _take_snapshot(self, stream: Stream, collector: Collector[Change]) -> None:
+        """Rows first, durable; then the slot gets its lasting name."""
+        settings = self._settings
+        self._phase = "snapshot"
+        consistent_point, snapshot = stream.create_temporary()
+        # Every commit in the stream stands at or after the consistent point, so this sorts before all of them.
+        begin = Begin(consistent_point - 1, time.time_ns() // 1_000_000, 0)
+        collector.begin(begin.final_lsn, "snapshot", timestamp_ms=begin.commit_ms, starts_over=True)
+        if settings.snapshot:
+            with snapshot_session(settings.dsn, snapshot) as session:
+                tables = published_tables(session, settings.publication, settings.keys)
+                collector.changes(
+                    Change(begin, consistent_point, table.relation, "t")
+                    for table in tables
+                    if self._used(table)
+                )
+                for table in tables:
+                    rows = copy_rows(session, table, begin, consistent_point, collector.changes)
+                    logger.info("snapshot of %s: %d rows", table.relation.name, rows)
+        collector.commit(consistent_point)
+        collector.flush()
+        stream.make_lasting()
+
+    def _used(self, table: Table) -> bool:
+        """Does the table's topic hold anything? Then a truncate has to tell readers that it starts over."""
+        assert self._store is not None, "a snapshot is taken with a collector, which has a store"
+        name = self._settings.topic_prefix + table.relation.name
+        try:
+            topic = self._store.topic(name)
+        except UnknownTopic:
+            return False
+        logs = [topic.partition(number) for number in range(topic.partitions)]
+        return any(log.durable_high_watermark > log.low_watermark for log in logs)
+
+    def _collect(self, start: int, database: str) -> Collector[Change]:
+        settings = self._settings
+        if self._store is None:
+            self._store = self._open_store()
+        envelope = Envelope(
+            settings.slot, database, topic_prefix=settings.topic_prefix, tombstones=settings.tombstones
+        )
+        self._confirmed = start
+        self._collector = Collector(
+            self._store,
+            envelope.route,
+            self._flushed,
+            start=start,
+            source=settings.slot,
+            partitions=settings.partitions,
+            max_buffered_bytes=settings.max_buffered_bytes,
+            chunk_bytes=settings.chunk_bytes,
+            on_wait=self._keep_alive,
+        )
+        return self._collector
+
+    def _flushed(self, boundary: int) -> None:
+        """The collector's report, on any thread; the server hears of it on ours."""
+        self._confirmed = boundary
+        self._poke()
+
+    def _keep_alive(self) -> None:
+        """While the collector waits for room, the server must not take us for dead; nor may `stop` wait."""
+        if self._stop.is_set():
+            raise _Stopped
+        if self._stream is not None and self._phase == "streaming":
+            self._stream.confirm(self._confirmed, force=True)
+
+    def _report_trouble(self, collector: Collector[Change]) -> None:
+        for finding in collector.check():
+            logger.warning("slot %r is held back: %s", self._settings.slot, finding)
+
+    def _poke(self) -> None:
+        with suppress(OSError):  # a full pipe wakes as well; a closed one has nobody to wake
+            os.write(self._wake, b"x")
+
+    def _list_of_tables(self) -> list[str] | None:
+        tables = self._settings.tables
+        return None if tables is None else list(tables)
+
+    def _drop_collector(self) -> None:
+        if self._collector is not None:
+            self._collector.close()
+            self._collector = None
+
+    def _drop_store(self) -> None:
+        """The source still has everything that was not confirmed, so nothing here is worth waiting for."""
+        self._drop_collector()
+        store, self._store = self._store, None
+        if store is not None:
+            with suppress(LogStoreError):
+                store.close(timeout=1.0)
+
+
+def _passes(error: psycopg2.Error) -> bool:
+    """Is the connection or the server the trouble, rather than what was asked of it?
+
+    libpq reports some broken connections as a plain `DatabaseError`, without a code of the server's.
+    """
+    return isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError) or error.pgcode is None
+
+
+def slot_lag_bytes(connection: Any, slot: str) -> int | None:
+    """How much WAL the server keeps for the slot beyond what is confirmed; None without a slot."""
+    state = slot_state(connection, slot)
+    return None if state is None else state.lag_bytes

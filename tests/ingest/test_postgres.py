@@ -1,0 +1,321 @@
+"""A real PostgreSQL in: snapshot, stream, the shape of the records, and what is confirmed to the server."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+
+import psycopg2
+import pytest
+
+import logstore
+from logstore.errors import Fenced
+from logstore.ingest.postgres import PostgresIngest, PostgresSettings
+from logstore.ingest.postgres.slot import connect, slot_state
+from logstore.objects import MemoryStore
+from logstore.testing import FaultyStore
+
+from .pg_story import catch_up, events, fold, same_rows, session, settings
+
+pytestmark = pytest.mark.postgres
+
+
+def test_F14_snapshot_then_stream_without_a_gap_or_an_overlap(dsn):
+    """Rows are written before, during and after the snapshot; each is in the topic exactly once."""
+    objects = MemoryStore()
+    with session(dsn) as sql:
+        sql.execute("create table t (id int primary key, v text)")
+        sql.execute("insert into t select i, 'before ' || i from generate_series(1, 3000) i")
+        inserted = threading.Thread(target=_insert, args=(dsn, 3001, 3200))
+        inserted.start()
+        catch_up(objects, settings(dsn))
+        inserted.join()
+        sql.execute("insert into t values (5000, 'after')")
+    catch_up(objects, settings(dsn))
+    found = events(objects, "public.t")
+    assert sorted(event["after"]["id"] for event in found) == [*range(1, 3201), 5000]
+    assert {event["op"] for event in found if event["after"]["id"] <= 3000} == {"r"}
+    assert found[-1]["op"] == "c"
+    assert same_rows(objects, dsn, "public.t")
+
+
+def _insert(dsn, first, last):
+    with session(dsn) as sql:
+        for number in range(first, last + 1):
+            sql.execute("insert into t values (%s, 'during')", (number,))
+
+
+def test_the_shape_of_create_update_delete_and_truncate(dsn):
+    objects = MemoryStore()
+    with session(dsn) as sql:
+        sql.execute("create table t (id int primary key, v text, n numeric, ok bool, raw bytea)")
+        catch_up(objects, settings(dsn, tombstones=True))
+        sql.execute("insert into t values (1, 'é\"\\', 1.50, true, '\\xdead')")
+        sql.execute("update t set v = 'two' where id = 1")
+        sql.execute("update t set id = 2 where id = 1")
+        sql.execute("delete from t where id = 2")
+        sql.execute("insert into t values (3)")
+        sql.execute("truncate t")
+    catch_up(objects, settings(dsn, tombstones=True))
+    found = events(objects, "public.t")
+    row = {"id": 1, "v": 'é"\\', "n": "1.50", "ok": True, "raw": "3q0="}
+    shapes = [(event.get("op"), event["key"], event.get("before"), event.get("after")) for event in found]
+    assert shapes == [
+        ("c", {"id": 1}, None, row),
+        ("u", {"id": 1}, None, {**row, "v": "two"}),
+        ("d", {"id": 1}, {"id": 1}, None),
+        (None, {"id": 1}, None, None),  # the tombstone
+        ("c", {"id": 2}, None, {**row, "v": "two", "id": 2}),
+        ("d", {"id": 2}, {"id": 2}, None),
+        (None, {"id": 2}, None, None),
+        ("c", {"id": 3}, None, {"id": 3, "v": None, "n": None, "ok": None, "raw": None}),
+        ("t", None, None, None),
+        ("t", None, None, None),  # one for each partition
+    ]
+    source = found[0]["source"]
+    assert (source["connector"], source["schema"], source["table"]) == ("postgresql", "public", "t")
+    assert source["snapshot"] == "false"
+    assert fold(found) == {}
+
+
+def test_replica_identity_full_gives_before_images_and_large_values_that_an_update_did_not_touch(dsn):
+    objects, large = MemoryStore(), "x" * 100_000
+    with session(dsn) as sql:
+        for table in ("full_row", "key_only"):
+            sql.execute(f"create table {table} (id int primary key, v text, big text)")
+            sql.execute(f"alter table {table} alter big set storage external")
+        sql.execute("alter table full_row replica identity full")
+        keys = {"public.full_row": ["id"]}
+        catch_up(objects, settings(dsn, keys=keys))
+        for table in ("full_row", "key_only"):
+            sql.execute(f"insert into {table} values (1, 'a', %s)", (large,))
+            sql.execute(f"update {table} set v = 'b'")
+    catch_up(objects, settings(dsn, keys=keys))
+    update = events(objects, "public.full_row")[-1]
+    assert (update["op"], update["key"], update["before"]["v"], update["after"]["v"]) == (
+        "u",
+        {"id": 1},
+        "a",
+        "b",
+    )
+    assert update["after"]["big"] == large
+    update = events(objects, "public.key_only")[-1]
+    assert (update["before"], update["after"]["big"]) == (None, "__debezium_unavailable_value")
+    assert same_rows(objects, dsn, "public.full_row")
+    assert same_rows(objects, dsn, "public.key_only")
+
+
+def test_a_publication_with_column_lists_and_row_filters_means_the_same_in_snapshot_and_stream(dsn):
+    objects = MemoryStore()
+    with session(dsn) as sql:
+        sql.execute("create table t (id int primary key, secret text, v int)")
+        sql.execute("create publication pub for table t (id, v) where (v > 10)")
+        sql.execute("insert into t values (1, 'a', 5), (2, 'b', 50)")
+        catch_up(objects, settings(dsn))
+        sql.execute("insert into t values (3, 'c', 5), (4, 'd', 60)")
+    catch_up(objects, settings(dsn))
+    assert [event["after"] for event in events(objects, "public.t")] == [
+        {"id": 2, "v": 50},
+        {"id": 4, "v": 60},
+    ]
+
+
+def test_a_column_that_is_added_later_is_in_the_rows_from_then_on(dsn):
+    objects = MemoryStore()
+    with session(dsn) as sql:
+        sql.execute("create table t (id int primary key)")
+        catch_up(objects, settings(dsn))
+        sql.execute("insert into t values (1)")
+        sql.execute("alter table t add v text default 'd'")
+        sql.execute("insert into t values (2)")
+        sql.execute("create table later (id int primary key)")
+        sql.execute("insert into later values (7)")
+    catch_up(objects, settings(dsn))
+    assert [event["after"] for event in events(objects, "public.t")] == [{"id": 1}, {"id": 2, "v": "d"}]
+    assert [event["after"] for event in events(objects, "public.later")] == [{"id": 7}]
+
+
+def test_a_table_without_a_key_is_stored_in_order_in_one_partition(dsn):
+    objects = MemoryStore()
+    with session(dsn) as sql:
+        sql.execute("create table t (v int)")
+        sql.execute("alter table t replica identity nothing")
+        catch_up(objects, settings(dsn))
+        sql.execute("insert into t select generate_series(1, 20)")
+    catch_up(objects, settings(dsn))
+    found = events(objects, "public.t")
+    assert [event["after"]["v"] for event in found] == list(range(1, 21))
+    assert {(event["key"], event["partition"]) for event in found} == {(None, 0)}
+
+
+def test_F13_an_idle_slot_follows_the_end_of_wal_although_nothing_of_ours_is_written(dsn):
+    objects = MemoryStore()
+    config = settings(dsn, tables=("public.t",))
+    with session(dsn) as sql:
+        sql.execute("create table t (id int primary key)")
+        sql.execute("create table other (id int)")
+        catch_up(objects, config)
+        sql.execute("insert into other select generate_series(1, 5000)")
+        sql.execute("select pg_current_wal_lsn() - '0/0'")
+        (end,) = sql.fetchone()
+    catch_up(objects, config)
+    with connect(dsn) as connection:
+        assert slot_state(connection, config.slot).confirmed >= end
+
+
+def test_F02_the_slot_is_never_confirmed_past_what_the_store_holds(dsn):
+    """The object store goes away in mid-load: changes keep coming, the slot stands still; then it catches up."""
+    faulty, config = FaultyStore(MemoryStore(), seed=3), settings(dsn)
+    with session(dsn) as sql:
+        sql.execute("create table t (id int primary key, v int)")
+        sql.execute("insert into t values (0, 0)")
+        with running(faulty, config) as ingest:
+            wait_confirmed(ingest, dsn)
+            rule = faulty.down()
+            with connect(dsn) as connection:
+                sql.execute("insert into t values (1, 1)")
+                sql.execute("select pg_current_wal_lsn() - '0/0'")
+                (end_of_first,) = sql.fetchone()
+                for number in range(2, 50):
+                    sql.execute("insert into t values (%s, 1)", (number,))
+                wait_until(lambda: ingest.status().unstored_bytes > 5_000)
+                assert slot_state(connection, config.slot).confirmed < end_of_first
+                assert ingest.status().held_by is not None
+            faulty.remove(rule)
+            wait_confirmed(ingest, dsn)
+    assert sorted(event["after"]["id"] for event in events(faulty, "public.t")) == list(range(50))
+
+
+def test_it_reconnects_by_itself_when_the_server_ends_the_connection(dsn):
+    objects, config = MemoryStore(), settings(dsn)
+    with session(dsn) as sql:
+        sql.execute("create table t (id int primary key)")
+        with running(objects, config) as ingest:
+            for number in range(5):
+                sql.execute("insert into t select generate_series(%s, %s)", (number * 100, number * 100 + 99))
+                sql.execute(
+                    "select pg_terminate_backend(active_pid) from pg_replication_slots "
+                    "where slot_name = %s and active_pid is not null",
+                    (config.slot,),
+                )
+            wait_confirmed(ingest, dsn)
+    assert sorted(event["after"]["id"] for event in events(objects, "public.t")) == list(range(500))
+
+
+def test_a_snapshot_that_was_cut_off_starts_over_and_a_fold_stays_right(dsn):
+    """Rows of the first attempt that are gone by the second one do not come back: a truncate stands between
+    them.
+    """
+    objects, config = MemoryStore(), settings(dsn, chunk_bytes=2_000)
+    with session(dsn) as sql:
+        sql.execute("create table t (id int primary key, v text)")
+        sql.execute("insert into t select i, repeat('x', 100) from generate_series(1, 2000) i")
+
+        with pytest.raises(Interrupted):
+            with PostgresIngest(lambda: logstore.open(objects), config) as ingest:
+                take = ingest._take_snapshot
+
+                def interrupted(stream, collector):
+                    whole, collector.commit = collector.commit, _interrupt
+                    try:
+                        take(stream, collector)
+                    finally:
+                        collector.commit = whole
+
+                ingest._take_snapshot = interrupted
+                ingest.run()
+        partial = events(objects, "public.t")
+        assert partial
+        assert {event["op"] for event in partial} == {"r"}
+        with connect(dsn) as connection:
+            assert slot_state(connection, config.slot) is None  # nothing is left that would hold WAL
+        sql.execute("delete from t where id <= 500")
+    catch_up(objects, config)
+    assert same_rows(objects, dsn, "public.t")
+    assert [event["op"] for event in events(objects, "public.t")].count("t") == 2
+
+
+class Interrupted(Exception):
+    pass
+
+
+def _interrupt(*_, **__):
+    raise Interrupted
+
+
+def test_W05_a_second_ingester_on_the_same_partitions_fences_the_first_one_for_good(dsn):
+    objects, config = MemoryStore(), settings(dsn)
+    ended: list[BaseException] = []
+    with session(dsn) as sql:
+        sql.execute("create table t (id int primary key)")
+        sql.execute("insert into t select generate_series(1, 50)")
+        with PostgresIngest(lambda: logstore.open(objects), config) as ingest:
+            thread = threading.Thread(target=_run, args=(ingest, ended))
+            thread.start()
+            wait_confirmed(ingest, dsn)
+            with logstore.open(objects) as thief:
+                for partition in range(2):
+                    thief.topic("public.t").partition(partition).open_writer()
+            sql.execute("insert into t select generate_series(51, 100)")
+            thread.join(30)
+        assert [type(error) for error in ended] == [Fenced]
+    catch_up(objects, config)
+    assert sorted(event["after"]["id"] for event in events(objects, "public.t")) == list(range(1, 101))
+
+
+def test_bad_settings_say_what_is_wrong(dsn):
+    with pytest.raises(ValueError, match="lower-case letters"):
+        PostgresSettings(dsn=dsn, publication="p", slot="Not Good")
+    with pytest.raises(ValueError, match=r"schema\.table"):
+        PostgresSettings(dsn=dsn, publication="p", tables=("t",))
+    assert dsn not in repr(PostgresSettings(dsn=dsn, publication="p"))
+    with closing(
+        PostgresIngest(lambda: logstore.open(MemoryStore()), settings("host=127.0.0.1 port=1 dbname=x"))
+    ) as no:
+        with pytest.raises(psycopg2.OperationalError):
+            no.run()
+
+
+class running:
+    """An ingester on a thread of its own, stopped in order at the end."""
+
+    def __init__(self, objects, config):
+        self.ingest = PostgresIngest(lambda: logstore.open(objects), config)
+        self.ended: list[BaseException] = []
+        self.thread = threading.Thread(target=_run, args=(self.ingest, self.ended))
+
+    def __enter__(self):
+        self.thread.start()
+        return self.ingest
+
+    def __exit__(self, *_):
+        self.ingest.stop()
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+        self.ingest.close()
+        assert self.ended == []
+
+
+def _run(ingest, ended):
+    try:
+        ingest.run()
+    except BaseException as error:
+        ended.append(error)
+
+
+def wait_until(done, seconds: float = 30.0) -> None:
+    """Look until it is so: what is waited for happens in another process, which cannot tell us."""
+    pause = threading.Event()
+    for _ in range(int(seconds / 0.02)):
+        if done():
+            return
+        pause.wait(0.02)
+    raise AssertionError("it never happened")
+
+
+def wait_confirmed(ingest, dsn) -> None:
+    """Until everything that is committed now is confirmed to the server."""
+    with session(dsn) as sql:
+        sql.execute("select pg_current_wal_lsn() - '0/0'")
+        (end,) = sql.fetchone()
+    wait_until(lambda: ingest.status().confirmed >= end)
