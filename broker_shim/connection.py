@@ -18,7 +18,7 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy
 
@@ -108,12 +108,12 @@ class Connection(asyncio.BufferedProtocol):
     # ── the transport's side ─────────────────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        name = transport.get_extra_info("peername")
+        # uvloop's transports have the methods of asyncio.Transport without being one.
+        self._transport = client = cast(asyncio.Transport, transport)
+        name = client.get_extra_info("peername")
         self.peer = str(name[0]) if name else "?"
         if self._turned_away:
-            transport.abort()
+            client.abort()
             return
         self._registry.add(self)
 
