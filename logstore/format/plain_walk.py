@@ -21,7 +21,7 @@ def walk(source: Area, base_offset: int, first: int, stop: int) -> list[Record]:
     add = records.append
     size = len(area)
     position = 0
-    stamp = append_timestamp_ms
+    stamp = None if append_timestamp_ms is None else check_timestamp(append_timestamp_ms)
     try:
         # Most varints are one byte long, lengths often two. A call for each of them would cost more than all
         # the rest.
