@@ -13,9 +13,17 @@ from __future__ import annotations
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from logstore.engine.segments import Segments
-from logstore.errors import CorruptData, Determinate, Indeterminate, ObjectNotFound, PreconditionFailed
+from logstore.errors import (
+    CorruptData,
+    Determinate,
+    Indeterminate,
+    ObjectNotFound,
+    PreconditionFailed,
+    UnsupportedStore,
+)
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.manifest import Manifest, SegmentTable
 from logstore.format.segment import (
@@ -98,13 +106,7 @@ class ChainView:
     low_watermark: int
     tail: ChainTail
     manifest_version: int = 0
-    manifest_etag: str | None = None
     manifest_next_seq: int = 0
-
-    def absorb(self, link: Link) -> None:
-        """Take in the next segment of the chain."""
-        self.segments.add(link.header.seq, link.size, link.summary)
-        self.tail = self.tail.after(link.header)
 
 
 class Chain:
@@ -140,7 +142,7 @@ class Chain:
         """After a lost answer: who stands at `seq`? Still Indeterminate if nobody, or if that cannot be read."""
         try:
             found = self.header_at(seq)
-        except CorruptData:
+        except (CorruptData, UnsupportedStore):
             raise
         except Exception as error:
             raise Indeterminate(
@@ -157,20 +159,30 @@ class Chain:
             return SegmentHeader.parse(self.store.get(key, 0, HEADER_SIZE))
         except ObjectNotFound:
             return None
+        except UnsupportedVersion as error:
+            raise _too_new(key, error) from error
         except FormatError as error:
             raise CorruptData(key, None, error.why) from error
 
     def link_at(self, seq: int) -> Link | None:
         """The segment that stands at `seq`, with one request; None if none does."""
-        key = self.paths.segment(seq)
+        return self._link(self.paths.segment(seq), seq)
+
+    def _link(self, key: str, seq: int) -> Link | None:
         try:
             tail = self.store.get(key, -TAIL_SIZE)
+            link = self._parse_tail(key, tail)
         except ObjectNotFound:
             return None
+        if link.header.seq != seq:
+            raise CorruptData(key, link.header.base_offset, f"the object holds segment {link.header.seq}")
+        return link
+
+    def _parse_tail(self, key: str, tail: bytes) -> Link:
         try:
             summary = SegmentSummary.parse(tail, len(tail) if len(tail) < TAIL_SIZE else None)
         except UnsupportedVersion as error:
-            raise CorruptData(key, None, error.why) from error
+            raise _too_new(key, error) from error
         except FormatError:
             return self._link_from_whole(key)
         return Link(summary, summary.object_size)
@@ -180,6 +192,8 @@ class Chain:
         data = self.store.get(key)
         try:
             return Link(parse_segment(data)[0], len(data))
+        except UnsupportedVersion as error:
+            raise _too_new(key, error) from error
         except FormatError as damage:
             try:
                 header = SegmentHeader.parse(data)
@@ -199,23 +213,21 @@ class Chain:
         return links
 
     def load(self) -> ChainView:
-        """GET the manifest, LIST what is newer, one tail GET for each newer segment."""
+        """GET the manifest, LIST what is newer, one tail GET for each newer segment.
+
+        A manifest that is missing or damaged can be done without: the chain is read from its start, and merged objects
+        stand in for what they replaced. Only where the log begins may have to be decided by maintenance again.
+        """
         try:
             view = self._from_manifest()
         except FormatError as damage:
-            # A checkpoint can be done without: the chain is read from its start, and merged objects stand in for what
-            # they replaced. Only what maintenance decided about the log's beginning may have to be decided again.
             logger.error("%s: %s; the chain is read without it", self.paths.manifest, damage)
-            view = self._from_merged()
-        listed: list[tuple[int, ObjectInfo]] = []
-        after = self.paths.segment(view.tail.next_seq - 1) if view.tail.next_seq else self.paths.prefix
-        for info in self.store.list(self.paths.prefix, after):
-            seq = self.paths.seq_of(info.key)
-            if seq is None:
-                break  # digits sort first: behind the segments only the manifest and merged objects follow
-            listed.append((seq, info))
-        for (seq, info), link in zip(listed, self._links([seq for seq, _ in listed]), strict=True):
-            self._take_in(view, seq, info, link)
+            view = ChainView(Segments(self.paths, SegmentTable()), 0, ChainTail())
+        listed = self._listed(view.tail.next_seq, with_merged=not view.manifest_version)
+        assembly = _Assembly(view)
+        for stored, link in zip(listed, self._links(listed), strict=True):
+            assembly.add(stored, link)
+        assembly.finish()
         return view
 
     def _from_manifest(self) -> ChainView:
@@ -226,7 +238,7 @@ class Chain:
         try:
             manifest = Manifest.parse(data)
         except UnsupportedVersion as error:
-            raise CorruptData(self.paths.manifest, None, error.why) from error
+            raise _too_new(self.paths.manifest, error) from error
         tail = ChainTail(
             manifest.next_seq,
             manifest.epoch,
@@ -236,72 +248,116 @@ class Chain:
             manifest.source_upper,
         )
         segments = Segments(self.paths, manifest.table)
-        return ChainView(segments, manifest.low_watermark, tail, manifest.version, None, manifest.next_seq)
+        return ChainView(segments, manifest.low_watermark, tail, manifest.version, manifest.next_seq)
 
-    def _from_merged(self) -> ChainView:
-        """As much of the chain as merged objects tell, when there is no manifest that names them."""
-        view = ChainView(Segments(self.paths, SegmentTable()), 0, ChainTail())
-        found: dict[int, tuple[int, str, ObjectInfo]] = {}
-        for info in self.store.list(self.paths.merged_prefix):
-            named = self.paths.merged_name(info.key)
-            if named is not None and named[1] >= found.get(named[0], (-1, ""))[0]:
-                found[named[0]] = (named[1], named[2], info)
-        return view if not found else self._with_merged(view, found)
+    def _listed(self, next_seq: int, *, with_merged: bool) -> list[_Stored]:
+        """The objects that hold the chain from `next_seq` on, one listing."""
+        after = self.paths.segment(next_seq - 1) if next_seq else self.paths.prefix
+        segments: list[_Stored] = []
+        merged: list[_Stored] = []
+        for info in self.store.list(self.paths.prefix, after):
+            seq = self.paths.seq_of(info.key)
+            if seq is not None:
+                segments.append(_Stored(seq, seq, None, info))
+            elif not with_merged:
+                break  # digits sort first: behind the segments only the manifest and merged objects follow
+            elif named := self.paths.merged_name(info.key):
+                merged.append(_Stored(*named, info))
+        if merged:  # one that cannot be read stands for nothing: what it replaced may still be there
+            merged = [
+                one for one, link in zip(merged, self._links(merged), strict=True) if isinstance(link, Link)
+            ]
+        return _in_order(segments, merged)
 
-    def _with_merged(self, view: ChainView, found: dict[int, tuple[int, str, ObjectInfo]]) -> ChainView:
-        """Go along the chain, taking a merged object where one starts and the segment itself where none does."""
-        while True:
-            seq = view.tail.next_seq
-            if seq in found:
-                last, identity, info = found[seq]
-                summary = SegmentSummary.parse(self.store.get(info.key, -TAIL_SIZE))
-                view.segments.add_merged(seq, last, identity, info.size, summary)
-                view.tail = replace(view.tail.after(summary.header), next_seq=last + 1)
-                continue
-            link = self.link_at(seq)
-            if link is None and not any(first > seq for first in found):
-                return view
-            if link is not None:
-                view.absorb(link)
-            else:
-                view.tail = replace(view.tail, next_seq=min(first for first in found if first > seq))
-
-    def _links(self, seqs: list[int]) -> list[Link | CorruptData | None]:
-        def one(seq: int) -> Link | CorruptData | None:
+    def _links(self, listed: list[_Stored]) -> list[Link | CorruptData | None]:
+        def one(stored: _Stored) -> Link | CorruptData | None:
             try:
-                return self.link_at(seq)
+                return self._link(stored.info.key, stored.first)
             except CorruptData as damage:
                 return damage
 
-        if len(seqs) < _PARALLEL_FROM:
-            return [one(seq) for seq in seqs]
+        if len(listed) < _PARALLEL_FROM:
+            return [one(stored) for stored in listed]
         with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="logstore-open") as pool:
-            return list(pool.map(one, seqs))
+            return list(pool.map(one, listed))
 
-    def _take_in(self, view: ChainView, seq: int, info: ObjectInfo, link: Link | CorruptData | None) -> None:
-        """One listed segment. A missing or unreadable one is kept as a row that raises when it is read: one bad object
-        must not make the rest of a partition unreadable."""
-        if isinstance(link, Link):
-            if view.tail.next_seq == 0:
-                view.low_watermark = link.header.base_offset  # what was before has been deleted by retention
-            elif seq != view.tail.next_seq or view.tail.damaged is not None:
-                self._bridge(view, link)
-            view.absorb(link)
+
+class _Stored(NamedTuple):
+    """An object that holds the chain from `first` to `last`: a segment, or, with an identity, a merged object."""
+
+    first: int
+    last: int
+    identity: str | None
+    info: ObjectInfo
+
+
+def _in_order(segments: list[_Stored], merged: list[_Stored]) -> list[_Stored]:
+    """Each part of the chain once: the widest merged object that starts there, else the segment itself."""
+    chosen: list[_Stored] = []
+    for stored in sorted(segments + merged, key=lambda one: (one.first, -one.last)):
+        if not chosen or stored.first > chosen[-1].last:
+            chosen.append(stored)
+    return chosen
+
+
+class _Assembly:
+    """Puts a view together from what was listed, in order.
+
+    An object that is missing or unreadable becomes a row that raises when it is read, so that it does not make the rest of
+    the partition unreadable. It reaches as far as the next one that can be read; several in a row are one row, under the
+    name of the first.
+    """
+
+    def __init__(self, view: ChainView) -> None:
+        self._view = view
+        self._unreadable: list[tuple[_Stored, CorruptData]] = []
+
+    def add(self, stored: _Stored, link: Link | CorruptData | None) -> None:
+        view = self._view
+        if isinstance(link, Link) and link.header.base_offset < view.tail.end_offset:
+            link = CorruptData(
+                stored.info.key,
+                link.header.base_offset,
+                f"it begins at offset {link.header.base_offset}, and the one before it ends at {view.tail.end_offset}",
+            )
+        if not isinstance(link, Link):
+            gone = CorruptData(
+                stored.info.key, view.tail.end_offset, "the segment vanished while it was read"
+            )
+            self._unreadable.append((stored, link or gone))
             return
-        base = view.tail.end_offset
-        damage = link or CorruptData(info.key, base, "the segment vanished while it was read")
-        # At least one offset is claimed, so that a reader meets the error instead of a quiet end.
-        view.segments.add_row(seq, base, base + 1, info.size, NO_TIMESTAMP, FAR_FUTURE_MS)
-        view.tail = replace(view.tail, next_seq=seq + 1, end_offset=base + 1, damaged=damage)
+        begins = not view.tail.next_seq and not self._unreadable
+        if begins:
+            view.low_watermark = link.header.base_offset  # what was before has been deleted by retention
+        elif link.header.base_offset > view.tail.end_offset and self._is_missing_before(stored):
+            self._add_hole(link.header.base_offset)
+        self._unreadable.clear()
+        if stored.identity is None:
+            view.segments.add(stored.first, link.size, link.summary)
+        else:
+            view.segments.add_merged(stored.first, stored.last, stored.identity, link.size, link.summary)
+        view.tail = replace(view.tail.after(link.header), next_seq=stored.last + 1)
 
-    @staticmethod
-    def _bridge(view: ChainView, link: Link) -> None:
-        """`link` follows something missing or unreadable: its base says up to where that reached."""
-        table, tail, base = view.segments.table, view.tail, link.header.base_offset
-        if tail.damaged is not None:
-            table.end_offset[-1] = base
-            if table.base_offset[-1] >= base:  # it held no records
-                for column in table.columns():
-                    column.pop()
-        elif base > tail.end_offset:
-            view.segments.add_row(tail.next_seq, tail.end_offset, base, 0, NO_TIMESTAMP, FAR_FUTURE_MS)
+    def finish(self) -> None:
+        """What is unreadable at the end claims one offset, so that a reader meets the error instead of a quiet end."""
+        if not self._unreadable:
+            return
+        last, damage = self._unreadable[-1][0].last, self._unreadable[0][1]
+        end = self._view.tail.end_offset + 1
+        self._add_hole(end)
+        self._view.tail = replace(self._view.tail, next_seq=last + 1, end_offset=end, damaged=damage)
+
+    def _is_missing_before(self, stored: _Stored) -> bool:
+        return bool(self._unreadable) or stored.first != self._view.tail.next_seq
+
+    def _add_hole(self, end_offset: int) -> None:
+        view = self._view
+        seq, size = view.tail.next_seq, 0
+        if self._unreadable:
+            seq, size = self._unreadable[0][0].first, self._unreadable[0][0].info.size
+        view.segments.add_row(seq, view.tail.end_offset, end_offset, size, NO_TIMESTAMP, FAR_FUTURE_MS)
+        view.segments.is_complete = False
+
+
+def _too_new(key: str, error: UnsupportedVersion) -> UnsupportedStore:
+    return UnsupportedStore(f"{key}: {error.why}. A newer release has written it: use that, or a later one")

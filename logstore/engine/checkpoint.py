@@ -13,9 +13,10 @@ from bisect import bisect_left
 from logstore.engine.chain import Chain
 from logstore.engine.maintenance import Maintenance
 from logstore.engine.runtime import Runtime
+from logstore.engine.takeover import reload
 from logstore.engine.tiers import Tiers
-from logstore.errors import LogStoreError, ObjectNotFound
-from logstore.format.errors import FormatError
+from logstore.errors import LogStoreError, ObjectNotFound, UnsupportedStore
+from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.manifest import Manifest, SegmentTable
 
 logger = logging.getLogger(__name__)
@@ -55,12 +56,12 @@ class Checkpointer:
                 self._maintenance.run(self._runtime.clock.now_ms(), self._runtime.new_id())
             finally:
                 self._runtime.maintaining.release()
-            view = self._chain.load()
-            with self._tiers.lock:
-                self._tiers.replace_view(view)
+            reload(self._chain, self._tiers)
 
     def write(self) -> None:
-        """Write a manifest that covers everything committed so far."""
+        """Write a manifest that covers everything committed so far; none while an object is missing or unreadable."""
+        if not self._tiers.segments.is_complete:
+            return
         key, store = self._chain.paths.manifest, self._chain.store
         known = store.head(key)
         old = self._stored()
@@ -96,6 +97,8 @@ class Checkpointer:
             return Manifest.parse(self._chain.store.get(self._chain.paths.manifest))
         except ObjectNotFound:
             return None
+        except UnsupportedVersion as error:
+            raise UnsupportedStore(f"{self._chain.paths.manifest}: {error.why}; it is left alone") from error
         except FormatError as damage:
             logger.warning("%s: %s; it is written anew", self._chain.paths.manifest, damage)
             return None

@@ -245,7 +245,7 @@ class Maintenance:
         store, key = self._chain.store, self._chain.paths.manifest
         known = store.head(key)
         stored = self._manifest()
-        if view.manifest_version != (stored.version if stored else 0):
+        if view.manifest_version != (stored.version if stored else 0) or not view.segments.is_complete:
             return False
         base = Manifest(
             version=(stored.version if stored else 0) + 1,

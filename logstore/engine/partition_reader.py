@@ -11,8 +11,9 @@ from logstore.engine.chain import Chain
 from logstore.engine.results import Bytes, ReadResult
 from logstore.engine.segment_reader import Block, SegmentReader
 from logstore.engine.segments import SegmentRef
+from logstore.engine.takeover import reload
 from logstore.engine.tiers import Lookup, Tiers
-from logstore.errors import CorruptData, ObjectNotFound
+from logstore.errors import CorruptData, ObjectNotFound, StoreError
 from logstore.format.batch import split
 from logstore.format.records import decode_records
 
@@ -60,14 +61,8 @@ class PartitionReader:
                 if last_try:
                     key = look.refs[0].key if look.refs else self._chain.paths.prefix
                     raise CorruptData(key, offset, f"the segment is missing ({gone})") from gone
-                self.reload()
+                reload(self._chain, self._tiers)  # maintenance may have merged or expired some
         raise AssertionError("unreachable")
-
-    def reload(self) -> None:
-        """Ask the store again which objects hold the records: maintenance may have merged or expired some."""
-        view = self._chain.load()
-        with self._tiers.lock:
-            self._tiers.replace_view(view)
 
     def read_cached(self, offset: int, max_bytes: int, visibility: Visibility) -> ReadResult | None:
         """The same from memory alone; None if the first batch needs I/O."""
@@ -89,8 +84,14 @@ class PartitionReader:
             if gathering.full:
                 break
             following = look.refs[number + 1] if number + 1 < len(look.refs) else None
-            self._add_segment(ref, following, gathering)
-        self._add_pending(look, gathering)
+            try:
+                self._add_segment(ref, following, gathering)
+            except (CorruptData, StoreError):
+                if not gathering.parts:
+                    raise
+                break  # what lies before is sound: the next read begins here and meets the error
+        else:
+            self._add_pending(look, gathering)
         result = self._result(look, offset, gathering)
         self._last_end = result.next_offset
         return result

@@ -7,7 +7,7 @@ shown to readers and went down with a crash before they were stored.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,8 +39,12 @@ class LostRange(NamedTuple):
 
 @dataclass(slots=True)
 class Segments:
+    """`is_complete`: no row stands for something missing or unreadable. Only then may the table become a manifest: a row
+    that is a guess would outlive the repair of what it stands for."""
+
     paths: PartitionPaths
     table: SegmentTable
+    is_complete: bool = True
 
     def __len__(self) -> int:
         return len(self.table)
@@ -101,6 +105,14 @@ class Segments:
             if sure >= max_bytes:
                 break
         return refs
+
+    def up_to(self, next_seq: int) -> Segments:
+        """Without the rows from `next_seq` on."""
+        count = bisect_left(self.table.first_seq, next_seq)
+        table = SegmentTable(merged={seq: name for seq, name in self.table.merged.items() if seq < next_seq})
+        for column, whole in zip(table.columns(), self.table.columns(), strict=True):
+            column.extend(whole[:count])
+        return Segments(self.paths, table, self.is_complete)
 
     def all(self) -> list[SegmentRef]:
         return [self.ref(row) for row in range(len(self))]

@@ -15,7 +15,14 @@ from logstore.engine.runtime import Runtime
 from logstore.engine.tiers import Tiers
 from logstore.engine.wal import Wal
 from logstore.engine.writer import RESERVATION, fenced_by
-from logstore.errors import Indeterminate, LogStoreError, StoreError, StoreUnavailable, UnknownTopic
+from logstore.errors import (
+    CorruptData,
+    Indeterminate,
+    LogStoreError,
+    StoreError,
+    StoreUnavailable,
+    UnknownTopic,
+)
 from logstore.format.segment import EncodedBatch, SegmentFlags, SegmentHeader, WriterMode, build_segment
 
 
@@ -113,12 +120,30 @@ def _wait_or_raise(runtime: Runtime, chain: Chain, error: StoreError, failures: 
 
 
 def catch_up(chain: Chain, tiers: Tiers) -> bool:
-    """Take in what others have committed. True if there was anything."""
-    links = chain.follow(tiers.tail)
+    """Take in what others have committed. True if there was anything.
+
+    Behind an object that cannot be read the chain is loaded anew: that knows how to go on past it.
+    """
+    before = tiers.tail.next_seq
+    try:
+        links = chain.follow(tiers.tail)
+    except CorruptData:
+        links = []
+        reload(chain, tiers)
+    if links and tiers.tail.damaged is not None:
+        reload(chain, tiers)
     with tiers.lock:
         for link in links:
             if link.header.seq == tiers.tail.next_seq:
                 tiers.absorb(link)
-    if links:
-        tiers.tell_listeners()
-    return bool(links)
+    if tiers.tail.next_seq == before:
+        return False
+    tiers.tell_listeners()
+    return True
+
+
+def reload(chain: Chain, tiers: Tiers) -> None:
+    """Ask the store again which objects hold the records."""
+    view = chain.load()
+    with tiers.lock:
+        tiers.replace_view(view)

@@ -125,8 +125,14 @@ class Tiers:
         self.wake()
 
     def replace_view(self, view: ChainView) -> None:
-        """Maintenance changed which objects hold the records, or where the log begins."""
-        if view.tail.next_seq >= self.tail.next_seq:
+        """Maintenance changed which objects hold the records, or where the log begins.
+
+        While a writer is open here, only its own commits move the end of the chain: a segment that it is just uploading
+        may stand in the store already.
+        """
+        if self.buffer is not None and view.tail.next_seq >= self.tail.next_seq:
+            self.segments = view.segments.up_to(self.tail.next_seq)
+        elif view.tail.next_seq >= self.tail.next_seq:
             self.segments, self.tail = view.segments, view.tail
             self._raise_marks(view.tail.end_offset)
         self.low = max(self.low, view.low_watermark)
