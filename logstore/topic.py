@@ -69,7 +69,7 @@ class Topic:
         Errors: as `PartitionLog.append`.
         """
         if partition is None:
-            partition = self.pick(key)
+            partition = partition_for_key(key, len(self._logs)) if type(key) is bytes else self.pick(key)
         log = self._logs[partition] if 0 <= partition < len(self._logs) else None
         if log is None:
             log = self.partition(partition)

@@ -25,7 +25,7 @@ from logstore.engine.maintenance import Maintenance
 from logstore.engine.partition_reader import PartitionReader
 from logstore.engine.results import ReadResult, Receipt
 from logstore.engine.runtime import Runtime
-from logstore.engine.segments import LostRange
+from logstore.engine.segments import LostRange, SegmentRef
 from logstore.engine.takeover import take_over
 from logstore.engine.tiers import Tiers
 from logstore.engine.wal import Wal
@@ -134,15 +134,17 @@ class PartitionLog:
         """One record in parts: what `Topic.append` calls, and the shortest way in."""
         now_ms = self._runtime.clock.now_ms()
         record, size = take_one(value, key, headers, timestamp_ms, now_ms, self._config.max_batch_bytes)
-        level = self._check_ack(ack)
-        wait = self.ack_timeout(timeout)
-        writer = self._writer or self.open_writer(timeout=wait, ack=level)
+        level = self._config.ack if ack is None else ack
+        if level != "buffered":
+            self._check_ack(level)
+        deadline = self._deadline(timeout)
+        writer = self._writer or self.open_writer(timeout=self._left(deadline), ack=level)
         receipt = Receipt(self, -1, -1, now_ms if timestamp_ms is None else timestamp_ms, level)
-        future = writer.add_one(receipt, record, size, level, wait)
+        future = writer.add_one(receipt, record, size, level, deadline)
         if future is None:
             self._tell_listeners()
             return receipt
-        return self._acked((receipt, future), self._deadline(timeout))
+        return self._acked((receipt, future), deadline)
 
     def _submit(self, given: object, ack: Ack | None, deadline: float) -> Submitted:
         level = self._check_ack(ack)
@@ -150,23 +152,22 @@ class PartitionLog:
         now_ms = self._runtime.clock.now_ms()
         if len(runs) > 1 or runs[0].charged > OPEN_BATCH_BYTES // 4:
             encoded = encode_runs(runs, now_ms, CODEC_IDS[self._config.compression])
-            return self._add_encoded(encoded, now_ms, level, deadline)
+            return self._add_encoded(encoded, level, deadline)
         records = stamped(runs[0].records, now_ms)
         writer = self._writer or self.open_writer(timeout=self._left(deadline), ack=level)
-        receipt = Receipt(self, -1, -1, now_ms, level)
-        future = writer.add_run(receipt, records, runs[0].charged, level, self._left(deadline))
+        newest = max(record.timestamp_ms or 0 for record in records)
+        receipt = Receipt(self, -1, -1, newest, level)
+        future = writer.add_run(receipt, records, runs[0].charged, level, deadline)
         if future is None:
             self._tell_listeners()
         return receipt, future
 
     def _submit_batches(self, raw: object, ack: Ack | None, deadline: float) -> Submitted:
         level = self._check_ack(ack)
-        batches = take_batches(raw, self._config.max_batch_bytes)
-        newest = max(info.max_timestamp_ms for _, info in batches)
-        return self._add_encoded(batches, newest, level, deadline)
+        return self._add_encoded(take_batches(raw, self._config.max_batch_bytes), level, deadline)
 
     def _add_encoded(
-        self, batches: list[tuple[memoryview, BatchInfo]], timestamp_ms: int, level: Ack, deadline: float
+        self, batches: list[tuple[memoryview, BatchInfo]], level: Ack, deadline: float
     ) -> Submitted:
         size = sum(info.size for _, info in batches)
         if size > self._config.max_buffered_bytes:
@@ -175,8 +176,9 @@ class PartitionLog:
                 "nothing was appended; split it"
             )
         writer = self._writer or self.open_writer(timeout=self._left(deadline), ack=level)
-        receipt = Receipt(self, -1, -1, timestamp_ms, level)
-        future = writer.add_encoded(receipt, batches, level, self._left(deadline))
+        newest = max(info.max_timestamp_ms for _, info in batches)
+        receipt = Receipt(self, -1, -1, newest, level)
+        future = writer.add_encoded(receipt, batches, level, deadline)
         if future is None:
             self._tell_listeners()
         return receipt, future
@@ -430,6 +432,12 @@ class PartitionLog:
         if loaded is not None:
             loaded[0].tell_listeners()
 
+    def segments(self) -> list[SegmentRef]:
+        """The committed objects that hold the records, as last seen."""
+        tiers = self._tiers
+        with tiers.lock:
+            return tiers.segments.all()
+
     @property
     def maintenance(self) -> Maintenance:
         """Merge, expire and collect by hand; a writer does it by itself now and then."""
@@ -466,8 +474,8 @@ class PartitionLog:
 
     def begin_close(self) -> None:
         """Take no more appends and start the last flush; `finish_close` waits for it."""
+        self._closed = True
         with self._opening:
-            self._closed = True
             if self._writer is not None:
                 self._writer.begin_close()
 

@@ -87,11 +87,12 @@ class PendingBatch:
         self.charged += charged
         self.exposure = exposure
 
-    def add_one(self, record: Record, charged: int, exposure: Exposure) -> None:
+    def add_one(self, record: Record, charged: int) -> None:
+        """`add` for one buffered record."""
         self._records.append(record)
         self.count += 1
         self.charged += charged
-        self.exposure = exposure
+        self.exposure = Exposure.BUFFERED
 
     def encoded(self) -> EncodedBatch:
         """Its bytes; the first call encodes. Only once closed."""

@@ -21,9 +21,9 @@ class WriteBuffer:
         self.oldest_at: float | None = None
         self._leader_epoch = leader_epoch
         self._codec_id = codec_id
-        self._batch_bytes = batch_bytes
+        self.batch_bytes = batch_bytes
         self._batches: list[PendingBatch] = []
-        self._open: PendingBatch | None = None
+        self.open_batch: PendingBatch | None = None
 
     def __len__(self) -> int:
         return self.next_offset - self.base_offset
@@ -34,9 +34,11 @@ class WriteBuffer:
 
     def add_records(self, records: Sequence[Record], charged: int, exposure: Exposure, now: float) -> int:
         """Give the records the next offsets; they join the open batch if they fit. Returns the first offset."""
-        batch = self._open
-        if batch is None or batch.charged + charged > self._batch_bytes or exposure < batch.exposure:
-            batch = self._open = PendingBatch(self.next_offset, self._leader_epoch, exposure, self._codec_id)
+        batch = self.open_batch
+        if batch is None or batch.charged + charged > self.batch_bytes or exposure < batch.exposure:
+            batch = self.open_batch = PendingBatch(
+                self.next_offset, self._leader_epoch, exposure, self._codec_id
+            )
             self._batches.append(batch)
             if self.oldest_at is None:
                 self.oldest_at = now
@@ -46,25 +48,17 @@ class WriteBuffer:
         self.next_offset = first + len(records)
         return first
 
-    def add_record(self, record: Record, charged: int, exposure: Exposure) -> int:
-        """`add_records` for one record and a batch that has begun: the path of a service that appends one by one.
-
-        Returns −1 if the record needs a batch of its own.
-        """
-        batch = self._open
-        if batch is None or batch.charged + charged > self._batch_bytes or exposure < batch.exposure:
-            return -1
-        batch.add_one(record, charged, exposure)
+    def add_to_open(self, batch: PendingBatch, record: Record, charged: int) -> None:
+        """`add_records` for one buffered record that fits `batch`, which is the open one: the shortest way in."""
+        batch.add_one(record, charged)
         self.charged += charged
-        offset = self.next_offset
-        self.next_offset = offset + 1
-        return offset
+        self.next_offset += 1
 
     def add_encoded(
         self, batches: Sequence[tuple[memoryview, BatchInfo]], exposure: Exposure, now: float
     ) -> tuple[int, int]:
         """Give encoded batches the next offsets, as one append. Returns the first offset and how many bytes it charged."""
-        self._open = None
+        self.open_batch = None
         first, charged = self.next_offset, 0
         for number, (raw, info) in enumerate(batches):
             batch = PendingBatch.ready(self.next_offset, self._leader_epoch, exposure, raw, info, info.size)
@@ -79,11 +73,11 @@ class WriteBuffer:
 
     def close_batch(self) -> None:
         """Let nothing more join the newest batch: from now on its bytes may be asked for."""
-        self._open = None
+        self.open_batch = None
 
     def batches_from(self, offset: int, stop: int, limit: int) -> list[PendingBatch]:
         """As `covering` says; their bytes may be asked for, so they are closed."""
-        if self._open is not None and self._open.base_offset < stop:
+        if self.open_batch is not None and self.open_batch.base_offset < stop:
             self.close_batch()
         return covering(self._batches, offset, stop, limit)
 
@@ -106,5 +100,5 @@ class WriteBuffer:
     def clear(self) -> int:
         """Drop everything; returns how many bytes that frees."""
         freed, self.charged = self.charged, 0
-        self._batches, self._open, self.oldest_at = [], None, None
+        self._batches, self.open_batch, self.oldest_at = [], None, None
         return freed

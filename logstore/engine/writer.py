@@ -46,9 +46,12 @@ from logstore.format.segment import SegmentFlags, SegmentHeader, SegmentSummary,
 
 logger = logging.getLogger(__name__)
 
-RESERVATION = 1 << 20
-"""How many offsets past its end a segment reserves once records are acked before they are durable."""
+RESERVATION = 1 << 14
+RESERVATION_MAX = 1 << 20
+"""How many offsets past its end a segment reserves once records are acked before they are durable: as few as will do, because
+after a crash they are skipped. A writer that runs out of them reserves four times as many from then on."""
 OPEN_BATCH_BYTES = 256 * 1024
+CREDIT_BYTES = 16 * 1024
 _LINGER_SHARE = 8
 EXPOSURES = {"durable": Exposure.DURABLE, "local": Exposure.LOCAL, "buffered": Exposure.BUFFERED}
 
@@ -79,6 +82,7 @@ class ExclusiveWriter:
         self.local_waiters: OffsetWaiters[Receipt] = OffsetWaiters()
         self.failed: LogStoreError | None = None
         self.unstored: LostRange | None = None
+        self._stopped_at = 0
         self._runtime = runtime
         self._chain = chain
         self._tiers = tiers
@@ -89,6 +93,8 @@ class ExclusiveWriter:
         self._buffer = WriteBuffer(tiers.tail.end_offset, epoch, codec, batch_bytes)
         self._reserve = RESERVATION if tiers.tail.reserved_until > tiers.tail.end_offset else 0
         self._reservation_wanted = 0
+        self._flush_bytes = runtime.config.flush_bytes
+        self._credit = 0  # bytes taken from the budget that no record has used yet
         self._urgent_until = 0
         self._due: float | None = None
         self._closing = False
@@ -106,39 +112,57 @@ class ExclusiveWriter:
     # Appending
 
     def add_one(
-        self, receipt: Receipt, record: Record, charged: int, ack: Ack, timeout: float
+        self, receipt: Receipt, record: Record, charged: int, ack: Ack, deadline: float
     ) -> Future[Receipt] | None:
-        """Give one record its offset. None if it is acked already, else a future for the ack."""
-        exposure = EXPOSURES[ack]
-        budget, tiers = self._runtime.budget, self._tiers
-        if not budget.try_take(charged):
-            self._make_room(charged, timeout)
-        with tiers.lock:
-            if (
-                self.failed is None
-                and not self._closing
-                and (not exposure or self._buffer.next_offset < tiers.tail.reserved_until)
-            ):
-                offset = self._buffer.add_record(record, charged, exposure)
-                if offset >= 0:
+        """Give one record its offset. None if it is acked already, else a future for the ack.
+
+        The first lines are the path of a service that appends one by one, buffered: one lock, no further call.
+        """
+        if ack == "buffered":
+            tiers, buffer = self._tiers, self._buffer
+            with tiers.lock:
+                offset, batch = buffer.next_offset, buffer.open_batch
+                if (
+                    batch is not None
+                    and charged <= self._credit
+                    and charged <= buffer.batch_bytes - batch.charged
+                    and offset < tiers.tail.reserved_until
+                ):
+                    self._credit -= charged
+                    buffer.add_to_open(batch, record, charged)
                     receipt.offset = receipt.last_offset = offset
-                    return self._acked(receipt, exposure)
-        return self._add_slowly(receipt, [record], None, charged, exposure, timeout)
+                    tiers.buffered = offset + 1
+                    tiers.wake()
+                    if buffer.charged >= self._flush_bytes:
+                        self._ask_for_flush()
+                    return None
+            self._take_credit()
+        self._make_room(charged, deadline)
+        return self._add_slowly(receipt, [record], None, charged, EXPOSURES[ack], deadline)
+
+    def _take_credit(self) -> None:
+        """Room for the next few records in one go. Only where there is data: a flush gives the rest of it back."""
+        if self._runtime.budget.try_take(CREDIT_BYTES):
+            with self._tiers.lock:
+                if self._buffer.open_batch is not None and self.failed is None:
+                    self._credit += CREDIT_BYTES
+                    return
+            self._runtime.budget.give_back(CREDIT_BYTES)
 
     def add_run(
-        self, receipt: Receipt, records: list[Record], charged: int, ack: Ack, timeout: float
+        self, receipt: Receipt, records: list[Record], charged: int, ack: Ack, deadline: float
     ) -> Future[Receipt] | None:
         """Give the records of a small append contiguous offsets in one batch."""
-        self._make_room(charged, timeout)
-        return self._add_slowly(receipt, records, None, charged, EXPOSURES[ack], timeout)
+        self._make_room(charged, deadline)
+        return self._add_slowly(receipt, records, None, charged, EXPOSURES[ack], deadline)
 
     def add_encoded(
-        self, receipt: Receipt, batches: list[tuple[memoryview, BatchInfo]], ack: Ack, timeout: float
+        self, receipt: Receipt, batches: list[tuple[memoryview, BatchInfo]], ack: Ack, deadline: float
     ) -> Future[Receipt] | None:
         """Give encoded batches contiguous offsets; they become durable together."""
         charged = sum(info.size for _, info in batches)
-        self._make_room(charged, timeout)
-        return self._add_slowly(receipt, None, batches, charged, EXPOSURES[ack], timeout)
+        self._make_room(charged, deadline)
+        return self._add_slowly(receipt, None, batches, charged, EXPOSURES[ack], deadline)
 
     def _add_slowly(
         self,
@@ -147,12 +171,11 @@ class ExclusiveWriter:
         batches: list[tuple[memoryview, BatchInfo]] | None,
         charged: int,
         exposure: Exposure,
-        timeout: float,
+        deadline: float,
     ) -> Future[Receipt] | None:
         """The general way. `charged` bytes are taken already, and are given back if nothing is added."""
         count = len(records) if records is not None else sum(info.count for _, info in batches or ())
         tiers, clock = self._tiers, self._runtime.clock
-        deadline = clock.monotonic() + timeout
         try:
             with tiers.lock:
                 self._check_open()
@@ -203,7 +226,7 @@ class ExclusiveWriter:
             return self._runtime.clock.monotonic()
         if buffer.oldest_at is None:
             return None
-        if buffer.charged >= self._runtime.config.flush_bytes:
+        if buffer.charged >= self._flush_bytes or self._runtime.budget.pressed:
             return self._runtime.clock.monotonic()
         return buffer.oldest_at + self._runtime.config.flush_interval
 
@@ -213,17 +236,19 @@ class ExclusiveWriter:
         if self._closing:
             raise Closed(f"{self._chain.paths}: the store is closed")
 
-    def _make_room(self, charged: int, timeout: float) -> None:
-        budget = self._runtime.budget
-        if budget.try_take(charged):
+    def _make_room(self, charged: int, deadline: float) -> None:
+        runtime = self._runtime
+        if runtime.budget.try_take(charged):
             return
-        self._runtime.flusher.all_now()  # memory pressure: nobody's flush waits for its interval
-        budget.take(charged, timeout)
+        with runtime.budget.pressing():  # memory pressure: nobody's flush waits for its interval
+            runtime.flusher.all_now()
+            runtime.budget.take(charged, max(0.0, deadline - runtime.clock.monotonic()))
 
     def _await_reservation(self, count: int, deadline: float) -> None:
         """Wait for a committed reservation that covers `count` more offsets. Holds the lock, waits without it."""
         clock, tiers = self._runtime.clock, self._tiers
-        self._reserve = max(self._reserve, RESERVATION, count)
+        grown = min(self._reserve * 4, RESERVATION_MAX) if self._reservation_wanted == 0 else self._reserve
+        self._reserve = max(self._reserve, grown, RESERVATION, count)
         self._reservation_wanted = max(self._reservation_wanted, count)
         self._ask_for_flush()
         left = deadline - clock.monotonic()
@@ -244,11 +269,15 @@ class ExclusiveWriter:
     def when_durable(self, receipt: Receipt) -> Future[Receipt] | None:
         """A future for the moment when the receipt's records are durable; None if they are. Forces no flush."""
         with self._tiers.lock:
-            if receipt.last_offset < self._tiers.durable:
+            if receipt.last_offset < self._stored_until():
                 return None
             if self.failed is not None:
                 raise self.failed
             return self.durable_waiters.add(receipt.last_offset, receipt)
+
+    def _stored_until(self) -> int:
+        """Up to where *our* records are durable: once we have stopped, the mark may cover another writer's. Holds the lock."""
+        return self._tiers.durable if self.failed is None else self._stopped_at
 
     def give_up(self, waiting: Future[Receipt]) -> None:
         """Its owner's deadline has passed: do not keep it for as long as an outage lasts."""
@@ -261,7 +290,7 @@ class ExclusiveWriter:
         with self._tiers.lock:
             end = self._buffer.next_offset
             receipt.offset = receipt.last_offset = end - 1
-            if end <= self._tiers.durable:
+            if end <= self._stored_until():
                 return None
             if self.failed is not None:
                 raise self.failed
@@ -326,7 +355,8 @@ class ExclusiveWriter:
         batches = buffer.take(self._topic.segment_bytes)
         end = batches[-1].end_offset if batches else base
         # While closing nothing more can be shown, so the last segment gives the rest of the reservation back.
-        reserved = buffer.next_offset if self._closing else end + self._reserve if self._reserve else end
+        # Else it never goes back: readers may have seen everything below it.
+        reserved = buffer.next_offset if self._closing else max(end + self._reserve, tiers.tail.reserved_until)
         header = SegmentHeader(
             seq=tiers.tail.next_seq,
             epoch=self.epoch,
@@ -334,12 +364,18 @@ class ExclusiveWriter:
             end_offset=end,
             writer_id=self._runtime.new_id(),
             created_at_ms=self._runtime.clock.now_ms(),
-            reserved_until=max(reserved, end),
+            reserved_until=reserved,
             mode=WriterMode.EXCLUSIVE,
         )
         self._reservation_wanted = 0
         tiers.window = FlushWindow(header, batches)
+        self._return_credit()
         return tiers.window
+
+    def _return_credit(self) -> None:
+        if self._credit:
+            self._runtime.budget.give_back(self._credit)
+            self._credit = 0
 
     def _committed(self, window: FlushWindow, summary: SegmentSummary, size: int, seconds: float) -> None:
         tiers, clock = self._tiers, self._runtime.clock
@@ -399,11 +435,12 @@ class ExclusiveWriter:
         with tiers.lock:
             if self.failed is not None:
                 return
-            self.failed = error
+            self.failed, self._stopped_at = error, tiers.durable
             self.stats.last_error = f"{type(error).__name__}: {error}"
             if self.unstored is None and tiers.buffered > tiers.durable:
                 self.unstored = LostRange(tiers.durable, tiers.buffered)
             freed = self._buffer.clear() + (tiers.window.charged if tiers.window else 0)
+            self._return_credit()
             tiers.window = tiers.buffer = None
             waiting = self.durable_waiters.take_all() + self.local_waiters.take_all()
             tiers.moved.notify_all()
@@ -419,6 +456,7 @@ class ExclusiveWriter:
         """Take no more appends; flush what there is and give the rest of the reservation back."""
         with self._tiers.lock:
             self._closing = True
+            self._buffer.close_batch()
             self._ask_for_flush()
             self._tiers.moved.notify_all()
 

@@ -1,0 +1,35 @@
+"""Create a topic.
+
+The store itself is created with its first topic.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from logstore.cli.output import Output
+from logstore.cli.places import add_topic, open_store
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_topic(parser)
+    parser.add_argument("-p", "--partitions", type=int, default=1)
+    parser.add_argument("--exist-ok", action="store_true", help="fine if it exists with as many partitions")
+    parser.add_argument("--retention-seconds", type=float)
+    parser.add_argument("--retention-bytes", type=int)
+    parser.add_argument("--segment-bytes", type=int)
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    from logstore.cli import UsageError
+
+    names = ("retention_seconds", "retention_bytes", "segment_bytes")
+    settings = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    with open_store(args) as store:
+        try:
+            topic = store.create_topic(args.topic, args.partitions, exist_ok=args.exist_ok, **settings)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        fields = {"topic": topic.name, "partitions": topic.partitions, "incarnation": topic.incarnation}
+        out.row(fields, f"created {topic.name} with {topic.partitions} partition(s)")
+    return 0

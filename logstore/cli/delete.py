@@ -1,0 +1,24 @@
+"""Delete a topic and all its records. There is no way back."""
+
+from __future__ import annotations
+
+import argparse
+
+from logstore.cli.output import Output
+from logstore.cli.places import add_topic, open_store
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_topic(parser)
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    from logstore.cli import UsageError
+
+    if not args.yes:
+        raise UsageError(f"this deletes every record of {args.topic}: say so with --yes")
+    with open_store(args) as store:
+        store.delete_topic(args.topic)
+        out.row({"topic": args.topic, "deleted": True}, f"deleted {args.topic}")
+    return 0

@@ -1,0 +1,175 @@
+"""Follow a PostgreSQL database: its tables become topics, and the slot is confirmed as far as all of it is
+stored.
+
+The first run reads every published row, then the stream of changes goes on from exactly there. Ends in
+order on Ctrl-C or SIGTERM, and goes on where it was the next time. The status line says how far the slot
+lags, and what holds it back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from logstore.cli.output import Output
+from logstore.cli.places import open_store
+
+if TYPE_CHECKING:
+    from logstore.ingest.postgres import PostgresIngest, PostgresSettings, Status
+
+_LIVE_S = 1.0
+_PLAIN_S = 10.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", choices=("postgres",), help="where from")
+    parser.add_argument(
+        "--dsn",
+        default=os.environ.get("DATABASE_URL"),
+        help="libpq's keywords or URL, or DATABASE_URL; a password is better kept in PGPASSWORD or ~/.pgpass",
+    )
+    parser.add_argument("--publication", required=True, help="created if it is missing")
+    parser.add_argument("--slot", default="logstore", help="the replication slot (default: logstore)")
+    parser.add_argument(
+        "--table",
+        action="append",
+        metavar="SCHEMA.TABLE",
+        help="for a publication that is created: only these (default: all tables)",
+    )
+    parser.add_argument(
+        "--key",
+        action="append",
+        default=[],
+        metavar="SCHEMA.TABLE=COLUMN,…",
+        help="what identifies a row, where the replica identity is not meant",
+    )
+    parser.add_argument("--topic-prefix", default="", help="before schema.table in the topics' names")
+    parser.add_argument("--partitions", type=int, default=1, help="of topics that are created (default: 1)")
+    parser.add_argument("--tombstones", action="store_true", help="follow each delete with an empty value")
+    parser.add_argument("--no-snapshot", action="store_true", help="only changes from now on")
+    parser.add_argument("--once", action="store_true", help="end when what is committed now is stored")
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    from logstore.cli import UsageError
+
+    try:
+        import psycopg2
+
+        from logstore.ingest.postgres import PostgresIngest, PostgresSettings
+    except ImportError:
+        raise UsageError("this needs psycopg2: pip install 'logstore[postgres]'") from None
+    if not args.dsn:
+        raise UsageError("which database? Pass --dsn, or set DATABASE_URL")
+    try:
+        settings = PostgresSettings(
+            dsn=args.dsn,
+            publication=args.publication,
+            slot=args.slot,
+            tables=None if args.table is None else tuple(args.table),
+            topic_prefix=args.topic_prefix,
+            partitions=args.partitions,
+            tombstones=args.tombstones,
+            keys=dict(_key(text) for text in args.key),
+            snapshot=not args.no_snapshot,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    open_store(args).close()  # a wrong URL is an error now, not a reason to retry
+    with PostgresIngest(lambda: open_store(args), settings) as ingest:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: ingest.stop())
+        line = StatusLine(ingest, settings, out)
+        line.start()
+        try:
+            ingest.run(until_caught_up=args.once)
+        except psycopg2.Error as error:
+            print(f"logstore ingest: PostgreSQL: {str(error).strip()}", file=sys.stderr)
+            return 1
+        finally:
+            line.stop()
+    return 0
+
+
+def _key(text: str) -> tuple[str, list[str]]:
+    table, found, columns = text.partition("=")
+    if not found or not columns:
+        raise ValueError(f"--key {text}: it is SCHEMA.TABLE=COLUMN,…")
+    return table, columns.split(",")
+
+
+class StatusLine:
+    """Says every so often how it goes: in place on a terminal, a line each on anything else."""
+
+    def __init__(self, ingest: PostgresIngest, settings: PostgresSettings, out: Output) -> None:
+        self._ingest = ingest
+        self._settings = settings
+        self._out = out
+        self._live = sys.stderr.isatty() and not out.as_json
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="status line", daemon=True)
+        self._seen = (0.0, 0)
+
+    def start(self) -> None:
+        self._seen = (time.monotonic(), 0)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._thread.join(5)
+        self._show(None)
+        if self._live:
+            print(file=sys.stderr)
+
+    def _run(self) -> None:
+        import psycopg2
+
+        from logstore.ingest.postgres.slot import connect
+
+        while not self._ended.is_set():
+            try:
+                with connect(self._settings.dsn) as connection:
+                    while not self._ended.wait(_LIVE_S if self._live or self._out.as_json else _PLAIN_S):
+                        self._show(connection)
+            except psycopg2.Error:
+                self._show(None)
+                self._ended.wait(_LIVE_S)
+
+    def _show(self, connection: Any) -> None:
+        from logstore.ingest.postgres import slot_lag_bytes
+
+        status = self._ingest.status()
+        lag = None if connection is None else slot_lag_bytes(connection, self._settings.slot)
+        now_s, (then_s, then) = time.monotonic(), self._seen
+        rate = max(0, status.records - then) / max(now_s - then_s, 1e-6)
+        self._seen = (now_s, status.records)
+        if self._out.as_json:
+            self._out.row(_fields(status, lag, rate), "")
+            self._out.stream.flush()
+            return
+        behind = "" if lag is None else f"lag {lag:,} B · "
+        text = f"{behind}{rate:,.0f} records/s · {status}"
+        print(
+            f"\r\x1b[2K{text}" if self._live else text,
+            end="" if self._live else "\n",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _fields(status: Status, lag: int | None, rate: float) -> dict[str, Any]:
+    return {
+        "phase": status.phase,
+        "lag_bytes": lag,
+        "records_per_second": round(rate),
+        "records": status.records,
+        "transactions": status.transactions,
+        "unflushed_bytes": status.unstored_bytes,
+        "confirmed": status.confirmed,
+        "held_by": status.held_by,
+    }

@@ -1,0 +1,32 @@
+"""Show the marks of each partition: low, durable, and what was lost."""
+
+from __future__ import annotations
+
+import argparse
+
+from logstore.cli.output import Output
+from logstore.cli.places import add_partition, add_topic, chosen, open_store
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_topic(parser)
+    add_partition(parser)
+    parser.add_argument("--at", type=int, metavar="MS", help="also the first offset at or after this time")
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    with open_store(args, writer="read_only") as store:
+        rows = []
+        for log in chosen(store.topic(args.topic), args.partition):
+            row = {
+                "partition": log.partition,
+                "low": log.low_watermark,
+                "durable": log.durable_high_watermark,
+                "epoch": log.epoch,
+                "lost": ", ".join(f"{start}-{end - 1}" for start, end in log.lost_ranges()) or "none",
+            }
+            if args.at is not None:
+                row["at"] = log.offset_for_timestamp(args.at)
+            rows.append(row)
+        out.table(rows)
+    return 0
