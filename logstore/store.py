@@ -126,6 +126,10 @@ class Store:
         gone = self._catalog.change(name, deleted=True)
         with self._lock:
             self._topics.pop(name, None)
+            mine = [log for log in self._logs if log.paths.incarnation == gone.incarnation]
+            self._logs = [log for log in self._logs if log not in mine]
+        for log in mine:
+            log.topic_deleted()
         fences = {self._fence_deleted(gone, partition) for partition in range(gone.partitions)}
         objects = self._runtime.store
         for info in objects.list(incarnation_prefix(name, gone.incarnation)):
@@ -219,6 +223,7 @@ class Store:
             logs = list(self._logs)
         wait = self.config.append_timeout if timeout is None else timeout
         deadline = self._runtime.clock.monotonic() + wait
+        self._runtime.begin_close()
         for log in logs:
             log.begin_close()
         problems = [problem for log in logs if (problem := log.finish_close(deadline)) is not None]

@@ -7,25 +7,44 @@ The sum of all that was taken and not yet given back never passes the limit. A t
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from logstore.engine.clock import Clock
 from logstore.errors import BufferFull, Closed
 
 
 class Budget:
-    """The lock guards `_used` and `_closed`, nothing else, and no other lock is taken while it is held."""
+    """The lock guards the fields below it, nothing else, and no other lock is taken while it is held."""
 
     def __init__(self, limit: int, clock: Clock) -> None:
         self.limit = limit
         self._clock = clock
         self._freed = threading.Condition(threading.Lock())
         self._used = 0
+        self._waiting = 0
         self._closed = False
         self.used_max = 0
 
     @property
     def used(self) -> int:
         return self._used
+
+    @property
+    def pressed(self) -> bool:
+        """Whether somebody waits for room: then whatever can be flushed should be."""
+        return self._waiting > 0
+
+    @contextmanager
+    def pressing(self) -> Iterator[None]:
+        """Around a wait for room, from before the flushes are asked for: one that begins later must see it too."""
+        with self._freed:
+            self._waiting += 1
+        try:
+            yield
+        finally:
+            with self._freed:
+                self._waiting -= 1
 
     def try_take(self, size: int) -> bool:
         """Take `size` bytes if there is room now."""

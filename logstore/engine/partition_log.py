@@ -35,6 +35,7 @@ from logstore.errors import (
     Closed,
     ReadOnly,
     RecordTooLarge,
+    UnknownTopic,
 )
 from logstore.format.batch import BatchInfo
 from logstore.format.codecs import CODEC_IDS
@@ -471,6 +472,14 @@ class PartitionLog:
         """What an operator wants to see, from memory alone."""
         tiers = self._loaded[0] if self._loaded is not None else None
         return partition_health(self.paths, tiers, self._writer, self._runtime)
+
+    def topic_deleted(self) -> None:
+        """Stop at once: what is not stored yet has no place to go any more, and whoever waits for it is told."""
+        with self._opening:
+            self._closed = True
+            if self._writer is not None:
+                self._writer.stop(UnknownTopic(f"{self.paths}: the topic was deleted"))
+            self.release()
 
     def begin_close(self) -> None:
         """Take no more appends and start the last flush; `finish_close` waits for it."""

@@ -53,11 +53,15 @@ class Runtime:
         limit = min(self.config.probe_interval, 0.05 * 2 ** min(failures, 16))
         return self.dice.uniform(0, limit)
 
-    def close(self, timeout: float) -> bool:
-        """Stop every thread. False if one did not end in time."""
+    def begin_close(self) -> None:
+        """Cut every `pause` short: a writer that is still being opened gives up."""
         with self._pause:
             self.closed = True
             self._pause.notify_all()
+
+    def close(self, timeout: float) -> bool:
+        """Stop every thread. False if one did not end in time."""
+        self.begin_close()
         self.budget.close()
         ended = self.flusher.close(timeout)
         self._prefetcher.shutdown(wait=ended, cancel_futures=True)

@@ -321,10 +321,10 @@ class ExclusiveWriter:
             self._refuse_resurrection(window.header)
         except LostRace as lost:
             runtime.breaker.success()
-            self._stop(fenced_by(self._chain, self.epoch, lost.winner))
+            self.stop(fenced_by(self._chain, self.epoch, lost.winner))
         except (CorruptData, OutcomeUnknown) as error:
             runtime.breaker.success()
-            self._stop(error)
+            self.stop(error)
         except Exception as error:
             self._retry_later(error)
         else:
@@ -356,7 +356,9 @@ class ExclusiveWriter:
         end = batches[-1].end_offset if batches else base
         # While closing nothing more can be shown, so the last segment gives the rest of the reservation back.
         # Else it never goes back: readers may have seen everything below it.
-        reserved = buffer.next_offset if self._closing else max(end + self._reserve, tiers.tail.reserved_until)
+        reserved = (
+            buffer.next_offset if self._closing else max(end + self._reserve, tiers.tail.reserved_until)
+        )
         header = SegmentHeader(
             seq=tiers.tail.next_seq,
             epoch=self.epoch,
@@ -429,7 +431,7 @@ class ExclusiveWriter:
                 f"{header.base_offset}"
             )
 
-    def _stop(self, error: LogStoreError) -> None:
+    def stop(self, error: LogStoreError) -> None:
         """For good: tell every waiter, free the memory, wake the readers."""
         tiers = self._tiers
         with tiers.lock:
@@ -446,7 +448,11 @@ class ExclusiveWriter:
             tiers.moved.notify_all()
         if freed:
             self._runtime.budget.give_back(freed)
-        logger.error("%s: %s", self._chain.paths, error)
+        if self.unstored is not None:
+            start, end = self.unstored
+            logger.error(
+                "%s: acked offsets %d to %d are not stored: %s", self._chain.paths, start, end - 1, error
+            )
         fail(waiting, error)
         tiers.tell_listeners()
 
@@ -484,7 +490,7 @@ class ExclusiveWriter:
             if self.failed is None and end > durable:
                 self.unstored = LostRange(durable, end)
         why = self.stats.last_error or "the store did not answer in time"
-        self._stop(
+        self.stop(
             OutcomeUnknown(
                 f"{self._chain.paths}: closed before offsets {durable} to {end - 1} were stored: {why}"
             )

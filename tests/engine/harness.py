@@ -1,0 +1,114 @@
+"""What the engine's tests share: opening on a clock that stands still, crashing, and looking at what a store holds.
+
+Nothing here waits for time to pass: `drive` moves the clock until something has happened, and `background` runs a call that
+blocks while the test goes on.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import logstore
+from logstore.engine.partition_log import PartitionLog
+from logstore.objects import ObjectStore
+from logstore.testing import FaultyStore, ManualClock
+
+T = TypeVar("T")
+
+PATIENCE_S = 30.0
+"""How long a test waits for something that must happen. Reaching it is a failure, never a pass."""
+
+
+def open_store(objects: ObjectStore, clock: ManualClock | None = None, **settings: Any) -> logstore.Store:
+    """A store whose only moving part is the test: seeded, and on the given clock."""
+    settings.setdefault("flush_interval", 3600.0)
+    return logstore.open(objects, clock=clock, dice=random.Random(settings.pop("seed", 0)), **settings)
+
+
+@contextmanager
+def running(
+    objects: ObjectStore, clock: ManualClock | None = None, **settings: Any
+) -> Iterator[logstore.Store]:
+    """`open_store` for a `with`. If the test fails inside, the store is crashed: closing it could wait for the test."""
+    store = open_store(objects, clock, **settings)
+    try:
+        yield store
+    except BaseException:
+        crash(store)
+        raise
+    store.close()
+
+
+def partition(store: logstore.Store, topic: str = "t") -> PartitionLog:
+    return store.create_topic(topic, exist_ok=True).partition(0)
+
+
+def background(call: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
+    """Run a call that may block in a thread of its own."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result = call(*args, **kwargs)
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def drive(clock: ManualClock, future: Future[T], step_s: float = 0.25) -> T:
+    """Move the clock until the future is done; its result."""
+    for _ in range(int(PATIENCE_S / 0.01)):
+        if wait([future], timeout=0.01).done:
+            return future.result()
+        clock.advance(step_s)
+    raise TimeoutError("the clock was moved on and on, and it did not happen")
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for a state that another thread is on its way to."""
+    tick = threading.Event()
+    for _ in range(int(PATIENCE_S / 0.002)):
+        if condition():
+            return
+        tick.wait(0.002)
+    raise TimeoutError("the state that was waited for did not come")
+
+
+def pairs(log: PartitionLog, **reading: Any) -> list[tuple[int, bytes]]:
+    """Which record stands at which offset."""
+    return [(record.offset or 0, record.value or b"") for record in log.records(**reading)]
+
+
+def numbered(first: int, count: int) -> list[bytes]:
+    return [b"v%d" % number for number in range(first, first + count)]
+
+
+def at(first_offset: int, values: list[bytes]) -> list[tuple[int, bytes]]:
+    return list(enumerate(values, first_offset))
+
+
+def crash(store: logstore.Store, lifeline: FaultyStore | None = None) -> None:
+    """End it as kill -9 does: nothing is flushed, nobody is told, its threads end.
+
+    With a lifeline (the store's way to its objects) not even an upload that is under way reaches them any more.
+    """
+    if lifeline is not None:
+        lifeline.down()
+    store._runtime.close(0.0)
+
+
+def disk_of(wal_dir: Path, copy: Path) -> Path:
+    """What a dead process left on its disk, where a new one may use it. (The dead one's lock dies with a real process.)"""
+    shutil.copytree(wal_dir, copy)
+    return copy
