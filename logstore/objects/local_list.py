@@ -1,15 +1,17 @@
 """Files below a folder as keys in key order, lazily.
 
 Key order is the order of whole keys, which is not the order of a walk by name: `a.b` sorts before `a/b`
-although the folder `a` sorts before the file `a.b`. Sorting each folder's entries with a "/" behind the names
-of folders puts that right. Only folders that can hold a wanted key are opened, and only files that are handed
-out are stat'ed.
+although the folder `a` sorts before the file `a.b`. So a folder that is met waits until every name that sorts
+before it with its "/" is out. Only folders that can hold a wanted key are opened, and each name that may be
+wanted is stat'ed when its turn comes, not before.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
+from heapq import heappop, heappush
 
 
 def walk(root: str, prefix: str, start_after: str, *, hidden: str) -> Iterator[tuple[str, os.stat_result]]:
@@ -34,41 +36,43 @@ def walk(root: str, prefix: str, start_after: str, *, hidden: str) -> Iterator[t
 def _walk(
     folder: str, base: str, name_prefix: str, after: str, hidden: str
 ) -> Iterator[tuple[str, os.stat_result]]:
-    wanted = _entries(folder, name_prefix, after, hidden)
-    wanted.sort(key=lambda pair: pair[0])
-    for name, entry in wanted:
-        if name.endswith("/"):
-            rest = after[len(name) :] if after.startswith(name) else ""
-            yield from _walk(entry.path, base + name, "", rest, "")
-            continue
+    """`after` is the start relative to this folder."""
+    waiting: list[str] = []  # a heap of folders that were met and whose turn has not come, each with its "/"
+    for name in _names(folder, name_prefix, after, hidden):
+        while waiting and waiting[0] < name:
+            yield from _below(folder, base, heappop(waiting), after)
         try:
-            status = entry.stat()
+            status = os.stat(os.path.join(folder, name))
         except FileNotFoundError:
             continue
-        yield base + name, status
+        if stat.S_ISDIR(status.st_mode):
+            heappush(waiting, name + "/")
+        elif stat.S_ISREG(status.st_mode) and name > after:
+            yield base + name, status
+    while waiting:
+        yield from _below(folder, base, heappop(waiting), after)
 
 
-def _entries(folder: str, name_prefix: str, after: str, hidden: str) -> list[tuple[str, os.DirEntry[str]]]:
-    """The entries of one folder that are or may hold wanted keys; the names of folders end in "/"."""
-    found = []
+def _below(folder: str, base: str, name: str, after: str) -> Iterator[tuple[str, os.stat_result]]:
+    """The keys of one folder inside; `name` ends in "/"."""
+    if after.startswith(name):
+        return _walk(os.path.join(folder, name), base + name, "", after[len(name) :], "")
+    if name > after:
+        return _walk(os.path.join(folder, name), base + name, "", "", "")
+    return iter(())
+
+
+def _names(folder: str, name_prefix: str, after: str, hidden: str) -> list[str]:
+    """The sorted names in a folder that are or may hold wanted keys: one pass, no system call for each."""
     try:
-        entries = os.scandir(folder)
+        names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    with entries:
-        for entry in entries:
-            name = entry.name
-            as_folder = name + "/"
-            # Cheap and first, because most entries fall here: `name` and all below it sort before `after`.
-            if as_folder <= after and not after.startswith(as_folder):
-                continue
-            if not name.startswith(name_prefix) or name == hidden or not _is_text(name):
-                continue
-            if entry.is_dir():
-                found.append((as_folder, entry))
-            elif name > after and entry.is_file():
-                found.append((name, entry))
-    return found
+    # A name that sorts before `after` matters only as a folder, and only if `after` begins with it.
+    wanted = [
+        name for name in names if (name > after or after.startswith(name)) and name.startswith(name_prefix)
+    ]
+    return sorted(name for name in wanted if name != hidden and _is_text(name))
 
 
 def _is_text(name: str) -> bool:

@@ -39,7 +39,7 @@ from logstore.errors import (
 from logstore.objects.keys import check_key, check_prefix
 from logstore.objects.protocol import Buffer, ObjectInfo
 from logstore.objects.ranges import check_end
-from logstore.objects.s3_errors import from_answer
+from logstore.objects.s3_errors import Condition, from_answer
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -163,7 +163,6 @@ class S3Store:
                     "NoSuchBucket",
                     "no such bucket",
                     write=False,
-                    condition=False,
                 ) from error
         self._bucket_seen = True
 
@@ -212,17 +211,18 @@ class S3Store:
         self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None
     ) -> ObjectInfo:
         full = self._full(key)
-        conditions: dict[str, Any] = {}
+        condition: Condition = None
+        headers: dict[str, Any] = {}
         if if_absent:
-            conditions["IfNoneMatch"] = "*"
-        if if_match is not None:
-            conditions["IfMatch"] = f'"{if_match}"'
+            condition, headers = "if_absent", {"IfNoneMatch": "*"}
+        elif if_match is not None:
+            condition, headers = "if_match", {"IfMatch": f'"{if_match}"'}
         size = memoryview(data).nbytes
-        if size > MULTIPART_BYTES and not conditions:
+        if size > MULTIPART_BYTES and condition is None:
             return self._put_in_parts(key, full, memoryview(data).cast("B"))
         body = data if isinstance(data, bytes) else bytes(data)
-        with self._translated("put", key, write=True, condition=bool(conditions)):
-            answer = self._client.put_object(Bucket=self.bucket, Key=full, Body=body, **conditions)
+        with self._translated("put", key, write=True, condition=condition):
+            answer = self._client.put_object(Bucket=self.bucket, Key=full, Body=body, **headers)
         return ObjectInfo(key, size, _bare(answer["ETag"]))
 
     def _put_in_parts(self, key: str, full: str, data: memoryview) -> ObjectInfo:
@@ -267,7 +267,7 @@ class S3Store:
 
     @contextmanager
     def _translated(
-        self, operation: str, key: str, *, write: bool = False, condition: bool = False
+        self, operation: str, key: str, *, write: bool = False, condition: Condition = None
     ) -> Iterator[None]:
         what = f"{operation} {self._where}{key}"
         try:

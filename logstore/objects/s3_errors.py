@@ -7,6 +7,8 @@ read changes nothing, so its failures are always `Determinate`.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from logstore.errors import (
     Determinate,
     Indeterminate,
@@ -15,6 +17,8 @@ from logstore.errors import (
     StoreUnavailable,
     UnsupportedStore,
 )
+
+Condition = Literal["if_absent", "if_match"] | None
 
 _THROTTLED = frozenset(
     ("SlowDown", "ServiceUnavailable", "RequestLimitExceeded", "Throttling", "ThrottlingException", "Busy")
@@ -37,14 +41,14 @@ _ADVICE = {
 
 
 def from_answer(
-    what: str, status: int, code: str, message: str, *, write: bool, condition: bool
+    what: str, status: int, code: str, message: str, *, write: bool, condition: Condition = None
 ) -> LogStoreError:
-    """The error for an answer. `what` names operation and key; `condition`: it was a conditional put."""
+    """The error for an answer. `what` names operation and key."""
     why = f"{what}: the server answered {status} {code}: {message}"
     if code in _ADVICE or status in (301, 401, 403):
         return _hopeless(StoreUnavailable(f"{why}. To do: {_ADVICE.get(code, _ADVICE['AccessDenied'])}"))
     # If-Match on an object that is not there: AWS answers 404, SeaweedFS 412.
-    if condition and status in (404, 412):
+    if condition and (status == 412 or (status == 404 and condition == "if_match")):
         return PreconditionFailed(why)
     if condition and status == 501:
         return UnsupportedStore(

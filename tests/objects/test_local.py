@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import errno
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from logstore.errors import (
-    Determinate,
-    Indeterminate,
     InvalidKey,
-    LogStoreError,
     ObjectNotFound,
     PreconditionFailed,
-    StoreUnavailable,
 )
 from logstore.objects import LocalStore
 
@@ -28,6 +25,11 @@ from .local_children import add_ones, create_each, die_at
 
 SPAWN = multiprocessing.get_context("spawn")
 PROCESSES = 3
+
+# Names out of the characters on both sides of "/" in the order of bytes, so that folder order and key order
+# differ.
+NAMES = st.text("a0-.", min_size=1, max_size=3).filter(lambda name: name not in (".", ".."))
+PATHS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
 
 
 @pytest.fixture
@@ -213,6 +215,26 @@ class TestListing:
         assert [info.key for info in store.list("p/", wanted[999])] == wanted[1000:]
         assert [info.key for info in store.list("p/", "p/02001")] == wanted[1001:]
 
+    @settings(max_examples=150, deadline=None)
+    @given(
+        keys=st.sets(PATHS, max_size=12),
+        prefix=st.text("a0-./", max_size=3),
+        start_after=st.text("a0-./", max_size=5),
+    )
+    def test_any_tree_lists_as_its_sorted_keys(
+        self, tmp_path_factory: pytest.TempPathFactory, keys: set[str], prefix: str, start_after: str
+    ) -> None:
+        root = tmp_path_factory.mktemp("tree")
+        kept = [key for key in keys if not any(other.startswith(key + "/") for other in keys)]
+        for key in kept:
+            (root / key).parent.mkdir(parents=True, exist_ok=True)
+            (root / key).write_bytes(b"x")
+        try:
+            found = [info.key for info in LocalStore(root).list(prefix, start_after)]
+        except InvalidKey:
+            assume(False)
+        assert found == sorted(key for key in kept if key.startswith(prefix) and key > start_after)
+
     def test_only_what_can_match_is_opened_and_only_what_is_handed_out_is_looked_at(
         self, root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -220,37 +242,23 @@ class TestListing:
         names = [f"{number:020}.seg" for number in range(100_000)]
         opened: list[str] = []
         looked_at: list[str] = []
+        real = os.stat
 
-        class Entry:
-            def __init__(self, folder: str, name: str) -> None:
-                self.name, self.path = name, os.path.join(folder, name)
-
-            def is_dir(self) -> bool:
-                return False
-
-            def is_file(self) -> bool:
-                return True
-
-            def stat(self) -> os.stat_result:
-                looked_at.append(self.name)
-                return os.stat(__file__)
-
-        class Scan(list[Entry]):
-            def __enter__(self) -> Scan:
-                return self
-
-            def __exit__(self, *_: object) -> None:
-                pass
-
-        def scandir(folder: str) -> Scan:
+        def listdir(folder: str) -> list[str]:
             opened.append(os.path.relpath(folder, root))
-            return Scan(Entry(folder, name) for name in names)
+            return names[::-1]
 
-        monkeypatch.setattr(os, "scandir", scandir)
-        found = LocalStore(root).list("topics/t/i/0/", f"topics/t/i/0/{names[-3]}")
-        assert [info.key for info in found] == [f"topics/t/i/0/{name}" for name in names[-2:]]
+        def look(path: str, **_: object) -> os.stat_result:
+            looked_at.append(os.path.basename(path))
+            return real(__file__)
+
+        monkeypatch.setattr(os, "listdir", listdir)
+        monkeypatch.setattr(os, "stat", look)
+        found = [info.key for info in LocalStore(root).list("topics/t/i/0/", f"topics/t/i/0/{names[-3]}")]
+        monkeypatch.undo()
+        assert found == [f"topics/t/i/0/{name}" for name in names[-2:]]
         assert opened == ["topics/t/i/0"]
-        assert looked_at == names[-2:]
+        assert looked_at == names[-3:], "the start itself might have been a folder"
 
     def test_folders_that_lie_before_the_start_are_not_opened(
         self, store: LocalStore, monkeypatch: pytest.MonkeyPatch, root: Path
@@ -258,9 +266,9 @@ class TestListing:
         for key in ("a/1", "b/1", "b/2", "b/c/1", "c/1"):
             store.put(key, b"x")
         opened: list[str] = []
-        real = os.scandir
+        real = os.listdir
         monkeypatch.setattr(
-            os, "scandir", lambda folder: opened.append(os.path.relpath(folder, root)) or real(folder)
+            os, "listdir", lambda folder: opened.append(os.path.relpath(folder, root)) or real(folder)
         )
         assert [info.key for info in store.list("", "b/1")] == ["b/2", "b/c/1", "c/1"]
         assert opened == [".", "b", "b/c", "c"]
@@ -337,153 +345,6 @@ class TestDurability:
         (root / "log").rmdir()
         store.put("log/1", b"z")
         assert store.get("log/1") == b"z"
-
-
-def broken(monkeypatch: pytest.MonkeyPatch, call: str, number: int, when: Callable[..., bool]) -> None:
-    """Let a call of `os` fail with errno `number` when `when(*args)`."""
-    real = getattr(os, call)
-
-    def maybe(*args: object, **kwargs: object) -> object:
-        if when(*args):
-            raise OSError(number, os.strerror(number), str(args[0]))
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(os, call, maybe)
-
-
-def always(*_: object) -> bool:
-    return True
-
-
-def is_folder(descriptor: int, *_: object) -> bool:
-    return os.path.isdir(f"/proc/self/fd/{descriptor}")
-
-
-class TestErrors:
-    @pytest.fixture(autouse=True)
-    def _first(self, store: LocalStore) -> None:
-        store.put("log/first", b"x")
-
-    def outcome(self, call: Callable[[], object]) -> LogStoreError:
-        with pytest.raises(LogStoreError) as caught:
-            call()
-        return caught.value
-
-    @pytest.mark.parametrize(
-        ("call", "number", "kind", "retriable"),
-        [
-            ("write", errno.ENOSPC, Determinate, True),
-            ("write", errno.EDQUOT, Determinate, True),
-            ("write", errno.EIO, Determinate, True),
-            ("fsync", errno.EIO, Determinate, True),
-            ("utime", errno.EPERM, StoreUnavailable, False),
-            ("link", errno.ENOSPC, Determinate, True),
-            ("link", errno.EACCES, StoreUnavailable, False),
-            ("link", errno.EROFS, StoreUnavailable, False),
-            ("link", errno.EPERM, StoreUnavailable, False),
-            ("link", errno.EIO, Indeterminate, False),
-            ("link", errno.ESTALE, Indeterminate, False),
-        ],
-    )
-    def test_W03_what_happened_before_the_object_has_its_name(
-        self,
-        store: LocalStore,
-        root: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        call: str,
-        number: int,
-        kind: type,
-        retriable: bool,
-    ) -> None:
-        broken(monkeypatch, call, number, always)
-        error = self.outcome(lambda: store.put("log/new", b"y", if_absent=True))
-        monkeypatch.undo()
-        assert type(error) is kind
-        assert error.retriable is retriable
-        assert "log/new" in str(error)
-        assert [info.key for info in store.list("")] == ["log/first"]
-        assert temporary_files(root) == []
-
-    @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
-    def test_W03_a_folder_that_may_not_be_written(
-        self, store: LocalStore, monkeypatch: pytest.MonkeyPatch, number: int
-    ) -> None:
-        broken(monkeypatch, "open", number, lambda path, flags, *_: bool(flags & os.O_CREAT))
-        for write in (
-            lambda: store.put("log/new", b"y", if_absent=True),
-            lambda: store.put("log/first", b"y"),
-            lambda: store.delete("log/first"),
-        ):
-            error = self.outcome(write)
-            assert type(error) is StoreUnavailable
-            assert error.retriable is False
-            assert "write access" in str(error)
-        assert store.get("log/first") == b"x"
-
-    def test_a_root_whose_parent_is_closed_to_us_works(
-        self, root: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        broken(monkeypatch, "open", errno.EACCES, lambda path, *_: path == str(root.parent))
-        store = LocalStore(root)
-        store.put("log/new", b"y", if_absent=True)
-        assert store.get("log/new") == b"y"
-
-    @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
-    def test_W03_a_name_that_may_not_be_durable_is_indeterminate(
-        self, store: LocalStore, monkeypatch: pytest.MonkeyPatch, number: int
-    ) -> None:
-        broken(monkeypatch, "fsync", number, is_folder)
-        created = self.outcome(lambda: store.put("log/new", b"y", if_absent=True))
-        replaced = self.outcome(lambda: store.put("log/first", b"y"))
-        deleted = self.outcome(lambda: store.delete("log/first"))
-        monkeypatch.undo()
-        assert [type(error) for error in (created, replaced, deleted)] == [Indeterminate] * 3
-        assert [info.key for info in store.list("")] == ["log/new"], "all three were carried out"
-
-    @pytest.mark.parametrize(
-        ("number", "kind"),
-        [(errno.ENOSPC, Determinate), (errno.EIO, Indeterminate), (errno.EACCES, StoreUnavailable)],
-    )
-    def test_W03_a_rename_that_fails(
-        self, store: LocalStore, monkeypatch: pytest.MonkeyPatch, number: int, kind: type
-    ) -> None:
-        broken(monkeypatch, "rename", number, always)
-        assert type(self.outcome(lambda: store.put("log/first", b"y"))) is kind
-        assert store.get("log/first") == b"x"
-
-    def test_W03_an_unlink_that_fails(self, store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        broken(monkeypatch, "unlink", errno.EIO, always)
-        assert type(self.outcome(lambda: store.delete("log/first"))) is Indeterminate
-
-    @pytest.mark.parametrize(
-        ("number", "kind"),
-        [(errno.EIO, Determinate), (errno.EACCES, StoreUnavailable), (errno.EMFILE, Determinate)],
-    )
-    def test_W03_a_read_that_fails_changed_nothing(
-        self, store: LocalStore, monkeypatch: pytest.MonkeyPatch, number: int, kind: type
-    ) -> None:
-        for call in ("open", "stat", "scandir"):
-            broken(monkeypatch, call, number, always)
-        for read in (
-            lambda: store.get("log/first"),
-            lambda: store.head("log/first"),
-            lambda: list(store.list("")),
-        ):
-            assert type(self.outcome(read)) is kind
-
-    def test_a_file_that_shrinks_while_it_is_read(
-        self, store: LocalStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(os, "pread", lambda *_: b"")
-        assert type(self.outcome(lambda: store.get("log/first"))) is Determinate
-
-    def test_a_read_goes_on_after_a_short_one(
-        self, store: LocalStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        store.put("log/long", bytes(range(100)))
-        real = os.pread
-        monkeypatch.setattr(os, "pread", lambda file, size, at: real(file, min(size, 7), at))
-        assert store.get("log/long", 10, 90) == bytes(range(10, 90))
 
 
 def test_the_clock_is_the_wall_clock_by_default(store: LocalStore, root: Path) -> None:

@@ -140,6 +140,9 @@ def test_W03_412_is_the_condition(store: S3Store, server: ScriptedServer) -> Non
 def test_W03_if_match_on_a_missing_key_is_the_condition_too(store: S3Store, server: ScriptedServer) -> None:
     server.play(refusal(404, "NoSuchKey"))
     assert type(outcome(WRITES["swap"], store)) is PreconditionFailed
+    assert type(outcome(WRITES["create"], store)) is Determinate, (
+        "nothing is there, so nothing was in the way"
+    )
 
 
 def test_a_server_without_conditions_is_unsupported(store: S3Store, server: ScriptedServer) -> None:
