@@ -72,7 +72,6 @@ def outcome(call: Callable[[], object]) -> LogStoreError:
     ],
 )
 def test_W03_what_happened_before_the_object_has_its_name(
-    self,
     store: LocalStore,
     root: Path,
     monkeypatch: pytest.MonkeyPatch,
