@@ -1,0 +1,220 @@
+"""The record codec: batches a second, against the codecs of aiokafka (compiled) and kafka-python (plain Python).
+
+Same records for all: 100-byte random values, short keys, uncompressed, so that the codec itself is measured and not a
+compressor. Every result is verified before it counts. Ratios are taken in turns (A B A B …) and the median of the turns
+counts, so that a machine that is busy for a while does not decide.
+
+Floors: C kernels 2 × aiokafka both ways; plain Python 3 × kafka-python both ways.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder as AioBuilder
+from aiokafka.record.memory_records import MemoryRecords as AioRecords
+from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaBuilder
+from kafka.record.memory_records import MemoryRecords as KafkaRecords
+
+from logstore.format import kernels
+from logstore.format.batch import BatchInfo, encode_batch, split, validate
+from logstore.format.codecs import CODEC_IDS
+from logstore.format.columns import column_chunks, decode_columns
+from logstore.format.record import Record
+from logstore.format.records import decode_records
+
+NOW_MS = 1_700_000_000_000
+BATCH = 1000
+TURNS = 15
+FLOOR_SPEED_TO_AIOKAFKA = 2.0
+FLOOR_PLAIN_TO_KAFKA_PYTHON = 3.0
+
+Run = Callable[[], Any]
+KERNELS = {one.name: one for one in kernels.ALL}
+needs_speed = pytest.mark.skipif("speed" not in KERNELS, reason="the C kernels are not built")
+
+
+def make_records(count: int, value_size: int = 100) -> list[Record]:
+    rng = random.Random(3)
+    return [Record(rng.randbytes(value_size), b"key-%06d" % index) for index in range(count)]
+
+
+RECORDS = make_records(BATCH)
+RAW, INFO = encode_batch(RECORDS, now_ms=NOW_MS, codec_id=0)
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(kernels, "active", KERNELS[request.param])
+    return request.param
+
+
+def peer_encode(builder_type: Any, records: Sequence[Record]) -> bytes:
+    builder = builder_type(
+        magic=2,
+        compression_type=0,
+        is_transactional=0,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        batch_size=1 << 30,
+    )
+    append = builder.append
+    for index, (value, key, _, _, _) in enumerate(records):
+        append(index, NOW_MS, key, value, [])
+    return bytes(builder.build())
+
+
+def peer_decode(reader_type: Any, raw: bytes) -> list[tuple[bytes, bytes]]:
+    return [(record.key, record.value) for record in reader_type(raw).next_batch()]
+
+
+def ours_with(name: str, run: Run) -> Run:
+    """The same call with one kernel in place; the switch costs nothing next to a batch."""
+
+    def wrapped() -> Any:
+        before, kernels.active = kernels.active, KERNELS[name]
+        try:
+            return run()
+        finally:
+            kernels.active = before
+
+    return wrapped
+
+
+def encode_ours() -> bytes:
+    return encode_batch(RECORDS, now_ms=NOW_MS, codec_id=0)[0]
+
+
+def columns_ours() -> Any:
+    return decode_columns(RAW, [INFO], columns=("key", "value"))
+
+
+def verify_columns(batch: Any) -> None:
+    assert batch.column("key").to_pylist() == [record.key for record in RECORDS]
+    assert batch.column("value").to_pylist() == [record.value for record in RECORDS]
+
+
+def seconds(run: Run, repeats: int) -> float:
+    started = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    return (time.perf_counter() - started) / repeats
+
+
+def ratio_in_turns(ours: Run, theirs: Run, repeats: int) -> float:
+    """How many times as fast ours is: the median over turns."""
+    ours(), theirs()
+    return statistics.median(seconds(theirs, repeats) / seconds(ours, repeats) for _ in range(TURNS))
+
+
+def report(benchmark: Any, records: int, size: int) -> None:
+    """Records and megabytes a second beside pytest-benchmark's own figures."""
+    if benchmark.stats is None:  # --benchmark-disable
+        return
+    took = benchmark.stats.stats.median
+    benchmark.extra_info |= {"records_per_s": round(records / took), "MB_per_s": round(size / took / 1e6)}
+
+
+@needs_speed
+def test_ratios_of_the_c_kernels(record_property: Callable[[str, object], None]) -> None:
+    theirs = peer_encode(AioBuilder, RECORDS)
+    assert encode_ours()[16:] == theirs[16:]
+    verify_columns(ours_with("speed", columns_ours)())
+    assert peer_decode(AioRecords, RAW) == [(record.key, record.value) for record in RECORDS]
+    encode = ratio_in_turns(ours_with("speed", encode_ours), lambda: peer_encode(AioBuilder, RECORDS), 20)
+    decode = ratio_in_turns(ours_with("speed", columns_ours), lambda: peer_decode(AioRecords, RAW), 20)
+    record_property("encode_speed_to_aiokafka", round(encode, 2))
+    record_property("columns_speed_to_aiokafka", round(decode, 2))
+    print(f"\nC kernels to aiokafka: encode {encode:.1f} x, decode to columns {decode:.1f} x")
+    assert encode >= FLOOR_SPEED_TO_AIOKAFKA
+    assert decode >= FLOOR_SPEED_TO_AIOKAFKA
+
+
+def test_ratios_of_plain_python(record_property: Callable[[str, object], None]) -> None:
+    theirs = peer_encode(KafkaBuilder, RECORDS)
+    assert ours_with("plain", encode_ours)()[16:] == theirs[16:]
+    verify_columns(ours_with("plain", columns_ours)())
+    assert peer_decode(KafkaRecords, RAW) == [(record.key, record.value) for record in RECORDS]
+    encode = ratio_in_turns(ours_with("plain", encode_ours), lambda: peer_encode(KafkaBuilder, RECORDS), 2)
+    decode = ratio_in_turns(ours_with("plain", columns_ours), lambda: peer_decode(KafkaRecords, RAW), 2)
+    record_property("encode_plain_to_kafka_python", round(encode, 2))
+    record_property("columns_plain_to_kafka_python", round(decode, 2))
+    print(f"\nplain Python to kafka-python: encode {encode:.1f} x, decode to columns {decode:.1f} x")
+    assert encode >= FLOOR_PLAIN_TO_KAFKA_PYTHON
+    assert decode >= FLOOR_PLAIN_TO_KAFKA_PYTHON
+
+
+@pytest.mark.parametrize("count", [1, 10, 100, 1000, 10_000])
+def test_encode(benchmark: Any, kernel: str, count: int) -> None:
+    records = make_records(count)
+    raw, info = benchmark(encode_batch, records, now_ms=NOW_MS, codec_id=0)
+    assert [(r.key, r.value) for r in decode_records(raw, info)] == [(r.key, r.value) for r in records]
+    report(benchmark, count, info.size)
+
+
+@pytest.mark.parametrize("peer", [AioBuilder, KafkaBuilder], ids=["aiokafka", "kafka-python"])
+def test_encode_by_peers(benchmark: Any, peer: Any) -> None:
+    raw = benchmark(peer_encode, peer, RECORDS)
+    assert raw[16:] == RAW[16:]
+    report(benchmark, BATCH, len(raw))
+
+
+@pytest.mark.parametrize("count", [1, 10, 100, 1000, 10_000])
+def test_decode_records(benchmark: Any, kernel: str, count: int) -> None:
+    records = make_records(count)
+    raw, info = encode_batch(records, now_ms=NOW_MS, codec_id=0)
+    found = benchmark(decode_records, raw, info)
+    assert [(r.key, r.value) for r in found] == [(r.key, r.value) for r in records]
+    report(benchmark, count, info.size)
+
+
+@pytest.mark.parametrize("peer", [AioRecords, KafkaRecords], ids=["aiokafka", "kafka-python"])
+def test_decode_by_peers(benchmark: Any, peer: Any) -> None:
+    found = benchmark(peer_decode, peer, RAW)
+    assert found == [(r.key, r.value) for r in RECORDS]
+    report(benchmark, BATCH, len(RAW))
+
+
+@pytest.mark.parametrize("columns", [("value",), ("key", "value"), None], ids=["value", "key-value", "all"])
+def test_decode_columns(benchmark: Any, kernel: str, columns: Sequence[str] | None) -> None:
+    records = make_records(10_000)
+    raw, info = encode_batch(records, now_ms=NOW_MS, codec_id=0)
+    chosen = {} if columns is None else {"columns": columns}
+    batch = benchmark(decode_columns, raw, [info], **chosen)
+    assert batch.column("value").to_pylist() == [record.value for record in records]
+    report(benchmark, len(records), info.size)
+
+
+def one_record_batches(count: int) -> tuple[bytes, list[BatchInfo]]:
+    raw = b"".join(encode_batch([record], now_ms=NOW_MS, codec_id=0)[0] for record in make_records(count))
+    return raw, [info._replace(base_offset=offset) for offset, info in enumerate(split(raw))]
+
+
+def test_chunks_of_one_record_batches(benchmark: Any, kernel: str) -> None:
+    raw, infos = one_record_batches(2000)
+    chunks = benchmark(lambda: list(column_chunks(raw, infos)))
+    assert [len(chunk) for chunk in chunks] == [2000]
+    assert chunks[0].column("value").to_pylist() == [record.value for record in make_records(2000)]
+    report(benchmark, len(infos), len(raw))
+
+
+@pytest.mark.parametrize("codec", CODEC_IDS)
+def test_validate_foreign_batches(benchmark: Any, kernel: str, codec: str) -> None:
+    records = [Record(b'{"id": %d, "state": "paid", "total": 12.5}' % index, b"k") for index in range(BATCH)]
+    raw, info = encode_batch(records, now_ms=NOW_MS, codec_id=CODEC_IDS[codec])
+    assert benchmark(validate, raw, max_batch_bytes=1 << 20) == [info]
+    report(benchmark, BATCH, info.size)
+
+
+@pytest.mark.parametrize("codec", CODEC_IDS)
+def test_encode_with_compression(benchmark: Any, kernel: str, codec: str) -> None:
+    records = [Record(b'{"id": %d, "state": "paid", "total": 12.5}' % index, b"k") for index in range(BATCH)]
+    raw, info = benchmark(encode_batch, records, now_ms=NOW_MS, codec_id=CODEC_IDS[codec])
+    assert [r.value for r in decode_records(raw, info)] == [r.value for r in records]
+    report(benchmark, BATCH, sum(len(record.value or b"") for record in records))
