@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +40,8 @@ class _File:
 
 
 class Wal:
-    """Used by one thread at a time: by `take_over`, then by the partition's `LocalSync` task."""
+    """Used by `take_over`, then by the partition's `LocalSync` task. `_guard` is held while files are written or closed, so
+    that a close never pulls a file handle away from under a write."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -48,6 +50,8 @@ class Wal:
         self._number = 0
         self._current: _File | None = None
         self._full: list[_File] = []
+        self._guard = threading.Lock()
+        self._closed = False
         _make_folders(folder)
         self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -113,12 +117,16 @@ class Wal:
     def write(self, batches: list[PendingBatch], durable: int) -> None:
         """Append the batches as one frame and fsync. On any error nothing of it counts: call again with all that is not
         durable by then (`end_offset` says from where)."""
-        self._drop_durable(durable)
         parts: list[bytes | bytearray | memoryview] = []
         for batch in batches:
             encoded = batch.encoded()
             parts += (encoded.head, encoded.body)
-        frame = pack_frame(parts)
+        with self._guard:
+            if not self._closed:
+                self._write(pack_frame(parts), batches, durable)
+
+    def _write(self, frame: bytes, batches: list[PendingBatch], durable: int) -> None:
+        self._drop_durable(durable)
         try:
             file = self._file_for(batches[0].base_offset)
             _write_all(file.handle, frame)
@@ -160,12 +168,14 @@ class Wal:
 
     def close(self, durable: int) -> None:
         """Let go of the folder; files whose records are all durable are deleted."""
-        for file in [*self._full, *([self._current] if self._current else [])]:
-            os.close(file.handle)
-            if file.end_offset <= durable:
-                file.path.unlink(missing_ok=True)
-        self._full, self._current = [], None
-        os.close(self._lock)
+        with self._guard:
+            self._closed = True
+            for file in [*self._full, *([self._current] if self._current else [])]:
+                os.close(file.handle)
+                if file.end_offset <= durable:
+                    file.path.unlink(missing_ok=True)
+            self._full, self._current = [], None
+            os.close(self._lock)
 
 
 def _read_file(path: Path) -> tuple[WalHeader, list[EncodedBatch], bool]:
