@@ -134,6 +134,13 @@ class LocalStore:
                 self._name_it(os.link, temporary, path, key)
             else:
                 status = self._replace(temporary, status, path, key, if_match)
+        except PreconditionFailed:
+            # What is in the way may be a moment old. The caller will build on it, so a crash must not take it.
+            try:
+                _fsync_folder(os.path.dirname(path))
+            except OSError as error:
+                _fail("put", key, error)
+            raise
         finally:
             # After a rename there is none. One that cannot be removed is swept later and harms nobody.
             with suppress(OSError):

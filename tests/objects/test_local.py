@@ -330,6 +330,17 @@ class TestDurability:
         store.put("k", b"y")
         assert order == ["fsync temporary", "rename temporary deep/root/k", "fsync deep/root"]
 
+    def test_W09_what_stood_in_the_way_is_durable_before_the_loser_hears_of_it(
+        self, store: LocalStore, order: list[str]
+    ) -> None:
+        """The winner may have linked its object and not yet fsynced the folder; the loser acts on what it sees."""
+        store.put("log/1", b"the winner's")
+        for condition in ({"if_absent": True}, {"if_match": "stale"}):
+            order.clear()
+            with pytest.raises(PreconditionFailed):
+                store.put("log/1", b"mine", **condition)  # type: ignore[arg-type]
+            assert order == ["fsync temporary", "fsync deep/root/log"]
+
     def test_L01_delete_fsyncs_the_folder(self, store: LocalStore, order: list[str]) -> None:
         store.put("log/1", b"x")
         order.clear()
