@@ -24,8 +24,7 @@ log = logging.getLogger("broker_shim")
 
 
 def parse(arguments: Sequence[str] | None = None) -> BrokerConfig:
-    """Flags beat environment variables, those beat defaults. Exits with 2 and a reason if they make no sense.
-    """
+    """Flags beat environment variables, those beat defaults. Exits with 2 and a reason if they make no sense."""
     parser = argparse.ArgumentParser(
         prog="broker-shim",
         description="Kafka clients in front, a logstore behind.",

@@ -1,5 +1,4 @@
-"""Where access rules live: one object in the store, changed by compare-and-set, read again when it changes.
-"""
+"""Where access rules live: one object in the store, changed by compare-and-set, read again when it changes."""
 
 from __future__ import annotations
 

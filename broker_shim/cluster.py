@@ -107,8 +107,7 @@ class Cluster:
         return self.view.nodes.get(node_id)
 
     def fenced(self, topic: str, partition: int) -> None:
-        """Somebody took this partition from us. Until the next view it is not ours; `beat` finds out whose.
-        """
+        """Somebody took this partition from us. Until the next view it is not ours; `beat` finds out whose."""
         newest = max(
             (node for node in self.view.nodes.values() if node.node_id != self.me.node_id),
             key=lambda node: node.started_ms,

@@ -67,8 +67,7 @@ class _Slot:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """`principal` is None until the client has proved who it is; `closing` is set once it is on its way out.
-    """
+    """`principal` is None until the client has proved who it is; `closing` is set once it is on its way out."""
 
     _shared = memoryview(bytearray(SHARED_BUFFER_BYTES))
 
@@ -189,8 +188,7 @@ class Connection(asyncio.BufferedProtocol):
         self._partial = bytes(data[position:end])
 
     def _is_welcome(self, size: int, api_key: memoryview) -> bool:
-        """Is this a length that we accept? The API key may not have arrived yet: then the larger limit holds.
-        """
+        """Is this a length that we accept? The API key may not have arrived yet: then the larger limit holds."""
         is_produce = len(api_key) < 2 or bytes(api_key) == b"\x00\x00"
         limit = self._limits.max_frame_bytes if is_produce else self._limits.max_control_bytes
         if 8 <= size <= limit:

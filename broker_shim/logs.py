@@ -9,8 +9,7 @@ import time
 
 
 class OneLine(logging.Formatter):
-    """`2026-11-16T08:30:00.123Z INFO broker_shim.server listening on …`; a traceback is folded into the line.
-    """
+    """`2026-11-16T08:30:00.123Z INFO broker_shim.server listening on …`; a traceback is folded into the line."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = f"{_time(record)} {record.levelname} {record.name} {record.getMessage()}"

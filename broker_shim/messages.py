@@ -55,10 +55,11 @@ _INTEGERS = {
     "int64": struct.Struct(">q"),
     "uint16": struct.Struct(">H"),
     "error_code": struct.Struct(">h"),
-    "timedelta_i32": struct.Struct(">i"),
-    "timedelta_i64": struct.Struct(">q"),
+    "duration32": struct.Struct(">i"),
+    "duration64": struct.Struct(">q"),
     "datetime_i64": struct.Struct(">q"),
 }
+_SAME_AS = {"records": "bytes", "timedelta_i32": "duration32", "timedelta_i64": "duration64"}
 _ZEROS: dict[str, Any] = {"string": "", "bytes": b"", "bool": False, "uuid": UUID(int=0), "float64": 0.0}
 
 
@@ -112,12 +113,14 @@ def _field_plan(field: Field[Any]) -> _FieldPlan:
             nullable = True
             annotation = next(part for part in get_args(annotation) if part is not NoneType)
     nested = _plan(annotation) if isinstance(annotation, type) and is_dataclass(annotation) else None
-    kind = "struct" if nested else field.metadata["kafka_type"]
+    kind = "struct" if nested else _SAME_AS.get(field.metadata["kafka_type"], field.metadata["kafka_type"])
     default = field.default
     if default is MISSING:
         default = () if is_array else _ZEROS.get(kind, 0)
-    elif kind.startswith("timedelta"):
+    elif kind.startswith("duration"):
         default = round(default.total_seconds() * 1000)
+    elif kind == "datetime_i64":
+        default = -1
     return _FieldPlan(field.name, kind, is_array, nullable, nested, field.metadata.get("tag"), default)
 
 

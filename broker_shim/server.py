@@ -31,8 +31,7 @@ class Server:
     """One broker on one port. `await start()`, then `await stop()`; `port` is where it listens."""
 
     def __init__(self, config: BrokerConfig, objects: ObjectStore | None = None) -> None:
-        """`objects`: a store to use in place of the one that `config.store` names (tests count its requests).
-        """
+        """`objects`: a store to use in place of the one that `config.store` names (tests count its requests)."""
         self.config = config
         self._objects = objects
         self._connections: set[Connection] = set()

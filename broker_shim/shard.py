@@ -104,8 +104,7 @@ class Shard:
         self._schedule(group)
 
     def write(self, changes: Iterable[tuple[bytes, bytes | None]], done: Callable[[Code], None]) -> None:
-        """Append changes, durably, then call `done`. What waits for `done` is not seen by others before it.
-        """
+        """Append changes, durably, then call `done`. What waits for `done` is not seen by others before it."""
         records = [Record(value, key) for key, value in changes]
         try:
             future = self.hosted.log.submit(records, ack="durable")
