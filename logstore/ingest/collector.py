@@ -49,7 +49,7 @@ from logstore.format.murmur2 import partition_for_key
 from logstore.format.record import Record
 from logstore.ingest.findings import Challenge, Explanation, Lease, Stalled
 from logstore.ingest.flush_tracker import MAX_OUTSTANDING, Clock, FlushTracker
-from logstore.ingest.position import POSITION, TRANSACTION, Position, Upper, check_source, position_prefix
+from logstore.ingest.position import POSITION, TRANSACTION, Upper, check_source, position_prefix
 from logstore.ingest.reporter import Reporter
 from logstore.ingest.route import EVERY_PARTITION, Routed
 from logstore.ingest.sink import Sink
@@ -116,8 +116,8 @@ class Collector(Generic[Change]):
         self._max_buffered_bytes = max_buffered_bytes
         self._chunk_bytes = min(chunk_bytes, max_buffered_bytes)
         self._on_wait = on_wait
-        self._topics: dict[str, Topic] = {}
-        self._sinks: dict[tuple[str, int], Sink] = {}
+        self._topics: dict[str, tuple[Topic, list[Sink | None]]] = {}
+        self._sinks: list[Sink] = []
         self._open: _Open | None = None
         self._touched: dict[Sink, None] = {}
         self._unsent: dict[Sink, None] = {}
@@ -151,7 +151,7 @@ class Collector(Generic[Change]):
 
     @property
     def counts(self) -> Counts:
-        skipped = sum(sink.skipped for sink in list(self._sinks.values()))
+        skipped = sum(sink.skipped for sink in list(self._sinks))
         return Counts(self._transactions, self._records, skipped, self._sent_bytes + self._unsent_bytes)
 
     def begin(
@@ -184,8 +184,8 @@ class Collector(Generic[Change]):
         for change in changes:
             for given in self._route(change):
                 routed = given if type(given) is Routed else Routed(*given)
-                if routed.partition == EVERY_PARTITION:
-                    for partition in range(self._topic(routed.topic).partitions):
+                if routed[5] == EVERY_PARTITION:
+                    for partition in range(self._topic(routed.topic)[0].partitions):
                         self._take(opened, routed._replace(partition=partition))
                 else:
                     self._take(opened, routed)
@@ -229,7 +229,7 @@ class Collector(Generic[Change]):
         self._touched = {}
         self._unsent = {}
         self._unsent_bytes = 0
-        for sink in self._sinks.values():
+        for sink in self._sinks:
             sink.rewind(sink.sent)
         while self._failed:
             self._hand_over(self._failed[0])
@@ -280,7 +280,10 @@ class Collector(Generic[Change]):
         while self._sent_bytes and self._sent_bytes + self._unsent_bytes > self._max_buffered_bytes:
             self._wait()
         topic, key, value, headers, timestamp_ms, partition = routed
-        sink = self._sink(topic, key, partition)
+        known = self._topics.get(topic) or self._topic(topic)
+        if partition is None:
+            partition = 0 if key is None else partition_for_key(key, len(known[1]))
+        sink = known[1][partition] or self._open_sink(topic, partition)
         self._touched[sink] = None
         ordinal = opened.routed
         opened.routed += 1
@@ -290,7 +293,7 @@ class Collector(Generic[Change]):
             (*headers, (POSITION, opened.prefix + str(ordinal).encode()), opened.id_header),
             opened.timestamp_ms if timestamp_ms is None else timestamp_ms,
         )
-        size = sink.take(Position(opened.transaction, ordinal), record, opened.starts_over)
+        size = sink.take(opened.transaction, ordinal, record, opened.starts_over)
         if size:
             opened.taken += 1
             self._unsent[sink] = None
@@ -301,28 +304,25 @@ class Collector(Generic[Change]):
                 for each in list(self._unsent):
                     self._send(each, parts=True)
 
-    def _sink(self, name: str, key: bytes | None, partition: int | None) -> Sink:
-        topic = self._topic(name)
-        if partition is None:
-            partition = 0 if key is None else partition_for_key(key, topic.partitions)
-        sink = self._sinks.get((name, partition))
-        if sink is None:
-            sink = Sink((name, partition), topic.partition(partition), self._source)
-            sink.learn()
-            with self._changed:
-                self._adopt(sink, self._tracker.register(sink.name, alive=sink.is_alive))
-            self._sinks[(name, partition)] = sink
+    def _open_sink(self, name: str, partition: int) -> Sink:
+        topic, sinks = self._topic(name)
+        sink = Sink((name, partition), topic.partition(partition), self._source)
+        sink.learn()
+        with self._changed:
+            self._adopt(sink, self._tracker.register(sink.name, alive=sink.is_alive))
+        sinks[partition] = sink
+        self._sinks.append(sink)
         return sink
 
-    def _topic(self, name: str) -> Topic:
-        topic = self._topics.get(name)
-        if topic is None:
+    def _topic(self, name: str) -> tuple[Topic, list[Sink | None]]:
+        known = self._topics.get(name)
+        if known is None:
             try:
                 topic = self._store.topic(name)
             except UnknownTopic:
                 topic = self._store.create_topic(name, self._partitions, exist_ok=True)
-            self._topics[name] = topic
-        return topic
+            known = self._topics[name] = topic, [None] * topic.partitions
+        return known
 
     def _owe(self, boundary: int, opened: _Open) -> None:
         touched = list(self._touched)

@@ -46,9 +46,11 @@ class Sink:
         self._pending: list[Record] = []
         self._whole = 0
         self._whole_bytes = 0
-        self._taken: Upper | None = None
         self._sent: Upper | None = None
-        self._met = False
+        # The upper in parts, because it moves with every record. Before everything: (-1, -1), which is whole.
+        self._transaction = self._ordinal = -1
+        self._ended = True
+        self._met = False  # did this incarnation take, or this replay repeat, the record at the upper?
         self._boundary: int | None = None
 
     def is_alive(self) -> bool:
@@ -57,7 +59,9 @@ class Sink:
     @property
     def upper(self) -> Upper | None:
         """The newest position taken, sent or not."""
-        return self._taken
+        if self._transaction < 0:
+            return None
+        return Upper(Position(self._transaction, self._ordinal), self._ended)
 
     @property
     def sent(self) -> Upper | None:
@@ -75,26 +79,29 @@ class Sink:
 
     def rewind(self, upper: Upper | None) -> None:
         """Get ready for a replay by a source that goes back; `upper` is what the log has, or will have."""
-        self._taken = self._sent = upper
+        self._sent = upper
+        (self._transaction, self._ordinal), self._ended = upper or (Position(-1, -1), True)
         self._met = False
         self._pending.clear()
         self.pending_bytes = self._whole = self._whole_bytes = 0
 
-    def take(self, position: Position, record: Record, starts_over: bool = False) -> int:
+    def take(self, transaction: int, ordinal: int, record: Record, starts_over: bool = False) -> int:
         """Buffer a record; returns its size, or 0 if the log has it already.
 
         `starts_over`: its transaction replaces what came before, also what an unfinished one left here.
         """
-        upper = self._taken
-        if upper is not None:
-            if position <= upper.position:
-                self._met = self._met or position == upper.position
-                self.skipped += 1
-                return 0
-            if not starts_over or position.transaction == upper.position.transaction:
-                self._check_continues(position, upper)
-        self._taken = Upper(position, False)
-        self._met = True
+        if transaction < self._transaction or (transaction == self._transaction and ordinal <= self._ordinal):
+            self._met = self._met or (transaction, ordinal) == (self._transaction, self._ordinal)
+            self.skipped += 1
+            return 0
+        if transaction == self._transaction:
+            if self._ended:
+                raise self._straddles(transaction, "the stored part says that it is whole")
+            if not self._met:
+                raise self._straddles(transaction, "the replay has nothing at the stored position")
+        elif not self._ended and not starts_over:
+            raise self._straddles(transaction, f"the rest of {self._transaction} was never replayed")
+        self._transaction, self._ordinal, self._ended, self._met = transaction, ordinal, False, True
         self._pending.append(record)
         size = record_bytes(record)
         self.pending_bytes += size
@@ -102,14 +109,13 @@ class Sink:
 
     def end(self, transaction: int) -> None:
         """The transaction is over: its last record here says so."""
-        upper = self._taken
-        if upper is None or upper.position.transaction > transaction or upper.ended:
+        if self._ended or self._transaction > transaction:
             return
         if not self._pending:
-            raise self._straddles(transaction, upper, "the replay ends where the stored part goes on")
+            raise self._straddles(transaction, "the replay ends where the stored part goes on")
         last = self._pending[-1]
         self._pending[-1] = last._replace(headers=(*last.headers, END_HEADER))
-        self._taken = Upper(upper.position, True)
+        self._ended = True
         self._whole, self._whole_bytes = len(self._pending), self.pending_bytes
 
     def owe(self, boundary: int) -> int | None:
@@ -121,8 +127,8 @@ class Sink:
         if self._boundary is not None and boundary <= self._boundary:
             return None
         self._boundary = boundary
-        if self._taken is not None:
-            self.alignment.wrote(self._taken.position)
+        if self._transaction >= 0:
+            self.alignment.wrote(Position(self._transaction, self._ordinal))
         return self.alignment.commit(boundary)
 
     def cut(self, *, parts: bool = False) -> tuple[list[Record], Upper | None, int]:
@@ -142,27 +148,17 @@ class Sink:
         self._sent = read_upper(records[-1].headers, self._source)
         return records, self._sent, size
 
-    def _check_continues(self, position: Position, upper: Upper) -> None:
-        transaction, stored = position.transaction, upper.position.transaction
-        if upper.ended:
-            if transaction == stored:
-                raise self._straddles(transaction, upper, "the stored part says that it is whole")
-        elif transaction != stored:
-            raise self._straddles(transaction, upper, f"the rest of transaction {stored} was never replayed")
-        elif not self._met:
-            raise self._straddles(transaction, upper, "the replay has nothing at the stored position")
-
-    def _straddles(self, transaction: int, upper: Upper, why: str) -> StraddlingTransaction:
+    def _straddles(self, transaction: int, why: str) -> StraddlingTransaction:
         return StraddlingTransaction(
             f"transaction {transaction} of source {self._source!r} does not fit sink {self.name}, which is at "
-            f"{upper.position.transaction}/{upper.position.ordinal}: {why}. Replay from a boundary at or below "
-            f"the last one reported, with the same routing"
+            f"{self._transaction}/{self._ordinal}: {why}. Replay from a boundary at or below the last one "
+            f"reported, with the same routing"
         )
 
 
 def record_bytes(record: Record) -> int:
     """What a buffered record takes, about."""
-    return RECORD_OVERHEAD + len(record.value or b"") + len(record.key or b"")
+    return RECORD_OVERHEAD + len(record[0] or b"") + len(record[1] or b"")
 
 
 def find_upper(log: PartitionLog, source: str) -> Upper | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring
 
-from logstore.ingest.postgres.values import UNAVAILABLE_JSON, encoder_for
+from logstore.ingest.postgres.values import UNAVAILABLE_JSON, Encoder, encoder_for
 
 
 class _Unchanged:
@@ -79,26 +79,30 @@ class Relation:
         for index in self._keys:
             name, encode = columns[index]
             value = row[index]
-            fields.append(name + (encode(value) if type(value) is bytes else b"null"))
+            fields.append(name + _json(value, encode))
         return b"{" + b",".join(fields) + b"}"
 
     def row_json(self, row: Row) -> bytes:
         """A whole row."""
         fields = []
         for (name, encode), value in zip(self._columns, row, strict=True):
-            if value is None:
-                fields.append(name + b"null")
-            elif type(value) is bytes:
-                fields.append(name + encode(value))
+            if type(value) is bytes:
+                fields.append(name + (value if encode is None else encode(value)))
             else:
-                fields.append(name + UNAVAILABLE_JSON)
+                fields.append(name + (b"null" if value is None else UNAVAILABLE_JSON))
         return b"{" + b",".join(fields) + b"}"
 
     def identity_json(self, row: Row) -> bytes:
         """A row of which the stream sent only the replica identity: the other columns are unknown, not null."""
         fields = [
-            name + (encode(value) if type(value) is bytes else b"null")
+            name + _json(value, encode)
             for (name, encode), value, column in zip(self._columns, row, self.columns, strict=True)
             if column.is_key
         ]
         return b"{" + b",".join(fields) + b"}"
+
+
+def _json(value: bytes | _Unchanged | None, encode: Encoder) -> bytes:
+    if type(value) is not bytes:
+        return b"null"
+    return value if encode is None else encode(value)

@@ -36,11 +36,8 @@ SESSION_SETTINGS = {
 }
 """The settings on which the printed form of a value depends; the same for snapshot and stream."""
 
-Encoder = Callable[[bytes], bytes]
-
-
-def _as_is(text: bytes) -> bytes:
-    return text
+Encoder = Callable[[bytes], bytes] | None
+"""None: the text is JSON as it is."""
 
 
 def _string(text: bytes) -> bytes:
@@ -62,10 +59,10 @@ def _bytea(text: bytes) -> bytes:
 _BY_TYPE: dict[int, Encoder] = {
     BOOL: _bool,
     BYTEA: _bytea,
-    INT2: _as_is,
-    INT4: _as_is,
-    INT8: _as_is,
-    OID: _as_is,
+    INT2: None,
+    INT4: None,
+    INT8: None,
+    OID: None,
     FLOAT4: _float,
     FLOAT8: _float,
 }
