@@ -1,0 +1,77 @@
+"""`spark.read.format("logstore")`: a reader that plans from manifests on the driver and reads segments on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from logstore.objects import close_store
+from logstore.spark.bounds import EVERYTHING, Bounds, narrowed
+from logstore.spark.latest import LatestScan
+from logstore.spark.options import ReadOptions
+from logstore.spark.partitions import open_store
+from logstore.spark.planner import plan_batch
+from logstore.spark.scan import Scan
+from logstore.spark.splits import Split
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+
+
+class SplitPartition(InputPartition):
+    """One split, as Spark hands it to a task."""
+
+    def __init__(self, split: Split | None) -> None:
+        super().__init__(split)
+
+
+class LogReader(DataSourceReader):
+    """Holds no client: it is pickled to executors, and each of those opens its own store."""
+
+    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._scan = scan_of(options, columns)
+        self._bounds = EVERYTHING
+        self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
+
+    def keep(self, bounds: Bounds) -> None:
+        """Read only what may lie within these bounds. A view needs every record of a partition to be right."""
+        self._bounds = bounds if self._options.view == "log" else bounds.of_partitions()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        store = open_store(self._options.path)
+        try:
+            splits = plan_batch(store, self._options, self._bounds)
+        finally:
+            close_store(store)
+        # Spark makes a single None of an empty list, so say it ourselves.
+        return [SplitPartition(split) for split in splits] or [SplitPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return iter(()) if partition.value is None else self._scan.rows(partition.value)
+
+
+def scan_of(options: ReadOptions, columns: tuple[str, ...]) -> Scan | LatestScan:
+    scan = Scan(options.path, columns, options.fail_on_data_loss)
+    return scan if options.view == "log" else LatestScan(scan)
+
+
+class _PushFilters:
+    """`pushFilters` for Spark versions and sessions that push filters down, and nothing for all others.
+
+    Spark refuses a reader that overrides the method while `spark.sql.python.filterPushdown.enabled` is off, which is its
+    default, and a reader cannot see the session's conf. Spark tells by `__func__` whether a method is overridden; this
+    callable shows the inherited one, so it is called where push-down is on and passes the check where it is off.
+    """
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+        self.__func__ = getattr(DataSourceReader, "pushFilters", None)
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        # All are handed back: a bound prunes segments and batches, Spark still judges each row.
+        self._reader.keep(narrowed(filters))
+        return filters

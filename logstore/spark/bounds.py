@@ -1,0 +1,122 @@
+"""What a query's filters leave of the log: topics, partitions, offsets and times, as far as an index can tell.
+
+A bound is only ever wider than the filters that made it, so nothing is lost by pruning with it; Spark itself still
+evaluates every filter on every row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+
+_FOREVER = 2**62
+_INTEGERS = ("partition", "offset")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """None means any; ranges include `low` and leave out `high`."""
+
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    partition_range: tuple[int, int] = (0, _FOREVER)
+    offset_range: tuple[int, int] = (0, _FOREVER)
+    timestamp_range_ms: tuple[int, int] = (-_FOREVER, _FOREVER)
+
+    @property
+    def bounds_time(self) -> bool:
+        return self.timestamp_range_ms != (-_FOREVER, _FOREVER)
+
+    def takes(self, topic: str, partition: int) -> bool:
+        return (
+            (self.topics is None or topic in self.topics)
+            and (self.partitions is None or partition in self.partitions)
+            and self.partition_range[0] <= partition < self.partition_range[1]
+        )
+
+    def of_partitions(self) -> Bounds:
+        """What they say about whole partitions, and nothing else."""
+        return Bounds(self.topics, self.partitions, self.partition_range)
+
+    def takes_time(self, min_ms: int, max_ms: int) -> bool:
+        """Whether records between these timestamps may pass."""
+        low, high = self.timestamp_range_ms
+        return max_ms >= low and min_ms < high
+
+
+EVERYTHING = Bounds()
+
+
+def narrowed(filters: Iterable[Filter]) -> Bounds:
+    """The bounds that all of the filters leave. One that says nothing about our indexed columns changes nothing."""
+    bounds = EVERYTHING
+    for one in filters:
+        bounds = _narrow(bounds, one)
+    return bounds
+
+
+def _narrow(bounds: Bounds, one: Filter) -> Bounds:
+    kind = type(one).__name__
+    column, value = getattr(one, "attribute", ("",)), getattr(one, "value", None)
+    if len(column) != 1:
+        return bounds
+    name = column[0]
+    if kind in ("EqualTo", "EqualNullSafe", "In"):
+        values = value if kind == "In" and isinstance(value, list | tuple) else (value,)
+        return _one_of(bounds, name, [v for v in values if v is not None])
+    low_high = _range(kind, _as_number(name, value))
+    return bounds if low_high is None else _cut(bounds, name, *low_high)
+
+
+def _one_of(bounds: Bounds, name: str, values: list[Any]) -> Bounds:
+    if name == "topic" and all(isinstance(value, str) for value in values):
+        chosen = frozenset(values)
+        return replace(bounds, topics=chosen if bounds.topics is None else chosen & bounds.topics)
+    numbers = [_as_number(name, value) for value in values]
+    exact = [number for number in numbers if number is not None]
+    if not exact or len(exact) != len(numbers):
+        return bounds
+    if name == "partition":
+        picked = frozenset(exact)
+        return replace(bounds, partitions=picked if bounds.partitions is None else picked & bounds.partitions)
+    return _cut(bounds, name, min(exact), max(exact) + 1)
+
+
+def _range(kind: str, number: int | None) -> tuple[int, int] | None:
+    if number is None:
+        return None
+    ranges = {
+        "GreaterThan": (number, _FOREVER),
+        "GreaterThanOrEqual": (number, _FOREVER),
+        "LessThan": (-_FOREVER, number + 1),
+        "LessThanOrEqual": (-_FOREVER, number + 1),
+    }
+    return ranges.get(kind)
+
+
+def _cut(bounds: Bounds, name: str, low: int, high: int) -> Bounds:
+    field = {
+        "partition": "partition_range",
+        "offset": "offset_range",
+        "timestamp": "timestamp_range_ms",
+    }.get(name)
+    if field is None:
+        return bounds
+    was_low, was_high = getattr(bounds, field)
+    changes: dict[str, Any] = {field: (max(was_low, low), min(was_high, high))}
+    return replace(bounds, **changes)
+
+
+def _as_number(name: str, value: object) -> int | None:
+    """An offset or a partition as it is; a timestamp as the millisecond it lies in. None for anything else."""
+    if name == "timestamp" and isinstance(value, datetime):
+        aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        return int(aware.timestamp() * 1_000_000 // 1000)
+    if name in _INTEGERS and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return None

@@ -1,0 +1,255 @@
+"""The options of the source, checked: every name and every value, on the driver, before anything is read.
+
+They are those of Spark's Kafka source, with its defaults, and a few of our own. A bad one is answered with what is
+allowed. Options travel to executors pickled inside of readers, so none of them is a secret: credentials come from
+the environment of each process, as for every other user of the object store.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from logstore.config import MIB
+from logstore.paths import check_topic_name
+from logstore.spark.positions import EARLIEST, LATEST, Bound, parse_map
+from logstore.spark.schema import BASE_COLUMNS, COLUMNS
+
+READ_OPTIONS = (
+    "path",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "maxBytesPerPartition",
+    "maxOffsetsPerTrigger",
+    "failOnDataLoss",
+    "includeHeaders",
+    "columns",
+    "view",
+    "visibility",
+    "pollInterval",
+)
+STREAM_ONLY = ("maxOffsetsPerTrigger", "pollInterval")
+BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "view")
+VIEWS = ("log", "latest", "upsert")
+
+View = Literal["log", "latest", "upsert"]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which partitions to read: exactly one of the three is set."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    path: str
+    subscription: Subscription
+    start: Bound
+    end: Bound
+    start_falls_to_latest: bool
+    columns: tuple[str, ...]
+    view: View
+    fail_on_data_loss: bool
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    max_bytes_per_partition: int
+    max_offsets_per_trigger: int | None
+    poll_interval_s: float
+
+
+def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+    """The options of `spark.read` or `spark.readStream`, or `ValueError` saying what is wrong and what is allowed."""
+    options = _named(given, READ_OPTIONS, "reading")
+    for name in BATCH_ONLY if streaming else STREAM_ONLY:
+        if name in options:
+            raise ValueError(f"{name} is for {'spark.read' if streaming else 'spark.readStream'} alone")
+    view = options.get("view", "log")
+    if view not in VIEWS:
+        raise ValueError(f"view={view!r}: it is one of {', '.join(VIEWS)}")
+    if options.get("visibility", "durable") != "durable":
+        raise ValueError(
+            f"visibility={options['visibility']!r}: Spark reads segments, so it sees durable records alone; "
+            "for acked records that are not yet durable read through broker_shim with Spark's Kafka source"
+        )
+    start = _bound(options, "starting", LATEST if streaming else EARLIEST)
+    end = _bound(options, "ending", LATEST)
+    if not streaming:
+        _refuse(start, LATEST, "startingOffsets", "the latest offset is where a batch read ends")
+        _refuse(end, EARLIEST, "endingOffsets", "the earliest offset is where a batch read starts")
+    return ReadOptions(
+        path=_path(options),
+        subscription=_subscription(options),
+        start=start,
+        end=end,
+        start_falls_to_latest=_choice(options, "startingOffsetsByTimestampStrategy", ("error", "latest"))
+        == "latest",
+        columns=_columns(options),
+        view=view,  # type: ignore[arg-type]
+        fail_on_data_loss=_flag(options, "failOnDataLoss", True),
+        min_partitions=_count(options, "minPartitions"),
+        max_records_per_partition=_count(options, "maxRecordsPerPartition"),
+        max_bytes_per_partition=_count(options, "maxBytesPerPartition") or 32 * MIB,
+        max_offsets_per_trigger=_count(options, "maxOffsetsPerTrigger"),
+        poll_interval_s=_seconds(options, "pollInterval", 0.2),
+    )
+
+
+def row_columns(given: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns of the row that these options describe, for batch and stream alike."""
+    return _columns(_named(given, READ_OPTIONS, "reading"))
+
+
+def _named(given: Mapping[str, str], known: tuple[str, ...], doing: str) -> dict[str, str]:
+    """The options under the names that we document: Spark hands them over in lower case."""
+    names = {name.lower(): name for name in known}
+    found: dict[str, str] = {}
+    for key, value in given.items():
+        name = names.get(key.lower())
+        if name is None:
+            hint = "; there is no broker to configure" if key.lower().startswith("kafka.") else ""
+            raise ValueError(f"unknown option {key!r} for {doing}{hint}. Allowed: {', '.join(known)}")
+        found[name] = str(value)
+    return found
+
+
+def _path(options: Mapping[str, str]) -> str:
+    path = options.get("path", "").strip()
+    if not path:
+        raise ValueError(
+            "option path is missing: say where the log store is, as s3://bucket/prefix or file:///folder"
+        )
+    if path.startswith("memory:"):
+        raise ValueError("path=memory://…: executors are other processes and cannot see this one's memory")
+    return path
+
+
+def _subscription(options: Mapping[str, str]) -> Subscription:
+    ways = [name for name in ("subscribe", "subscribePattern", "assign") if name in options]
+    if len(ways) != 1:
+        raise ValueError(
+            f"exactly one of subscribe, subscribePattern and assign is needed, not {', '.join(ways) or 'none'}"
+        )
+    text = options[ways[0]]
+    if ways[0] == "subscribe":
+        topics = [check_topic_name(name.strip()) for name in text.split(",") if name.strip()]
+        if not topics:
+            raise ValueError("subscribe names no topic: give a name, or several with commas between them")
+        return Subscription(topics=tuple(sorted(set(topics))))
+    if ways[0] == "subscribePattern":
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise ValueError(f"subscribePattern={text!r} is no regular expression: {error}") from None
+        return Subscription(pattern=text)
+    return Subscription(assigned=_assigned(text))
+
+
+def _assigned(text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    wrong = f'assign={text[:200]!r} is not of the form {{"orders": [0, 1]}}'
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{wrong}: {error}") from None
+    if not isinstance(given, dict) or not given:
+        raise ValueError(wrong)
+    for numbers in given.values():
+        if not isinstance(numbers, list) or not all(
+            isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers
+        ):
+            raise ValueError(wrong)
+    return tuple((check_topic_name(topic), tuple(sorted(set(given[topic])))) for topic in sorted(given))
+
+
+def _bound(options: Mapping[str, str], side: str, default: int) -> Bound:
+    name = f"{side}Timestamp"
+    if name in options:
+        return Bound(default, timestamp_ms=_whole(name, options[name], 0))
+    # Where timestamps or offsets are given for some partitions, the others are read whole.
+    rest = EARLIEST if side == "starting" else LATEST
+    name = f"{side}OffsetsByTimestamp"
+    if name in options:
+        return Bound(rest, timestamps_ms=parse_map(name, options[name], lowest=0))
+    name = f"{side}Offsets"
+    text = options.get(name, "").strip()
+    if not text:
+        return Bound(default)
+    if text.lower() in ("earliest", "latest"):
+        return Bound(EARLIEST if text.lower() == "earliest" else LATEST)
+    if not text.startswith("{"):
+        raise ValueError(
+            f'{name}={text[:200]!r}: it is earliest, latest, or JSON such as {{"orders": {{"0": 23}}}}'
+        )
+    return Bound(rest, offsets=parse_map(name, text, lowest=EARLIEST))
+
+
+def _refuse(bound: Bound, mark: int, name: str, why: str) -> None:
+    given = [offset for partitions in (bound.offsets or {}).values() for offset in partitions.values()]
+    if bound.default == mark or mark in given:
+        raise ValueError(f"{name} cannot be {'latest' if mark == LATEST else 'earliest'} here: {why}")
+
+
+def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
+    with_headers = _flag(options, "includeHeaders", False)
+    if "columns" not in options:
+        return COLUMNS if with_headers else BASE_COLUMNS
+    names = tuple(name.strip() for name in options["columns"].split(",") if name.strip())
+    unknown = [name for name in names if name not in COLUMNS]
+    if unknown or not names or len(set(names)) != len(names):
+        raise ValueError(f"columns={options['columns']!r}: name each once, of {', '.join(COLUMNS)}")
+    return names
+
+
+def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+    text = options.get(name, str(default)).strip().lower()
+    if text not in ("true", "false"):
+        raise ValueError(f"{name}={options[name]!r}: it is true or false")
+    return text == "true"
+
+
+def _choice(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+    text = options.get(name, allowed[0]).strip().lower()
+    if text not in allowed:
+        raise ValueError(f"{name}={options[name]!r}: it is one of {', '.join(allowed)}")
+    return text
+
+
+def _count(options: Mapping[str, str], name: str) -> int | None:
+    return _whole(name, options[name], 1) if name in options else None
+
+
+def _whole(name: str, text: str, lowest: int) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = lowest - 1
+    if number < lowest:
+        raise ValueError(f"{name}={text!r}: it is a whole number, at least {lowest}")
+    return number
+
+
+def _seconds(options: Mapping[str, str], name: str, default: float) -> float:
+    text = options.get(name, str(default))
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < 3600:
+        raise ValueError(f"{name}={text!r}: it is a number of seconds, from 0 to 3600")
+    return number

@@ -1,0 +1,118 @@
+"""What the log holds, as the driver sees it when it plans: topics from the catalog, segments from the manifests.
+
+A partition costs one GET of its manifest, one LIST of what is newer, and one small GET for each of those; many
+partitions are asked side by side. No segment's records are read. Memory is O(segments): some numbers for each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from logstore.catalog import Catalog, TopicDescriptor
+from logstore.engine.cache import BlockCache
+from logstore.engine.chain import Chain, ChainView
+from logstore.engine.partition_reader import PartitionReader
+from logstore.engine.segment_reader import SegmentReader
+from logstore.engine.tiers import Tiers
+from logstore.errors import UnknownTopic
+from logstore.objects import ObjectStore, RetryingStore, RetryPolicy, open_url
+from logstore.paths import PartitionPaths
+from logstore.spark.options import Subscription
+
+_PARALLEL_FROM = 4
+_PARALLEL = 16
+_INDEX_CACHE_BYTES = 16 << 20
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def open_store(path: str) -> ObjectStore:
+    """The store of this process, riding out failures of some seconds: an error on the driver ends a whole query."""
+    return RetryingStore(open_url(path), RetryPolicy(attempts=6, base_s=0.1, cap_s=3.0))
+
+
+@dataclass(slots=True)
+class LogPartition:
+    """One partition and its segments, as last loaded."""
+
+    paths: PartitionPaths
+    view: ChainView
+
+    @property
+    def topic(self) -> str:
+        return self.paths.topic
+
+    @property
+    def number(self) -> int:
+        return self.paths.partition
+
+    @property
+    def low(self) -> int:
+        return self.view.low_watermark
+
+    @property
+    def end(self) -> int:
+        """One past the last durable offset."""
+        return self.view.tail.end_offset
+
+    def follow(self, store: ObjectStore) -> None:
+        """Take in what was committed since: one request if nothing was."""
+        view = self.view
+        for link in Chain(store, self.paths).follow(view.tail):
+            view.segments.add(link.header.seq, link.size, link.summary)
+            view.tail = view.tail.after(link.header)
+
+    def reload(self, store: ObjectStore) -> None:
+        """Ask the manifest again: maintenance may have merged or expired segments."""
+        self.view = Chain(store, self.paths).load()
+
+    def first_at(self, store: ObjectStore, timestamp_ms: int) -> int | None:
+        """The first offset with this timestamp or a later one: one index and one block are read, as a broker would."""
+        reader = SegmentReader(store, BlockCache(_INDEX_CACHE_BYTES))
+        return PartitionReader(Tiers(self.view), Chain(store, self.paths), reader).first_at(timestamp_ms)
+
+
+def subscribed(store: ObjectStore, wanted: Subscription) -> list[PartitionPaths]:
+    """The partitions that a subscription means right now, sorted. A topic that is named must exist."""
+    catalog = Catalog(store)
+    if wanted.pattern is not None:
+        topics = [topic for topic in catalog.all() if re.fullmatch(wanted.pattern, topic.name)]
+        return [paths for topic in topics for paths in _all_of(topic)]
+    if wanted.topics:
+        return [paths for name in wanted.topics for paths in _all_of(catalog.find(name))]
+    return [paths for name, numbers in wanted.assigned for paths in _some_of(catalog.find(name), numbers)]
+
+
+def _all_of(topic: TopicDescriptor) -> list[PartitionPaths]:
+    return [PartitionPaths(topic.name, topic.incarnation, number) for number in range(topic.partitions)]
+
+
+def _some_of(topic: TopicDescriptor, numbers: Iterable[int]) -> list[PartitionPaths]:
+    for number in numbers:
+        if number >= topic.partitions:
+            raise UnknownTopic(
+                f"assign: topic {topic.name!r} has partitions 0 to {topic.partitions - 1}, not {number}"
+            )
+    return [PartitionPaths(topic.name, topic.incarnation, number) for number in numbers]
+
+
+def load(store: ObjectStore, wanted: Iterable[PartitionPaths]) -> list[LogPartition]:
+    """The segments of each partition, in the order given."""
+
+    def one(paths: PartitionPaths) -> LogPartition:
+        return LogPartition(paths, Chain(store, paths).load())
+
+    return in_parallel(one, list(wanted))
+
+
+def in_parallel(call: Callable[[T], R], items: list[T]) -> list[R]:
+    """`call(item)` for each item, in their order, side by side where that pays."""
+    if len(items) < _PARALLEL_FROM:
+        return [call(item) for item in items]
+    with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="logstore-plan") as pool:
+        return list(pool.map(call, items))

@@ -1,0 +1,28 @@
+"""How far a micro-batch may go when `maxOffsetsPerTrigger` is set: shares in proportion to what waits, as Spark's
+Kafka source does it. Pure.
+
+Every partition that waits gets at least one offset as long as the limit allows, so none starves beside a large
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+Key = tuple[str, int]
+
+
+def limited(start: Mapping[Key, int], heads: Mapping[Key, int], most: int) -> dict[Key, int]:
+    """The end of each partition's part: at most `most` offsets over all, all of them if fewer wait."""
+    waiting = {key: max(0, head - start[key]) for key, head in heads.items()}
+    total = sum(waiting.values())
+    if total <= most:
+        return {key: max(head, start[key]) for key, head in heads.items()}
+    shares = {key: most * count // total for key, count in waiting.items()}
+    left = most - sum(shares.values())
+    # What rounding left over goes to the ones that got least of what they asked for.
+    for key in sorted(waiting, key=lambda key: (shares[key], -waiting[key], key)):
+        if left and shares[key] < waiting[key]:
+            shares[key] += 1
+            left -= 1
+    return {key: start[key] + share for key, share in shares.items()}

@@ -1,0 +1,38 @@
+"""The data source `logstore`, as Spark sees it. Options and schema are those of Spark's Kafka source."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from logstore.spark.options import read_options, row_columns
+from logstore.spark.schema import columns_of, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+
+class LogStoreDataSource(DataSource):
+    """`spark.read`, `readStream`, `write` and `writeStream` with `format("logstore")`.
+
+    Imports of the parts wait for their use: Spark loads this class in many short-lived processes.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "logstore"
+
+    def schema(self) -> StructType:
+        return spark_schema(row_columns(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from logstore.spark.batch import LogReader
+
+        return LogReader(read_options(self.options, streaming=False), columns_of(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from logstore.spark.stream import LogStreamReader
+
+        return LogStreamReader(read_options(self.options, streaming=True), columns_of(schema))

@@ -1,0 +1,135 @@
+"""`spark.readStream.format("logstore")`: micro-batches between two sets of offsets, read by executors.
+
+The offsets are the JSON of Spark's Kafka source. The same two sets always mean the same records, so a batch that
+is run again after a restart gives the same rows. The head of each partition is followed with one small request, at
+most once in `pollInterval`; Spark asks far more often than that. Spark does not always call `stop()`: nothing here
+needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from logstore.errors import UnknownTopic
+from logstore.objects import ObjectStore
+from logstore.spark.batch import SplitPartition
+from logstore.spark.heads import Heads
+from logstore.spark.options import ReadOptions
+from logstore.spark.partitions import open_store
+from logstore.spark.planner import start_offset, within
+from logstore.spark.positions import Offsets, from_json, to_json
+from logstore.spark.rate import Key, limited
+from logstore.spark.scan import Scan
+from logstore.spark.splits import Range, cut
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # Spark before 4.2: no admission control, and AvailableNow is one batch
+    ReadAllAvailable = ReadMaxRows = None  # type: ignore[assignment,misc]
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Stands in for the mixin that this Spark does not know."""
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives in one driver process for the length of a query; a copy of it, without its state, reads on executors."""
+
+    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._scan = Scan(options.path, columns, options.fail_on_data_loss)
+        self._opened: tuple[ObjectStore, Heads] | None = None
+        self._target: dict[Key, int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_opened": None, "_target": None}
+
+    def initialOffset(self) -> dict[str, Any]:
+        store, heads = self._open()
+        return _packed(
+            {key: start_offset(store, self._options, found) for key, found in heads.current().items()}
+        )
+
+    def latestOffset(self, start: Mapping[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
+        """How far the next micro-batch goes. Spark before 4.2 passes neither argument: then there is no limit."""
+        _, heads = self._open()
+        current = heads.current()
+        ends = self._target or {key: found.end for key, found in current.items()}
+        if start is None:
+            return _packed(ends)
+        begun = _unpacked(start)
+        starts = {key: begun[key] if key in begun else current[key].low for key in ends}
+        for key, end in ends.items():
+            if end < starts[key]:
+                # The topic was created anew, and has not come as far as the old one.
+                within(current[key], starts[key], self._options.fail_on_data_loss)
+        most = getattr(limit, "max_rows", None)
+        return _packed(begun | (ends if most is None else limited(starts, ends, most)))
+
+    def getDefaultReadLimit(self) -> Any:
+        most = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """What is there, whatever the limit: a query's progress shows how far behind it is."""
+        return _packed({key: found.end for key, found in self._open()[1].current().items()})
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = {key: found.end for key, found in self._open()[1].current().items()}
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
+        options = self._options
+        begun, ends = _unpacked(start), _unpacked(end)
+        found = self._open()[1].covering(ends.items())
+        ranges = []
+        for key, stop in sorted(ends.items()):
+            if key in begun and stop <= begun[key]:
+                continue
+            if key not in found:
+                raise UnknownTopic(
+                    f"{key[0]}/{key[1]} is gone, and its offsets up to {stop} are still to be read"
+                )
+            first = begun[key] if key in begun else found[key].low
+            fail = options.fail_on_data_loss
+            ranges.append(Range(found[key], within(found[key], first, fail), within(found[key], stop, fail)))
+        splits = cut(
+            ranges,
+            max_bytes=options.max_bytes_per_partition,
+            max_records=options.max_records_per_partition,
+            min_splits=options.min_partitions,
+        )
+        return [SplitPartition(split) for split in splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._scan.rows(partition.value)
+
+    def _open(self) -> tuple[ObjectStore, Heads]:
+        if self._opened is None:
+            store = open_store(self._options.path)
+            heads = Heads(store, self._options.subscription, self._options.poll_interval_s)
+            self._opened = store, heads
+        return self._opened
+
+
+def _packed(offsets: Mapping[Key, int]) -> dict[str, Any]:
+    by_topic: Offsets = {}
+    for (topic, partition), offset in offsets.items():
+        by_topic.setdefault(topic, {})[partition] = offset
+    return to_json(by_topic)
+
+
+def _unpacked(offsets: Mapping[str, Any]) -> dict[Key, int]:
+    return {
+        (topic, partition): offset
+        for topic, partitions in from_json(offsets).items()
+        for partition, offset in partitions.items()
+    }
