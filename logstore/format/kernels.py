@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from logstore.format import plain_encode, plain_fields, plain_walk
-from logstore.format.area import Area, Binary, Encoded, Gathered, HeaderLists
+from logstore.format.area import Area, Binary, Gathered, HeaderLists
 from logstore.format.record import Record
 
 speed: ModuleType | None = None
@@ -30,7 +30,7 @@ class Kernels(NamedTuple):
     highest timestamp; `gather(areas, first, stop, timestamps, keys, values, headers)`."""
 
     name: str
-    encode: Callable[[Sequence[Record], int], Encoded]
+    encode: Callable[[Sequence[Record], int], tuple[bytes, int, int, int]]
     records: Callable[[Area, int, int, int], list[Record]]
     check: Callable[[Area], tuple[int, int]]
     gather: Callable[[Sequence[Area], int, int, bool, bool, bool, bool], Gathered]
@@ -56,12 +56,13 @@ def _gather(
     return plain_gather.gather(areas, first, stop, timestamps, keys, values, headers)
 
 
-def _speed_encode(records: Sequence[Record], now_ms: int) -> Encoded:
+def _speed_encode(records: Sequence[Record], now_ms: int) -> tuple[bytes, int, int, int]:
     assert speed is not None
     try:
-        return Encoded(*speed.encode(records, now_ms))
+        encoded: tuple[bytes, int, int, int] = speed.encode(records, now_ms)
     except (TypeError, ValueError, OverflowError) as error:
         raise plain_encode.refusal(error) from error
+    return encoded
 
 
 def _speed_gather(

@@ -119,6 +119,8 @@ def test_a_batch_needs_a_record_and_a_known_codec() -> None:
         encode_batch([], now_ms=NOW_MS)
     with pytest.raises(UnsupportedVersion, match="codec 5"):
         encode_batch([Record(b"x" * 100)], now_ms=NOW_MS, codec_id=5)
+    with pytest.raises(UnsupportedVersion, match="codec -1"):
+        encode_batch([Record(b"x")], now_ms=NOW_MS, codec_id=-1)
 
 
 def test_what_could_not_be_read_back_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:

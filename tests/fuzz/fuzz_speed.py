@@ -118,12 +118,13 @@ def one_round(speed: Any, seed: int) -> None:
     assert encoded == outcome(plain_encode.encode, records, 1_700_000_000_000), "encode"
     if encoded == "refused":
         return
-    data = damage(rng, encoded.data)
+    data, base_ms, _, _ = encoded
+    data = damage(rng, data)
     exact = memoryview(array.array("B", data)).toreadonly()
     count = rng.choice([len(records)] * 8 + [1, len(records) + 1, 1 << 31])
     append = rng.choice([None, None, None, 5, -2])
-    area = Area(exact, count, encoded.base_timestamp_ms, append)
-    plain = Area(data, count, encoded.base_timestamp_ms, append)
+    area = Area(exact, count, base_ms, append)
+    plain = Area(data, count, base_ms, append)
     first, stop = rng.choice([(0, count), (0, count), (1, 3), (count, count)])
     assert outcome(speed.records, area, 7, first, stop) == outcome(
         kernels.PLAIN.records, plain, 7, first, stop
