@@ -50,7 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in COMMANDS:
-        module: Command = import_module(f"logstore.cli.{name}")  # type: ignore[assignment]
+        module: Command = import_module(f"logstore.cli.{name}")
         summary = (module.__doc__ or "").splitlines()[0]
         sub = commands.add_parser(name, help=summary, description=module.__doc__, formatter_class=_Raw)
         sub.add_argument("--json", action="store_true", help="one JSON object a line")

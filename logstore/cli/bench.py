@@ -41,7 +41,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 def _measure(log: PartitionLog, values: list[bytes], args: argparse.Namespace) -> list[dict[str, object]]:
     log.append(b"warm-up")
-    rounds = max(1, args.records // len(values))
+    rounds = max(1, int(args.records) // len(values))
 
     def bulk() -> int:
         for _ in range(rounds):

@@ -75,8 +75,8 @@ class _Show:
     def marks(self, log: PartitionLog, when: str) -> None:
         low, durable, buffered = log.low_watermark, log.durable_high_watermark, log.buffered_high_watermark
         fields = {"step": self._step, "when": when, "low": low, "durable": durable, "buffered": buffered}
-        text = f"marks {when:16} low {low}   durable {self._paint('33', str(durable))}   buffered {self._paint('35', str(buffered))}"
-        self._out.row(fields, "   " + text)
+        high = f"durable {self._paint('33', str(durable))}   buffered {self._paint('35', str(buffered))}"
+        self._out.row(fields, f"   marks {when:16} low {low}   {high}")
 
     def _paint(self, code: str, text: str) -> str:
         return f"\033[{code}m{text}\033[0m" if self._colour else text

@@ -26,18 +26,18 @@ def run(args: argparse.Namespace, out: Output) -> int:
         if args.target.endswith(".seg"):
             _one_segment(store.objects, args.target, out)
             return 0
-        rows = []
-        for log in chosen(store.topic(args.target), args.partition):
-            for ref in log.segments():
-                rows.append(
-                    {
-                        "key": ref.key,
-                        "offsets": f"{ref.base_offset}-{ref.end_offset - 1}",
-                        "bytes": ref.size,
-                        "newest": _time(ref.max_timestamp_ms),
-                    }
-                )
-        out.table(rows)
+        out.table(
+            [
+                {
+                    "key": ref.key,
+                    "offsets": f"{ref.base_offset}-{ref.end_offset - 1}",
+                    "bytes": ref.size,
+                    "newest": _time(ref.max_timestamp_ms),
+                }
+                for log in chosen(store.topic(args.target), args.partition)
+                for ref in log.segments()
+            ]
+        )
     return 0
 
 

@@ -1,0 +1,186 @@
+"""The `logstore` command as a person and as a script uses it: what it prints, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore.cli import COMMANDS, main
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    where = str(tmp_path / "store")
+    monkeypatch.setenv("LOGSTORE_URL", where)
+    return where
+
+
+def run(*words: str) -> int:
+    return main(list(words))
+
+
+def test_create_append_cat_tell_the_same_story(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("create", "orders", "-p", "2") == 0
+    assert run("append", "orders", "paid", "-k", "order-17", "-H", "source=web") == 0
+    assert run("append", "orders", "--tombstone", "-k", "order-17") == 0
+    capfd.readouterr()
+    assert run("cat", "orders", "--json") == 0
+    first, second = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert (first["key"], first["value"], first["headers"]) == ("order-17", "paid", [["source", "web"]])
+    assert (second["key"], second["value"], second["offset"]) == ("order-17", None, 1)
+    assert first["partition"] == second["partition"] == 1  # as Kafka's partitioner says
+
+
+def test_cat_ranges_and_template(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with logstore.open(url) as store:
+        store.create_topic("t").partition(0).append(
+            [logstore.Record(b"v%d" % n, key=b"k", timestamp_ms=1000 + n) for n in range(10)]
+        )
+    for start, expected in (("-2", ["8", "9"]), ("7", ["7", "8", "9"]), ("@1009", ["9"]), ("end", [])):
+        assert run("cat", "t", "-o", start, "-f", "%o\\n") == 0
+        assert capfd.readouterr().out.split() == expected
+    assert run("cat", "t", "-c", "1", "-f", "%t/%p/%o %k=%s @%T 100%%\\n") == 0
+    assert capfd.readouterr().out == "t/0/0 k=v0 @1000 100%\n"
+
+
+def test_bytes_that_are_no_text_survive_json(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with logstore.open(url) as store:
+        store.create_topic("t").append(b"\xff\x00")
+    assert run("cat", "t", "--json") == 0
+    assert json.loads(capfd.readouterr().out)["value"] == {"base64": "/wA="}
+
+
+def test_append_reads_lines_with_keys_from_standard_input(url: str) -> None:
+    run("create", "t")
+    command = [sys.executable, "-m", "logstore.cli", "append", "t", "-K", ":", "--json"]
+    done = subprocess.run(command, input="a:1\nb:2\nnokey\n", capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["offset"] for line in done.stdout.splitlines()] == [0, 1, 2]
+    with logstore.open(url, writer="read_only") as store:
+        found = [(record.key, record.value) for record in store.topic("t").partition(0).records()]
+    assert found == [(b"a", b"1"), (b"b", b"2"), (None, b"nokey")]
+
+
+def test_tail_ends_after_count(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with logstore.open(url) as store:
+        store.create_topic("t").partition(0).append([b"a", b"b", b"c"])
+    assert run("tail", "t", "-o", "beginning", "-c", "3") == 0
+    assert capfd.readouterr().out == "a\nb\nc\n"
+
+
+def test_offsets_inspect_topics(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with logstore.open(url) as store:
+        log = store.create_topic("t").partition(0)
+        log.append([b"a", b"b"])
+        key = log.segments()[0].key
+    assert run("offsets", "t", "--json") == 0
+    assert json.loads(capfd.readouterr().out) == {
+        "partition": 0,
+        "low": 0,
+        "durable": 2,
+        "epoch": 1,
+        "lost": "none",
+    }
+    assert run("topics", "--json") == 0
+    assert json.loads(capfd.readouterr().out) == {"topic": "t", "partitions": 1, "offsets": 2}
+    assert run("inspect", "t") == 0
+    assert key in capfd.readouterr().out
+    assert run("inspect", key, "--json") == 0
+    segment, batch = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert (segment["offsets"], segment["mode"], batch["records"]) == ("0-1", "exclusive", 2)
+
+
+def test_verify_names_the_damaged_object_and_reads_on(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with logstore.open(url) as store:
+        log = store.create_topic("t").partition(0)
+        for value in (b"a", b"b", b"c"):
+            log.append(value)
+        damaged = log.segments()[1].key
+    path = Path(url) / damaged
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert run("verify", "--json") == 1
+    damage, summary = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert (damage["key"], damage["offset"]) == (damaged, 1)
+    assert summary == {"topic": "t", "partition": 0, "records": 2, "damaged": 1}
+
+
+def test_compact_then_gc(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with logstore.open(url) as store:
+        log = store.create_topic("t").partition(0)
+        for n in range(12):
+            log.append(b"%d" % n)
+    assert run("compact", "t", "--json") == 0
+    assert json.loads(capfd.readouterr().out)["merged_segments"] == 11  # the newest stays
+    assert run("gc", "--dry-run") == 0
+    assert capfd.readouterr().out == ""
+    assert run("gc", "--dry-run", "--grace", "0", "--json") == 0
+    listed = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert len(listed) == 11
+    assert not any(row["deleted"] for row in listed)
+    assert run("gc", "--grace", "0", "--json") == 0
+    assert all(json.loads(line)["deleted"] for line in capfd.readouterr().out.splitlines())
+    assert run("cat", "t") == 0
+    assert capfd.readouterr().out.split() == [str(n) for n in range(12)]
+
+
+def test_delete_asks_first(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    run("create", "t")
+    assert run("delete", "t") == 2
+    assert run("delete", "t", "--yes") == 0
+    assert run("cat", "t") == 1
+    assert "UnknownTopic" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("cat", "nope"), 1, "UnknownTopic"),
+        (("create", "bad/name"), 1, "InvalidTopicName"),
+        (("create", "t", "-p", "-3"), 2, "partitions=-3"),
+        (("cat", "t", "-o", "soon"), 2, "@MILLISECONDS"),
+        (("topics", "--store", "gopher://x"), 1, "UnsupportedStore"),
+    ],
+)
+def test_exit_codes(
+    words: tuple[str, ...], code: int, message: str, url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run("create", "t")
+    capfd.readouterr()
+    assert run(*words) == code
+    assert message in capfd.readouterr().err
+
+
+def test_without_a_store_it_asks_for_one(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LOGSTORE_URL", raising=False)
+    assert run("topics") == 2
+    assert "LOGSTORE_URL" in capfd.readouterr().err
+
+
+def test_bench_and_demo_run(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("bench", "--records", "2000", "--durable-appends", "16", "--json") == 0
+    rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert rows[-1]["what"] == "read back"
+    assert run("topics") == 0
+    assert "bench-" not in capfd.readouterr().out
+    assert run("demo") == 0
+    shown = capfd.readouterr().out
+    assert "served from the buffer" in shown
+    assert "lost offsets" in shown
+    assert "Fenced" in shown
+
+
+def test_every_command_explains_itself(capfd: pytest.CaptureFixture[str]) -> None:
+    for command in COMMANDS:
+        with pytest.raises(SystemExit) as ended:
+            run(command, "--help")
+        assert ended.value.code == 0
+        assert command in capfd.readouterr().out
