@@ -88,8 +88,10 @@ def fold(changes: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def table_rows(dsn: str, table: str, key: str = "id") -> dict[str, dict[str, Any]]:
     """The table as it is, in the shape of `fold`."""
     with session(dsn) as cursor:
-        cursor.execute(f"select to_jsonb(t) from {table} t")
-        return {json.dumps({key: row[key]}): row for (row,) in cursor.fetchall()}
+        cursor.execute(f"select * from {table}")
+        names = [column.name for column in cursor.description]
+        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    return {json.dumps({key: row[key]}): row for row in rows}
 
 
 def same_rows(objects: Any, dsn: str, table: str) -> bool:

@@ -1,0 +1,122 @@
+"""kill -9 at any moment: nothing is lost, doubled, torn or confirmed too early, and the slot reaches the end
+of WAL.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore.ingest.postgres.slot import connect, slot_state
+
+from .pg_load import SCHEMA, TABLES, Load
+from .pg_story import events, same_rows, session
+
+pytestmark = pytest.mark.postgres
+ROOT = Path(__file__).parents[2]
+
+
+def ingester(dsn: str, store: Path, slot: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "tests.ingest.ingester", dsn, str(store), slot], cwd=ROOT)
+
+
+def audits_stored(store: Path) -> set[int]:
+    with logstore.open(str(store), writer="read_only") as reader:
+        topics = reader.topics()
+    if "public.audit" not in topics:
+        return set()
+    return {event["after"]["id"] for event in events(str(store), "public.audit")}
+
+
+def check_confirmed(dsn: str, store: Path, slot: str, load: Load) -> None:
+    """Everything that was committed before the confirmed position is in the store. Nobody is writing now."""
+    with connect(dsn) as connection:
+        state = slot_state(connection, slot)
+    if state is None:
+        return  # killed before the first snapshot was stored
+    stored = audits_stored(store)
+    owed = {audit for lsn, audit in list(load.committed) if lsn <= state.confirmed}
+    assert owed <= stored, (
+        f"confirmed {state.confirmed:x}, but {sorted(owed - stored)[:5]} are not in the store"
+    )
+
+
+def check_no_transaction_is_torn(store: Path) -> None:
+    """The records of a transaction, over all topics and partitions, are numbered without a gap; each share
+    ends.
+    """
+    ordinals = defaultdict(list)
+    last_in: dict[tuple[str, int, int], tuple[int, bool]] = {}
+    for topic in TABLES:
+        for event in events(str(store), topic):
+            transaction, ordinal = event["position"]
+            ordinals[transaction].append(ordinal)
+            share = (topic, event["partition"], transaction)
+            assert share not in last_in or last_in[share] < (ordinal, False), f"{share} goes on after its end"
+            last_in[share] = (ordinal, event["end"])
+    snapshot = min(ordinals)
+    for transaction, found in ordinals.items():
+        if transaction != snapshot:
+            assert sorted(found) == list(range(len(found))), f"transaction {transaction:x}"
+    assert all(ended for (_, _, transaction), (_, ended) in last_in.items() if transaction != snapshot)
+
+
+def run_and_kill(dsn: str, tmp_path: Path, kills: int, seed: int) -> None:
+    store, slot, dice = (
+        tmp_path / "store",
+        "killed_" + dsn.split("dbname=")[1].split()[0],
+        random.Random(seed),
+    )
+    pause = threading.Event()
+    with session(dsn) as sql:
+        sql.execute(SCHEMA)
+    with Load(dsn, seed) as load:
+        for _ in range(kills):
+            child = ingester(dsn, store, slot)
+            pause.wait(dice.uniform(0.5, 3.0))  # the moment is random on purpose
+            child.send_signal(signal.SIGKILL)
+            child.wait(30)
+            check_confirmed(dsn, store, slot, load)
+    child = ingester(dsn, store, slot)
+    try:
+        wait_for_the_end(dsn, slot, child)
+    finally:
+        child.terminate()
+        child.wait(30)
+    check_confirmed(dsn, store, slot, load)
+    assert {audit for _, audit in load.committed} <= audits_stored(store)
+    check_no_transaction_is_torn(store)
+    for table in TABLES:
+        assert same_rows(str(store), dsn, table), table
+
+
+def wait_for_the_end(dsn: str, slot: str, child: subprocess.Popen[bytes]) -> None:
+    """The load has stopped: the slot's lag goes to zero."""
+    pause = threading.Event()
+    with connect(dsn) as connection:
+        for _ in range(1_200):
+            assert child.poll() is None, "the ingester ended by itself"
+            state = slot_state(connection, slot)
+            if state is not None and state.lag_bytes == 0:
+                return
+            pause.wait(0.05)
+    raise AssertionError(f"the slot never reached the end of WAL: {state}")
+
+
+def test_F14_killed_4_times_the_topics_equal_the_tables(dsn, tmp_path):
+    run_and_kill(dsn, tmp_path, kills=4, seed=11)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_F14_killed_20_times_the_topics_equal_the_tables(dsn, tmp_path, seed):
+    run_and_kill(dsn, tmp_path, kills=20, seed=seed)
