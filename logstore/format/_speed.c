@@ -672,9 +672,9 @@ done:
 
 typedef struct {
     slice key, value;
-    PyObject *headers;
+    PyObject *headers; /* a tuple, if there are any */
     int64_t timestamp; /* then its distance from the base */
-    Py_ssize_t header_size, size;
+    Py_ssize_t header_count, header_size, size;
 } draft;
 
 static inline uint64_t zigzag(int64_t number) { return ((uint64_t)number << 1) ^ (uint64_t)(number >> 63); }
@@ -749,15 +749,23 @@ static int open_draft(PyObject *from, int64_t now, draft *out)
     if (open_bytes(PyTuple_GET_ITEM(from, 0), &out->value) < 0 ||
         open_bytes(PyTuple_GET_ITEM(from, 1), &out->key) < 0)
         return -1;
-    out->headers = PyTuple_GET_ITEM(from, 2);
-    if (!PyTuple_CheckExact(out->headers)) {
-        PyErr_SetString(PyExc_TypeError, "headers must be a tuple");
-        return -1;
+    PyObject *headers = PyTuple_GET_ITEM(from, 2);
+    if (PyTuple_CheckExact(headers)) {
+        out->headers = headers;
+        out->header_count = PyTuple_GET_SIZE(headers);
     }
-    out->header_size = number_size(PyTuple_GET_SIZE(out->headers));
-    for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(out->headers); n++) {
+    else {
+        int some = PyObject_IsTrue(headers); /* None and an empty list are no headers either */
+        if (some > 0)
+            PyErr_SetString(PyExc_TypeError, "headers must be a tuple");
+        if (some)
+            return -1;
+        out->header_count = 0;
+    }
+    out->header_size = number_size(out->header_count);
+    for (Py_ssize_t n = 0; n < out->header_count; n++) {
         slice key, value;
-        if (open_header(PyTuple_GET_ITEM(out->headers, n), &key, &value) < 0)
+        if (open_header(PyTuple_GET_ITEM(headers, n), &key, &value) < 0)
             return -1;
         out->header_size += slice_size(&key) + slice_size(&value);
     }
@@ -790,9 +798,8 @@ static void put_drafts(uint8_t *p, const draft *drafts, Py_ssize_t count)
         p = put_number(p, n);
         p = put_slice(p, &one->key);
         p = put_slice(p, &one->value);
-        Py_ssize_t headers = PyTuple_GET_SIZE(one->headers);
-        p = put_number(p, headers);
-        for (Py_ssize_t h = 0; h < headers; h++) {
+        p = put_number(p, one->header_count);
+        for (Py_ssize_t h = 0; h < one->header_count; h++) {
             PyObject *pair = PyTuple_GET_ITEM(one->headers, h);
             PyObject *content = PyTuple_GET_ITEM(pair, 1);
             slice key, value = {NULL, -1};
@@ -833,7 +840,7 @@ static PyObject *speed_encode(PyObject *module, PyObject *args)
         high = one->timestamp > high ? one->timestamp : high;
         base = n ? base : one->timestamp;
         one->timestamp -= base;
-        headers |= PyTuple_GET_SIZE(one->headers) > 0;
+        headers |= one->header_count > 0;
         one->size = 1 + number_size(one->timestamp) + number_size(n) + slice_size(&one->key) +
                     slice_size(&one->value) + one->header_size;
         if (one->size > INT32_MAX || (total += number_size(one->size) + one->size) > PY_SSIZE_T_MAX / 2) {

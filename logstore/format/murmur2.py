@@ -14,8 +14,12 @@ from logstore.format import kernels
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
-# A cached key is kept alive, so only short ones are: 16,384 of these are at most a few MB.
 _CACHED_KEY_BYTES = 128
+
+
+@lru_cache(maxsize=1 << 14)
+def _cached(key: bytes) -> int:
+    return plain_murmur2(key)
 
 
 def plain_murmur2(key: bytes) -> int:
@@ -35,16 +39,13 @@ def plain_murmur2(key: bytes) -> int:
 
 def murmur2(key: bytes) -> int:
     """The signed 32-bit murmur2 hash of Kafka's clients."""
-    return plain_murmur2(key) if kernels.speed is None else kernels.speed.murmur2(key)
+    if kernels.speed is not None:
+        number: int = kernels.speed.murmur2(key)
+        return number
+    # A cached key is kept alive, so only short ones are: 16,384 of them are a few MB at most.
+    return _cached(key) if len(key) <= _CACHED_KEY_BYTES else plain_murmur2(key)
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:
     """The partition, of `partitions`, where Kafka's default partitioner puts `key`."""
-    if len(key) <= _CACHED_KEY_BYTES:
-        return _positive_cached(key) % partitions
     return (murmur2(key) & 0x7FFFFFFF) % partitions
-
-
-@lru_cache(maxsize=1 << 14)
-def _positive_cached(key: bytes) -> int:
-    return murmur2(key) & 0x7FFFFFFF

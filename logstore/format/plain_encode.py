@@ -65,7 +65,7 @@ def _encode_one_by_one(records: Sequence[Record], now_ms: int) -> Encoded:
         else:
             low, high = min(low, stamp), max(high, stamp)
             head = b"\0" + varint.encode(stamp - base) + _TABLE[index]
-        tail = b"\0" if headers == () else encode_headers(headers)
+        tail = encode_headers(headers) if headers else b"\0"
         size = len(head) + len(tail)
         if key is None:
             key, key_size = b"", varint.NULL
@@ -96,8 +96,8 @@ def _encode_by_columns(records: Sequence[Record], now_ms: int) -> Encoded:
         parts[2::8] = numbers
         sizes = sizes + np.fromiter(map(len, numbers), np.int64, count)
     sizes = sizes + _fill(parts, 3, keys) + _fill(parts, 5, values)
-    if headers.count(()) != count:
-        tails = [b"\0" if of_record == () else encode_headers(of_record) for of_record in headers]
+    if any(headers):
+        tails = [encode_headers(of_record) if of_record else b"\0" for of_record in headers]
         parts[7::8] = tails
         sizes += np.fromiter(map(len, tails), np.int64, count)
     else:

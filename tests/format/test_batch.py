@@ -123,6 +123,13 @@ def test_a_batch_needs_a_record_and_a_known_codec() -> None:
         encode_batch([Record(b"x")], now_ms=NOW_MS, codec_id=-1)
 
 
+@pytest.mark.parametrize("count", [1, 60])
+@pytest.mark.parametrize("nothing", [(), [], None])
+def test_no_headers_are_no_headers_whatever_they_are_made_of(nothing: object, count: int) -> None:
+    raw, info = encode_batch([Record(b"x", headers=nothing)] * count, now_ms=NOW_MS)
+    assert decode_records(raw, info) == stored([Record(b"x")] * count)
+
+
 def test_what_could_not_be_read_back_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "MAX_DECODED_BYTES", 1000)
     encode_batch([Record(b"x" * 900)], now_ms=NOW_MS)

@@ -1,0 +1,84 @@
+"""Which kernels are used, and what they let other threads do meanwhile."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from logstore.format import kernels
+from logstore.format.area import Area
+from logstore.format.batch import encode_batch, record_area
+from logstore.format.record import Record
+
+from .material import NOW_MS
+
+needs_speed = pytest.mark.skipif(len(kernels.ALL) == 1, reason="the C kernels are not built")
+
+
+@pytest.mark.parametrize(("setting", "name"), [("1", "plain"), ("0", None), ("", None)])
+def test_an_environment_variable_turns_the_c_kernels_off(setting: str, name: str | None) -> None:
+    code = "from logstore.format import kernels; print(kernels.active.name)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"LOGSTORE_PURE": setting},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() == (name or kernels.ALL[-1].name)
+
+
+@needs_speed
+@pytest.mark.parametrize("what", ["encode", "check", "gather"])
+def test_other_threads_run_while_c_works_on_raw_memory(what: str) -> None:
+    """With a switch interval of an hour, another thread runs only when the GIL is given up of free will."""
+    records = [Record(b"v" * 1000, b"key")] * 2000
+    raw, info = encode_batch(records, now_ms=NOW_MS, codec_id=0)
+    area: Area = record_area(raw, info)
+    speed = kernels.ALL[-1]
+    calls: dict[str, Callable[[], object]] = {
+        "encode": lambda: speed.encode(records, NOW_MS),
+        "check": lambda: speed.check(area),
+        "gather": lambda: speed.gather([area], 0, 2000, True, True, True, True),
+    }
+    call, seen, started = calls[what], threading.Event(), threading.Event()
+    calls_made = 0
+    most = 20_000
+
+    def work() -> None:
+        nonlocal calls_made
+        started.set()
+        while not seen.is_set() and calls_made < most:
+            call()
+            calls_made += 1
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(3600)
+    try:
+        worker = threading.Thread(target=work)
+        worker.start()
+        started.wait()
+        seen.set()
+        worker.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert calls_made < most
+
+
+@needs_speed
+def test_an_area_that_could_change_under_the_reader_is_refused() -> None:
+    raw, info = encode_batch([Record(b"value")] * 3, now_ms=NOW_MS, codec_id=0)
+    area = record_area(raw, info)
+    changing = area._replace(data=memoryview(bytearray(area.data)))
+    for call in (
+        lambda: kernels.ALL[-1].check(changing),
+        lambda: kernels.ALL[-1].records(changing, 0, 0, 3),
+        lambda: kernels.ALL[-1].gather([changing], 0, 3, True, True, True, True),
+    ):
+        with pytest.raises(TypeError, match="read-only"):
+            call()
