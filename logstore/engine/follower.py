@@ -38,14 +38,14 @@ class Follower:
             catch_up(self._chain, self._tiers)
 
     def wait_for(self, offset: int, visibility: Visibility, wait: float) -> None:
-        """Wait until the mark passes `offset`, up to `wait` seconds, or until the log is closed."""
+        """Wait until there is something at `offset`, up to `wait` seconds, or until the log is closed."""
         tiers, clock, interval = self._tiers, self._runtime.clock, self._runtime.config.follow_interval
         deadline = clock.monotonic() + wait
         while not self._log.closed:
             self.refresh(interval)
             with tiers.lock:
                 left = deadline - clock.monotonic()
-                if tiers.mark(visibility) > offset or left <= 0 or self._log.closed:
+                if tiers.readable(visibility) > offset or left <= 0 or self._log.closed:
                     return
                 tiers.waiting(+1)
                 try:

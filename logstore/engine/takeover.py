@@ -89,7 +89,7 @@ def _commit(
         try:
             chain.commit(header, data)
         except LostRace:
-            catch_up(chain, tiers)
+            catch_up(chain, tiers, by_owner=True)
             return False
         except LogStoreError as error:
             if not isinstance(error, StoreError):
@@ -119,8 +119,8 @@ def _wait_or_raise(runtime: Runtime, chain: Chain, error: StoreError, failures: 
     runtime.pause(min(left, runtime.backoff(failures)))
 
 
-def catch_up(chain: Chain, tiers: Tiers) -> bool:
-    """Take in what others have committed. True if there was anything.
+def catch_up(chain: Chain, tiers: Tiers, *, by_owner: bool = False) -> bool:
+    """Take in what others have committed, unless that is the business of a writer here. True if there was anything.
 
     Behind an object that cannot be read the chain is loaded anew: that knows how to go on past it.
     """
@@ -129,12 +129,12 @@ def catch_up(chain: Chain, tiers: Tiers) -> bool:
         links = chain.follow(tiers.tail)
     except CorruptData:
         links = []
-        reload(chain, tiers)
+        reload(chain, tiers, by_owner=by_owner)
     if links and tiers.tail.damaged is not None:
-        reload(chain, tiers)
+        reload(chain, tiers, by_owner=by_owner)
     with tiers.lock:
         for link in links:
-            if link.header.seq == tiers.tail.next_seq:
+            if link.header.seq == tiers.tail.next_seq and (by_owner or not tiers.owned):
                 tiers.absorb(link)
     if tiers.tail.next_seq == before:
         return False
@@ -142,8 +142,8 @@ def catch_up(chain: Chain, tiers: Tiers) -> bool:
     return True
 
 
-def reload(chain: Chain, tiers: Tiers) -> None:
+def reload(chain: Chain, tiers: Tiers, *, by_owner: bool = False) -> None:
     """Ask the store again which objects hold the records."""
     view = chain.load()
     with tiers.lock:
-        tiers.replace_view(view)
+        tiers.replace_view(view, by_owner=by_owner)

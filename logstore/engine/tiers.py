@@ -43,7 +43,11 @@ class Lookup:
 
 
 class Tiers:
-    """`moved` is notified when a mark moves, or when the partition can serve no more."""
+    """`moved` is notified when a mark moves, or when the partition can serve no more.
+
+    `owned`: an exclusive writer is open here or being opened, and it alone moves the end of the chain. Whoever else looks at
+    the store may see a segment before its writer knows that it stands, or the fence of the writer's successor.
+    """
 
     def __init__(self, view: ChainView) -> None:
         self.lock = threading.Lock()
@@ -55,11 +59,16 @@ class Tiers:
         self.buffered = view.tail.end_offset
         self.window: FlushWindow | None = None
         self.buffer: WriteBuffer | None = None
+        self.owned = False
         self._readers_waiting = 0
         self._listeners: tuple[Callable[[], None], ...] = ()
 
     def mark(self, visibility: Visibility) -> int:
         return self.durable if visibility == "durable" else self.buffered
+
+    def readable(self, visibility: Visibility) -> int:
+        """Up to where there are records to be had: below the mark once a writer has stopped and taken its tail along."""
+        return self.durable if self.buffer is None else self.mark(visibility)
 
     def look_up(self, offset: int, visibility: Visibility, max_bytes: int, where: str) -> Lookup:
         """Where to read from `offset` on. Raises `OffsetOutOfRange` outside of the low and the high mark."""
@@ -124,13 +133,9 @@ class Tiers:
         self.buffered = max(self.buffered, self.durable)
         self.wake()
 
-    def replace_view(self, view: ChainView) -> None:
-        """Maintenance changed which objects hold the records, or where the log begins.
-
-        While a writer is open here, only its own commits move the end of the chain: a segment that it is just uploading
-        may stand in the store already.
-        """
-        if self.buffer is not None and view.tail.next_seq >= self.tail.next_seq:
+    def replace_view(self, view: ChainView, *, by_owner: bool = False) -> None:
+        """Maintenance changed which objects hold the records, or where the log begins."""
+        if self.owned and not by_owner and view.tail.next_seq >= self.tail.next_seq:
             self.segments = view.segments.up_to(self.tail.next_seq)
         elif view.tail.next_seq >= self.tail.next_seq:
             self.segments, self.tail = view.segments, view.tail

@@ -7,6 +7,8 @@ from concurrent.futures import Future
 from random import Random
 
 import pytest
+
+import logstore
 from engine.harness import (
     PATIENCE_S,
     at,
@@ -20,8 +22,6 @@ from engine.harness import (
     running,
     until,
 )
-
-import logstore
 from logstore.errors import (
     AppendTimeout,
     BufferFull,
@@ -135,7 +135,7 @@ def test_L03_when_a_flush_ends_for_good_each_waiter_hears_it_and_none_of_it_is_s
 
 
 def test_L03_no_false_ack_while_uploads_fail_at_random() -> None:
-    """24 producers; a third of all uploads fails, some of them after the fact. Every success is stored once, at its offset."""
+    """24 producers; a third of all uploads fails, some after the fact. Every success is stored once, at its offset."""
     objects = MemoryStore()
     faulty = FaultyStore(objects, seed=11)
     store = open_store(faulty, probe_interval=0.001, ack="durable")
