@@ -61,7 +61,8 @@ class Confluent:
                 if message is not None and message.error() is None:
                     headers = list(message.headers() or [])
                     found.append((message.offset(), message.key(), message.value(), headers))
-            consumer.commit(asynchronous=False)
+            if found and options.get("enable.auto.commit", True):
+                consumer.commit(asynchronous=False)
         finally:
             consumer.close()
         return found
@@ -86,7 +87,8 @@ class KafkaPython:
         deadline = time.monotonic() + DEADLINE_S
         try:
             while len(found) < count and time.monotonic() < deadline:
-                for messages in consumer.poll(timeout_ms=200).values():
+                # A long poll, because 3.0 forgets an assignment that arrives just after one has timed out.
+                for messages in consumer.poll(timeout_ms=10_000).values():
                     found += [(m.offset, m.key, m.value, list(m.headers)) for m in messages]
         finally:
             consumer.close()
