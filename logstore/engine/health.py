@@ -6,12 +6,12 @@ from typing import Any
 
 from logstore.engine.runtime import Runtime
 from logstore.engine.tiers import Tiers
-from logstore.engine.writer import ExclusiveWriter
+from logstore.engine.writer_protocol import Writer
 from logstore.paths import PartitionPaths
 
 
 def partition_health(
-    paths: PartitionPaths, tiers: Tiers | None, writer: ExclusiveWriter | None, runtime: Runtime
+    paths: PartitionPaths, tiers: Tiers | None, writer: Writer | None, runtime: Runtime
 ) -> dict[str, Any]:
     """`state`: not loaded, reading, writing, stalled (holds data and makes no progress), stopped (fenced, for good)."""
     state: dict[str, Any] = {"topic": paths.topic, "partition": paths.partition, "state": "not loaded"}
@@ -31,13 +31,16 @@ def partition_health(
         held = writer.failed is None and writer.next_offset > tiers.durable
         idle = runtime.clock.monotonic() - writer.stats.last_progress_at
         stalled = held and writer.stats.failures > 0 and idle > runtime.config.stall_after
-        return state | {
-            "state": "stopped" if writer.failed else "stalled" if stalled else "writing",
-            "mode": "exclusive",
-            "next_offset": writer.next_offset,
-            "unflushed_records": writer.next_offset - tiers.durable if held else 0,
-            "upload_failures": writer.stats.failures,
-            "last_error": writer.stats.last_error,
-            "last_progress_seconds_ago": round(idle, 3),
-            "held_at_offset": tiers.durable if stalled else None,
-        }
+        return (
+            state
+            | {
+                "state": "stopped" if writer.failed else "stalled" if stalled else "writing",
+                "next_offset": writer.next_offset,
+                "unflushed_records": writer.next_offset - tiers.durable if held else 0,
+                "upload_failures": writer.stats.failures,
+                "last_error": writer.stats.last_error,
+                "last_progress_seconds_ago": round(idle, 3),
+                "held_at_offset": tiers.durable if stalled else None,
+            }
+            | writer.health()
+        )

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from pathlib import Path
 from typing import Any
 
 from logstore.config import Ack, TopicConfig, Visibility
@@ -20,20 +19,19 @@ from logstore.engine.checkpoint import Checkpointer
 from logstore.engine.follower import Follower
 from logstore.engine.health import partition_health
 from logstore.engine.intake import encode_runs, stamped, take_batches, take_one, take_records
-from logstore.engine.local_sync import LocalSync
 from logstore.engine.maintenance import Maintenance
 from logstore.engine.partition_reader import PartitionReader
+from logstore.engine.replicated_writer import ReplicatedWriter
 from logstore.engine.results import ReadResult, Receipt
 from logstore.engine.runtime import Runtime
 from logstore.engine.segments import LostRange, SegmentRef
-from logstore.engine.takeover import take_over
 from logstore.engine.tiers import Tiers
-from logstore.engine.wal import Wal
-from logstore.engine.writer import OPEN_BATCH_BYTES, ExclusiveWriter
+from logstore.engine.writer import OPEN_BATCH_BYTES
+from logstore.engine.writer_protocol import Writer
+from logstore.engine.writers import PartitionWriters
 from logstore.errors import (
     AppendTimeout,
     Closed,
-    ReadOnly,
     RecordTooLarge,
     UnknownTopic,
 )
@@ -64,8 +62,8 @@ class PartitionLog:
         )  # held during I/O, so only by those who must wait for it: load and open_writer
         self._loaded: Loaded | None = None
         self._checkpointer: Checkpointer | None = None
-        self._writer: ExclusiveWriter | None = None
-        self._wal: Wal | None = None
+        self._writer: Writer | None = None
+        self._writers = PartitionWriters(runtime, self._chain, topic_config)
         self._closed = False
 
     @property
@@ -208,9 +206,10 @@ class PartitionLog:
         """The error for an ack that did not come in time."""
         writer = self._writer
         why = (writer and writer.stats.last_error) or "the store has not answered yet"
+        what = f"offsets {receipt.offset} to {receipt.last_offset}" if receipt.offset >= 0 else "the records"
         return AppendTimeout(
-            f"{self.paths}: offsets {receipt.offset} to {receipt.last_offset} were not acked in time; they are still "
-            f"queued and may become durable ({why}): read back before you append them again"
+            f"{self.paths}: {what} were not acked in time; they are still queued and may "
+            f"become durable ({why}): read back before you append them again"
         )
 
     def _check_ack(self, ack: Ack | None) -> Ack:
@@ -233,47 +232,30 @@ class PartitionLog:
 
     # The writer
 
-    def open_writer(self, *, timeout: float | None = None, ack: Ack | None = None) -> ExclusiveWriter:
-        """Take the partition over now instead of at the first append. Fences any other writer off."""
+    def open_writer(self, *, timeout: float | None = None, ack: Ack | None = None) -> Writer:
+        """Open the writer now instead of at the first append. An exclusive one takes the partition over and fences any other
+        writer off; a shared one joins those there are."""
         with self._opening:
-            if self._writer is not None:
-                return self._writer
-            if self._closed:
-                raise Closed(f"{self.paths}: the store is closed")
-            if self._config.writer == "read_only":
-                raise ReadOnly(f'{self.paths}: the store was opened with writer="read_only"')
-            tiers = self._tiers
-            assert self._checkpointer is not None, "set by _load"
-            wait = self.ack_timeout(timeout)
-            wal = self._open_wal()
-            try:
-                reserve = (ack or self._config.ack) != "durable"
-                take_over(self._runtime, self._chain, tiers, wal, reserve=reserve, timeout=wait)
-                if wal is not None:
-                    wal.start(tiers.tail.epoch, tiers.tail.end_offset)
-            except BaseException:
-                if wal is not None:
-                    wal.close(-1)
-                raise
-            writer = ExclusiveWriter(
-                self._runtime, self._chain, tiers, self._topic_config, self._checkpointer.after_commit
-            )
-            if wal is not None:
-                writer.local_sync = LocalSync(self._runtime, tiers, writer, wal)
-            self._wal, self._writer = wal, writer
-            return writer
+            if self._writer is None:
+                tiers, on_commit = self._for_writing()
+                level, wait = ack or self._config.ack, self.ack_timeout(timeout)
+                self._writer = self._writers.open(tiers, on_commit, level, wait)
+            return self._writer
 
-    def _open_wal(self) -> Wal | None:
-        if self._config.wal_dir is None:
-            return None
-        paths = self.paths
-        return Wal(
-            Path(self._config.wal_dir)
-            / self._runtime.store_id
-            / paths.topic
-            / paths.incarnation
-            / str(paths.partition)
-        )
+    def replicated(self, writer_id: str, *, standby: bool = False) -> ReplicatedWriter:
+        """A writer for deterministic input that several processes feed: see `ReplicatedWriter`.
+
+        It writes nothing by being opened. `standby`: it holds what it is fed and stores nothing until `promote()`.
+        """
+        with self._opening:
+            return self._writers.replicated(*self._for_writing(), writer_id, passive=standby)
+
+    def _for_writing(self) -> tuple[Tiers, Callable[[], None]]:
+        if self._closed:
+            raise Closed(f"{self.paths}: the store is closed")
+        tiers = self._tiers
+        assert self._checkpointer is not None, "set by _load"
+        return tiers, self._checkpointer.after_commit
 
     @property
     def epoch(self) -> int:
@@ -324,11 +306,11 @@ class PartitionLog:
         if not isinstance(offset, int) or isinstance(offset, bool):
             raise TypeError(f"an offset is an int, not {type(offset).__name__}")
         tiers, reader, follower = self._load()
-        if offset >= tiers.mark(visibility):
-            if wait > 0:
-                follower.wait_for(offset, visibility, wait)
-            else:
+        if offset >= tiers.readable(visibility):
+            if wait <= 0 or offset > tiers.mark(visibility):
                 follower.refresh()
+            if wait > 0 and offset <= tiers.mark(visibility):
+                follower.wait_for(offset, visibility, wait)
         return reader.read(offset, max_bytes, visibility)
 
     def read_cached(
@@ -377,7 +359,8 @@ class PartitionLog:
     @property
     def follows(self) -> bool:
         """Whether somebody else may be appending, so that the end is known only by asking the store."""
-        return self._writer is None or self._writer.failed is not None
+        writer = self._writer
+        return writer is None or writer.failed is not None or not writer.is_alone
 
     def refresh(self) -> None:
         """Ask the store what others have committed: one request if there is nothing new, none if we are the writer."""
@@ -411,6 +394,10 @@ class PartitionLog:
     def mark(self, visibility: Visibility) -> int:
         """The high mark for readers of that visibility, as last seen."""
         return self._tiers.mark(visibility)
+
+    def readable(self, visibility: Visibility) -> int:
+        """Up to where there are records to be had, as last seen: the mark, unless a writer here has stopped below it."""
+        return self._tiers.readable(visibility)
 
     @property
     def closed(self) -> bool:
@@ -471,32 +458,26 @@ class PartitionLog:
     def health(self) -> dict[str, Any]:
         """What an operator wants to see, from memory alone."""
         tiers = self._loaded[0] if self._loaded is not None else None
-        return partition_health(self.paths, tiers, self._writer, self._runtime)
+        health = partition_health(self.paths, tiers, self._writer, self._runtime)
+        replicated = self._writers.health()
+        return health | {"replicated": replicated} if replicated else health
 
     def topic_deleted(self) -> None:
         """Stop at once: what is not stored yet has no place to go any more, and whoever waits for it is told."""
         with self._opening:
             self._closed = True
-            if self._writer is not None:
-                self._writer.stop(UnknownTopic(f"{self.paths}: the topic was deleted"))
+            self._writers.stop(UnknownTopic(f"{self.paths}: the topic was deleted"))
             self.release()
 
     def begin_close(self) -> None:
         """Take no more appends and start the last flush; `finish_close` waits for it."""
         self._closed = True
         with self._opening:
-            if self._writer is not None:
-                self._writer.begin_close()
+            self._writers.begin_close()
 
     def finish_close(self, deadline: float) -> str | None:
         """Wait for the last flush. Returns what is not durable, in words, or None."""
-        writer, loaded, problem = self._writer, self._loaded, None
-        if writer is not None:
-            if not writer.wait_closed(deadline):
-                writer.give_up_closing()
-            if writer.unstored is not None:
-                start, end = writer.unstored
-                problem = f"{self.paths}: offsets {start} to {end - 1} are not in the store ({writer.failed})"
+        loaded, problem = self._loaded, self._writers.finish_close(deadline)
         if loaded is not None:
             with loaded[0].lock:
                 loaded[0].moved.notify_all()
@@ -505,9 +486,8 @@ class PartitionLog:
 
     def release(self) -> None:
         """After the flusher has stopped: let go of the WAL's files."""
-        if self._wal is not None and self._loaded is not None:
-            self._wal.close(self._loaded[0].durable)
-            self._wal = None
+        if self._loaded is not None:
+            self._writers.release(self._loaded[0].durable)
 
 
 def _done(receipt: Receipt) -> Future[Receipt]:

@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 from logstore.config import Ack, TopicConfig
 from logstore.engine.chain import Chain, LostRace
@@ -72,6 +73,8 @@ class ExclusiveWriter:
     `failed` says why it stopped for good, and `unstored` which acked records it took along. `local_sync` brings
     batches that wait for a local ack to disk; None if the store has no WAL.
     """
+
+    is_alone = True
 
     def __init__(
         self, runtime: Runtime, chain: Chain, tiers: Tiers, topic: TopicConfig, on_commit: Callable[[], None]
@@ -444,6 +447,7 @@ class ExclusiveWriter:
             freed = self._buffer.clear() + (tiers.window.charged if tiers.window else 0)
             self._return_credit()
             tiers.window = tiers.buffer = None
+            tiers.owned = False
             waiting = self.durable_waiters.take_all() + self.local_waiters.take_all()
             tiers.moved.notify_all()
         if freed:
@@ -495,6 +499,10 @@ class ExclusiveWriter:
                 f"{self._chain.paths}: closed before offsets {durable} to {end - 1} were stored: {why}"
             )
         )
+
+    def health(self) -> dict[str, Any]:
+        """Its own lines of `PartitionLog.health()`. Called with the lock held."""
+        return {"mode": "exclusive", "epoch": self.epoch}
 
 
 def fenced_by(chain: Chain, epoch: int, winner: SegmentHeader) -> LogStoreError:

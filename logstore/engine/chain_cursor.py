@@ -1,0 +1,139 @@
+"""Where a writer that is not alone stands in the chain, and who else may write there.
+
+Shared and replicated writers do not fence at open: many of them are alive at once. They write in *eras*. An era is one epoch
+of one mode. The first of them to commit behind a writer of another mode begins a new era (epoch + 1), which stops that
+writer as a fence would; the others join it. A segment of another mode, or of a later era, means that somebody took the
+partition over since we opened: that is `Fenced`, for good.
+
+The cursor belongs to its writer and is moved by one thread at a time. What it meets it also hands to the partition's tiers,
+so that readers in this process see it; readers may have been faster, which does no harm.
+"""
+
+from __future__ import annotations
+
+from logstore.engine.chain import Chain, ChainTail, Link
+from logstore.engine.runtime import Runtime
+from logstore.engine.tiers import Tiers
+from logstore.errors import Fenced, LogStoreError, OutcomeUnknown, UnknownTopic
+from logstore.format.segment import SegmentFlags, SegmentHeader, SegmentSummary, WriterMode
+
+ID_BYTES = 8
+"""A segment's writer id is these many bytes of its writer and as many of its own: peers can tell each other apart."""
+
+
+class ChainCursor:
+    """`passive`: a fence does not stop it, because it writes nothing yet: it goes on to follow the new owner."""
+
+    def __init__(
+        self, runtime: Runtime, chain: Chain, tiers: Tiers, mode: WriterMode, *, passive: bool = False
+    ) -> None:
+        tail = tiers.tail
+        if tail.deleted:
+            raise UnknownTopic(f"{chain.paths}: the topic was deleted")
+        if tail.damaged is not None:
+            raise tail.damaged
+        self.tail: ChainTail = tail
+        self.mode = mode
+        self.passive = passive
+        self.me = runtime.dice.randbytes(ID_BYTES)
+        self.era: int | None = tail.epoch if tail.mode is mode and tail.next_seq else None
+        self._runtime = runtime
+        self._chain = chain
+        self._tiers = tiers
+        self._confirmed_at_ms = runtime.clock.now_ms()
+
+    @property
+    def epoch(self) -> int:
+        """The era that our next segment belongs to."""
+        return self.tail.epoch + 1 if self.era is None else self.era
+
+    def header(
+        self,
+        count: int,
+        *,
+        source_lower: int = -1,
+        source_upper: int = -1,
+        digest: bytes = bytes(16),
+        flags: SegmentFlags = SegmentFlags.NONE,
+    ) -> SegmentHeader:
+        """The header of a segment of `count` records at the next place; new each time, with a new id."""
+        base = self.tail.start_offset
+        return SegmentHeader(
+            seq=self.tail.next_seq,
+            epoch=self.tail.epoch + 1 if SegmentFlags.FENCE in flags else self.epoch,
+            base_offset=base,
+            end_offset=base + count,
+            writer_id=self.me + self._runtime.dice.randbytes(16 - ID_BYTES),
+            created_at_ms=self._runtime.clock.now_ms(),
+            reserved_until=base + count,
+            mode=self.mode,
+            flags=flags,
+            source_lower=source_lower,
+            source_upper=source_upper,
+            digest=digest,
+        )
+
+    def commit(self, header: SegmentHeader, data: bytes, summary: SegmentSummary) -> None:
+        """Create the segment and move past it. Raises what `Chain.commit` does."""
+        self._chain.commit(header, data)
+        self._refuse_resurrection(header)
+        self._confirmed_at_ms = self._runtime.clock.now_ms()
+        self.era = header.epoch
+        self._pass(Link(summary, len(data)))
+
+    def advance(self) -> Link | None:
+        """Move past the next segment if there is one: one request. Raises `Fenced` if it ends our era."""
+        link = self._chain.link_at(self.tail.next_seq)
+        if link is not None:
+            self._admit(link.header)
+            self._confirmed_at_ms = self._runtime.clock.now_ms()
+            self._pass(link)
+        return link
+
+    def _pass(self, link: Link) -> None:
+        tiers = self._tiers
+        self.tail = self.tail.after(link.header)
+        with tiers.lock:
+            fresh = link.header.seq == tiers.tail.next_seq
+            if fresh:
+                tiers.absorb(link)
+        if fresh:
+            tiers.tell_listeners()
+
+    def _admit(self, header: SegmentHeader) -> None:
+        """Whether `header`'s writer is a peer, or somebody who took over."""
+        if SegmentFlags.DELETED in header.flags:
+            raise UnknownTopic(
+                f"{self._chain.paths}: the topic was deleted at offset {header.base_offset}; nothing more is stored"
+            )
+        joins = header.mode is self.mode and (self.era in (None, header.epoch) or self.passive)
+        if SegmentFlags.FENCE in header.flags and not self.passive:
+            joins = False
+        if joins:
+            self.era = header.epoch
+        elif self.passive:
+            self.era = None
+        else:
+            raise self._fenced(header)
+
+    def _fenced(self, header: SegmentHeader) -> LogStoreError:
+        ours, theirs = self.mode.name.lower(), header.mode.name.lower()
+        who = f"another {ours}" if theirs == ours else f"an {theirs}" if theirs[0] == "e" else f"a {theirs}"
+        return Fenced(
+            f"{self._chain.paths}: {who} writer of epoch {header.epoch} took the partition over at offset "
+            f"{header.base_offset}; its fence stops every writer before it, this {ours} one (epoch {self.epoch}) among "
+            "them, for good. What was not acked here was not stored. Open it again to join or to take it back"
+        )
+
+    def _refuse_resurrection(self, header: SegmentHeader) -> None:
+        """As for the exclusive writer: after a long silence the place may have been empty *again*."""
+        silent_ms = self._runtime.clock.now_ms() - self._confirmed_at_ms
+        if silent_ms < self._runtime.config.delete_grace * 500:
+            return
+        view = self._chain.load()
+        if view.manifest_next_seq > header.seq:
+            raise OutcomeUnknown(
+                f"{self._chain.paths.segment(header.seq)}: this writer was silent for {silent_ms / 1000:.0f} s and the "
+                f"chain has gone on to {view.manifest_next_seq} without it; reopen, and read back from offset "
+                f"{header.base_offset}"
+            )

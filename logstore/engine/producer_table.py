@@ -1,0 +1,152 @@
+"""What the chain says about idempotent producers: which of their records are stored, and where.
+
+A Kafka batch carries producer id, epoch and the number of its first record. For each producer the table keeps where its last
+batches lie, learned from committed segments and from nothing else, so it is right whoever wrote them: this writer, a peer,
+or an earlier life of ours whose answer was lost. An append is
+
+* new          if its first number follows the last one stored, or if the producer (or its epoch) is not known;
+* a duplicate  if all of it is stored: its ack is the offset where it stands;
+* refused      otherwise: a number is missing before it (`GapError`), only a part of it is stored, or its epoch has passed
+               (`Fenced`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from logstore.engine.segment_reader import SegmentReader
+from logstore.engine.segments import SegmentRef
+from logstore.engine.shared_buffer import Sequences
+from logstore.errors import Fenced, GapError, InvalidRecord
+from logstore.format.batch import BatchInfo, split
+
+LOOK_BACK_SEGMENTS = 1000
+"""How far before the writer's opening a retry is still recognised. Everything since is."""
+SEQUENCE_MODULUS = 1 << 31
+_REMEMBERED_BATCHES = 64
+_PRODUCERS_MAX = 100_000
+_PARALLEL = 8
+
+
+class Stored(NamedTuple):
+    first: int
+    last: int
+    offset: int
+
+
+@dataclass(slots=True)
+class Producer:
+    epoch: int
+    next_sequence: int
+    batches: deque[Stored] = field(default_factory=lambda: deque(maxlen=_REMEMBERED_BATCHES))
+
+
+class ProducerTable:
+    """One thread at a time."""
+
+    def __init__(self) -> None:
+        self._producers: dict[int, Producer] = {}
+
+    def take_in(self, batch: BatchInfo) -> None:
+        """A batch that stands in the chain, in chain order."""
+        if batch.producer_id < 0 or batch.base_sequence < 0:
+            return
+        producer = self._producers.pop(batch.producer_id, None)
+        if producer is None or producer.epoch != batch.producer_epoch:
+            producer = Producer(batch.producer_epoch, 0)
+        last = (batch.base_sequence + batch.count - 1) % SEQUENCE_MODULUS
+        producer.batches.append(Stored(batch.base_sequence, last, batch.base_offset))
+        producer.next_sequence = (last + 1) % SEQUENCE_MODULUS
+        self._producers[batch.producer_id] = producer
+        if len(self._producers) > _PRODUCERS_MAX:
+            del self._producers[next(iter(self._producers))]  # the one that was silent longest
+
+    def next_sequence(self, producer_id: int) -> tuple[int, int] | None:
+        """Epoch and next number of a producer; None if nothing of it is known."""
+        producer = self._producers.get(producer_id)
+        return None if producer is None else (producer.epoch, producer.next_sequence)
+
+    def judge(self, append: Sequences) -> int | None:
+        """None if the append is new, the offset where it stands if it is stored already. Raises if it must be refused."""
+        producer = self._producers.get(append.producer_id)
+        if producer is None or append.epoch > producer.epoch:
+            return None
+        if append.epoch < producer.epoch:
+            raise Fenced(
+                f"producer {append.producer_id}: epoch {append.epoch} was replaced by epoch {producer.epoch}; this append "
+                "was not stored"
+            )
+        if follows(append, producer.next_sequence):
+            return None
+        for batch in producer.batches:
+            into = (append.first - batch.first) % SEQUENCE_MODULUS
+            if into <= (batch.last - batch.first) % SEQUENCE_MODULUS:
+                return batch.offset + into
+        raise InvalidRecord(
+            f"producer {append.producer_id}: sequences {append.first} to {append.last} were stored so long ago that their "
+            f"offset is not remembered (the next is {producer.next_sequence}); nothing was appended"
+        )
+
+
+def follows(append: Sequences, expected: int) -> bool:
+    """True if `append` starts at `expected`, False if all of it lies before. Raises if neither."""
+    behind = (expected - append.first) % SEQUENCE_MODULUS
+    count = (append.last - append.first) % SEQUENCE_MODULUS + 1
+    if behind == 0:
+        return True
+    if behind >= SEQUENCE_MODULUS // 2:
+        raise GapError(
+            f"producer {append.producer_id}: sequence {append.first} came where {expected} is next; nothing was appended: "
+            "send what is missing first"
+        )
+    if behind < count:
+        raise InvalidRecord(
+            f"producer {append.producer_id}: of sequences {append.first} to {append.last} those before {expected} are "
+            "stored and the others are not; nothing was appended: send an append again as it was"
+        )
+    return False
+
+
+def sequences_of(batches: list[tuple[memoryview, BatchInfo]]) -> Sequences | None:
+    """What the batches of one append say together; None if they come from no idempotent producer."""
+    first = batches[0][1]
+    if first.producer_id < 0:
+        if any(info.producer_id >= 0 for _, info in batches):
+            raise InvalidRecord("the batches of one append come from different producers: append them apart")
+        return None
+    expected = first.base_sequence
+    for _, info in batches:
+        if (info.producer_id, info.producer_epoch, info.base_sequence) != (
+            first.producer_id,
+            first.producer_epoch,
+            expected,
+        ):
+            raise InvalidRecord(
+                "the batches of one append come from different producers, or their sequences do not follow each other: "
+                "append them apart"
+            )
+        expected = (info.base_sequence + info.count) % SEQUENCE_MODULUS
+    last = (expected - 1) % SEQUENCE_MODULUS
+    return Sequences(first.producer_id, first.producer_epoch, first.base_sequence, last)
+
+
+def batch_headers(reader: SegmentReader, refs: Iterable[SegmentRef]) -> Iterable[BatchInfo]:
+    """The headers of all batches in these segments, in order. Reads their data: several at once, and checked."""
+
+    def of(ref: SegmentRef) -> list[BatchInfo]:
+        infos, position = [], ref.base_offset
+        while position < ref.end_offset:
+            block = reader.block(ref, position, scanning=True)
+            infos += split(block.data)
+            position = block.end_offset
+        return infos
+
+    refs = list(refs)
+    if len(refs) < 2:
+        return [info for ref in refs for info in of(ref)]
+    with ThreadPoolExecutor(min(_PARALLEL, len(refs)), thread_name_prefix="logstore-producers") as pool:
+        return [info for infos in pool.map(of, refs) for info in infos]

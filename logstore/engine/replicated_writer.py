@@ -1,0 +1,505 @@
+"""The replicated writer: several writers feed the same, deterministic input to one partition; it is stored once.
+
+The source has offsets, and each source offset gives the same records in every writer. A commit says which source range it
+covers and extends the partition's *upper* by exactly that: uppers form an unbroken chain. Writers race; the loser takes in
+what the winner stored and goes on from there by the three-way rule (`source_ranges`). So
+
+* any number of writers, with any lag, move the partition as long as one of them runs;
+* a peer's commit is progress like our own: `frontier`, lag and every waiting future move with it;
+* `frontier` is never below an upper that this writer has seen;
+* writers that do not hold the same records for the same range raise `DivergentWriters` and stop (`audit`);
+* after an error or a timeout the same range can be sent again, by anybody, without a second copy: what is stored is below.
+
+An exclusive writer's fence, or the promotion of a standby, stops it with `Fenced`. A `passive` one, a standby, holds its
+input and stores nothing until it is promoted (`standby`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from typing import Any
+
+from logstore.config import TopicConfig
+from logstore.engine.audit import Audit, digest
+from logstore.engine.chain import Chain, LostRace
+from logstore.engine.chain_cursor import ChainCursor
+from logstore.engine.intake import encode_runs, take_records
+from logstore.engine.runtime import Runtime
+from logstore.engine.source_ranges import (
+    Applied,
+    HeldRanges,
+    Place,
+    SourceRange,
+    classify,
+    positions,
+)
+from logstore.engine.standby import fence
+from logstore.engine.tiers import Tiers
+from logstore.errors import (
+    AppendTimeout,
+    Closed,
+    CorruptData,
+    DivergentWriters,
+    Fenced,
+    GapError,
+    LogStoreError,
+    OutcomeUnknown,
+    StraddlingTransaction,
+    UnknownTopic,
+)
+from logstore.format.batch import PATCH_SIZE, patch_head
+from logstore.format.codecs import CODEC_IDS
+from logstore.format.record import Record
+from logstore.format.segment import (
+    EncodedBatch,
+    SegmentHeader,
+    SegmentSummary,
+    WriterMode,
+    build_segment,
+)
+
+logger = logging.getLogger(__name__)
+
+_FINAL = (Fenced, UnknownTopic, CorruptData, OutcomeUnknown, DivergentWriters)
+
+
+@dataclass(slots=True)
+class ReplicatedStats:
+    """What `health()` shows. Guarded by the writer's lock."""
+
+    commits: int = 0
+    peer_commits: int = 0
+    dropped: int = 0
+    races_lost: int = 0
+    failures: int = 0
+    last_error: str | None = None
+    last_progress_at: float = 0.0
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What one commit carries. Its header stays the same until something stands in its place."""
+
+    ranges: list[SourceRange]
+    header: SegmentHeader
+    data: bytes
+    summary: SegmentSummary
+
+
+class ReplicatedWriter:
+    """Get it from `PartitionLog.replicated(writer_id)`. Safe for threads.
+
+    `_lock` guards what is held, the stats and the flags, for memory work only. `_moving` is held by whoever moves the
+    cursor, during I/O too: one commit in flight.
+    """
+
+    def __init__(
+        self,
+        writer_id: str,
+        runtime: Runtime,
+        chain: Chain,
+        tiers: Tiers,
+        topic: TopicConfig,
+        on_commit: Callable[[], None],
+        *,
+        passive: bool = False,
+    ) -> None:
+        self.writer_id = writer_id
+        self.stats = ReplicatedStats(last_progress_at=runtime.clock.monotonic())
+        self.failed: LogStoreError | None = None
+        self._runtime = runtime
+        self._chain = chain
+        self._tiers = tiers
+        self._topic = topic
+        self._on_commit = on_commit
+        self._moving = threading.Lock()
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._cursor = ChainCursor(runtime, chain, tiers, WriterMode.REPLICATED, passive=passive)
+        self._audit = Audit(str(chain.paths))
+        self._held = HeldRanges()
+        self._attempt: _Attempt | None = None
+        self._fed_upper = 0
+        self._closed = False
+
+    # Asking
+
+    @property
+    def frontier(self) -> int:
+        """Up to where the partition has the source, as last seen here. Never moves back."""
+        return max(0, self._cursor.tail.source_upper)
+
+    @property
+    def end_offset(self) -> int:
+        """One past the last record that was stored for the source offsets below `frontier`."""
+        return self._cursor.tail.end_offset
+
+    @property
+    def is_passive(self) -> bool:
+        return self._cursor.passive
+
+    @property
+    def dropped(self) -> int:
+        """How many of our records were below the frontier: stored by a peer already."""
+        return self.stats.dropped
+
+    def upper(self) -> int:
+        """Up to where the partition has the source: asks the store. 0 if nothing was stored yet."""
+        with self._moving:
+            self._check_open()
+            try:
+                while self._advance():
+                    pass
+                self._settle()
+            except _FINAL as error:
+                self.stop(error)
+                raise
+            return self.frontier
+
+    # Feeding
+
+    def compare_and_append(
+        self, records: Iterable[Record | bytes], lower: int, upper: int, *, timeout: float | None = None
+    ) -> Applied:
+        """Store the records of source range `lower` to `upper` (not included) unless a peer has; return when they are there.
+
+        A record's source offset is its `offset`. If none of them has one and there are exactly `upper - lower`, there is one
+        for each source offset. If neither, the range can only be taken whole. `records` may be empty: then only the upper
+        moves.
+
+        Raises `GapError` if the partition's upper is below `lower` (nothing was written), `DivergentWriters` if a peer
+        stored other records for this range, `StraddlingTransaction` if only a part is missing and it cannot be told which,
+        `AppendTimeout` if it is not known in time: then the same call may be made again.
+        """
+        held = self._range(records, lower, upper, exact=False)
+        return self._append(held, timeout)
+
+    def append_exactly(
+        self, records: Iterable[Record | bytes], lower: int, upper: int, *, timeout: float | None = None
+    ) -> Applied:
+        """The same for records that were computed from the partition's contents at `lower`: all of them, or, if a peer has
+        moved the upper past `lower`, none. Then `Applied.by` is "peer", and `upper` says from where to compute anew."""
+        return self._append(self._range(records, lower, upper, exact=True), timeout)
+
+    def submit(self, records: Iterable[Record | bytes], lower: int, upper: int) -> Future[Applied]:
+        """`compare_and_append` without waiting. A range above the upper is kept until what is missing has come, from here or
+        from a peer; it waits only for room in the store's buffer."""
+        held = self._range(records, lower, upper, exact=False)
+        self._hold(held, self._runtime.config.append_timeout)
+        return held.future
+
+    def _append(self, held: SourceRange, timeout: float | None) -> Applied:
+        lower, upper = held.lower, held.upper
+        if lower > self.frontier and lower > (seen := self.upper()):
+            raise GapError(
+                f"{self._chain.paths}: source offsets {seen} to {lower} are missing before this range ({lower} to {upper}); "
+                f"nothing was written: feed from {seen} on"
+            )
+        wait = self._runtime.config.append_timeout if timeout is None else timeout
+        self._hold(held, wait)
+        try:
+            return held.future.result(wait)
+        except FutureTimeout:
+            if held.future.done():
+                return held.future.result()
+            why = self.stats.last_error or "the store has not answered yet"
+            raise AppendTimeout(
+                f"{self._chain.paths}: source range {lower} to {upper} was not stored in time ({why}); it is still queued. "
+                "Sending it again is safe"
+            ) from None
+
+    def _range(self, given: Iterable[Record | bytes], lower: int, upper: int, *, exact: bool) -> SourceRange:
+        """Check everything that can be wrong with the call, before anything is taken."""
+        for name, value in (("lower", lower), ("upper", upper)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise ValueError(f"{name}={value!r}: a source offset is an int, 0 or more")
+        records = list(given)
+        if lower > upper or (lower == upper and records):
+            raise ValueError(
+                f"source range {lower} to {upper} with {len(records)} records: it ends before it begins, or is empty and "
+                "has records"
+            )
+        known = positions(records, lower, upper)
+        runs = take_records(records, self._runtime.config.max_batch_bytes) if records else []
+        checked = [record for run in runs for record in run.records]
+        return SourceRange(lower, upper, checked, known, sum(run.charged for run in runs), exact)
+
+    def _hold(self, held: SourceRange, timeout: float) -> None:
+        runtime = self._runtime
+        self._check_open()
+        if held.charged:
+            runtime.budget.take(held.charged, timeout)
+        try:
+            with self._lock:
+                self._check_open()
+                if not len(self._held) and self._attempt is None:
+                    self.stats.last_progress_at = runtime.clock.monotonic()
+                self._held.add(held)
+                self._fed_upper = max(self._fed_upper, held.upper)
+        except BaseException:
+            runtime.budget.give_back(held.charged)
+            raise
+        runtime.flusher.at(self, runtime.clock.monotonic())
+
+    def _check_open(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+        if self._closed:
+            raise Closed(f"{self._chain.paths}: the replicated writer {self.writer_id!r} is closed")
+
+    # Working: on the flusher's threads, one at a time
+
+    def run(self) -> None:
+        """One step: settle what the frontier has passed, commit what is at it, look for news of the rest."""
+        runtime = self._runtime
+        if self.failed is not None:
+            return
+        wait: float | None = runtime.breaker.delay()
+        if not wait:
+            try:
+                with self._moving:
+                    wait = self._step()
+            except _FINAL as error:
+                runtime.breaker.success()
+                self.stop(error)
+                return
+            except Exception as error:
+                wait = self._failed_once(error)
+            else:
+                runtime.breaker.success()
+        if wait is not None:
+            runtime.flusher.at(self, runtime.clock.monotonic() + wait)
+
+    def _step(self) -> float | None:
+        """How long until the next step; None if there is nothing to do until more is fed."""
+        if self._attempt is None:
+            self._settle()
+            self._attempt = self._next_attempt()
+        attempt = self._attempt
+        if attempt is not None:
+            try:
+                self._cursor.commit(attempt.header, attempt.data, attempt.summary)
+            except LostRace:
+                with self._lock:
+                    self.stats.races_lost += 1
+                self._advance()
+            else:
+                self._committed(attempt)
+            return 0.0
+        with self._lock:
+            waits = len(self._held) > 0
+            self._idle.notify_all()
+        if not waits:
+            return None
+        return 0.0 if self._advance() else self._runtime.config.follow_interval
+
+    def _next_attempt(self) -> _Attempt | None:
+        if self._cursor.passive:
+            return None
+        with self._lock:
+            ranges = self._held.ready(self.frontier, self._topic.segment_bytes)
+        if not ranges:
+            return None
+        records = [record for held in ranges for record in held.records]
+        header = self._cursor.header(
+            len(records),
+            source_lower=ranges[0].lower,
+            source_upper=ranges[-1].upper,
+            digest=digest(records),
+        )
+        data, summary = build_segment(header, self._encode(records, header))
+        return _Attempt(ranges, header, data, summary)
+
+    def _encode(self, records: list[Record], header: SegmentHeader) -> list[EncodedBatch]:
+        if not records:
+            return []
+        config, base, encoded = self._runtime.config, header.base_offset, []
+        runs = take_records(records, config.max_batch_bytes)
+        for raw, info in encode_runs(runs, self._runtime.clock.now_ms(), CODEC_IDS[config.compression]):
+            head = patch_head(base, info.size, header.epoch)
+            encoded.append(
+                EncodedBatch(
+                    head, raw[PATCH_SIZE:], base, info.count, info.min_timestamp_ms, info.max_timestamp_ms
+                )
+            )
+            base += info.count
+        return encoded
+
+    def _advance(self) -> bool:
+        """Take in the next segment of the chain if there is one. Holds `_moving`."""
+        before = self.frontier
+        link = self._cursor.advance()
+        if link is None:
+            return False
+        header, attempt = link.header, self._attempt
+        if header.source_lower != before and header.mode is WriterMode.REPLICATED:
+            raise CorruptData(
+                self._chain.paths.segment(header.seq),
+                header.base_offset,
+                f"its source range begins at {header.source_lower}, but the partition has the source up to {before}",
+            )
+        if attempt is not None and header.writer_id == attempt.header.writer_id:
+            self._committed(attempt)  # its answer was lost, and somebody looked before we asked again
+            return True
+        self._audit.peer(header)
+        with self._lock:
+            if self.frontier > before:
+                self.stats.peer_commits += 1
+                self._progress()
+        if attempt is not None and header.seq == attempt.header.seq:
+            self._take_back_attempt()
+        return True
+
+    def _take_back_attempt(self) -> None:
+        """Another's segment, or our own fence, stands in its place: its ranges are held again."""
+        with self._lock:
+            attempt, self._attempt = self._attempt, None
+            for held in attempt.ranges if attempt is not None else ():
+                self._held.add(held)
+
+    def _settle(self) -> None:
+        """Drop what is below the frontier, and the part of a straddling range that is."""
+        frontier = self.frontier
+        with self._lock:
+            touched = self._held.touching(frontier)
+        for number, held in enumerate(touched):
+            try:
+                self._audit.ours(held, frontier)
+            except DivergentWriters:
+                with self._lock:
+                    for unsettled in touched[number:]:
+                        self._held.add(unsettled)  # `stop` tells them
+                raise
+            if classify(held.lower, held.upper, frontier) is Place.BELOW or held.exact:
+                self._resolve(held, Applied("peer", frontier), dropped=len(held.records))
+                continue
+            try:
+                dropped = held.trim(frontier)
+            except StraddlingTransaction as error:
+                self._resolve(held, error, dropped=0)
+                continue
+            with self._lock:
+                self.stats.dropped += dropped
+                self._held.add(held)
+
+    def _committed(self, attempt: _Attempt) -> None:
+        with self._lock:
+            self._attempt = None
+            self.stats.commits += 1
+            self._progress()
+        for held in attempt.ranges:
+            self._resolve(held, Applied("us", held.upper), dropped=0)
+        self._on_commit()
+
+    def _progress(self) -> None:
+        self.stats.failures, self.stats.last_error = 0, None
+        self.stats.last_progress_at = self._runtime.clock.monotonic()
+
+    def _resolve(self, held: SourceRange, outcome: Applied | LogStoreError, *, dropped: int) -> None:
+        with self._lock:
+            self.stats.dropped += dropped
+        self._runtime.budget.give_back(held.charged)
+        held.charged = 0
+        if held.future.set_running_or_notify_cancel():
+            if isinstance(outcome, Applied):
+                held.future.set_result(outcome)
+            else:
+                held.future.set_exception(outcome)
+
+    def _failed_once(self, error: Exception) -> float:
+        runtime = self._runtime
+        runtime.breaker.failure()
+        with self._lock:
+            self.stats.failures += 1
+            self.stats.last_error = f"{type(error).__name__}: {error}"
+        logger.warning("%s: replicated writer %s: trying again: %s", self._chain.paths, self.writer_id, error)
+        return runtime.backoff(self.stats.failures)
+
+    def stop(self, error: LogStoreError) -> None:
+        """For good."""
+        with self._lock:
+            if self.failed is not None:
+                return
+            self.failed = error
+            self.stats.last_error = f"{type(error).__name__}: {error}"
+            held = (self._attempt.ranges if self._attempt is not None else []) + self._held.clear()
+            self._attempt = None
+            self._idle.notify_all()
+        if not isinstance(error, Closed):
+            logger.error("%s: replicated writer %s: %s", self._chain.paths, self.writer_id, error)
+        for one in held:
+            self._resolve(one, error, dropped=0)
+
+    # Taking over
+
+    def promote(self, timeout: float | None = None) -> int:
+        """Become the only writer: commit a fence, which stops every other one, and go on from the upper that it finds.
+
+        Returns that upper. What a standby holds above it is stored from now on. Raises `StoreUnavailable` if the fence could
+        not be committed in time: nothing has changed then, and it can be called again.
+        """
+        runtime = self._runtime
+        with self._moving:
+            self._check_open()
+            fence(runtime, self._chain, self._cursor, self._advance, timeout)
+            self._cursor.passive = False
+            self._take_back_attempt()
+            upper = self.frontier
+        runtime.flusher.at(self, runtime.clock.monotonic())
+        return upper
+
+    # The end
+
+    def begin_close(self) -> None:
+        """Take nothing more; what can be stored is."""
+        with self._lock:
+            self._closed = True
+        self._runtime.flusher.at(self, self._runtime.clock.monotonic())
+
+    def finish_close(self, deadline: float) -> str | None:
+        """Wait for what can be stored, let go of the rest. Returns what is not stored, in words, or None."""
+        clock = self._runtime.clock
+        with self._lock:
+            while self.failed is None and self._can_move() and (left := deadline - clock.monotonic()) > 0:
+                clock.wait(self._idle, left)
+            first = self._attempt.ranges[0] if self._attempt is not None else self._held.first()
+            stuck = first is not None and self.failed is None and not self._cursor.passive
+            why = self.stats.last_error or "something before it is missing"
+        self.stop(Closed(f"{self._chain.paths}: the replicated writer {self.writer_id!r} is closed"))
+        if not stuck or first is None:
+            return None
+        return f"{self._chain.paths}: source offsets from {first.lower} on are not stored by {self.writer_id!r} ({why})"
+
+    def _can_move(self) -> bool:
+        first = self._held.first()
+        at = first is not None and first.lower <= self.frontier and not self._cursor.passive
+        return self._attempt is not None or at
+
+    def health(self) -> dict[str, Any]:
+        """What `PartitionLog.health()` shows of it, from memory alone."""
+        with self._lock:
+            first = self._attempt.ranges[0] if self._attempt is not None else self._held.first()
+            idle = self._runtime.clock.monotonic() - self.stats.last_progress_at
+            stalled = first is not None and self.failed is None and idle > self._runtime.config.stall_after
+            state = "standby" if self._cursor.passive else "writing"
+            return {
+                "writer_id": self.writer_id,
+                "mode": "replicated",
+                "state": "stopped" if self.failed else "stalled" if stalled else state,
+                "epoch": self._cursor.epoch,
+                "frontier": self.frontier,
+                "lag": max(0, self.frontier - self._fed_upper),
+                "dropped_below_upper": self.stats.dropped,
+                "races_lost": self.stats.races_lost,
+                "commits": self.stats.commits,
+                "peer_commits": self.stats.peer_commits,
+                "upload_failures": self.stats.failures,
+                "last_error": self.stats.last_error,
+                "last_progress_seconds_ago": round(idle, 3),
+                "held_at_source_offset": self.frontier if stalled else None,
+            }

@@ -1,0 +1,200 @@
+"""What a shared writer holds: appends without offsets, because only the commit decides those.
+
+An *entry* is a group of batches that is stored whole: either one append that came encoded, or one open batch that several
+small appends share. Inside an entry offsets count from 0; `place` says where it landed, and every append of it gets its
+final offsets then. A *window* is what one attempt to commit carries. Losing a race gives a window a new place in the chain
+and lets later entries join it; the bodies of its batches are encoded once and never change.
+
+Guarded by the partition's lock, except `SharedWindow.build`, which encodes and is called without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from logstore.engine.pending_batch import Exposure, PendingBatch
+from logstore.engine.results import Receipt
+from logstore.format.batch import BatchInfo, patch_head
+from logstore.format.record import Record
+from logstore.format.segment import EncodedBatch, SegmentHeader, SegmentSummary, build_segment
+
+
+class Joined(NamedTuple):
+    """One append in an entry: the `records` records from `first` on."""
+
+    receipt: Receipt
+    future: Future[Receipt]
+    first: int
+    records: int
+
+
+class Sequences(NamedTuple):
+    """What an idempotent producer says about its append: record numbers `first` to `last` of `producer_id`, in `epoch`."""
+
+    producer_id: int
+    epoch: int
+    first: int
+    last: int
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    batches: list[PendingBatch] = field(default_factory=list)
+    joined: list[Joined] = field(default_factory=list)
+    count: int = 0
+    charged: int = 0
+    sequences: Sequences | None = None
+
+    def join(self, receipt: Receipt, count: int) -> Future[Receipt]:
+        """Note who waits for the `count` records that were added last."""
+        future: Future[Receipt] = Future()
+        self.joined.append(Joined(receipt, future, self.count - count, count))
+        return future
+
+    def place(self, base_offset: int) -> list[tuple[Future[Receipt], Receipt]]:
+        """It stands at `base_offset`: give each append its offsets. The caller completes the futures, without the lock."""
+        placed = []
+        for receipt, future, first, records in self.joined:
+            receipt.offset = base_offset + first
+            receipt.last_offset = receipt.offset + records - 1
+            placed.append((future, receipt))
+        return placed
+
+
+class SharedBuffer:
+    """The entries that no attempt has taken yet."""
+
+    def __init__(self, codec_id: int, batch_bytes: int) -> None:
+        self.charged = 0
+        self.count = 0
+        self.appends = 0
+        self.oldest_at: float | None = None
+        self._codec_id = codec_id
+        self._batch_bytes = batch_bytes
+        self._entries: list[Entry] = []
+        self._open: Entry | None = None
+
+    def add_records(
+        self, receipt: Receipt, records: Sequence[Record], charged: int, now: float
+    ) -> Future[Receipt]:
+        """They join the open batch if they fit."""
+        entry = self._open
+        if entry is None or entry.charged + charged > self._batch_bytes:
+            batch = PendingBatch(0, 0, Exposure.DURABLE, self._codec_id)
+            entry = self._open = Entry(batches=[batch])
+            self._append(entry, now)
+        entry.batches[0].add(records, charged, Exposure.DURABLE)
+        entry.count += len(records)
+        self._charge(entry, len(records), charged)
+        return entry.join(receipt, len(records))
+
+    def add_encoded(
+        self,
+        receipt: Receipt,
+        batches: Sequence[tuple[memoryview, BatchInfo]],
+        sequences: Sequences | None,
+        now: float,
+    ) -> Future[Receipt]:
+        """An entry of its own: one append, stored whole."""
+        entry = Entry(sequences=sequences)
+        for raw, info in batches:
+            entry.batches.append(PendingBatch.ready(entry.count, 0, Exposure.DURABLE, raw, info, info.size))
+            entry.count += info.count
+            self._charge(entry, info.count, info.size)
+        self._append(entry, now)
+        self._open = None
+        return entry.join(receipt, entry.count)
+
+    def _append(self, entry: Entry, now: float) -> None:
+        self._entries.append(entry)
+        if self.oldest_at is None:
+            self.oldest_at = now
+
+    def _charge(self, entry: Entry, count: int, charged: int) -> None:
+        entry.charged += charged
+        self.charged += charged
+        self.count += count
+        self.appends += 1
+
+    def last(self) -> Entry | None:
+        return self._entries[-1] if self._entries else None
+
+    def take(self, room: int, *, at_least_one: bool) -> list[Entry]:
+        """Take entries from the front while they fit into `room` bytes."""
+        self._open = None
+        taken, size = 0, 0
+        for entry in self._entries:
+            size += entry.charged
+            if size > room and (taken or not at_least_one):
+                break
+            taken += 1
+        entries, self._entries = self._entries[:taken], self._entries[taken:]
+        for entry in entries:
+            self.charged -= entry.charged
+            self.count -= entry.count
+            self.appends -= len(entry.joined)
+        if not self._entries:
+            self.oldest_at = None
+        return entries
+
+    def clear(self) -> list[Entry]:
+        """Drop everything, and say what it was."""
+        return self.take(self.charged, at_least_one=True)
+
+
+class SharedWindow:
+    """One attempt. Its header, and so its writer id and its place in the chain, stay the same until something stands in
+    that place: a lost answer can then be told from a lost race."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.entries = list(entries)
+        self.header: SegmentHeader | None = None
+        self._built: tuple[bytes, SegmentSummary] | None = None
+
+    @property
+    def count(self) -> int:
+        return sum(entry.count for entry in self.entries)
+
+    @property
+    def charged(self) -> int:
+        return sum(entry.charged for entry in self.entries)
+
+    def stand_at(self, header: SegmentHeader) -> None:
+        """Take this place in the chain."""
+        self.header, self._built = header, None
+
+    def lost(self) -> None:
+        """Another's segment stands in our place: the next attempt needs a new one."""
+        self.header = self._built = None
+
+    def build(self) -> tuple[SegmentHeader, bytes, SegmentSummary]:
+        """The segment's bytes for the place it has: the heads of its batches are written anew, the bodies are not."""
+        header = self.header
+        assert header is not None, "a window is built once it has a place"
+        if self._built is None:
+            self._built = build_segment(header, self._placed(header))
+        data, summary = self._built
+        return header, data, summary
+
+    def _placed(self, header: SegmentHeader) -> list[EncodedBatch]:
+        placed, base = [], header.base_offset
+        for entry in self.entries:
+            for batch in entry.batches:
+                encoded = batch.encoded()
+                head = patch_head(base, encoded.size, header.epoch)
+                placed.append(replace(encoded, head=head, base_offset=base))
+                base += encoded.count
+        return placed
+
+    def place(self) -> list[tuple[Future[Receipt], Receipt]]:
+        """It is committed: every append of it has its offsets now."""
+        header = self.header
+        assert header is not None, "only a window with a place is committed"
+        placed, base = [], header.base_offset
+        for entry in self.entries:
+            placed += entry.place(base)
+            base += entry.count
+        return placed

@@ -1,0 +1,444 @@
+"""The shared writer: independent producers in many processes append to one partition. Durable acks only.
+
+* **Nothing is fenced at open.** Shared writers live side by side and join each other's era (see `ChainCursor`). An exclusive
+  writer's fence stops them, with `Fenced`.
+* **Offsets are known at the commit.** Appends are gathered without offsets (`SharedBuffer`); the receipt gets its final
+  offsets with the ack, and nobody sees a record before that.
+* **Group commit** as for the exclusive writer: one attempt in flight; what arrives meanwhile is the next one.
+* **The loser of a race rebases**: it takes in the winner's segment, gives its own batches new base offsets (those lie
+  outside the batches' checksums: sixteen bytes are written anew, the bodies stay) and tries again. Writers take turns when
+  there are several (`Turns`), so nobody starves and few uploads are wasted.
+* **Exactly once.** An attempt keeps its place and its id until something stands in that place, so a lost answer is told
+  from a lost race by whose id stands there, however long it takes and whatever peers do. For retries that outlive the
+  writer (a crash, a timeout) an append may carry producer id and sequence: before each attempt it is checked against what
+  the chain holds (`ProducerTable`), and one that is stored already is acked with the offset where it stands.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from logstore.config import Ack, TopicConfig
+from logstore.engine.chain import Chain, Link, LostRace
+from logstore.engine.chain_cursor import ID_BYTES, ChainCursor
+from logstore.engine.producer_table import (
+    LOOK_BACK_SEGMENTS,
+    ProducerTable,
+    batch_headers,
+    follows,
+    sequences_of,
+)
+from logstore.engine.results import Receipt
+from logstore.engine.runtime import Runtime
+from logstore.engine.segments import LostRange, SegmentRef
+from logstore.engine.shared_buffer import Entry, SharedBuffer, SharedWindow
+from logstore.engine.tiers import Tiers
+from logstore.engine.turns import Turns
+from logstore.engine.waiters import complete, fail
+from logstore.engine.writer import OPEN_BATCH_BYTES, WriterStats
+from logstore.errors import (
+    Closed,
+    CorruptData,
+    Fenced,
+    LogStoreError,
+    OutcomeUnknown,
+    UnknownTopic,
+)
+from logstore.format.batch import BatchInfo
+from logstore.format.codecs import CODEC_IDS
+from logstore.format.record import Record
+from logstore.format.segment import WriterMode
+
+logger = logging.getLogger(__name__)
+
+_LINGER_SHARE = 8
+_FINAL = (Fenced, UnknownTopic, CorruptData, OutcomeUnknown)
+Placed = list[tuple[Future[Receipt], Receipt]]
+
+
+@dataclass(slots=True)
+class SharedStats(WriterStats):
+    races_lost: int = 0
+    duplicates: int = 0
+
+
+class SharedWriter:
+    """`tiers.lock` guards what appends touch: buffer, window's entries, flags, stats. The cursor, the turns and the producer
+    table are touched by `run` alone, which the flusher never runs twice at once."""
+
+    is_alone = False
+
+    def __init__(
+        self, runtime: Runtime, chain: Chain, tiers: Tiers, topic: TopicConfig, on_commit: Callable[[], None]
+    ) -> None:
+        self.stats = SharedStats(last_progress_at=runtime.clock.monotonic())
+        self.failed: LogStoreError | None = None
+        self.unstored: LostRange | None = None
+        self._runtime = runtime
+        self._chain = chain
+        self._tiers = tiers
+        self._topic = topic
+        self._on_commit = on_commit
+        self._cursor = ChainCursor(runtime, chain, tiers, WriterMode.SHARED)
+        self._turns = Turns(self._cursor.me, runtime.dice)
+        self._producers: ProducerTable | None = None
+        batch_bytes = min(OPEN_BATCH_BYTES, runtime.config.max_batch_bytes)
+        self._buffer = SharedBuffer(CODEC_IDS[runtime.config.compression], batch_bytes)
+        self._window: SharedWindow | None = None
+        self._closing = False
+        self._linger_for = 0
+        self._linger_until = 0.0
+
+    @property
+    def next_offset(self) -> int:
+        return self._tiers.durable + self._pending()
+
+    def _pending(self) -> int:
+        return self._buffer.count + (self._window.count if self._window is not None else 0)
+
+    # Appending
+
+    def add_one(
+        self, receipt: Receipt, record: Record, charged: int, ack: Ack, deadline: float
+    ) -> Future[Receipt]:
+        return self.add_run(receipt, [record], charged, ack, deadline)
+
+    def add_run(
+        self, receipt: Receipt, records: list[Record], charged: int, ack: Ack, deadline: float
+    ) -> Future[Receipt]:
+        """The records of a small append, in one batch, with those of others."""
+        return self._add(
+            charged, ack, deadline, lambda now: self._buffer.add_records(receipt, records, charged, now)
+        )
+
+    def add_encoded(
+        self, receipt: Receipt, batches: list[tuple[memoryview, BatchInfo]], ack: Ack, deadline: float
+    ) -> Future[Receipt]:
+        """Encoded batches, stored together. Those of an idempotent producer are stored once."""
+        sequences = sequences_of(batches)
+        charged = sum(info.size for _, info in batches)
+        return self._add(
+            charged, ack, deadline, lambda now: self._buffer.add_encoded(receipt, batches, sequences, now)
+        )
+
+    def _add(
+        self, charged: int, ack: Ack, deadline: float, put: Callable[[float], Future[Receipt]]
+    ) -> Future[Receipt]:
+        runtime = self._runtime
+        if ack != "durable":
+            raise ValueError(
+                f"ack={ack!r}: a shared writer knows durable acks only, because offsets are not known before the commit; "
+                'use ack="durable", or open the store with writer="exclusive"'
+            )
+        if not runtime.budget.try_take(charged):
+            runtime.flusher.all_now()
+            runtime.budget.take(charged, max(0.0, deadline - runtime.clock.monotonic()))
+        now = runtime.clock.monotonic()
+        try:
+            with self._tiers.lock:
+                self._check_open()
+                if not self._pending():
+                    self.stats.last_progress_at = (
+                        now  # a writer with nothing to store is not held up by anything
+                    )
+                future = put(now)
+                charged = 0
+                self._ask()
+                return future
+        finally:
+            if charged:
+                runtime.budget.give_back(charged)
+
+    def _check_open(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+        if self._closing:
+            raise Closed(f"{self._chain.paths}: the store is closed")
+
+    def _ask(self) -> None:
+        """Somebody waits for every append here, so each wants to be committed at once. Holds the lock."""
+        if self._linger_for and self._buffer.appends >= self._linger_for:
+            self._tiers.moved.notify_all()
+        if self._window is None:
+            self._runtime.flusher.at(self, self._runtime.clock.monotonic())
+
+    # Waiting
+
+    def when_durable(self, receipt: Receipt) -> Future[Receipt] | None:
+        return None  # there is no receipt before its records are durable
+
+    def give_up(self, waiting: Future[Receipt]) -> None:
+        """Its owner's deadline has passed; the records stay queued."""
+        waiting.cancel()
+
+    def flush_now(self, receipt: Receipt) -> Future[Receipt] | None:
+        with self._tiers.lock:
+            last = self._buffer.last() or (self._window.entries[-1] if self._window else None)
+            if last is None:
+                return None
+            if self.failed is not None:
+                raise self.failed
+            return last.join(receipt, 0)
+
+    # Committing: on the flusher's threads, one at a time
+
+    def run(self) -> None:
+        """One step: try to commit the window there is, or the next one."""
+        runtime = self._runtime
+        with self._tiers.lock:
+            self._linger()
+            window = self._prepare()
+        if window is None:
+            return
+        wait = runtime.breaker.delay()
+        if not wait:
+            try:
+                again = self._attempt(window)
+            except _FINAL as error:
+                runtime.breaker.success()
+                self.stop(error)
+                return
+            except Exception as error:
+                wait = self._failed_once(error)
+            else:
+                runtime.breaker.success()
+                if again is None:
+                    return
+                wait = again
+        runtime.flusher.at(self, runtime.clock.monotonic() + wait)
+
+    def _linger(self) -> None:
+        """Wait a moment for the producers that the last commit released. Holds the lock, waits without it."""
+        clock = self._runtime.clock
+        while self._window is None and self._buffer.appends < self._linger_for and not self._closing:
+            left = self._linger_until - clock.monotonic()
+            if left <= 0:
+                break
+            clock.wait(self._tiers.moved, left)
+        self._linger_for = 0
+
+    def _prepare(self) -> SharedWindow | None:
+        if self.failed is None and self._window is None:
+            entries = self._buffer.take(self._topic.segment_bytes, at_least_one=True)
+            self._window = SharedWindow(entries) if entries else None
+        return self._window
+
+    def _attempt(self, window: SharedWindow) -> float | None:
+        """Try once. None if the window is done with, else how long to wait before the next step."""
+        clock = self._runtime.clock
+        if window.header is None:
+            self._settle_stored(window)
+            if not window.entries:
+                self._next_window()
+                return None
+            wait = self._turns.wait(clock.monotonic())
+            if wait:
+                return 0.0 if self._advance() else wait
+            window.stand_at(self._cursor.header(window.count))
+        header, data, summary = window.build()
+        began = clock.monotonic()
+        try:
+            self._cursor.commit(header, data, summary)
+        except LostRace:
+            self._turns.took(clock.monotonic() - began)
+            self._lost_race(window)
+            return 0.0
+        seconds = clock.monotonic() - began
+        self._turns.took(seconds)
+        self._saw(Link(summary, len(data)))
+        self._committed(window, seconds)
+        return None
+
+    def _lost_race(self, window: SharedWindow) -> None:
+        """Take in the winner, and let what has come meanwhile join the next attempt."""
+        with self._tiers.lock:
+            self.stats.races_lost += 1
+            window.lost()
+            room = self._topic.segment_bytes - window.charged
+            window.entries += self._buffer.take(room, at_least_one=False)
+        self._advance()
+
+    def _advance(self) -> bool:
+        """Take in the next segment of the chain if there is one."""
+        link = self._cursor.advance()
+        if link is not None:
+            self._saw(link)
+        return link is not None
+
+    def _saw(self, link: Link) -> None:
+        header = link.header
+        self._turns.saw(header.writer_id[:ID_BYTES], header.seq, self._runtime.clock.monotonic())
+        if self._producers is not None and header.end_offset > header.base_offset:
+            summary = link.summary
+            ref = SegmentRef(
+                self._chain.paths.segment(header.seq),
+                header.seq,
+                header.base_offset,
+                header.end_offset,
+                link.size,
+                summary.min_timestamp_ms,
+                summary.max_timestamp_ms,
+            )
+            for batch in batch_headers(self._runtime.reader, [ref]):
+                self._producers.take_in(batch)
+
+    def _committed(self, window: SharedWindow, seconds: float) -> None:
+        with self._tiers.lock:
+            if self.failed is not None:
+                return  # given up by close() while the upload was under way
+            placed = window.place()
+            self._linger_for = len(placed) + self._buffer.appends if len(placed) > 1 else 0
+            self._linger_until = self._runtime.clock.monotonic() + seconds / _LINGER_SHARE
+            self.stats.commits += 1
+            self.stats.failures, self.stats.last_error = 0, None
+            self.stats.last_progress_at = self._runtime.clock.monotonic()
+        self._runtime.budget.give_back(window.charged)
+        complete(placed)
+        self._next_window()
+        self._on_commit()
+
+    def _next_window(self) -> None:
+        with self._tiers.lock:
+            self._window = None
+            self._tiers.moved.notify_all()
+            if self._buffer.appends or self._closing:
+                self._runtime.flusher.at(self, self._runtime.clock.monotonic())
+
+    def _failed_once(self, error: Exception) -> float:
+        runtime = self._runtime
+        runtime.breaker.failure()
+        with self._tiers.lock:
+            self.stats.failures += 1
+            self.stats.last_error = f"{type(error).__name__}: {error}"
+        logger.warning("%s: a shared commit failed, trying again: %s", self._chain.paths, error)
+        return runtime.backoff(self.stats.failures)
+
+    # Idempotent producers
+
+    def _settle_stored(self, window: SharedWindow) -> None:
+        """Ack what the chain holds already, refuse what cannot follow it, and leave the rest in the window."""
+        if all(entry.sequences is None for entry in window.entries):
+            return
+        table = self._covered()
+        kept: list[Entry] = []
+        settled: list[Entry] = []
+        placed: Placed = []
+        refused: list[tuple[Entry, LogStoreError]] = []
+        latest: dict[int, Entry] = {}
+        for entry in window.entries:
+            try:
+                offset = None if entry.sequences is None else self._judge(table, entry, latest)
+            except LogStoreError as error:
+                refused.append((entry, error))
+                continue
+            if offset is not None:
+                settled.append(entry)
+                placed += entry.place(offset)
+            elif entry.joined:
+                kept.append(entry)
+            else:
+                settled.append(entry)  # its waiters have joined the same append earlier in this window
+        with self._tiers.lock:
+            window.entries = kept
+            self.stats.duplicates += len(settled)
+        self._runtime.budget.give_back(
+            sum(entry.charged for entry in settled) + sum(entry.charged for entry, _ in refused)
+        )
+        complete(placed)
+        for entry, why in refused:
+            fail([joined.future for joined in entry.joined], why)
+
+    def _judge(self, table: ProducerTable, entry: Entry, latest: dict[int, Entry]) -> int | None:
+        """Against the chain, and against what is before it in this window: `latest` holds each producer's last there."""
+        append = entry.sequences
+        assert append is not None, "asked only for appends that carry sequences"
+        before = latest.get(append.producer_id)
+        if before is None or before.sequences is None or before.sequences.epoch != append.epoch:
+            offset = table.judge(append)
+            if offset is None:
+                latest[append.producer_id] = entry
+            return offset
+        if append == before.sequences:
+            before.joined += entry.joined
+            entry.joined = []
+            return None
+        if follows(append, (before.sequences.last + 1) % (1 << 31)):
+            latest[append.producer_id] = entry
+            return None
+        return table.judge(append)
+
+    def _covered(self) -> ProducerTable:
+        """The table, complete up to the cursor. The first time the newest segments are read for it."""
+        if self._producers is None:
+            table, end = ProducerTable(), self._cursor.tail.next_seq
+            rows = [ref for ref in self._chain.load().segments.all() if ref.seq < end]
+            for batch in batch_headers(self._runtime.reader, rows[-LOOK_BACK_SEGMENTS:]):
+                table.take_in(batch)
+            self._producers = table
+        return self._producers
+
+    # The end
+
+    def stop(self, error: LogStoreError) -> None:
+        """For good: tell every waiter, free the memory, wake who waits."""
+        with self._tiers.lock:
+            if self.failed is not None:
+                return
+            self.failed = error
+            self.stats.last_error = f"{type(error).__name__}: {error}"
+            entries = (self._window.entries if self._window is not None else []) + self._buffer.clear()
+            self._window = None
+            self._tiers.moved.notify_all()
+        self._runtime.budget.give_back(sum(entry.charged for entry in entries))
+        logger.error("%s: %s", self._chain.paths, error)
+        fail([joined.future for entry in entries for joined in entry.joined], error)
+        self._tiers.tell_listeners()
+
+    def begin_close(self) -> None:
+        """Take no more appends and commit what there is."""
+        with self._tiers.lock:
+            self._closing = True
+            self._ask()
+            self._tiers.moved.notify_all()
+
+    def wait_closed(self, deadline: float) -> bool:
+        """Whether everything is stored by the deadline."""
+        tiers, clock = self._tiers, self._runtime.clock
+        with tiers.lock:
+            while self.failed is None and (self._window is not None or self._buffer.appends):
+                left = deadline - clock.monotonic()
+                if left <= 0:
+                    return False
+                clock.wait(tiers.moved, left)
+            return self.failed is None
+
+    def give_up_closing(self) -> None:
+        """The deadline has passed: nobody may wait on for what is not stored."""
+        with self._tiers.lock:
+            start, count = self._tiers.durable, self._pending()
+            if self.failed is None and count:
+                self.unstored = LostRange(start, start + count)
+        why = self.stats.last_error or "the store did not answer in time"
+        self.stop(
+            OutcomeUnknown(f"{self._chain.paths}: closed before {count} records had been stored: {why}")
+        )
+
+    def health(self) -> dict[str, Any]:
+        """Its lines of `PartitionLog.health()`. Called with the lock held."""
+        held = self.failed is None and self._pending() > 0
+        idle = self._runtime.clock.monotonic() - self.stats.last_progress_at
+        stalled = held and idle > self._runtime.config.stall_after
+        return {
+            "state": "stopped" if self.failed else "stalled" if stalled else "writing",
+            "mode": "shared",
+            "epoch": self._cursor.epoch,
+            "frontier": self._cursor.tail.end_offset,
+            "lag": max(0, self._tiers.durable - self._cursor.tail.end_offset),
+            "races_lost": self.stats.races_lost,
+            "duplicates": self.stats.duplicates,
+            "held_at_offset": self._tiers.durable if stalled else None,
+        }

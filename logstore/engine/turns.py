@@ -1,0 +1,72 @@
+"""Whose turn it is to commit, when several writers want to and nobody coordinates them.
+
+Any of them may try at any time: the conditional create keeps the chain right. But if all try at once, all but one waste an
+upload, and who wins is luck: with eight writers one append in a hundred loses 34 times in a row. So they take turns, by what
+each of them reads in the chain anyway: the one whose last segment is the oldest goes first. The others look for its segment
+(a small read instead of a lost upload), and each moves up when it comes.
+
+Nobody waits for the dead: a writer that lets its turn pass (one and a half uploads without a new segment) is left out until
+it commits again. A writer that is new goes at once. Where an upload is cheap, turns cost more than they save: all just try.
+"""
+
+from __future__ import annotations
+
+import random
+
+_WORTHWHILE_S = 0.005  # an upload that takes less is cheaper than waiting for a turn
+_PATIENCE = 1.5  # uploads without a new segment, after which the one ahead of us is thought idle
+_LOOKS = 12  # how often the next in line looks for the segment in front of it, in one upload's time
+_FORGET_AFTER = 64  # segments
+
+
+class Turns:
+    """Pure: it is told what was seen and when. One thread at a time."""
+
+    def __init__(self, me: bytes, dice: random.Random) -> None:
+        self._me = me
+        self._dice = dice
+        self._last: dict[bytes, int] = {}  # who → the number of their last segment, oldest first
+        self._idle: set[bytes] = set()
+        self._moved_at = 0.0
+        self._put_s = 0.0
+
+    def saw(self, who: bytes, seq: int, now: float) -> None:
+        """A segment of `who` stands."""
+        self._last.pop(who, None)
+        self._last[who] = seq
+        self._idle.discard(who)
+        self._moved_at = now
+        oldest = next(iter(self._last))
+        if seq - self._last[oldest] > _FORGET_AFTER:
+            del self._last[oldest]
+            self._idle.discard(oldest)
+
+    def took(self, seconds: float) -> None:
+        """How long an upload of ours took, won or lost."""
+        self._put_s = seconds if not self._put_s else self._put_s * 0.8 + seconds * 0.2
+
+    @property
+    def ahead(self) -> int:
+        """How many go before us."""
+        return len(self._before())
+
+    def _before(self) -> list[bytes]:
+        if self._me not in self._last:
+            return []
+        before = []
+        for who in self._last:
+            if who == self._me:
+                break
+            if who not in self._idle:
+                before.append(who)
+        return before
+
+    def wait(self, now: float) -> float:
+        """0.0: it is our turn. Else: look at the chain again after so many seconds."""
+        before = self._before() if self._put_s >= _WORTHWHILE_S else []
+        if before and now - self._moved_at > self._put_s * _PATIENCE:
+            self._idle.add(before.pop(0))
+            self._moved_at = now
+        if not before:
+            return 0.0
+        return self._put_s / _LOOKS * min(len(before), _LOOKS / 2) * self._dice.uniform(0.8, 1.2)

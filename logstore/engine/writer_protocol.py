@@ -1,0 +1,64 @@
+"""What a partition asks of its writer, whichever kind it is."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from logstore.config import Ack
+from logstore.engine.results import Receipt
+from logstore.engine.segments import LostRange
+from logstore.engine.writer import WriterStats
+from logstore.errors import LogStoreError
+from logstore.format.batch import BatchInfo
+from logstore.format.record import Record
+
+
+class Writer(Protocol):
+    """`add_…` give None if the append is acked already, else a future for its ack; the receipt is complete with the ack."""
+
+    failed: LogStoreError | None
+    unstored: LostRange | None
+
+    @property
+    def stats(self) -> WriterStats: ...
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after everything that was appended here: where the next record goes, if nobody else comes first."""
+        ...
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody else can append while this writer stands: then nobody needs to ask the store for news."""
+        ...
+
+    def add_one(
+        self, receipt: Receipt, record: Record, charged: int, ack: Ack, deadline: float
+    ) -> Future[Receipt] | None: ...
+
+    def add_run(
+        self, receipt: Receipt, records: list[Record], charged: int, ack: Ack, deadline: float
+    ) -> Future[Receipt] | None: ...
+
+    def add_encoded(
+        self, receipt: Receipt, batches: list[tuple[memoryview, BatchInfo]], ack: Ack, deadline: float
+    ) -> Future[Receipt] | None: ...
+
+    def when_durable(self, receipt: Receipt) -> Future[Receipt] | None: ...
+
+    def give_up(self, waiting: Future[Receipt]) -> None: ...
+
+    def flush_now(self, receipt: Receipt) -> Future[Receipt] | None: ...
+
+    def stop(self, error: LogStoreError) -> None: ...
+
+    def begin_close(self) -> None: ...
+
+    def wait_closed(self, deadline: float) -> bool: ...
+
+    def give_up_closing(self) -> None: ...
+
+    def health(self) -> dict[str, Any]:
+        """Its own lines of `PartitionLog.health()`. Called with the partition's lock held."""
+        ...
