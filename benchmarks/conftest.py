@@ -1,0 +1,29 @@
+"""What all suites share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.measure import Figures
+
+
+@pytest.fixture(scope="session")
+def figures() -> Iterator[Figures]:
+    found = Figures()
+    yield found
+    found.write()
+
+
+@pytest.fixture(scope="session")
+def quick() -> bool:
+    """`make bench-quick`: smaller, fewer turns, the same checks."""
+    return os.environ.get("BENCH_QUICK") == "1"
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
