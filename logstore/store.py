@@ -63,8 +63,11 @@ def open(
     chosen = (config or StoreConfig()).with_settings(settings)
     objects = open_url(where)
     owned = objects is not where
+    # The system's randomness, because it forks well: two processes that draw the same writer ids would each take the
+    # other's segments for its own.
+    chance = dice or random.SystemRandom()
     try:
-        return Store(objects, chosen, clock or SystemClock(), dice or random.Random(), owned=owned)
+        return Store(objects, chosen, clock or SystemClock(), chance, owned=owned)
     except BaseException:
         if owned:
             close_store(objects)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,15 +22,20 @@ from logstore.objects import ObjectStore
 from logstore.testing import FaultyStore, ManualClock
 
 T = TypeVar("T")
+_seeds = count(1)
 
 PATIENCE_S = 30.0
 """How long a test waits for something that must happen. Reaching it is a failure, never a pass."""
 
 
 def open_store(objects: ObjectStore, clock: ManualClock | None = None, **settings: Any) -> logstore.Store:
-    """A store whose only moving part is the test: seeded, and on the given clock."""
+    """A store whose only moving part is the test: seeded, and on the given clock.
+
+    Each has a seed of its own: writers that draw the same ids would take each other's segments for their own.
+    """
     settings.setdefault("flush_interval", 3600.0)
-    return logstore.open(objects, clock=clock, dice=random.Random(settings.pop("seed", 0)), **settings)
+    dice = random.Random(settings.pop("seed", None) or next(_seeds))
+    return logstore.open(objects, clock=clock, dice=dice, **settings)
 
 
 @contextmanager
