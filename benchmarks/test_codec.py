@@ -13,6 +13,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaBuild
 from kafka.record.memory_records import MemoryRecords as KafkaRecords
 
 from logstore.format import kernels
-from logstore.format.batch import BatchInfo, encode_batch, split, validate
+from logstore.format.batch import BatchInfo, encode_batch, record_area, split, validate
 from logstore.format.codecs import CODEC_IDS
 from logstore.format.columns import column_chunks, decode_columns
 from logstore.format.record import Record
@@ -119,6 +120,25 @@ def report(benchmark: Any, records: int, size: int) -> None:
         return
     took = benchmark.stats.stats.median
     benchmark.extra_info |= {"records_per_s": round(records / took), "MB_per_s": round(size / took / 1e6)}
+
+
+@needs_speed
+def test_two_threads_decode_side_by_side(record_property: Callable[[str, object], None]) -> None:
+    """No floor: a busy machine has no second core to give. Two free cores give nearly 2."""
+    records = make_records(20_000)
+    raw, info = encode_batch(records, now_ms=NOW_MS, codec_id=0)
+    area = record_area(raw, info)
+    check = KERNELS["speed"].check
+    assert check(area) == (NOW_MS, NOW_MS)
+
+    def work() -> None:
+        for _ in range(20):
+            check(area)
+
+    with ThreadPoolExecutor(2) as pool:
+        gain = ratio_in_turns(lambda: list(pool.map(lambda _: work(), range(2))), lambda: (work(), work()), 1)
+    record_property("two_threads_to_one", round(gain, 2))
+    print(f"\ntwo threads check {gain:.2f} x as many records as one")
 
 
 @needs_speed

@@ -248,7 +248,7 @@ typedef struct {
     PyObject *validity, *offsets, *data; /* no data: scratch */
     uint8_t *valid, *bytes;
     int32_t *ends;
-    Py_ssize_t rows, used, room, nulls;
+    Py_ssize_t rows, most, used, room, nulls;
 } column;
 
 static int column_open(column *out, Py_ssize_t rows, Py_ssize_t room, int scratch)
@@ -265,6 +265,7 @@ static int column_open(column *out, Py_ssize_t rows, Py_ssize_t room, int scratc
     }
     out->valid = (uint8_t *)PyBytes_AS_STRING(out->validity);
     out->ends = (int32_t *)PyBytes_AS_STRING(out->offsets);
+    out->most = rows;
     out->room = room;
     memset(out->valid, 0xFF, (rows + 7) / 8);
     out->ends[0] = 0;
@@ -283,6 +284,8 @@ static reason column_grow(column *to, Py_ssize_t size)
 
 static inline reason column_add(column *to, const slice *from)
 {
+    if (to->rows == to->most) /* headers were counted before they are read: a read-only view of bytes that change */
+        return "the bytes have changed while they were read";
     if (from->size > 0) {
         reason why;
         if (from->size > to->room - to->used && (why = column_grow(to, from->size)))
@@ -605,6 +608,10 @@ static PyObject *speed_records(PyObject *module, PyObject *args)
     area from;
     if (!PyArg_ParseTuple(args, "OLnn", &source, &base_offset, &first, &stop) || open_area(source, &from) < 0)
         return NULL;
+    if (base_offset < 0 || base_offset > INT64_MAX - from.count) {
+        close_area(&from);
+        return refuse("offsets that do not fit in 63 bits", 0);
+    }
     first = first < 0 ? 0 : first;
     stop = stop > from.count ? from.count : stop;
     PyObject *found = PyList_New(first < stop ? stop - first : 0);

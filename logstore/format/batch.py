@@ -28,6 +28,7 @@ Buffer = bytes | bytearray | memoryview
 HEADER_SIZE = 61
 PATCH_SIZE = 16
 MAGIC = 2
+MAX_OFFSET = (1 << 63) - 1
 # More than this in one batch, decompressed, is a bomb and not a batch. `encode_batch` keeps to it too, so
 # that whatever was written can be read.
 MAX_DECODED_BYTES = 256 << 20
@@ -157,10 +158,10 @@ def read_info(raw: Buffer, position: int = 0) -> BatchInfo:
     size = length + _LENGTH_FROM
     if size < HEADER_SIZE or position + size > len(raw):
         raise FormatError(f"a batch of {size} bytes where {len(raw) - position} are left", position)
-    if base_offset < 0:
-        raise FormatError(f"a batch with base offset {base_offset}", position)
     if count < 1 or last_delta != count - 1:
         raise FormatError(f"a batch of {count} records with last offset delta {last_delta}", position)
+    if not 0 <= base_offset <= MAX_OFFSET - count:
+        raise FormatError(f"a batch of {count} records with base offset {base_offset}", position)
     fields = (
         base_offset,
         position,

@@ -60,6 +60,10 @@ def test_L27_header_fields_that_lie(good: bytes) -> None:
         struct.pack_into(">i", lying, 8, length)
         refuse(bytes(lying), "a batch of .* bytes where")
     refuse(changed(good, 0, "q", -1), "base offset -1")
+    refuse(changed(good, 0, "q", (1 << 63) - 3), "base offset 9223372036854775805")
+    assert (
+        validate(changed(good, 0, "q", (1 << 63) - 4), max_batch_bytes=LIMIT)[0].last_offset == (1 << 63) - 2
+    )
     for count in (0, -1, 2, 4, 1 << 30):
         refuse(changed(good, 57, "i", count), "records with last offset delta")
         if count > 0:
@@ -170,6 +174,20 @@ def test_the_smallest_and_the_strangest_that_is_allowed(good: bytes) -> None:
         Record(b"v", None, (), -1, 3),
     ]
     assert (info.min_timestamp_ms, info.max_timestamp_ms) == (-1, NOW_MS)
+
+
+@pytest.mark.parametrize("stamp", [-1, 0, MAX_TIMESTAMP_MS])
+def test_the_first_and_the_last_timestamp_that_can_be(good: bytes, stamp: int) -> None:
+    """The limits stand in Python and in C: both ends must be the same, to the millisecond."""
+    delta = stamp - NOW_MS
+    raw = with_area(good, record(stamp=delta), 1)
+    (info,) = validate(raw, max_batch_bytes=LIMIT)
+    assert [found.timestamp_ms for found in decode_records(raw, info)] == [stamp]
+    outside = delta + (-1 if stamp == -1 else 1)
+    if stamp:
+        refuse(with_area(good, record(stamp=outside), 1), "timestamp")
+        with pytest.raises(FormatError, match="timestamp"):
+            encode_batch([Record(b"v", timestamp_ms=NOW_MS + outside)], now_ms=0)
 
 
 @pytest.mark.parametrize("count", [3, 150])
