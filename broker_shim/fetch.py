@@ -176,7 +176,7 @@ class _Fetch:
         if entry.is_cold:
             return
         try:
-            if self._check_epoch(entry, hosted):
+            if self._check_epoch(entry, hosted) and self._check_start(entry, hosted):
                 found = hosted.log.read_cached(
                     entry.asked.offset, self._limit(entry), visibility=self._visibility
                 )
@@ -212,7 +212,7 @@ class _Fetch:
                 # Somebody has read further than the log goes: a former owner's tail was lost. As the owner we
                 # begin past everything that was ever shown, so that this consumer finds its place again.
                 await hosted.take()
-            if self._check_epoch(entry, hosted):
+            if self._check_epoch(entry, hosted) and self._check_start(entry, hosted):
                 found = await self._handler.partitions.run(
                     self._read, hosted, entry.asked.offset, self._limit(entry)
                 )
@@ -237,11 +237,17 @@ class _Fetch:
         self._fail(entry, Code.FENCED_LEADER_EPOCH if asked < epoch else Code.UNKNOWN_LEADER_EPOCH)
         return False
 
+    def _check_start(self, entry: _Entry, hosted: Hosted) -> bool:
+        low = entry.data.log_start = hosted.low_watermark
+        if entry.asked.offset >= low:
+            return True
+        log = hosted.log
+        raise OffsetOutOfRange(low, log.buffered_high_watermark, entry.asked.offset, str(hosted))
+
     def _take(self, entry: _Entry, found: ReadResult) -> None:
         data = entry.data
         data.high_watermark = found.buffered_high_watermark
         data.last_stable = found.durable_high_watermark
-        data.log_start = found.low_watermark
         size = len(found)
         if self._size and size > self._limit(entry):
             return  # one batch that is too large for what is left: it comes first next time
@@ -251,7 +257,7 @@ class _Fetch:
     def _out_of_range(self, entry: _Entry, hosted: Hosted, error: OffsetOutOfRange) -> None:
         log, data, offset = hosted.log, entry.data, entry.asked.offset
         data.high_watermark, data.last_stable = log.buffered_high_watermark, log.durable_high_watermark
-        data.log_start = log.low_watermark
+        data.log_start = hosted.low_watermark
         if data.log_start <= offset <= data.high_watermark:
             return  # acked and not yet durable: for a read_committed consumer that is the end, not an error
         if not entry.is_cold and self._is_ahead(entry, hosted):

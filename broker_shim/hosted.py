@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -81,6 +82,7 @@ class Hosted:
         self._queue: deque[Append] = deque()
         self._watchers: set[Watcher] = set()
         self._notified = False
+        self._trimmed_to = 0
         self._opening: asyncio.Future[None] | None = None
         self._taking: asyncio.Future[None] | None = None
         self._loop = loop
@@ -257,7 +259,17 @@ class Hosted:
 
     def trim(self, offset: int) -> asyncio.Future[int]:
         """Delete every record before `offset`. Resolves to the new low watermark."""
-        return self._loop.run_in_executor(self._workers, self.log.delete_before, offset)
+        return self._loop.run_in_executor(self._workers, self._trim, offset)
+
+    def _trim(self, offset: int) -> int:
+        low = self.log.maintenance.delete_before(offset, int(time.time() * 1000))
+        self._trimmed_to = max(self._trimmed_to, low)
+        return low
+
+    @property
+    def low_watermark(self) -> int:
+        """The first offset there is. The log itself hears of a trim with its next checkpoint, clients at once."""
+        return max(self.log.low_watermark, self._trimmed_to)
 
     # ── watching ─────────────────────────────────────────────────────────────────────────────────────────
 

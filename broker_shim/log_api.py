@@ -57,7 +57,7 @@ class LogApi:
         """The offset asked for, and the timestamp of its record where that is part of the question."""
         log = hosted.log
         if timestamp == EARLIEST:
-            return log.low_watermark, -1
+            return hosted.low_watermark, -1
         if not hosted.is_owned:
             await self._partitions.run(log.refresh)
         high = log.durable_high_watermark if committed else log.buffered_high_watermark

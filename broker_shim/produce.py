@@ -117,7 +117,7 @@ class ProduceHandler:
             if answered:
                 return
             answered = True
-            low = hosted.log.low_watermark if code is Code.NONE else -1
+            low = hosted.low_watermark if code is Code.NONE else -1
             answers[place] = PartitionAnswer(data.partition, code, offset, low)
             pending.left -= 1
             if not pending.left and pending.future is not None:

@@ -5,14 +5,13 @@ does not grow with the log, the table is written beside it as a snapshot every 6
 after is read. A snapshot speaks of durable records alone: one that knew of a batch which a crash took back
 would answer the producer's retry with "stored".
 
-A log that was never served by a broker has no snapshot and, maybe, terabytes: there only the last day is
-read, which is far longer than any producer retries, and the first snapshot is written at once.
+A log that was never served by a broker has no snapshot and, maybe, terabytes: there only the last 256 MiB are read.
+What a broker has stored without a snapshot is always less.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 
 from broker_shim.producers import ProducerTable
 from logstore.engine.partition_log import PartitionLog
@@ -25,7 +24,7 @@ log = logging.getLogger(__name__)
 PREFIX = "broker/producers/"
 SNAPSHOT_EVERY_BYTES = 64 << 20
 READ_BYTES = 8 << 20
-LOOK_BACK_MS = 24 * 3600 * 1000
+LOOK_BACK_BYTES = 4 * SNAPSHOT_EVERY_BYTES
 
 
 def topic_prefix(topic: str, incarnation: str) -> str:
@@ -52,21 +51,19 @@ class Snapshots:
         """The table of everything durable. The caller owns the partition, so nothing is added meanwhile."""
         low, end = partition.low_watermark, partition.durable_high_watermark
         table, position = self._load(low, end)
-        had_snapshot = table is not None
         if table is None:
-            recent = partition.offset_for_timestamp(int(time.time() * 1000) - LOOK_BACK_MS) if end else 0
-            position = end if recent is None else max(low, min(recent, end))
+            position = max(low, _recent(partition))
             table = ProducerTable(complete=position == 0)
+        self._since = 0
         while position < end:
             result = partition.read(position, READ_BYTES, visibility="durable")
             for part in result.parts:
+                self._since += len(part)
                 for batch in split(part):
                     table.replay(batch)
             if result.next_offset <= position:
                 break
             position = result.next_offset
-        if not had_snapshot and end > 0:
-            self.write(table.dump(end))
         return table
 
     def _load(self, low: int, end: int) -> tuple[ProducerTable | None, int]:
@@ -90,3 +87,13 @@ class Snapshots:
             self._objects.put(self._key, table)
         except StoreError as error:
             log.warning("%s: no snapshot this time: %s", self._key, error)
+
+
+def _recent(partition: PartitionLog) -> int:
+    """The offset from which on the log's last `LOOK_BACK_BYTES` lie, cut at a segment."""
+    size = 0
+    for segment in reversed(partition.segments()):
+        size += segment.size
+        if size > LOOK_BACK_BYTES:
+            return segment.end_offset
+    return 0

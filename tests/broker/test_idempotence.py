@@ -1,0 +1,193 @@
+"""B07: retried batches are stored once, out-of-order sequences get the right error, and a restart forgets neither."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from broker.harness import LocalBroker, Wire, produce_body
+from broker.test_produce_fetch import make_topic, values
+from broker_shim import producer_recovery
+from broker_shim.apis import Api
+from broker_shim.codes import Code
+from broker_shim.producers import MAX_PRODUCERS, SEQUENCE_MASK, ProducerTable
+from logstore.format.batch import BatchInfo, encode_batch, read_info
+from logstore.format.record import Record
+from logstore.objects.memory import MemoryStore
+from logstore.testing import GatedStore
+
+Start = Callable[..., LocalBroker]
+PID = 7_000_000_001
+
+
+def batch(sequence: int, count: int = 1, *, pid: int = PID, epoch: int = 0, text: bytes = b"v") -> bytes:
+    records = [Record(b"%s%d" % (text, sequence + i), b"k", (), 1_700_000_000_000) for i in range(count)]
+    raw, _ = encode_batch(
+        records, now_ms=0, codec_id=0, producer_id=pid, producer_epoch=epoch, base_sequence=sequence
+    )
+    return raw
+
+
+def outcome(client: Wire, raw: bytes) -> tuple[int, int]:
+    answer = client.produce("t", raw)
+    return answer.error_code, answer.base_offset
+
+
+def test_B07_a_retry_is_answered_with_the_first_offset_and_stored_once(broker: LocalBroker) -> None:
+    with Wire(broker.port) as client:
+        make_topic(client)
+        assert outcome(client, batch(0, 3)) == (Code.NONE, 0)
+        assert outcome(client, batch(3, 2)) == (Code.NONE, 3)
+        assert outcome(client, batch(0, 3)) == (Code.NONE, 0)
+        assert outcome(client, batch(3, 2)) == (Code.NONE, 3)
+        assert [offset for offset, _ in values(client.fetch("t", 0))] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("raw", "code"),
+    [
+        (batch(9), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        (batch(1, 2), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        (batch(0, 2), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        (batch(5, pid=PID + 1), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        (batch(3, epoch=2), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        (batch(0, 3, epoch=0), Code.INVALID_PRODUCER_EPOCH),
+    ],
+    ids=["gap", "overlap", "other-cut", "unknown-producer", "new-epoch-not-at-0", "old-epoch"],
+)
+def test_B07_wrong_sequences_get_the_right_error_and_take_no_offset(
+    broker: LocalBroker, raw: bytes, code: Code
+) -> None:
+    with Wire(broker.port) as client:
+        make_topic(client)
+        assert outcome(client, batch(0, 3, epoch=1)) == (Code.NONE, 0)
+        info = read_info(raw)
+        same = (
+            info.producer_id == PID and info.producer_epoch == 0 and code is not Code.INVALID_PRODUCER_EPOCH
+        )
+        sent = batch(info.base_sequence, info.count, epoch=1) if same else raw
+        assert outcome(client, sent) == (code, -1)
+        assert outcome(client, batch(3, epoch=1)) == (Code.NONE, 3)
+
+
+def test_B07_a_new_epoch_starts_again_at_0(broker: LocalBroker) -> None:
+    with Wire(broker.port) as client:
+        make_topic(client)
+        outcome(client, batch(0, 3))
+        assert outcome(client, batch(0, epoch=1)) == (Code.NONE, 3)
+        assert outcome(client, batch(3)) == (Code.INVALID_PRODUCER_EPOCH, -1)
+
+
+def test_B07_a_retry_while_the_first_attempt_is_in_flight_waits_for_it(start_broker: Start) -> None:
+    store = GatedStore(MemoryStore())
+    broker = start_broker(store)
+    with Wire(broker.port) as client, Wire(broker.port) as again:
+        make_topic(client)
+        outcome(client, batch(0))
+        with store.hold("put", suffix=".seg") as gate:
+            late = client.produce("t", batch(1, 2), timeout=50)
+            assert late.error_code == Code.REQUEST_TIMED_OUT
+            gate.wait_held()
+            retry = again.send(Api.PRODUCE, 9, produce_body("t", batch(1, 2), 0, -1, 9, 20_000))
+            following = again.send(Api.PRODUCE, 9, produce_body("t", batch(3), 0, -1, 9, 20_000))
+            gate.open()
+        assert again.produced(9, retry).base_offset == 1
+        assert again.produced(9, following).base_offset == 3
+        assert [v for _, v in values(client.fetch("t", 0))] == [b"v0", b"v1", b"v2", b"v3"]
+
+
+def test_B07_five_in_flight_are_remembered(broker: LocalBroker) -> None:
+    with Wire(broker.port) as client:
+        make_topic(client)
+        for sequence in range(8):
+            assert outcome(client, batch(sequence)) == (Code.NONE, sequence)
+        for sequence in range(3, 8):
+            assert outcome(client, batch(sequence)) == (Code.NONE, sequence)
+        assert outcome(client, batch(2)) == (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+
+
+def test_B07_state_is_rebuilt_from_the_log_after_a_restart(start_broker: Start) -> None:
+    store = MemoryStore()
+    first = start_broker(store)
+    with Wire(first.port) as client:
+        make_topic(client)
+        outcome(client, batch(0, 3))
+        outcome(client, batch(3, 2))
+        outcome(client, batch(0, pid=PID + 5))
+    second = start_broker(store, node_id=2)
+    with Wire(second.port) as client:
+        client.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+        assert outcome(client, batch(3, 2)) == (Code.NONE, 3)
+        assert outcome(client, batch(9)) == (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+        assert outcome(client, batch(5)) == (Code.NONE, 6)
+        assert outcome(client, batch(1, pid=PID + 5)) == (Code.NONE, 7)
+
+
+def test_B07_a_snapshot_spares_reading_the_whole_log(
+    start_broker: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_recovery, "SNAPSHOT_EVERY_BYTES", 2_000)
+    store = MemoryStore()
+    first = start_broker(store)
+    with Wire(first.port) as client:
+        make_topic(client)
+        for sequence in range(40):
+            outcome(client, batch(sequence))
+    first.until(lambda: any(True for _ in store.list(producer_recovery.PREFIX)))
+    [info] = store.list(producer_recovery.PREFIX)
+    table, offset = ProducerTable.load(store.get(info.key))
+    assert 0 < offset <= 40
+    assert len(table) == 1
+
+    reads: list[int] = []
+    from logstore.engine.partition_log import PartitionLog
+
+    real = PartitionLog.read
+
+    def counted(self: PartitionLog, start: int, *arguments: object, **named: object) -> object:
+        reads.append(start)
+        return real(self, start, *arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PartitionLog, "read", counted)
+    second = start_broker(store, node_id=2)
+    with Wire(second.port) as client:
+        client.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+        assert outcome(client, batch(39)) == (Code.NONE, 39)
+        assert outcome(client, batch(40)) == (Code.NONE, 40)
+    assert min(reads, default=offset) >= offset
+
+
+def info_of(sequence: int, *, pid: int = PID, epoch: int = 0, count: int = 1, offset: int = 0) -> BatchInfo:
+    return read_info(batch(sequence, count, pid=pid, epoch=epoch))._replace(base_offset=offset)
+
+
+def test_B07_a_snapshot_knows_nothing_that_a_crash_could_take_back() -> None:
+    table = ProducerTable()
+    for sequence in range(4):
+        table.replay(info_of(sequence, offset=sequence))
+    table.remember(info_of(4), None, pending=object())
+    loaded, offset = ProducerTable.load(table.dump(2))
+    assert offset == 2
+    assert loaded.check(info_of(1)).duplicate is not None
+    assert loaded.check(info_of(2)).duplicate is None, "offset 2 was not durable: a retry must be stored"
+    assert loaded.check(info_of(2)).code is Code.NONE
+    with pytest.raises(ValueError, match="not a table"):
+        ProducerTable.load(b"[]")
+
+
+def test_B07_sequences_wrap_around() -> None:
+    table = ProducerTable(complete=False)
+    table.replay(info_of(SEQUENCE_MASK - 1, count=2))
+    assert table.check(info_of(0)).code is Code.NONE
+    assert table.check(info_of(1)).code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_B07_the_number_of_remembered_producers_is_bounded() -> None:
+    table = ProducerTable()
+    for pid in range(MAX_PRODUCERS + 10):
+        table.replay(info_of(0)._replace(producer_id=pid))
+    assert len(table) == MAX_PRODUCERS
+    assert table.check(info_of(5)._replace(producer_id=3)).code is Code.NONE, (
+        "forgotten: any sequence may be next"
+    )
