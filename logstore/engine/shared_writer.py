@@ -25,8 +25,10 @@ from typing import Any
 from logstore.config import Ack, TopicConfig
 from logstore.engine.chain import Chain, Link, LostRace
 from logstore.engine.chain_cursor import ID_BYTES, ChainCursor
+from logstore.engine.intake import take_records
 from logstore.engine.producer_table import (
     LOOK_BACK_SEGMENTS,
+    SEQUENCE_MODULUS,
     ProducerTable,
     batch_headers,
     follows,
@@ -48,7 +50,7 @@ from logstore.errors import (
     OutcomeUnknown,
     UnknownTopic,
 )
-from logstore.format.batch import BatchInfo
+from logstore.format.batch import BatchInfo, encode_batch
 from logstore.format.codecs import CODEC_IDS
 from logstore.format.record import Record
 from logstore.format.segment import WriterMode
@@ -165,6 +167,22 @@ class SharedWriter:
             self._tiers.moved.notify_all()
         if self._window is None:
             self._runtime.flusher.at(self, self._runtime.clock.monotonic())
+
+    def numbered(self, records: object, producer_id: int, epoch: int, sequence: int) -> bytes:
+        """The records as batches that carry their producer's numbers, ready for `add_encoded`."""
+        config, now_ms, encoded = self._runtime.config, self._runtime.clock.now_ms(), []
+        for run in take_records(records, config.max_batch_bytes):
+            raw, info = encode_batch(
+                run.records,
+                now_ms=now_ms,
+                codec_id=CODEC_IDS[config.compression],
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=sequence,
+            )
+            encoded.append(raw)
+            sequence = (sequence + info.count) % SEQUENCE_MODULUS
+        return b"".join(encoded)
 
     # Waiting
 
@@ -366,7 +384,7 @@ class SharedWriter:
             before.joined += entry.joined
             entry.joined = []
             return None
-        if follows(append, (before.sequences.last + 1) % (1 << 31)):
+        if follows(append, (before.sequences.last + 1) % SEQUENCE_MODULUS):
             latest[append.producer_id] = entry
             return None
         return table.judge(append)
