@@ -1,22 +1,17 @@
-"""The flush tracker: calls a second, and what 100,000 sinks with a stuck one cost against 10.
-
-Floors: 200,000 calls/s; ratio of the two at most 2. Both sides of the ratio are measured in turns in one run.
+"""The flush tracker: calls a second, and what 100,000 sinks with a stuck one cost against 10, measured in
+turns.
 """
 
 from __future__ import annotations
 
 import gc
-import time
-from collections.abc import Callable
+from typing import Any
 
-import pytest
-
+from benchmarks.measure import Figures, in_turns
 from logstore.ingest import FlushTracker
 
-ROUNDS = 7
+SUITE = "tracker"
 EVENTS = 50_000
-FLOOR_CALLS_PER_S = 200_000
-CEILING_RATIO = 2.0
 
 
 class Load:
@@ -26,18 +21,17 @@ class Load:
         self.reports: list[int] = []
         self.tracker: FlushTracker[int] = FlushTracker(0, self.reports.append)
         self.leases = [self.tracker.register(sink) for sink in range(sinks)]
-        self.names = [(sink,) for sink in range(sinks)]
         self.tracker.commit(1, [0])
         self.boundary = 1
 
     def run(self) -> None:
         commit, flushed = self.tracker.commit, self.tracker.flushed
-        leases, names, sinks = self.leases, self.names, len(self.leases) - 1
+        leases, sinks = self.leases, len(self.leases) - 1
         boundary = self.boundary
         for _ in range(EVENTS // 2):
             boundary += 1
             which = 1 + boundary * 7919 % sinks
-            commit(boundary, names[which])
+            commit(boundary, (which,))
             flushed(leases[which], boundary)
         self.boundary = boundary
 
@@ -49,37 +43,25 @@ class Load:
         assert self.reports == [self.boundary]
 
 
-def best_s(run: Callable[[], None]) -> float:
-    started = time.perf_counter()
-    run()
-    return time.perf_counter() - started
-
-
-def test_tracker_calls_per_second_and_stuck_sink_ratio(
-    record_property: Callable[[str, object], None],
-) -> None:
+def test_calls_per_second_and_what_a_stuck_sink_costs(figures: Figures, quick: bool) -> None:
     few, many = Load(10), Load(100_000)
     gc.collect()
-    gc.freeze()  # the 100,000 leases are the fixture, not the load: keep the collector from walking them
+    gc.freeze()  # the leases are the fixture, not the load: the collector must not walk them meanwhile
     try:
-        times = [(best_s(few.run), best_s(many.run)) for _ in range(ROUNDS)]
+        times = in_turns({"few": few.run, "many": many.run}, turns=3 if quick else 7)
     finally:
         gc.unfreeze()
-    few_s, many_s = (min(column) for column in zip(*times, strict=True))
     few.check()
     many.check()
-    print(f"\n10 sinks: {EVENTS / few_s:,.0f} calls/s; 100,000 sinks: {EVENTS / many_s:,.0f} calls/s")
-    print(f"100,000 sinks with one stuck cost {many_s / few_s:.2f} × 10 sinks (ceiling {CEILING_RATIO})")
-    record_property("calls_per_s", round(EVENTS / few_s))
-    record_property("stuck_ratio", round(many_s / few_s, 2))
-    assert EVENTS / few_s >= FLOOR_CALLS_PER_S
-    assert many_s / few_s <= CEILING_RATIO
+    figures.add(SUITE, "commit and flushed", EVENTS / times["few"].best / 1e3, "k calls/s", target=200)
+    ratio = times["many"].best / times["few"].best
+    figures.add(SUITE, "100,000 sinks, one stuck, against 10", ratio, "×", target=2.0, lower_is_better=True)
 
 
-@pytest.mark.benchmark(group="tracker")
-def test_explain_with_100_000_debtors(benchmark) -> None:  # type: ignore[no-untyped-def]
+def test_explain_with_100_000_debtors(benchmark: Any, figures: Figures) -> None:
     tracker: FlushTracker[int] = FlushTracker(0, lambda _: None)
     tracker.commit(1, range(100_000))
     explanation = benchmark(tracker.explain)
     assert len(explanation.held_by) == 10
     assert explanation.owed == 100_000
+    figures.add(SUITE, "explain() with 100,000 debtors", benchmark.stats.stats.median * 1e6, "µs")

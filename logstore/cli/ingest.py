@@ -14,6 +14,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from logstore.cli.output import Output
@@ -82,18 +84,28 @@ def run(args: argparse.Namespace, out: Output) -> int:
         raise UsageError(str(error)) from error
     open_store(args).close()  # a wrong URL is an error now, not a reason to retry
     with PostgresIngest(lambda: open_store(args), settings) as ingest:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: ingest.stop())
         line = StatusLine(ingest, settings, out)
-        line.start()
-        try:
-            ingest.run(until_caught_up=args.once)
-        except psycopg2.Error as error:
-            print(f"logstore ingest: PostgreSQL: {str(error).strip()}", file=sys.stderr)
-            return 1
-        finally:
-            line.stop()
+        with _stopped_by_signals(ingest):
+            line.start()
+            try:
+                ingest.run(until_caught_up=args.once)
+            except psycopg2.Error as error:
+                print(f"logstore ingest: PostgreSQL: {str(error).strip()}", file=sys.stderr)
+                return 1
+            finally:
+                line.stop()
     return 0
+
+
+@contextmanager
+def _stopped_by_signals(ingest: PostgresIngest) -> Iterator[None]:
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda *_: ingest.stop()) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _key(text: str) -> tuple[str, list[str]]:

@@ -78,7 +78,7 @@ class _Sink(Generic[O]):
     __slots__ = ("alive", "challenged", "debts", "lease", "moved_s", "verdict_s", "waiting_for", "watermark")
 
     def __init__(self, lease: Lease, alive: Callable[[], bool]) -> None:
-        self.debts: deque[Debt[O]] = deque()
+        self.debts: deque[Debt[O]] | None = None  # only while it owes: most of many sinks owe nothing
         self.own(lease, alive, 0.0)
 
     def own(self, lease: Lease, alive: Callable[[], bool], now_s: float) -> None:
@@ -180,8 +180,8 @@ class FlushTracker(Generic[O]):
         current = sink is not None and sink.lease.generation == lease.generation
         if sink is not None and current and (sink.watermark is None or up_to > sink.watermark):
             sink.watermark = up_to
-            if sink.debts:
-                self._pay(sink, up_to)
+            if sink.debts is not None:
+                self._pay(sink, sink.debts, up_to)
         self._report()
 
     def waiting(self, lease: Lease, why: str) -> None:
@@ -215,7 +215,7 @@ class FlushTracker(Generic[O]):
                 f"the decision to discard {lease.sink!r} is not durable yet: wait_durable() first"
             )
         sink = self._owned(lease)
-        for debt in sink.debts:
+        for debt in sink.debts or ():
             self._ledger.pay(debt, lease.sink)
         self._debtors.pop(lease.sink, None)
         del self._sinks[lease.sink]
@@ -245,6 +245,7 @@ class FlushTracker(Generic[O]):
         for sink in self._debtors.values():
             sink.moved_s = min(sink.moved_s, now_s)  # a clock that was set back must not grant time
             idle_s = now_s - sink.moved_s
+            assert sink.debts, "that is what makes it a debtor"
             owes = sink.debts[0].boundary
             gone = not sink.alive()
             if not gone and idle_s <= self._grace_s:
@@ -291,24 +292,26 @@ class FlushTracker(Generic[O]):
             if sink is None:
                 # Routed to before anybody registered it: the debt counts, and `check` says who is missing.
                 sink = self._sinks[name] = _Sink(self._next_lease(name), _never)
-            if not sink.debts:
+            if sink.debts is None:
+                sink.debts = deque()
                 sink.rearm(now_s)  # idle time before there was anything to do is not held against it
                 self._debtors[name] = sink
             sink.debts.append(debt)
 
-    def _pay(self, sink: _Sink[O], up_to: O) -> None:
-        debts, name, pay = sink.debts, sink.lease.sink, self._ledger.pay
+    def _pay(self, sink: _Sink[O], debts: deque[Debt[O]], up_to: O) -> None:
+        name, pay = sink.lease.sink, self._ledger.pay
         while debts and debts[0].boundary <= up_to:
             pay(debts.popleft(), name)
         if debts:
             sink.rearm(self._clock())
         else:
+            sink.debts = None
             del self._debtors[name]
 
     def _check_replay(self, boundary: O, named: dict[Hashable, None]) -> None:
         for name in named:
             sink = self._sinks.get(name)
-            owes = sink is not None and any(debt.boundary == boundary for debt in sink.debts)
+            owes = sink is not None and any(debt.boundary == boundary for debt in sink.debts or ())
             if not owes and not self._covered(name, boundary):
                 raise StraddlingTransaction(
                     f"boundary {boundary} is not above {self._ledger.newest}, yet sink {name!r} does not owe "
@@ -334,7 +337,7 @@ class FlushTracker(Generic[O]):
         return Holder(
             lease=sink.lease,
             owes=debt.boundary,
-            debts=len(sink.debts),
+            debts=len(sink.debts or ()),
             stored=sink.watermark,
             owed_for_s=now_s - debt.since_s,
             idle_s=now_s - sink.moved_s,

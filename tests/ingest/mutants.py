@@ -30,8 +30,8 @@ MUTANTS: dict[str, tuple[str, str]] = {
         "current = sink is not None",
     ),
     "progress refreshed by commits": (
-        "            if not sink.debts:\n                sink.rearm(now_s)",
-        "            sink.rearm(now_s)\n            if not sink.debts:\n                sink.rearm(now_s)",
+        "            if sink.debts is None:\n",
+        "            sink.rearm(now_s)\n            if sink.debts is None:\n",
     ),
     "heartbeats overtake": (
         "counts = not self._ledger.owed and boundary > self._ledger.newest",
