@@ -1,0 +1,171 @@
+"""L20, L21: a manifest that is damaged, missing or old costs requests, never records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain as every
+
+import pytest
+
+import logstore
+from engine.damage import cuts, extensions, flips, shifts
+from engine.harness import at, crash, open_store, pairs, partition, running
+from logstore.engine.partition_log import PartitionLog
+from logstore.errors import CorruptData
+from logstore.format.manifest import Manifest
+from logstore.objects import MemoryStore
+from logstore.testing import ManualClock
+
+COUNT = 12
+VALUES = [b"value-%d" % number for number in range(COUNT)]
+GRACE_S = 3600.0
+
+
+def fill(objects: MemoryStore, clock: ManualClock) -> PartitionLog:
+    """Twelve segments and a manifest of all of them."""
+    with open_store(objects, clock, delete_grace=GRACE_S) as store:
+        log = partition(store)
+        for value in VALUES:
+            log.append(value)
+        log._checkpointer.write()  # type: ignore[union-attr]
+        return log
+
+
+def merge_and_collect(objects: MemoryStore, clock: ManualClock) -> None:
+    """Most of the records are now in a merged object alone, which only the manifest names."""
+    with open_store(objects, clock, delete_grace=GRACE_S) as store:
+        log = partition(store)
+        assert log.maintenance.merge(clock.now_ms(), bytes(range(16))) >= 10
+        clock.advance(GRACE_S + 1)
+        assert len(log.maintenance.collect(clock.now_ms())) >= 9
+
+
+@pytest.fixture(params=["segments", "merged"])
+def place(request: pytest.FixtureRequest) -> Iterator[tuple[MemoryStore, PartitionLog, logstore.Store]]:
+    objects, clock = MemoryStore(), ManualClock()
+    log = fill(objects, clock)
+    if request.param == "merged":
+        merge_and_collect(objects, clock)
+    with open_store(objects, clock, writer="read_only") as reader:
+        yield objects, log, reader
+
+
+def opened(log: PartitionLog, reader: logstore.Store) -> PartitionLog:
+    reader._runtime.cache.clear()
+    return PartitionLog(reader._runtime, log.paths, logstore.TopicConfig())
+
+
+def test_L20_no_damage_of_a_manifest_costs_a_record(
+    place: tuple[MemoryStore, PartitionLog, logstore.Store],
+) -> None:
+    objects, log, reader = place
+    sound = objects.get(log.paths.manifest)
+    kinds = every(
+        flips(sound),
+        extensions(sound),
+        shifts(sound, 11),
+        (cut for cut in cuts(sound) if len(cut[1]) % 7 == 0),
+    )
+    for name, data in kinds:
+        objects.put(log.paths.manifest, data)
+        assert pairs(opened(log, reader)) == at(0, VALUES), name
+
+
+def test_L20_a_missing_manifest_costs_no_record(
+    place: tuple[MemoryStore, PartitionLog, logstore.Store],
+) -> None:
+    objects, log, reader = place
+    objects.delete(log.paths.manifest)
+    assert pairs(opened(log, reader)) == at(0, VALUES)
+
+
+def test_L20_an_old_manifest_costs_no_record() -> None:
+    """A copy from a backup: it knows less of the chain, and the chain itself knows the rest."""
+    objects, clock = MemoryStore(), ManualClock()
+    log = fill(objects, clock)
+    old = objects.get(log.paths.manifest)
+    with running(objects, clock) as store:
+        for number in range(5):
+            partition(store).append(b"later-%d" % number)
+        partition(store)._checkpointer.write()  # type: ignore[union-attr]
+    objects.put(log.paths.manifest, old)
+    with running(objects, clock) as store:
+        expected = [*VALUES, *(b"later-%d" % number for number in range(5))]
+        assert pairs(partition(store)) == at(0, expected)
+        assert partition(store).append(b"on").offset == len(expected)
+
+
+def test_L20_a_damaged_manifest_is_replaced_by_the_next_checkpoint() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    log = fill(objects, clock)
+    objects.put(log.paths.manifest, b"scribble")
+    with running(objects, clock) as store:
+        again = partition(store)
+        again.append(b"one more")
+        again._checkpointer.write()  # type: ignore[union-attr]
+    manifest = Manifest.parse(objects.get(log.paths.manifest))
+    assert (manifest.end_offset, len(manifest.table)) == (COUNT + 1, COUNT + 1)
+
+
+def test_L20_a_damaged_merged_object_is_reported_for_the_records_that_it_holds() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    log = fill(objects, clock)
+    merge_and_collect(objects, clock)
+    (merged,) = [info.key for info in objects.list(log.paths.merged_prefix)]
+    data = bytearray(objects.get(merged))
+    data[len(data) // 3] ^= 4
+    objects.put(merged, bytes(data))
+    for manifest in ("sound", "damaged"):
+        if manifest == "damaged":
+            objects.put(log.paths.manifest, b"scribble")
+        with open_store(objects, clock, writer="read_only") as store:
+            reader = partition_of(store)
+            with pytest.raises(CorruptData) as caught:
+                reader.read(3, 0)
+            assert caught.value.key == merged
+            assert pairs(reader, start=COUNT - 1) == [(COUNT - 1, VALUES[-1])]
+
+
+def partition_of(store: logstore.Store) -> PartitionLog:
+    return store.topic("t").partition(0)
+
+
+def test_L20_no_guess_becomes_a_manifest() -> None:
+    """A checkpoint taken while two segments are unreadable would keep a wrong border between them for ever."""
+    objects, clock = MemoryStore(), ManualClock()
+    with running(objects, clock) as store:
+        log = partition(store)
+        log.append([b"a", b"b", b"c"])
+        log.append([b"d", b"e"])
+        log.append(b"f")
+    keys = [log.paths.segment(seq) for seq in (1, 2)]
+    sound = [objects.get(key) for key in keys]
+    for key in keys:
+        objects.put(key, b"unreadable for now")
+    with running(objects, clock) as store:
+        log = partition(store)
+        assert log.append(b"g").offset == 6
+        log._checkpointer.write()  # type: ignore[union-attr]
+        with pytest.raises(CorruptData):
+            log.read(4)
+    for key, data in zip(keys, sound, strict=True):
+        objects.put(key, data)
+    with running(objects, clock) as store:
+        assert pairs(partition(store)) == at(0, [b"a", b"b", b"c", b"d", b"e", b"f", b"g"])
+
+
+def test_L20_a_crash_between_merge_and_manifest_shows_no_record_twice() -> None:
+    """The merged object stands and nobody names it; then the manifest is lost as well."""
+    objects, clock = MemoryStore(), ManualClock()
+    log = fill(objects, clock)
+    store = open_store(objects, clock, delete_grace=GRACE_S)
+    again = partition(store)
+    before = objects.get(log.paths.manifest)
+    again.maintenance.merge(clock.now_ms(), bytes(range(16)))
+    objects.put(log.paths.manifest, before)
+    crash(store)
+    for lost in (False, True):
+        if lost:
+            objects.delete(log.paths.manifest)
+        with open_store(objects, clock, writer="read_only") as reader:
+            assert pairs(partition_of(reader)) == at(0, VALUES)
