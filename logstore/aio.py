@@ -8,7 +8,7 @@ deadline passed; a cancelled read or tail leaves nothing behind.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
@@ -221,12 +221,12 @@ class PartitionLog:
         await self._threads.run(self.blocking.add_listener, listener)
         try:
             deadline = loop.time() + wait
-            while self.blocking.mark(visibility) <= offset and not self.blocking.closed:
+            while self.blocking.readable(visibility) <= offset and not self.blocking.closed:
                 left = deadline - loop.time()
                 if left <= 0:
                     return
                 moved.clear()
-                if self.blocking.mark(visibility) > offset:
+                if self.blocking.readable(visibility) > offset:
                     return
                 await self._wait_a_while(moved, left)
         finally:
@@ -264,11 +264,35 @@ class PartitionLog:
         return self.blocking.buffered_high_watermark
 
 
-async def open(where: str | ObjectStore, *, config: StoreConfig | None = None, **settings: Any) -> Store:
-    """`logstore.open` for asyncio: `async with await logstore.aio.open(…) as store`."""
-    threads = _Threads()
-    try:
-        return Store(await threads.run(partial(blocking.open, where, config=config, **settings)), threads)
-    except BaseException:
-        threads.close()
-        raise
+class _Opening:
+    """A store that is about to be open: await it, or enter it with `async with`."""
+
+    def __init__(self, open_store: Callable[[], blocking.Store]) -> None:
+        self._open_store = open_store
+        self._store: Store | None = None
+
+    def __await__(self) -> Generator[Any, None, Store]:
+        return self._open().__await__()
+
+    async def _open(self) -> Store:
+        threads = _Threads()
+        try:
+            return Store(await threads.run(self._open_store), threads)
+        except BaseException:
+            threads.close()
+            raise
+
+    async def __aenter__(self) -> Store:
+        self._store = await self._open()
+        return self._store
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._store is not None, "entered before"
+        await self._store.close()
+
+
+def open(where: str | ObjectStore, *, config: StoreConfig | None = None, **settings: Any) -> _Opening:
+    """`logstore.open` for asyncio: `async with logstore.aio.open(…) as store`, or `store = await logstore.aio.open(…)`."""
+    return _Opening(partial(blocking.open, where, config=config, **settings))

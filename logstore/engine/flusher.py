@@ -25,8 +25,9 @@ class Task(Protocol):
 class Flusher:
     """`_wake`'s lock guards everything below it. It is held for memory work only, and no other lock is taken inside it."""
 
-    def __init__(self, clock: Clock, workers_max: int) -> None:
+    def __init__(self, clock: Clock, workers_max: int, name: str = "flush") -> None:
         self._clock = clock
+        self._name = name
         self._workers_max = workers_max
         self._wake = threading.Condition(threading.Lock())
         self._due: dict[Task, float] = {}
@@ -74,7 +75,9 @@ class Flusher:
         return not any(worker.is_alive() for worker in workers)
 
     def _start_worker(self) -> None:
-        worker = threading.Thread(target=self._work, name=f"logstore-flush-{len(self._workers)}", daemon=True)
+        worker = threading.Thread(
+            target=self._work, name=f"logstore-{self._name}-{len(self._workers)}", daemon=True
+        )
         self._workers.append(worker)
         worker.start()
 

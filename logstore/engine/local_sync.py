@@ -1,7 +1,7 @@
 """Brings batches to the WAL and gives the `local` acks: the group commit of the local disk.
 
-Runs on the flusher. Each run takes every batch that the WAL does not have, writes and fsyncs them as one frame without the
-partition's lock, and then acks all who waited. What became durable meanwhile needs no WAL and is left out.
+Runs on the disk's own threads. Each run takes every batch that the WAL does not have, writes and fsyncs them as one frame
+without the partition's lock, and then acks all who waited. What became durable meanwhile needs no WAL and is left out.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LocalSync:
             self._wal.write(batches, durable)
         except OSError as error:
             logger.warning("%s: the WAL could not be written, trying again: %s", self._wal.folder, error)
-            self._runtime.flusher.at(self, self._runtime.clock.monotonic() + _RETRY_S)
+            self._runtime.disk.at(self, self._runtime.clock.monotonic() + _RETRY_S)
             return
         with self._tiers.lock:
             if self._writer.failed is not None:

@@ -16,6 +16,7 @@ from logstore.engine.segment_reader import SegmentReader
 from logstore.objects.protocol import ObjectStore
 
 _PREFETCH_THREADS = 2
+_DISK_THREADS = 2
 
 
 class Runtime:
@@ -30,6 +31,8 @@ class Runtime:
         self.budget = Budget(config.max_buffered_bytes, clock)
         self.cache = BlockCache(config.cache_bytes)
         self.flusher = Flusher(clock, config.uploads_max)
+        # Of its own: a `local` ack waits for the disk, never for an upload that the store does not answer.
+        self.disk = Flusher(clock, _DISK_THREADS, "wal")
         self.breaker = CircuitBreaker(config.probe_interval, clock, self.flusher.all_now)
         self._prefetcher = ThreadPoolExecutor(_PREFETCH_THREADS, thread_name_prefix="logstore-prefetch")
         self.reader = SegmentReader(store, self.cache, self._prefetcher)
@@ -63,6 +66,6 @@ class Runtime:
         """Stop every thread. False if one did not end in time."""
         self.begin_close()
         self.budget.close()
-        ended = self.flusher.close(timeout)
+        ended = self.disk.close(timeout) & self.flusher.close(timeout)
         self._prefetcher.shutdown(wait=ended, cancel_futures=True)
         return ended

@@ -40,7 +40,7 @@ def take_over(
             raise UnknownTopic(f"{chain.paths}: the topic was deleted")
         if tail.damaged is not None:
             raise tail.damaged
-        replay = wal.recover(tail) if wal is not None else []
+        replay = wal.recover(tail, tiers.is_lost) if wal is not None else []
         header = _fence(runtime, tail, replay, reserve)
         if _commit(runtime, chain, tiers, header, replay, deadline):
             break

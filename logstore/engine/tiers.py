@@ -101,6 +101,10 @@ class Tiers:
                 row += 1
             return lost
 
+    def is_lost(self, start: int, end: int) -> bool:
+        """Whether any of these offsets went down with a crash. Those that retention removed did not."""
+        return bool(self.lost_between(max(start, self.low), end))
+
     def lost_ranges(self) -> list[LostRange]:
         with self.lock:
             return self.segments.lost_ranges(self.low, self.tail.end_offset)

@@ -14,6 +14,7 @@ import fcntl
 import logging
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,11 +65,11 @@ class Wal:
 
     # Recovery
 
-    def recover(self, tail: ChainTail) -> list[EncodedBatch]:
+    def recover(self, tail: ChainTail, is_lost: Callable[[int, int], bool]) -> list[EncodedBatch]:
         """The batches of the last writer that the store does not have, from the chain's end on, in order.
 
-        If another writer has been there since, its fence has declared those offsets lost: the files are kept under another
-        name and the log says so.
+        If another writer has been there since, its fence has declared their offsets lost (`is_lost(start, end)`): the files
+        are kept under another name and the log says so.
         """
         expected = tail.end_offset
         kept: list[EncodedBatch] = []
@@ -76,8 +77,14 @@ class Wal:
         for path in self._files():
             header, batches, whole = _read_file(path)
             missing = [batch for batch in batches if batch.end_offset > expected]
-            if missing and header.epoch != tail.epoch:
-                self._set_aside(path, missing, tail)
+            if header.epoch != tail.epoch:
+                missing += [
+                    batch
+                    for batch in batches
+                    if batch.end_offset <= expected and is_lost(batch.base_offset, batch.end_offset)
+                ]
+                if missing:
+                    self._set_aside(path, missing, tail)
                 continue
             for batch in missing:
                 if batch.base_offset != expected:
@@ -107,8 +114,8 @@ class Wal:
             "%s: offsets %d to %d were acked here (local) and another writer (epoch %d) took over before they were "
             "stored: they are lost to the log and kept in this file",
             kept,
-            missing[0].base_offset,
-            missing[-1].end_offset - 1,
+            min(batch.base_offset for batch in missing),
+            max(batch.end_offset for batch in missing) - 1,
             tail.epoch,
         )
 
@@ -142,6 +149,7 @@ class Wal:
             return self._current
         if self._current is not None:
             self._full.append(self._current)
+            self._current = None
         self._number += 1
         path = self.folder / f"{self._number:020d}.wal"
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)

@@ -205,7 +205,7 @@ class ExclusiveWriter:
         elif exposure is Exposure.LOCAL:
             assert self.local_sync is not None
             future = self.local_waiters.add(receipt.last_offset, receipt)
-            self._runtime.flusher.at(self.local_sync, self._runtime.clock.monotonic())
+            self._runtime.disk.at(self.local_sync, self._runtime.clock.monotonic())
         else:
             future = self.durable_waiters.add(receipt.last_offset, receipt)
             self._urgent_until = end
