@@ -76,7 +76,7 @@ class ReadOptions:
 
 def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """The options of `spark.read` or `spark.readStream`, or `ValueError` saying what is wrong and what is allowed."""
-    options = _named(given, READ_OPTIONS, "reading")
+    options = named_options(given, READ_OPTIONS, "reading")
     for name in BATCH_ONLY if streaming else STREAM_ONLY:
         if name in options:
             raise ValueError(f"{name} is for {'spark.read' if streaming else 'spark.readStream'} alone")
@@ -94,7 +94,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         _refuse(start, LATEST, "startingOffsets", "the latest offset is where a batch read ends")
         _refuse(end, EARLIEST, "endingOffsets", "the earliest offset is where a batch read starts")
     return ReadOptions(
-        path=_path(options),
+        path=path_of(options),
         subscription=_subscription(options),
         start=start,
         end=end,
@@ -113,10 +113,10 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 
 def row_columns(given: Mapping[str, str]) -> tuple[str, ...]:
     """The columns of the row that these options describe, for batch and stream alike."""
-    return _columns(_named(given, READ_OPTIONS, "reading"))
+    return _columns(named_options(given, READ_OPTIONS, "reading"))
 
 
-def _named(given: Mapping[str, str], known: tuple[str, ...], doing: str) -> dict[str, str]:
+def named_options(given: Mapping[str, str], known: tuple[str, ...], doing: str) -> dict[str, str]:
     """The options under the names that we document: Spark hands them over in lower case."""
     names = {name.lower(): name for name in known}
     found: dict[str, str] = {}
@@ -129,7 +129,7 @@ def _named(given: Mapping[str, str], known: tuple[str, ...], doing: str) -> dict
     return found
 
 
-def _path(options: Mapping[str, str]) -> str:
+def path_of(options: Mapping[str, str]) -> str:
     path = options.get("path", "").strip()
     if not path:
         raise ValueError(
@@ -180,7 +180,7 @@ def _assigned(text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
 def _bound(options: Mapping[str, str], side: str, default: int) -> Bound:
     name = f"{side}Timestamp"
     if name in options:
-        return Bound(default, timestamp_ms=_whole(name, options[name], 0))
+        return Bound(default, timestamp_ms=whole_number(name, options[name], 0))
     # Where timestamps or offsets are given for some partitions, the others are read whole.
     rest = EARLIEST if side == "starting" else LATEST
     name = f"{side}OffsetsByTimestamp"
@@ -231,10 +231,10 @@ def _choice(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> 
 
 
 def _count(options: Mapping[str, str], name: str) -> int | None:
-    return _whole(name, options[name], 1) if name in options else None
+    return whole_number(name, options[name], 1) if name in options else None
 
 
-def _whole(name: str, text: str, lowest: int) -> int:
+def whole_number(name: str, text: str, lowest: int) -> int:
     try:
         number = int(text)
     except ValueError:

@@ -23,7 +23,7 @@ from logstore.objects import ObjectStore, RetryingStore, RetryPolicy, open_url
 from logstore.paths import PartitionPaths
 from logstore.spark.options import Subscription
 
-_PARALLEL_FROM = 4
+_PARALLEL_FROM = 2
 _PARALLEL = 16
 _INDEX_CACHE_BYTES = 16 << 20
 
@@ -110,9 +110,9 @@ def load(store: ObjectStore, wanted: Iterable[PartitionPaths]) -> list[LogPartit
     return in_parallel(one, list(wanted))
 
 
-def in_parallel(call: Callable[[T], R], items: list[T]) -> list[R]:
+def in_parallel(call: Callable[[T], R], items: list[T], threads: int = _PARALLEL) -> list[R]:
     """`call(item)` for each item, in their order, side by side where that pays."""
     if len(items) < _PARALLEL_FROM:
         return [call(item) for item in items]
-    with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="logstore-plan") as pool:
+    with ThreadPoolExecutor(threads, thread_name_prefix="logstore-plan") as pool:
         return list(pool.map(call, items))

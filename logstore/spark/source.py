@@ -10,8 +10,15 @@ from logstore.spark.options import read_options, row_columns
 from logstore.spark.schema import columns_of, spark_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
+
+    from logstore.spark.write_options import WriteOptions
 
 
 class LogStoreDataSource(DataSource):
@@ -36,3 +43,25 @@ class LogStoreDataSource(DataSource):
         from logstore.spark.stream import LogStreamReader
 
         return LogStreamReader(read_options(self.options, streaming=True), columns_of(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from logstore.spark.writer import LogWriter
+
+        return LogWriter(self._write_options(schema, overwrite, streaming=False))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from logstore.spark.writer import LogStreamWriter
+
+        return LogStreamWriter(self._write_options(schema, overwrite, streaming=True))
+
+    def _write_options(self, schema: StructType, overwrite: bool, *, streaming: bool) -> WriteOptions:
+        from logstore.spark.rows import check_write_schema
+        from logstore.spark.write_options import write_options
+
+        if overwrite:
+            raise ValueError(
+                'a log cannot be overwritten: use mode("append") or, for a stream, outputMode("append") or "update"'
+            )
+        options = write_options(self.options, streaming=streaming)
+        check_write_schema(schema, options.topic)
+        return options

@@ -1,0 +1,134 @@
+"""Which version of an app is stored: one small object, changed by conditional puts alone.
+
+    (nothing) ──► pending N, with its plan ──► done N ──► pending N+1 …
+
+Whoever makes version N pending has its plan carried out, by itself or by whoever comes after: a driver that is
+restarted in the middle of a commit finds the plan here and finishes it, instead of the one it has just made from a
+second run of the same batch. A driver that was thought dead finds its change refused. So one plan of each version
+is stored, and stored whole.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from logstore.errors import CorruptData, Indeterminate, ObjectNotFound, PreconditionFailed
+from logstore.objects import ObjectStore
+from logstore.spark.staging import Part, Transaction
+
+FORMAT = 1
+_ATTEMPTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a commit is going to add, and from which offset of each partition on it can be found there.
+
+    `starts` is taken before the plan is written: nothing of it can lie below.
+    """
+
+    parts: tuple[Part, ...]
+    starts: dict[str, int]
+    identity: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def to_json(self) -> dict[str, Any]:
+        parts = [part.to_json() for part in self.parts]
+        return {"identity": self.identity, "starts": self.starts, "parts": parts}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Plan:
+        parts = tuple(Part.from_json(part) for part in fields["parts"])
+        return cls(parts, fields["starts"], fields["identity"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    version: int
+    plan: Plan | None
+    etag: str
+
+
+class Ledger:
+    """Holds no state: every call asks the store."""
+
+    def __init__(self, store: ObjectStore, transaction: Transaction) -> None:
+        self._store = store
+        self._mine = transaction
+
+    def pending(self) -> tuple[int, Plan] | None:
+        """A version that somebody began to store and did not finish."""
+        entry = self._read()
+        return (entry.version, entry.plan) if entry is not None and entry.plan is not None else None
+
+    def is_done(self) -> bool:
+        """Whether our version, or a later one, is stored."""
+        entry = self._read()
+        return entry is not None and entry.version >= self._mine.version and entry.plan is None
+
+    def begin(self, plan: Plan) -> Plan | None:
+        """The plan to carry out: ours, or the one that stands for our version already. None if nothing is left to do."""
+
+        def next_entry(entry: _Entry | None) -> dict[str, Any] | None:
+            if entry is not None and (entry.version >= self._mine.version or entry.plan is not None):
+                return None
+            return {"version": self._mine.version, "plan": plan.to_json()}
+
+        entry = self._change(next_entry)
+        if entry.version == self._mine.version:
+            return entry.plan
+        if entry.version < self._mine.version:
+            raise Indeterminate(
+                f"{self._mine.ledger}: another driver is just storing version {entry.version}; try again"
+            )
+        return None
+
+    def finish(self, version: int) -> None:
+        """The version is stored, whole."""
+
+        def next_entry(entry: _Entry | None) -> dict[str, Any] | None:
+            if entry is None or entry.version != version or entry.plan is None:
+                return None  # somebody else has finished it
+            return {"version": version, "plan": None}
+
+        self._change(next_entry)
+
+    def _change(self, next_entry: Callable[[_Entry | None], dict[str, Any] | None]) -> _Entry:
+        """Put what `next_entry` makes of the entry that stands, until that is settled; returns the one that stands then."""
+        doubt: Exception | None = None
+        for _ in range(_ATTEMPTS):
+            entry = self._read()
+            change = next_entry(entry)
+            if change is None:
+                assert entry is not None, "an entry that is not there is always changed"
+                return entry
+            data = json.dumps({"format": FORMAT, "app": self._mine.app} | change).encode()
+            try:
+                if entry is None:
+                    self._store.put(self._mine.ledger, data, if_absent=True)
+                else:
+                    self._store.put(self._mine.ledger, data, if_match=entry.etag)
+            except (PreconditionFailed, Indeterminate) as error:
+                doubt = error  # another driver's, or ours with a lost answer: what stands there tells
+        raise Indeterminate(
+            f"{self._mine.ledger}: it could not be changed ({doubt}); nothing is lost, try again"
+        )
+
+    def _read(self) -> _Entry | None:
+        key = self._mine.ledger
+        known = self._store.head(key)  # first, so that an etag is never newer than what is read
+        if known is None:
+            return None
+        try:
+            fields = json.loads(self._store.get(key))
+            if fields["format"] != FORMAT:
+                raise ValueError(f"format {fields['format']}, this release knows {FORMAT}")
+            plan = None if fields["plan"] is None else Plan.from_json(fields["plan"])
+            return _Entry(fields["version"], plan, known.etag)
+        except ObjectNotFound:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptData(key, None, f"the ledger cannot be read ({error!r})") from error
