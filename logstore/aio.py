@@ -206,7 +206,12 @@ class PartitionLog:
         """The records from `start` (the low mark) on, for ever. Ends when the store is closed."""
         position = await self._threads.run(lambda: self.blocking.low_watermark) if start is None else start
         while not self.blocking.closed:
-            result = await self.read(position, visibility=visibility, wait=_FOLLOW_S)
+            result = self.blocking.read_cached(position, visibility=visibility)
+            if not result:
+                await self._moved_past(position, visibility, _FOLLOW_S)
+                if self.blocking.closed:
+                    return
+                result = await self._threads.run(partial(self.blocking.read, position, visibility=visibility))
             for record in result.records():
                 yield record
             position = result.next_offset

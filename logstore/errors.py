@@ -104,7 +104,7 @@ class Closed(LogStoreError):
 class CorruptData(LogStoreError):
     """Stored bytes are not what was written. Nothing of them reached the caller."""
 
-    def __init__(self, key: str, offset: int | None, why: str) -> None:
+    def __init__(self, key: str, offset: int | None, why: str = "the bytes are damaged") -> None:
         at = "" if offset is None else f" at offset {offset}"
         super().__init__(f"{key}{at}: {why}. Restore the object from a copy, or run `logstore verify`")
         self.key = key

@@ -1,6 +1,6 @@
-"""Read every segment of a topic, or of all topics, and check every checksum and every record.
+"""Read every object of a topic, or of all topics, and check every checksum and every record.
 
-Exit code 1 if anything is damaged; each damaged object is named, with the offset.
+Exit code 1 if anything is damaged, also where readers could do without it (an index, a manifest); each object is named.
 """
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ import argparse
 from logstore.cli.output import Output
 from logstore.cli.places import add_topic, chosen, open_store
 from logstore.engine.partition_log import PartitionLog
-from logstore.errors import CorruptData
+from logstore.engine.segments import SegmentRef
+from logstore.errors import LogStoreError, ObjectNotFound
+from logstore.format.batch import read_info
+from logstore.format.errors import FormatError
+from logstore.format.manifest import Manifest
+from logstore.format.records import decode_records
+from logstore.format.segment import offset_at, parse_segment
+from logstore.objects.protocol import ObjectStore
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,38 +29,51 @@ def run(args: argparse.Namespace, out: Output) -> int:
     with open_store(args, writer="read_only", cache_bytes=0) as store:
         for name in [args.topic] if args.topic else store.topics():
             for log in chosen(store.topic(name), None):
-                damaged += _verify(log, out)
+                damaged += _verify(store.objects, log, out)
     return 1 if damaged else 0
 
 
-def _verify(log: PartitionLog, out: Output) -> int:
-    damaged = records = 0
-    position, end = log.low_watermark, log.durable_high_watermark
-    while position < end:
+def _verify(objects: ObjectStore, log: PartitionLog, out: Output) -> int:
+    records, damage = 0, _manifest_damage(objects, log)
+    for ref in log.segments():
         try:
-            result = log.read(position, visibility="durable")
-            records += sum(1 for _ in result.records())
-            position = result.next_offset
-        except CorruptData as damage:
-            damaged += 1
-            fields = {
-                "topic": log.topic,
-                "partition": log.partition,
-                "key": damage.key,
-                "offset": damage.offset,
-            }
-            out.row(
-                fields | {"damage": damage.why},
-                f"DAMAGED {damage.key} at offset {damage.offset}: {damage.why}",
-            )
-            position = _after(log, position)
-    fields = {"topic": log.topic, "partition": log.partition, "records": records, "damaged": damaged}
-    out.row(fields, f"{log.topic}/{log.partition}: {records} records read, {damaged} damaged objects")
-    return damaged
+            records += _records_in(objects, ref)
+        except (FormatError, LogStoreError) as error:
+            damage.append((ref.key, _offset(ref, objects, error), str(error)))
+    for key, offset, why in damage:
+        fields = {"topic": log.topic, "partition": log.partition, "key": key, "offset": offset, "damage": why}
+        out.row(fields, f"DAMAGED {key}{'' if offset is None else f' at offset {offset}'}: {why}")
+    summary = {"topic": log.topic, "partition": log.partition, "records": records, "damaged": len(damage)}
+    out.row(summary, f"{log.topic}/{log.partition}: {records} records read, {len(damage)} damaged objects")
+    return len(damage)
 
 
-def _after(log: PartitionLog, position: int) -> int:
-    """Where the segment ends that holds `position`: what lies behind it can still be checked."""
-    return next(
-        (ref.end_offset for ref in log.segments() if ref.end_offset > position), log.durable_high_watermark
-    )
+def _manifest_damage(objects: ObjectStore, log: PartitionLog) -> list[tuple[str, int | None, str]]:
+    try:
+        Manifest.parse(objects.get(log.paths.manifest))
+    except ObjectNotFound:
+        return []
+    except FormatError as error:
+        return [(log.paths.manifest, None, str(error))]
+    return []
+
+
+def _records_in(objects: ObjectStore, ref: SegmentRef) -> int:
+    """Every batch decoded to its last record, and the offsets where they belong."""
+    data = objects.get(ref.key)
+    summary, index = parse_segment(data, strict=True)
+    if (summary.header.base_offset, summary.header.end_offset) != (ref.base_offset, ref.end_offset):
+        raise FormatError(
+            f"the object holds offsets {summary.header.base_offset} to {summary.header.end_offset}"
+        )
+    return sum(len(decode_records(data, read_info(data, place))) for place in index["position"].tolist())
+
+
+def _offset(ref: SegmentRef, objects: ObjectStore, error: Exception) -> int:
+    """The offset nearest to the damage, if the index can still be read."""
+    try:
+        _, index = parse_segment(objects.get(ref.key))
+        found = offset_at(index, getattr(error, "position", None))
+    except (FormatError, LogStoreError):
+        found = None
+    return ref.base_offset if found is None else found

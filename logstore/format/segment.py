@@ -24,7 +24,7 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from logstore.format.batch import HEADER_SIZE as BATCH_HEADER_SIZE
-from logstore.format.batch import PATCH_SIZE, BatchInfo, check_crc, read_info, validate
+from logstore.format.batch import PATCH_SIZE, check_crc, read_info, validate
 from logstore.format.errors import FormatError, UnsupportedVersion
 
 FORMAT_VERSION = 1
@@ -266,8 +266,8 @@ def build_segment(header: SegmentHeader, batches: Sequence[EncodedBatch]) -> tup
     return b"".join(parts), summary
 
 
-def parse_segment(data: Bytes) -> tuple[SegmentSummary, Index]:
-    """Check a whole segment. A damaged index or footer is rebuilt if header and batches are intact."""
+def parse_segment(data: Bytes, *, strict: bool = False) -> tuple[SegmentSummary, Index]:
+    """Check a whole segment. A damaged index or footer is rebuilt if header and batches are intact, unless `strict`."""
     header = SegmentHeader.parse(data)
     footer: SegmentSummary | None = None
     try:
@@ -275,6 +275,8 @@ def parse_segment(data: Bytes) -> tuple[SegmentSummary, Index]:
         end = summary.index_position
         index = summary.parse_index(data[end : end + summary.index_size])
     except FormatError as damage:
+        if strict:
+            raise
         summary, index = _rebuild(header, memoryview(data), damage)
     expected = footer or summary  # an intact footer vouches for the batches even if the index is damaged
     if expected.header != header:
@@ -295,14 +297,6 @@ def check_run(data: Bytes, start: int, index: Index) -> None:
         same = (info.base_offset, info.size, info.count) == (base, size, count)
         if not same or head_crc != _head_crc(data, position - start):
             raise FormatError("batch and index disagree", position)
-
-
-def infos_of(index: Index, start: int) -> list[BatchInfo]:
-    """Where each batch of `index` lies in a buffer that begins at position `start` of the object."""
-    return [
-        BatchInfo(base, position - start, size, count, high, low, -1, -1, -1, 0)
-        for base, position, size, count, high, low, _ in index.tolist()
-    ]
 
 
 def _check_dense(header: SegmentHeader, index: Index, position: int) -> None:

@@ -1,0 +1,144 @@
+"""The asyncio face: the same log, with awaits where the other blocks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+import logstore
+import logstore.aio
+from logstore.objects import MemoryStore
+from logstore.testing import GatedStore
+
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(asyncio.wait_for(work, 30))
+
+
+def test_L11_read_after_ack() -> None:
+    async def work() -> list[tuple[int | None, bytes | None]]:
+        async with logstore.aio.open(MemoryStore(), flush_interval=3600) as store:
+            topic = await store.create_topic("t")
+            await topic.append(b"durable", key=b"k")
+            await topic.append(b"buffered", key=b"k", ack="buffered")
+            log = topic.partition(0)
+            assert (log.durable_high_watermark, log.buffered_high_watermark) == (1, 2)
+            return [(record.offset, record.value) async for record in log.records()]
+
+    assert run(work()) == [(0, b"durable"), (1, b"buffered")]
+
+
+def test_L04_a_hundred_durable_appends_wait_without_a_thread_each() -> None:
+    """While one upload is held, all others become the next segment; far more wait than there are threads."""
+
+    async def work() -> None:
+        gated = GatedStore(MemoryStore())
+        async with logstore.aio.open(gated) as store:
+            log = (await store.create_topic("t")).partition(0)
+            await log.append(b"opens the writer")
+            with gated.hold("put", suffix=".seg") as gate:
+                first = asyncio.create_task(log.append(b"first"))
+                await asyncio.to_thread(gate.wait_held)
+                others = [asyncio.create_task(log.append(b"%d" % n)) for n in range(100)]
+                while log.blocking.health()["next_offset"] < 102:
+                    await asyncio.sleep(0)
+                gate.open()
+                receipts = await asyncio.gather(first, *others)
+            assert sorted(receipt.offset for receipt in receipts) == list(range(1, 102))
+            assert len(log.blocking.segments()) == 3
+
+    run(work())
+
+
+def test_L14_a_tail_is_woken_by_the_append_and_asks_the_store_nothing() -> None:
+    async def work() -> None:
+        async with logstore.aio.open(MemoryStore(), flush_interval=3600) as store:
+            topic = await store.create_topic("t")
+            await topic.append(b"0", ack="buffered")
+            found: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+            async def follow() -> None:
+                async for record in topic.partition(0).tail():
+                    await found.put(record.value)
+
+            follower = asyncio.create_task(follow())
+            assert await found.get() == b"0"
+            requests = {name: stats.requests for name, stats in store.blocking.metrics().items()}
+            await topic.append(b"1", ack="buffered")
+            assert await found.get() == b"1"
+            assert {name: stats.requests for name, stats in store.blocking.metrics().items()} == requests
+            follower.cancel()
+
+    run(work())
+
+
+def test_a_tail_sees_what_another_process_commits() -> None:
+    async def work() -> None:
+        objects = MemoryStore()
+        async with logstore.aio.open(objects) as writing:
+            topic = await writing.create_topic("t")
+            async with logstore.aio.open(objects, writer="read_only", follow_interval=0.01) as reading:
+                tail = (await reading.topic("t")).partition(0).tail()
+                await topic.append(b"a")
+                assert (await anext(tail)).value == b"a"
+                await topic.append(b"b")
+                assert (await anext(tail)).value == b"b"
+
+    run(work())
+
+
+def test_L07_a_deadline_that_passes_says_that_the_outcome_is_unknown() -> None:
+    async def work() -> None:
+        gated = GatedStore(MemoryStore())
+        async with logstore.aio.open(gated) as store:
+            log = (await store.create_topic("t")).partition(0)
+            await log.append(b"a")
+            with gated.hold("put", suffix=".seg") as gate:
+                with pytest.raises(logstore.AppendTimeout, match="offsets 1 to 1"):
+                    await log.append(b"b", timeout=0.01)
+                gate.open()
+            assert await log.flush() == 2  # the flush went on
+
+    run(work())
+
+
+def test_L06_a_tail_ends_when_the_store_is_closed() -> None:
+    async def work() -> list[bytes | None]:
+        store = await logstore.aio.open(MemoryStore())
+        log = (await store.create_topic("t")).partition(0)
+        await log.append(b"a")
+        seen: list[bytes | None] = []
+        begun = asyncio.Event()
+
+        async def follow() -> None:
+            async for record in log.tail():
+                seen.append(record.value)
+                begun.set()
+
+        follower = asyncio.create_task(follow())
+        await begun.wait()
+        await store.close()
+        await follower
+        return seen
+
+    assert run(work()) == [b"a"]
+
+
+def test_errors_are_the_same() -> None:
+    async def work() -> None:
+        async with logstore.aio.open(MemoryStore()) as store:
+            with pytest.raises(logstore.UnknownTopic):
+                await store.topic("nope")
+            topic = await store.create_topic("t")
+            with pytest.raises(logstore.InvalidRecord):
+                await topic.append("text")  # type: ignore[arg-type]
+            assert (await topic.append(b"x")).offset == 0
+            with pytest.raises(logstore.OffsetOutOfRange):
+                await topic.partition(0).read(7)
+
+    run(work())
