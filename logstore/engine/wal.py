@@ -22,7 +22,7 @@ from logstore.engine.chain import ChainTail
 from logstore.engine.pending_batch import PendingBatch
 from logstore.errors import CorruptData, UnsupportedStore
 from logstore.format.batch import PATCH_SIZE, validate
-from logstore.format.errors import FormatError
+from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.segment import EncodedBatch
 from logstore.format.wal import HEADER_SIZE, WalHeader, pack_frame, parse_frames
 
@@ -75,7 +75,7 @@ class Wal:
         kept: list[EncodedBatch] = []
         torn: Path | None = None
         for path in self._files():
-            header, batches, whole = _read_file(path)
+            header, batches, whole = _read_file(path, expected)
             missing = [batch for batch in batches if batch.end_offset > expected]
             if header.epoch != tail.epoch:
                 missing += [
@@ -108,7 +108,7 @@ class Wal:
         return sorted(self.folder.glob("*.wal"))
 
     def _set_aside(self, path: Path, missing: list[EncodedBatch], tail: ChainTail) -> None:
-        kept = path.with_name(path.name + ORPHAN_SUFFIX)
+        kept = path.with_name(f"{path.stem}-from-{missing[0].base_offset}.wal{ORPHAN_SUFFIX}")
         path.rename(kept)
         logger.error(
             "%s: offsets %d to %d were acked here (local) and another writer (epoch %d) took over before they were "
@@ -186,10 +186,11 @@ class Wal:
             os.close(self._lock)
 
 
-def _read_file(path: Path) -> tuple[WalHeader, list[EncodedBatch], bool]:
-    """A file's header and batches, and whether it ends with a whole frame.
+def _read_file(path: Path, expected: int) -> tuple[WalHeader, list[EncodedBatch], bool]:
+    """A file's header and batches, and whether it ends with a whole frame. `expected` is the first offset of interest.
 
-    A torn end is normal after a crash (nothing in it was acked); if it was no crash, the next file does not fit on.
+    A torn end is normal after a crash (nothing in it was acked); if it was no crash, the next file does not fit on, or
+    the offsets that are missing lie below what was reserved, and are reported as lost.
     """
     data = path.read_bytes()
     if len(data) < HEADER_SIZE:
@@ -209,8 +210,12 @@ def _read_file(path: Path) -> tuple[WalHeader, list[EncodedBatch], bool]:
             for payload in payloads
             for info in validate(payload, max_batch_bytes=len(payload))
         ]
+    except UnsupportedVersion as error:
+        raise UnsupportedStore(f"{path}: {error.why}. A newer release has written it: use that") from error
     except FormatError as damage:
-        raise CorruptData(str(path), None, str(damage)) from damage
+        raise CorruptData(str(path), expected, str(damage)) from damage
+    if good < len(data):
+        logger.warning("%s: the last %d bytes are a torn frame and are cut off", path, len(data) - good)
     return header, batches, good == len(data)
 
 
