@@ -1,0 +1,260 @@
+"""B08: the broker is killed, again and again, under load: nothing acked is lost, no offset is given twice, groups resume."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+import logstore
+from broker.clients import Confluent
+from broker.harness import BrokerProcess, LocalBroker, Wire, free_port
+from broker.test_produce_fetch import batch, make_topic, values
+from broker_shim.apis import Api
+from broker_shim.codes import Code
+from logstore.objects.memory import MemoryStore
+
+PARTITIONS = 3
+KEYS = 12
+
+
+class Load:
+    """An idempotent librdkafka producer that never rests. `acked[(key, number)]` is where the broker said it is."""
+
+    def __init__(self, address: str) -> None:
+        self._producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": address,
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "message.timeout.ms": 120_000,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 200,
+                "retry.backoff.ms": 20,
+                "retry.backoff.max.ms": 200,
+                "log_level": 0,
+            }
+        )
+        self.acked: dict[tuple[int, int], tuple[int, int]] = {}
+        self.failed: list[object] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.grew = threading.Condition()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            for key in range(KEYS):
+                self._send(key, number)
+            number += 1
+            self._producer.poll(0.002)
+
+    def _send(self, key: int, number: int) -> None:
+        def delivered(error: object, message: confluent_kafka.Message) -> None:
+            if error is not None:
+                self.failed.append(error)
+                return
+            with self.grew:
+                self.acked[(key, number)] = (message.partition(), message.offset())
+                self.grew.notify_all()
+
+        while True:
+            try:
+                self._producer.produce("load", b"%d:%d" % (key, number), b"%d" % key, on_delivery=delivered)
+                return
+            except BufferError:
+                self._producer.poll(0.05)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wait_for_more(self, count: int) -> None:
+        with self.grew:
+            goal = len(self.acked) + count
+            assert self.grew.wait_for(lambda: len(self.acked) >= goal or self.failed, 60), "no progress"
+
+    def finish(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        assert self._producer.flush(60) == 0
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [3, pytest.param(20, marks=[pytest.mark.soak, pytest.mark.timeout(600)])],
+    ids=lambda k: f"{k}-kills",
+)
+def test_B08_kill_9_under_idempotent_load(tmp_path: Path, kills: int) -> None:
+    store = f"file://{tmp_path}/store"
+    dice = random.Random(kills)
+    broker = BrokerProcess(store, log=tmp_path / "broker.log").start()
+    admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
+    admin.create_topics([NewTopic("load", PARTITIONS, 1)])["load"].result(20)
+    load = Load(broker.address)
+    load.start()
+    try:
+        for _ in range(kills):
+            load.wait_for_more(dice.randrange(50, 400))
+            broker.kill()
+            broker = BrokerProcess(store, port=broker.port, log=tmp_path / "broker.log").start()
+        load.wait_for_more(200)
+        load.finish()
+    finally:
+        load._stop.set()
+        broker.stop()
+    assert load.failed == []
+    check_log(store, load.acked)
+
+
+def check_log(store: str, acked: dict[tuple[int, int], tuple[int, int]]) -> None:
+    """Read with the library, not with the broker: each acked record once, where the ack said, in order for each key."""
+    order: dict[bytes, list[int]] = defaultdict(list)
+    places: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    with logstore.open(store, writer="read_only") as opened:
+        for index in range(PARTITIONS):
+            log = opened.topic("load").partition(index)
+            assert log.lost_ranges() == []
+            for expected, record in enumerate(log.records()):
+                assert record.offset == expected, "durable acks leave no gap"
+                key, number = map(int, record.value.split(b":"))
+                places[(key, number)].append((index, record.offset))
+                order[record.key].append(number)
+    for what, where in acked.items():
+        assert places[what] == [where]
+    for numbers in order.values():
+        assert numbers == list(range(len(numbers)))
+
+
+def test_B08_a_group_resumes_after_a_kill(tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/store"
+    broker = BrokerProcess(store, "--group-initial-rebalance-delay", "0.05", log=tmp_path / "log").start()
+    Confluent().produce(broker.address, "t", [(b"k", b"%d" % i, []) for i in range(10)])
+    assert len(Confluent().consume(broker.address, "t", 10)) == 10
+    broker.kill()
+    with BrokerProcess(
+        store, "--group-initial-rebalance-delay", "0.05", port=broker.port, log=tmp_path / "log"
+    ) as again:
+        Confluent().produce(again.address, "t", [(b"k", b"next", [])])
+        assert Confluent().consume(again.address, "t", 1) == [(10, b"k", b"next", [])]
+
+
+def test_B08_members_go_on_across_a_restart_without_a_rebalance(tmp_path: Path) -> None:
+    """The group itself is in the log too: a consumer that lives keeps its partitions and its generation."""
+    store, port = f"file://{tmp_path}/store", free_port()
+    flags = ("--group-initial-rebalance-delay", "0.05")
+    broker = BrokerProcess(store, *flags, port=port, log=tmp_path / "log").start()
+    Confluent().produce(broker.address, "t", [(b"k", b"before", [])])
+    rebalances: list[int] = []
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": broker.address,
+            "group.id": "g",
+            "auto.offset.reset": "earliest",
+            "heartbeat.interval.ms": 200,
+            "reconnect.backoff.max.ms": 200,
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe(["t"], on_assign=lambda _, partitions: rebalances.append(len(partitions)))
+    assert read_one(consumer) == b"before"
+    broker.kill()
+    with BrokerProcess(store, *flags, port=port, log=tmp_path / "log") as again:
+        Confluent().produce(again.address, "t", [(b"k", b"after", [])])
+        assert read_one(consumer) == b"after"
+        consumer.close()
+    assert rebalances == [1]
+
+
+def read_one(consumer: confluent_kafka.Consumer) -> bytes | None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        message = consumer.poll(0.2)
+        if message is not None and message.error() is None:
+            return message.value()
+    raise AssertionError("nothing came")
+
+
+def test_B08_offsets_that_consumers_have_seen_are_never_given_to_other_records(tmp_path: Path) -> None:
+    """Acked in the buffer, read by a consumer, lost with the process: the consumer goes on behind the gap."""
+    store = f"file://{tmp_path}/store"
+    flags = ("--flush-on-ack", "false", "--flush-interval", "3600")
+    broker = BrokerProcess(store, *flags, log=tmp_path / "log").start()
+    with Wire(broker.port) as client:
+        make_topic(client)
+        client.produce("t", batch(b"seen", b"and lost"))
+        assert values(client.fetch("t", 0)) == [(0, b"seen"), (1, b"and lost")]
+    broker.kill()
+    with BrokerProcess(store, *flags, log=tmp_path / "log") as again, Wire(again.port) as client:
+        client.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+        waiting = client.fetch("t", 2, wait_ms=0)
+        assert waiting.error_code == Code.NONE, "the consumer's place is still valid"
+        answer = client.produce("t", batch(b"new"))
+        assert answer.base_offset >= 2
+        assert values(client.fetch("t", 2)) == [(answer.base_offset, b"new")]
+
+
+def test_B08_sigterm_finishes_flushes_and_exits_cleanly(tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/store"
+    broker = BrokerProcess(
+        store, "--flush-on-ack", "false", "--flush-interval", "3600", log=tmp_path / "log"
+    ).start()
+    with Wire(broker.port) as client, Wire(broker.port) as reader:
+        make_topic(client)
+        client.produce("t", batch(b"only", b"buffered"))
+        waiting = reader.send_fetch("t", 2, wait_ms=60_000)
+        assert broker.process is not None
+        broker.process.terminate()
+        assert values(reader.fetched(11, waiting)) == [], "who waits gets an answer, not a reset"
+    assert broker.process.wait(20) == 0
+    with logstore.open(store, writer="read_only") as opened:
+        assert [r.value for r in opened.topic("t").partition(0).records()] == [b"only", b"buffered"]
+
+
+def test_B08_the_internal_topic_is_compacted(
+    start_broker: Callable[..., LocalBroker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of commits of one group: a restart reads a handful of records and finds the last commit."""
+    from broker_shim import shard
+
+    monkeypatch.setattr(shard, "COMPACT_FROM_RECORDS", 50)
+    store = MemoryStore()
+    first = start_broker(store, offsets_partitions=1)
+    with Wire(first.port) as client:
+        make_topic(client)
+        for offset in range(500):
+            assert commit(client, "g", offset) == Code.NONE
+        log = first.log("__consumer_offsets")
+        first.until(
+            lambda: first.server.broker.partitions.hosted("__consumer_offsets", 0).low_watermark > 300
+        )
+        assert log.durable_high_watermark >= 500
+    second = start_broker(store, offsets_partitions=1, node_id=2)
+    with Wire(second.port) as client:
+        assert committed(client, "g") == 499
+    low = second.log("__consumer_offsets").low_watermark
+    assert second.log("__consumer_offsets").durable_high_watermark - low < 200
+
+
+def commit(client: Wire, group: str, offset: int) -> int:
+    partitions = [{"partition_index": 0, "committed_offset": offset, "committed_metadata": "m"}]
+    answer = client.ask(
+        Api.OFFSET_COMMIT,
+        7,
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        topics=[{"name": "t", "partitions": partitions}],
+    )
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+def committed(client: Wire, group: str) -> int:
+    answer = client.ask(Api.OFFSET_FETCH, 5, group_id=group, topics=[{"name": "t", "partition_indexes": [0]}])
+    return int(answer.topics[0].partitions[0].committed_offset)
