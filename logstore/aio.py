@@ -205,7 +205,7 @@ class PartitionLog:
     ) -> AsyncIterator[Record]:
         """The records from `start` (the low mark) on, for ever. Ends when the store is closed."""
         position = await self._threads.run(lambda: self.blocking.low_watermark) if start is None else start
-        while not self.blocking.closed:
+        while True:
             result = self.blocking.read_cached(position, visibility=visibility)
             if not result:
                 await self._moved_past(position, visibility, _FOLLOW_S)
