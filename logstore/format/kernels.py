@@ -60,8 +60,8 @@ def _speed_encode(records: Sequence[Record], now_ms: int) -> tuple[bytes, int, i
     assert speed is not None
     try:
         encoded: tuple[bytes, int, int, int] = speed.encode(records, now_ms)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise plain_encode.refusal(error) from error
+    except (TypeError, ValueError, OverflowError):
+        return plain_encode.encode(records, now_ms)  # refuses them too, and says which record it was
     return encoded
 
 
