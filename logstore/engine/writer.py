@@ -24,7 +24,7 @@ from logstore.config import Ack, TopicConfig
 from logstore.engine.chain import Chain, LostRace
 from logstore.engine.flush_window import FlushWindow
 from logstore.engine.flusher import Task
-from logstore.engine.pending_batch import Exposure
+from logstore.engine.pending_batch import Exposure, PendingBatch
 from logstore.engine.results import Receipt
 from logstore.engine.runtime import Runtime
 from logstore.engine.segments import LostRange
@@ -49,8 +49,9 @@ logger = logging.getLogger(__name__)
 
 RESERVATION = 1 << 14
 RESERVATION_MAX = 1 << 20
-"""How many offsets past its end a segment reserves once records are acked before they are durable: as few as will do, because
-after a crash they are skipped. A writer that runs out of them reserves four times as many from then on."""
+"""How many offsets past its end a segment reserves once records are acked before they are durable: as many as the buffer
+could hold at the size of the records seen so far, and no more, because after a crash they are skipped. Until a size is known
+it is the smaller number; a writer that runs out of them reserves four times as many from then on."""
 OPEN_BATCH_BYTES = 256 * 1024
 CREDIT_BYTES = 16 * 1024
 _LINGER_SHARE = 8
@@ -279,7 +280,7 @@ class ExclusiveWriter:
             return self.durable_waiters.add(receipt.last_offset, receipt)
 
     def _stored_until(self) -> int:
-        """Up to where *our* records are durable: once we have stopped, the mark may cover another writer's. Holds the lock."""
+        """Up to where *our* records are durable: once we have stopped, the mark may cover another's. Holds the lock."""
         return self._tiers.durable if self.failed is None else self._stopped_at
 
     def give_up(self, waiting: Future[Receipt]) -> None:
@@ -317,9 +318,9 @@ class ExclusiveWriter:
         if wait:
             runtime.flusher.at(self, runtime.clock.monotonic() + wait)
             return
-        data, summary = window.build()
         began = runtime.clock.monotonic()
         try:
+            data, summary = window.build()
             self._chain.commit(window.header, data)
             self._refuse_resurrection(window.header)
         except LostRace as lost:
@@ -357,6 +358,8 @@ class ExclusiveWriter:
         base = buffer.base_offset
         batches = buffer.take(self._topic.segment_bytes)
         end = batches[-1].end_offset if batches else base
+        if self._reserve and batches:
+            self._reserve = max(self._reserve, self._offsets_that_fit(batches))
         # While closing nothing more can be shown, so the last segment gives the rest of the reservation back.
         # Else it never goes back: readers may have seen everything below it.
         reserved = (
@@ -376,6 +379,12 @@ class ExclusiveWriter:
         tiers.window = FlushWindow(header, batches)
         self._return_credit()
         return tiers.window
+
+    def _offsets_that_fit(self, batches: list[PendingBatch]) -> int:
+        """How many records of this size the buffer could hold: with so many reserved, an outage meets the limit in bytes
+        first, not the reservation."""
+        size = sum(batch.charged for batch in batches) / sum(batch.count for batch in batches)
+        return min(int(self._runtime.config.max_buffered_bytes / size) + 1, RESERVATION_MAX)
 
     def _return_credit(self) -> None:
         if self._credit:
