@@ -52,6 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--topic-prefix", default="", help="before schema.table in the topics' names")
     parser.add_argument("--partitions", type=int, default=1, help="of topics that are created (default: 1)")
+    parser.add_argument(
+        "--max-batch-bytes", type=int, metavar="N", help="the largest row (default: the store's, 1 MiB)"
+    )
     parser.add_argument("--tombstones", action="store_true", help="follow each delete with an empty value")
     parser.add_argument("--no-snapshot", action="store_true", help="only changes from now on")
     parser.add_argument("--once", action="store_true", help="end when what is committed now is stored")
@@ -82,8 +85,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
         )
     except ValueError as error:
         raise UsageError(str(error)) from error
-    open_store(args).close()  # a wrong URL is an error now, not a reason to retry
-    with PostgresIngest(lambda: open_store(args), settings) as ingest:
+    store_settings = {} if args.max_batch_bytes is None else {"max_batch_bytes": args.max_batch_bytes}
+    open_store(args, **store_settings).close()  # a wrong URL is an error now, not a reason to retry
+    with PostgresIngest(lambda: open_store(args, **store_settings), settings) as ingest:
         line = StatusLine(ingest, settings, out)
         with _stopped_by_signals(ingest):
             line.start()

@@ -134,20 +134,25 @@ def postgres_server() -> Iterator[PostgresServer]:
 @contextmanager
 def fresh_database(server: PostgresServer, name: str) -> Iterator[str]:
     """A database of a test's own; its slots and it are dropped afterwards. Gives the DSN."""
+    _administer(server, (f"create database {name}",))
+    try:
+        yield server.dsn(name)
+    finally:
+        _administer(
+            server,
+            (
+                f"alter database {name} allow_connections false",
+                f"select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = '{name}'",
+                f"select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = '{name}'",
+                f"drop database {name}",
+            ),
+        )
+
+
+def _administer(server: PostgresServer, statements: tuple[str, ...]) -> None:
+    """On a connection of its own: a test may have restarted the server since the last one."""
     with closing(psycopg2.connect(server.dsn())) as admin:
         admin.autocommit = True
         with admin.cursor() as cursor:
-            cursor.execute(f"create database {name}")
-            try:
-                yield server.dsn(name)
-            finally:
-                cursor.execute(f"alter database {name} allow_connections false")
-                cursor.execute(
-                    "select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = %s",
-                    (name,),
-                )
-                cursor.execute(
-                    "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = %s",
-                    (name,),
-                )
-                cursor.execute(f"drop database {name}")
+            for statement in statements:
+                cursor.execute(statement)

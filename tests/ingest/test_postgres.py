@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from contextlib import closing
 
@@ -9,7 +10,7 @@ import psycopg2
 import pytest
 
 import logstore
-from logstore.errors import Fenced
+from logstore.errors import Fenced, RecordTooLarge, UnsupportedStore
 from logstore.ingest.postgres import PostgresIngest, PostgresSettings
 from logstore.ingest.postgres.slot import connect, slot_state
 from logstore.objects import MemoryStore
@@ -274,6 +275,72 @@ def test_bad_settings_say_what_is_wrong(dsn):
     ) as no:
         with pytest.raises(psycopg2.OperationalError):
             no.run()
+
+
+def test_a_slot_name_that_stands_for_something_else_is_refused(dsn, postgres):
+    config = settings(dsn)
+    with session(dsn) as sql:
+        sql.execute("select pg_create_physical_replication_slot(%s)", (config.slot,))
+    with pytest.raises(UnsupportedStore, match="plugin physical"):
+        catch_up(MemoryStore(), config)
+    with session(dsn) as sql:
+        sql.execute("select pg_drop_replication_slot(%s)", (config.slot,))
+    with session(postgres.dsn()) as elsewhere:
+        elsewhere.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (config.slot,))
+        try:
+            with pytest.raises(UnsupportedStore, match="database postgres"):
+                catch_up(MemoryStore(), config)
+        finally:
+            elsewhere.execute("select pg_drop_replication_slot(%s)", (config.slot,))
+
+
+def test_a_row_larger_than_a_batch_stops_it_and_nothing_is_confirmed_past_it(dsn):
+    """Waiting cannot help: it says so, the slot keeps the row, and a store with room for it goes on from
+    there.
+    """
+    objects, config = MemoryStore(), settings(dsn)
+    with session(dsn) as sql:
+        sql.execute("create table t (id int primary key, v text)")
+        catch_up(objects, config)
+        sql.execute("insert into t values (1, 'small')")
+        sql.execute("insert into t select 2, string_agg(md5(i::text), '') from generate_series(1, 50000) i")
+        sql.execute("insert into t values (3, 'small')")
+    with pytest.raises(RecordTooLarge):
+        catch_up(objects, config)
+    catch_up(objects, config, max_batch_bytes=4 << 20)
+    assert [event["after"]["id"] for event in events(objects, "public.t")] == [1, 2, 3]
+    assert same_rows(objects, dsn, "public.t")
+
+
+def test_the_options_of_the_dsn_are_kept_and_a_roles_limits_do_not_bind(dsn):
+    objects = MemoryStore()
+    with session(dsn) as sql:
+        sql.execute("create schema shop")
+        sql.execute("create table shop.t (id int primary key, at timestamptz)")
+        sql.execute("insert into shop.t select i, '2020-01-01 12:00+02' from generate_series(1, 20000) i")
+    odd = f"{dsn} options='-c search_path=shop -c statement_timeout=1 -c TimeZone=Asia/Tokyo -c DateStyle=German'"
+    catch_up(objects, settings(odd, slot="options"))
+    found = events(objects, "shop.t")
+    assert len(found) == 20_000
+    assert {event["after"]["at"] for event in found} == {"2020-01-01 10:00:00+00"}
+
+
+def test_the_server_is_restarted_under_load_and_it_goes_on(dsn, postgres):
+    """A crash of the server and its recovery, seen from the ingester: retries, then goes on where it was."""
+    objects, config = MemoryStore(), settings(dsn, retry_max=0.2)
+    with session(dsn) as sql:
+        sql.execute("create table t (id int primary key)")
+        sql.execute("insert into t select generate_series(1, 100)")
+    with running(objects, config) as ingest:
+        wait_confirmed(ingest, dsn)
+        with session(dsn) as sql:
+            sql.execute("insert into t select generate_series(101, 5000)")
+        postgres.stop(signal.SIGQUIT)
+        postgres.start()
+        with session(dsn) as sql:
+            sql.execute("insert into t select generate_series(5001, 5100)")
+        wait_confirmed(ingest, dsn)
+    assert sorted(event["after"]["id"] for event in events(objects, "public.t")) == list(range(1, 5101))
 
 
 class running:

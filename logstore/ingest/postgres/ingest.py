@@ -20,8 +20,8 @@ Contract:
 from __future__ import annotations
 
 import logging
-import os
-import threading
+import select
+import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,19 +29,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg2
+import psycopg2.errors
 
 from logstore.errors import AppendTimeout, BufferFull, LogStoreError, OutcomeUnknown, StoreError, UnknownTopic
 from logstore.ingest.collector import Collector
 from logstore.ingest.postgres.envelope import Envelope
-from logstore.ingest.postgres.pgoutput import Begin, Change, Commit, Decoder, format_lsn
+from logstore.ingest.postgres.follow import Follower
+from logstore.ingest.postgres.pgoutput import Begin, Change, format_lsn
 from logstore.ingest.postgres.settings import PostgresSettings
 from logstore.ingest.postgres.slot import Stream, connect, ensure_publication, lost_slot, slot_state
 from logstore.ingest.postgres.snapshot import Table, copy_rows, published_tables, snapshot_session
 from logstore.store import Store
 
-FRAGMENT_CHANGES = 500
 _FIRST_RETRY_S = 0.1
 _IDLE_S = 1.0
+_ANSWER_S = 0.02
 
 logger = logging.getLogger(__name__)
 
@@ -83,10 +85,11 @@ class PostgresIngest:
         self._stream: Stream | None = None
         self._confirmed = 0
         self._phase = "connecting"
-        self._stop = threading.Event()
-        self._woken, self._wake = os.pipe()
-        os.set_blocking(self._woken, False)
-        os.set_blocking(self._wake, False)
+        # A plain flag and a socket, because `stop` may be called by a signal handler: no lock to wait for.
+        self._stopping = False
+        self._woken, self._wake = socket.socketpair()
+        self._woken.setblocking(False)
+        self._wake.setblocking(False)
 
     def __enter__(self) -> PostgresIngest:
         return self
@@ -96,15 +99,14 @@ class PostgresIngest:
 
     def stop(self) -> None:
         """Ask `run` to end, from any thread or a signal handler."""
-        self._stop.set()
+        self._stopping = True
         self._poke()
 
     def close(self) -> None:
         """Let go of everything. `run` must have ended."""
         self._drop_store()
-        for end in (self._woken, self._wake):
-            with suppress(OSError):
-                os.close(end)
+        self._woken.close()
+        self._wake.close()
 
     def status(self) -> Status:
         collector = self._collector
@@ -130,7 +132,7 @@ class PostgresIngest:
                     cursor.execute("select pg_current_wal_lsn() - '0/0'")
                     target = int(cursor.fetchone()[0])
         pause_s = _FIRST_RETRY_S
-        while not self._stop.is_set():
+        while not self._stopping:
             before = self._confirmed
             try:
                 self._session(target)
@@ -147,7 +149,7 @@ class PostgresIngest:
             pause_s = (
                 _FIRST_RETRY_S if self._confirmed > before else min(pause_s * 2, self._settings.retry_max)
             )
-            self._stop.wait(pause_s)
+            self._sleep(pause_s)
 
     def _retry(self, error: Exception) -> None:
         self._phase = f"retrying after {type(error).__name__}"
@@ -180,58 +182,30 @@ class PostgresIngest:
 
     def _follow(self, stream: Stream, collector: Collector[Change], target: int | None) -> None:
         """Messages into the collector, boundaries back to the server."""
-        decoder = Decoder(self._settings.keys)
-        changes: list[Change] = []
-        inside = False
-        pushed_s = heard_s = time.monotonic()
-        while not self._stop.is_set():
-            message = stream.read()
-            if message is None:
-                self._pause(stream, collector, changes, inside)
-                pushed_s = time.monotonic()
-                if pushed_s - heard_s > self._settings.status_interval:
-                    heard_s = pushed_s
-                    stream.confirm(self._confirmed, force=True)
-                    self._report_trouble(collector)
-                if target is not None and self._confirmed >= target:
-                    return
-                continue
-            decoded = decoder.decode(message.payload, message.data_start)
-            if type(decoded) is list:
-                changes += decoded
-                if len(changes) >= FRAGMENT_CHANGES:
-                    collector.changes(changes)
-                    changes = []
-            elif type(decoded) is Begin:
-                inside = True
-                collector.begin(decoded.final_lsn, decoded.xid, timestamp_ms=decoded.commit_ms)
-            elif type(decoded) is Commit:
-                inside = False
-                collector.changes(changes)
-                changes = []
-                now_s = time.monotonic()
-                more = now_s - pushed_s < self._settings.linger
-                collector.commit(decoded.end_lsn, more=more)
-                pushed_s = pushed_s if more else now_s
-                stream.confirm(self._confirmed)
+        follower = Follower(stream, collector, self._settings)
+        heard_s = time.monotonic()
+        while not self._stopping:
+            at_hand = follower.step()
+            stream.confirm(self._confirmed)
+            said = target is not None and stream.confirmed >= target
+            if said and self._is_confirmed(target):
+                return
+            if not at_hand:
+                stream.wait(self._woken, _ANSWER_S if said else _IDLE_S)
+                self._forget_pokes()
+            if time.monotonic() - heard_s > self._settings.status_interval:
+                heard_s = time.monotonic()
+                stream.confirm(self._confirmed, force=True)
+                self._report_trouble(collector)
         with suppress(AppendTimeout):  # what is not stored yet is sent again next time
             collector.flush(self._settings.stop_timeout)
         stream.confirm(self._confirmed)
 
-    def _pause(
-        self, stream: Stream, collector: Collector[Change], changes: list[Change], inside: bool
-    ) -> None:
-        """Nothing is at hand: hand over what there is, say how far we are, and wait for either side."""
-        if changes:
-            collector.changes(changes)
-            changes.clear()
-        collector.push()
-        if not inside and stream.seen:
-            collector.heartbeat(stream.seen)
-        stream.confirm(self._confirmed)
-        stream.wait(self._woken, _IDLE_S)
-        with suppress(BlockingIOError):
-            os.read(self._woken, 4096)
+    def _is_confirmed(self, target: int | None) -> bool:
+        """Has the server taken in what we told it? Feedback has no answer, so it has to be asked."""
+        with connect(self._settings.dsn) as connection:
+            state = slot_state(connection, self._settings.slot)
+        return state is not None and target is not None and state.confirmed >= target
 
     def _take_snapshot(self, stream: Stream, collector: Collector[Change]) -> None:
         """Rows first, durable; then the slot gets its lasting name."""
@@ -295,7 +269,7 @@ class PostgresIngest:
 
     def _keep_alive(self) -> None:
         """While the collector waits for room, the server must not take us for dead; nor may `stop` wait."""
-        if self._stop.is_set():
+        if self._stopping:
             raise _Stopped
         if self._stream is not None and self._phase == "streaming":
             self._stream.confirm(self._confirmed, force=True)
@@ -305,8 +279,18 @@ class PostgresIngest:
             logger.warning("slot %r is held back: %s", self._settings.slot, finding)
 
     def _poke(self) -> None:
-        with suppress(OSError):  # a full pipe wakes as well; a closed one has nobody to wake
-            os.write(self._wake, b"x")
+        with suppress(OSError):  # a full buffer wakes as well; a closed socket has nobody to wake
+            self._wake.send(b"x")
+
+    def _forget_pokes(self) -> None:
+        with suppress(BlockingIOError):
+            self._woken.recv(4096)
+
+    def _sleep(self, seconds: float) -> None:
+        until_s = time.monotonic() + seconds
+        while not self._stopping and (left_s := until_s - time.monotonic()) > 0:
+            select.select([self._woken], [], [], left_s)
+            self._forget_pokes()
 
     def _list_of_tables(self) -> list[str] | None:
         tables = self._settings.tables
@@ -329,9 +313,12 @@ class PostgresIngest:
 def _passes(error: psycopg2.Error) -> bool:
     """Is the connection or the server the trouble, rather than what was asked of it?
 
-    libpq reports some broken connections as a plain `DatabaseError`, without a code of the server's.
+    libpq reports some broken connections as a plain `DatabaseError`, without a code of the server's. A
+    temporary slot that exists is one whose session the server has not given up yet: we were killed a moment
+    ago.
     """
-    return isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError) or error.pgcode is None
+    passing = psycopg2.OperationalError, psycopg2.InterfaceError, psycopg2.errors.DuplicateObject
+    return isinstance(error, passing) or error.pgcode is None
 
 
 def slot_lag_bytes(connection: Any, slot: str) -> int | None:

@@ -11,6 +11,7 @@ Feedback is the boundary given to `confirm`, and nothing else.
 from __future__ import annotations
 
 import select
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,12 +21,15 @@ import psycopg2
 import psycopg2.errors
 import psycopg2.extras
 from psycopg2 import sql
+from psycopg2.extensions import parse_dsn
 
 from logstore.errors import UnsupportedStore
 from logstore.ingest.postgres.pgoutput import PROTOCOL_VERSION, format_lsn, parse_lsn
 from logstore.ingest.postgres.values import SESSION_SETTINGS
 
-_OPTIONS = " ".join(f"-c {name}={value}" for name, value in SESSION_SETTINGS.items())
+_NO_LIMITS = {"statement_timeout": "0", "lock_timeout": "0", "idle_in_transaction_session_timeout": "0"}
+"""A role's own limits are meant for queries, not for reading a whole table or following a stream."""
+_OPTIONS = " ".join(f"-c {name}={value}" for name, value in {**SESSION_SETTINGS, **_NO_LIMITS}.items())
 _OLDEST_SERVER = 15_00_00
 """The publication's column lists and row filters, which a snapshot has to apply too, are in the catalog since
 15.
@@ -45,10 +49,15 @@ class SlotState:
         return max(0, self.current - self.confirmed)
 
 
+def _options(dsn: str) -> str:
+    """The DSN's own options, and after them ours, which win."""
+    return f"{parse_dsn(dsn).get('options', '')} {_OPTIONS}".strip()
+
+
 @contextmanager
 def connect(dsn: str) -> Iterator[Any]:
     """An ordinary connection that prints values as the stream does; autocommit."""
-    connection = psycopg2.connect(dsn, options=_OPTIONS)
+    connection = psycopg2.connect(dsn, options=_options(dsn))
     try:
         connection.autocommit = True
         if connection.server_version < _OLDEST_SERVER:
@@ -61,17 +70,23 @@ def connect(dsn: str) -> Iterator[Any]:
 
 
 def slot_state(connection: Any, name: str) -> SlotState | None:
-    """None if there is no such slot."""
+    """None if there is no such slot. Raises if the name stands for something that we cannot follow."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "select confirmed_flush_lsn::text, pg_current_wal_lsn()::text, coalesce(wal_status, '') "
-            "from pg_replication_slots where slot_name = %s and database = current_database()",
+            "select confirmed_flush_lsn::text, pg_current_wal_lsn()::text, coalesce(wal_status, ''), "
+            "coalesce(plugin, 'physical'), coalesce(database, 'none'), current_database() "
+            "from pg_replication_slots where slot_name = %s",
             (name,),
         )
         row = cursor.fetchone()
     if row is None:
         return None
-    return SlotState(parse_lsn(row[0] or "0/0"), parse_lsn(row[1]), row[2] == "lost")
+    confirmed, current, wal_status, plugin, database, ours = row
+    if (plugin, database) != ("pgoutput", ours):
+        raise UnsupportedStore(
+            f"slot {name!r} is taken (plugin {plugin}, database {database}): choose another name for this one"
+        )
+    return SlotState(parse_lsn(confirmed or "0/0"), parse_lsn(current), wal_status == "lost")
 
 
 def ensure_publication(connection: Any, name: str, tables: list[str] | None) -> None:
@@ -96,10 +111,11 @@ class Stream:
     def __init__(self, dsn: str, slot: str) -> None:
         self.slot = slot
         self._connection = psycopg2.connect(
-            dsn, options=_OPTIONS, connection_factory=psycopg2.extras.LogicalReplicationConnection
+            dsn, options=_options(dsn), connection_factory=psycopg2.extras.LogicalReplicationConnection
         )
         self._cursor = self._connection.cursor()
-        self._confirmed = 0
+        self.confirmed = 0
+        """What the server was told last."""
 
     def create_temporary(self) -> tuple[int, str]:
         """A temporary slot; returns its consistent point and the name of the snapshot that goes with it.
@@ -123,7 +139,7 @@ class Stream:
 
     def start(self, publication: str, at: int) -> None:
         """Stream what was committed after `at`."""
-        self._confirmed = at
+        self.confirmed = at
         self._cursor.start_replication(
             slot_name=self.slot,
             start_lsn=at,
@@ -140,15 +156,15 @@ class Stream:
         """The server has sent everything that was committed before this."""
         return int(self._cursor.wal_end or 0)
 
-    def wait(self, wake: int, timeout: float) -> None:
+    def wait(self, wake: socket.socket, timeout: float) -> None:
         """Until a message arrives, `wake` becomes readable, or `timeout` seconds have passed."""
         select.select([self._connection, wake], [], [], timeout)
 
     def confirm(self, boundary: int, *, force: bool = False) -> None:
         """Everything before `boundary` is stored: the server may forget it."""
-        if boundary > self._confirmed or force:
-            self._confirmed = max(boundary, self._confirmed)
-            lsn = self._confirmed
+        if boundary > self.confirmed or force:
+            self.confirmed = max(boundary, self.confirmed)
+            lsn = self.confirmed
             self._cursor.send_feedback(write_lsn=lsn, flush_lsn=lsn, apply_lsn=lsn, force=True)
 
     def close(self) -> None:
