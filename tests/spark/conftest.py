@@ -1,0 +1,63 @@
+"""One small Spark session for all files of this folder, and the log stores that they read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import logstore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Two cores, a task may fail three times; no register call anywhere: Spark finds the source by itself."""
+    from pyspark.sql import SparkSession
+
+    folder = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2,4]")
+        .appName("logstore-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.local.dir", str(folder / "local"))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> str:
+    """The URL of a log store on local disk that does not exist yet."""
+    return (tmp_path / "log").as_uri()
+
+
+@pytest.fixture
+def make_log(where: str) -> Callable[..., str]:
+    """`make_log("orders", [segments of partition 0], …)`: each segment is a list of records, committed as one."""
+
+    def make(topic: str, *partitions: list[list[logstore.Record]], **settings: object) -> str:
+        with logstore.open(where, **settings) as store:
+            made = store.create_topic(topic, partitions=len(partitions), exist_ok=True)
+            for number, segments in enumerate(partitions):
+                for records in segments:
+                    made.partition(number).append(records)
+        return where
+
+    return make
