@@ -249,6 +249,7 @@ class SharedWriter:
         """Try once. None if the window is done with, else how long to wait before the next step."""
         clock = self._runtime.clock
         if window.header is None:
+            self._top_up(window)
             self._settle_stored(window)
             if not window.entries:
                 self._next_window()
@@ -272,13 +273,17 @@ class SharedWriter:
         return None
 
     def _lost_race(self, window: SharedWindow) -> None:
-        """Take in the winner, and let what has come meanwhile join the next attempt."""
+        """Take in the winner. The next attempt has another place."""
         with self._tiers.lock:
             self.stats.races_lost += 1
             window.lost()
+        self._advance()
+
+    def _top_up(self, window: SharedWindow) -> None:
+        """What has come while the window lost a race, or waited for its turn, goes with it."""
+        with self._tiers.lock:
             room = self._topic.segment_bytes - window.charged
             window.entries += self._buffer.take(room, at_least_one=False)
-        self._advance()
 
     def _advance(self) -> bool:
         """Take in the next segment of the chain if there is one."""

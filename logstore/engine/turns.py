@@ -5,8 +5,10 @@ upload, and who wins is luck: with eight writers one append in a hundred loses 3
 each of them reads in the chain anyway: the one whose last segment is the oldest goes first. The others look for its segment
 (a small read instead of a lost upload), and each moves up when it comes.
 
-Nobody waits for the dead: a writer that lets its turn pass (one and a half uploads without a new segment) is left out until
-it commits again. A writer that is new goes at once. Where an upload is cheap, turns cost more than they save: all just try.
+Nobody waits for the dead: a writer that lets its turn pass (two and a half uploads without a new segment) is left out until
+it commits again. A writer that is new goes at once, and one that seems to be alone pauses now and then, so that a new one
+gets in: the winner of a race is the first to know of it and would win the next one too. Where an upload is cheap, turns cost
+more than they save: all just try.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ from __future__ import annotations
 import random
 
 _WORTHWHILE_S = 0.005  # an upload that takes less is cheaper than waiting for a turn
-_PATIENCE = 1.5  # uploads without a new segment, after which the one ahead of us is thought idle
-_LOOKS = 12  # how often the next in line looks for the segment in front of it, in one upload's time
+_PATIENCE = 2.5  # uploads without a new segment, after which the one ahead of us is thought idle
+_LOOKS = 16  # how often the next in line looks for the segment in front of it, in one upload's time
 _FORGET_AFTER = 64  # segments
+_PAUSE_EVERY = 4  # segments of ours in a row
+_PAUSE = 0.25  # of an upload's time
 
 
 class Turns:
@@ -29,6 +33,8 @@ class Turns:
         self._idle: set[bytes] = set()
         self._moved_at = 0.0
         self._put_s = 0.0
+        self._streak = 0
+        self._pause_until = 0.0
 
     def saw(self, who: bytes, seq: int, now: float) -> None:
         """A segment of `who` stands."""
@@ -36,6 +42,9 @@ class Turns:
         self._last[who] = seq
         self._idle.discard(who)
         self._moved_at = now
+        self._streak = self._streak + 1 if who == self._me else 0
+        if self._streak % _PAUSE_EVERY == 1:
+            self._pause_until = now + self._put_s * _PAUSE
         oldest = next(iter(self._last))
         if seq - self._last[oldest] > _FORGET_AFTER:
             del self._last[oldest]
@@ -63,10 +72,12 @@ class Turns:
 
     def wait(self, now: float) -> float:
         """0.0: it is our turn. Else: look at the chain again after so many seconds."""
-        before = self._before() if self._put_s >= _WORTHWHILE_S else []
+        if self._put_s < _WORTHWHILE_S:
+            return 0.0
+        before = self._before()
         if before and now - self._moved_at > self._put_s * _PATIENCE:
             self._idle.add(before.pop(0))
             self._moved_at = now
         if not before:
-            return 0.0
+            return max(0.0, self._pause_until - now) if self._streak else 0.0
         return self._put_s / _LOOKS * min(len(before), _LOOKS / 2) * self._dice.uniform(0.8, 1.2)
