@@ -39,6 +39,7 @@ from logstore.errors import (
     LogStoreError,
     OutcomeUnknown,
     UnknownTopic,
+    UnsupportedStore,
 )
 from logstore.format.batch import BatchInfo
 from logstore.format.codecs import CODEC_IDS
@@ -326,7 +327,7 @@ class ExclusiveWriter:
         except LostRace as lost:
             runtime.breaker.success()
             self.stop(fenced_by(self._chain, self.epoch, lost.winner))
-        except (CorruptData, OutcomeUnknown) as error:
+        except (CorruptData, OutcomeUnknown, UnsupportedStore) as error:
             runtime.breaker.success()
             self.stop(error)
         except Exception as error:

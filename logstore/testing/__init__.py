@@ -3,6 +3,8 @@
 from logstore.testing.clock import ManualClock
 from logstore.testing.faulty import ANY_FAULT, Call, Fault, FaultyStore, Rule
 from logstore.testing.gated import Gate, GatedStore, HeldCall
+from logstore.testing.history import HistoryViolation, check_history
+from logstore.testing.history_events import History
 from logstore.testing.slow import S3_LATENCY, Latency, SlowStore
 
 __all__ = [
@@ -14,8 +16,11 @@ __all__ = [
     "Gate",
     "GatedStore",
     "HeldCall",
+    "History",
+    "HistoryViolation",
     "Latency",
     "ManualClock",
     "Rule",
     "SlowStore",
+    "check_history",
 ]
