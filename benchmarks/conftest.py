@@ -10,10 +10,12 @@ import pytest
 
 from benchmarks.measure import Figures
 
+QUICK = os.environ.get("BENCH_QUICK") == "1"
+
 
 @pytest.fixture(scope="session")
 def figures() -> Iterator[Figures]:
-    found = Figures()
+    found = Figures(quick=QUICK)
     yield found
     found.write()
 
@@ -21,7 +23,7 @@ def figures() -> Iterator[Figures]:
 @pytest.fixture(scope="session")
 def quick() -> bool:
     """`make bench-quick`: smaller, fewer turns, the same checks."""
-    return os.environ.get("BENCH_QUICK") == "1"
+    return QUICK
 
 
 @pytest.fixture(autouse=True)

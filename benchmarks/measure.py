@@ -1,21 +1,29 @@
 """How a figure is measured here, and where it goes.
 
-The machines are shared and noisy, so an absolute number says little. `in_turns` runs the candidates one after the other, again
-and again (A B A B …), and takes the best or the median of each: load that comes and goes meets all of them alike. A ratio of
-two of those is a figure; `Figures` keeps it, with the target it has to meet, for `report.py` and `check.py`.
+The machines are shared and noisy, so an absolute number says little. `in_turns` runs the candidates one after the
+other, again and again (A B A B …), and takes the best or the median of each: load that comes and goes meets all of them
+alike. A ratio of two of those is a figure; `Figures` keeps it, with the target it has to meet, for `report.py` and
+`check.py`.
+
+A figure is one number with a verdict. What was compared or swept to get it goes along as `details`, and has one of two
+shapes that the report can draw: `group`, `ours`, `theirs` (a peer) or `axis`, `points` (a sweep).
 """
 
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import describe
+
 RESULTS = Path(__file__).parent / ".results"
+Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,7 @@ class Timing:
         return statistics.median(self.seconds)
 
 
-def in_turns(candidates: dict[str, Callable[[], Any]], turns: int = 5) -> dict[str, Timing]:
+def in_turns(candidates: Mapping[str, Callable[[], Any]], turns: int = 5) -> dict[str, Timing]:
     """Time each candidate once a turn; one untimed turn first."""
     for run in candidates.values():
         run()
@@ -51,10 +59,8 @@ def percentile(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def slope(points: list[tuple[float, float]]) -> float:
+def slope(points: Sequence[Point]) -> float:
     """The exponent of growth: 1.0 is linear, 0.0 is constant (least squares on logarithms)."""
-    import math
-
     xs = [math.log(x) for x, _ in points]
     ys = [math.log(max(y, 1e-12)) for _, y in points]
     mean_x, mean_y = statistics.fmean(xs), statistics.fmean(ys)
@@ -83,10 +89,12 @@ class Figure:
 
 
 class Figures:
-    """What a run of the suites found, written when it ends."""
+    """What a run of the suites found, written when it ends. `quick` runs are kept apart from full ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, quick: bool = False) -> None:
+        self.quick = quick
         self.found: list[Figure] = []
+        self.skipped: dict[str, str] = {}
 
     def add(
         self,
@@ -106,15 +114,93 @@ class Figures:
         print(f"\n{suite}: {name}: {value:.4g} {unit}{goal}{verdict}")
         return figure
 
+    def add_peers(
+        self,
+        suite: str,
+        group: str,
+        ours: str,
+        rates: Mapping[str, float],
+        unit: str,
+        levels: Mapping[str, str],
+    ) -> None:
+        """One figure for each peer: our rate to theirs. `levels` says in words what each one's ack promised."""
+        for peer, rate in rates.items():
+            if peer != ours:
+                self.add(
+                    suite,
+                    f"{group}: {ours} to {peer}",
+                    rates[ours] / rate,
+                    "×",
+                    group=group,
+                    us=ours,
+                    peer=peer,
+                    ours=rates[ours],
+                    theirs=rate,
+                    rate_unit=unit,
+                    our_level=levels[ours],
+                    their_level=levels[peer],
+                )
+
+    def add_sweep(
+        self,
+        suite: str,
+        name: str,
+        axis: str,
+        measured: str,
+        points: Sequence[Point],
+        *,
+        target: float | None = None,
+        lower_is_better: bool = True,
+    ) -> Figure:
+        """The exponent with which what was `measured` grows along `axis`."""
+        return self.add(
+            suite,
+            name,
+            slope(points),
+            "exponent",
+            target=target,
+            lower_is_better=lower_is_better,
+            axis=axis,
+            measured=measured,
+            points=[list(point) for point in points],
+        )
+
+    def skip(self, suite: str, what: str, why: str) -> None:
+        """Something that could not be measured here: said aloud, and in the report."""
+        self.skipped[f"{suite}: {what}"] = why
+        print(f"\n{suite}: NOT MEASURED: {what}: {why}")
+
     def write(self) -> None:
-        RESULTS.mkdir(exist_ok=True)
+        folder = results_folder(quick=self.quick)
+        folder.mkdir(parents=True, exist_ok=True)
         for suite in {figure.suite for figure in self.found}:
-            lines = [asdict(figure) for figure in self.found if figure.suite == suite]
-            (RESULTS / f"{suite}.json").write_text(json.dumps(lines, indent=1))
+            written = {
+                "run": describe(),
+                "skipped": {k: v for k, v in self.skipped.items() if k.startswith(f"{suite}: ")},
+                "figures": [asdict(figure) for figure in self.found if figure.suite == suite],
+            }
+            (folder / f"{suite}.json").write_text(json.dumps(written, indent=1))
 
 
-def load() -> list[Figure]:
-    """The figures of the last run of each suite."""
-    return [
-        Figure(**line) for path in sorted(RESULTS.glob("*.json")) for line in json.loads(path.read_text())
-    ]
+def results_folder(*, quick: bool) -> Path:
+    return RESULTS / ("quick" if quick else "full")
+
+
+@dataclass(frozen=True)
+class SuiteRun:
+    """One suite's last run: where and when, its figures, and what it could not measure."""
+
+    suite: str
+    run: dict[str, Any]
+    skipped: dict[str, str]
+    figures: list[Figure]
+
+
+def load(*, quick: bool = False) -> list[SuiteRun]:
+    """The last run of each suite."""
+    runs = []
+    for path in sorted(results_folder(quick=quick).glob("*.json")):
+        found = json.loads(path.read_text())
+        figures = [Figure(**line) for line in found["figures"]]
+        runs.append(SuiteRun(path.stem, found["run"], found["skipped"], figures))
+    return runs
