@@ -106,6 +106,45 @@ def test_replica_identity_full_gives_before_images_and_large_values_that_an_upda
     assert same_rows(objects, dsn, "public.key_only")
 
 
+def test_snapshot_and_stream_say_the_same_of_every_type(dsn):
+    """The row as the snapshot's COPY prints it, and as the stream sends it: the same JSON."""
+    objects = MemoryStore()
+    columns = {
+        "text": "E'tab\\t back\\\\ \\\\N line\\n quote\" é \\u2028'",
+        "bool": "true",
+        "int8": "-9223372036854775808",
+        "float4": "1.1",
+        "float8": "0.1::float8 + 0.2",
+        "numeric": "12345678901234567890.5000",
+        "bytea": "'\\x00ff10'",
+        "timestamptz": "'2024-02-29 23:59:59.123456+05:30'",
+        "timestamp": "'infinity'",
+        "date": "'0044-03-15 BC'",
+        "interval": "'1 year 2 days 03:04:05'",
+        "jsonb": "'{\"a\": [1, null]}'",
+        "uuid": "'00000000-0000-0000-0000-000000000001'",
+        "int4[]": "'{1,NULL,3}'",
+        "inet": "'10.0.0.1/8'",
+    }
+    names = ", ".join(f'"{name} value" {name}' for name in columns)
+    with session(dsn) as sql:
+        sql.execute(f"create table t (id int primary key, {names})")
+        sql.execute(f"insert into t select 1, {', '.join(columns.values())}".replace("%", "%%"))
+        catch_up(objects, settings(dsn))
+        sql.execute(
+            "insert into t select 2, " + ", ".join(f't."{name} value"' for name in columns) + " from t"
+        )
+    catch_up(objects, settings(dsn))
+    snapshot, streamed = (event["after"] for event in events(objects, "public.t"))
+    assert snapshot.pop("id") == 1
+    assert streamed.pop("id") == 2
+    assert snapshot == streamed
+    assert snapshot["text value"] == 'tab\t back\\ \\N line\n quote" é \u2028'
+    assert snapshot["float8 value"] == 0.1 + 0.2
+    assert snapshot["numeric value"] == "12345678901234567890.5000"
+    assert snapshot["timestamptz value"] == "2024-02-29 18:29:59.123456+00"
+
+
 def test_a_publication_with_column_lists_and_row_filters_means_the_same_in_snapshot_and_stream(dsn):
     objects = MemoryStore()
     with session(dsn) as sql:

@@ -21,7 +21,7 @@ _COMMIT = struct.Struct(">BQQq")
 _U32 = struct.Struct(">I")
 _U16 = struct.Struct(">H")
 _COLUMN_TAIL = struct.Struct(">Ii")
-_NEW, _OLD, _KEY, _NULL, _TEXT, _TOAST = b"NOKntu"
+_NULL, _TEXT, _TOAST = b"ntu"
 
 
 class Begin(NamedTuple):
@@ -79,51 +79,57 @@ class Decoder:
             raise InvalidRecord(f"pgoutput message {data[:1]!r} at {format_lsn(lsn)}: {error}") from error
 
     def _decode(self, data: bytes, lsn: int) -> Message | None:
-        kind = data[0]
-        if kind == 73:  # I
-            relation, at = self._relation(data), 6
-            row, at = _row(data, at, relation)
-            _check_end(data, at, lsn)
-            return [Change(self._opened(lsn), lsn, relation, "c", None, row)]
-        if kind == 85:  # U
-            return [self._update(data, lsn)]
-        if kind == 68:  # D
+        kind = data[:1]
+        if kind == b"I":
             relation = self._relation(data)
+            _marker(data, 5, b"N")
             row, at = _row(data, 6, relation)
             _check_end(data, at, lsn)
-            return [Change(self._opened(lsn), lsn, relation, "d", row, None, data[5] == _KEY)]
-        if kind == 66:  # B
+            return [Change(self._opened(lsn), lsn, relation, "c", None, row)]
+        if kind == b"U":
+            return [self._update(data, lsn)]
+        if kind == b"D":
+            relation = self._relation(data)
+            marker = _marker(data, 5, b"KO")
+            row, at = _row(data, 6, relation)
+            _check_end(data, at, lsn)
+            return [Change(self._opened(lsn), lsn, relation, "d", row, None, marker == b"K")]
+        if kind == b"B":
+            _check_end(data, 1 + _BEGIN.size, lsn)
             final_lsn, commit_us, xid = _BEGIN.unpack_from(data, 1)
             self._begin = Begin(final_lsn, _EPOCH_MS + commit_us // 1000, xid)
             return self._begin
-        if kind == 67:  # C
+        if kind == b"C":
             self._opened(lsn)
-            self._begin = None
+            _check_end(data, 1 + _COMMIT.size, lsn)
             _, commit_lsn, end_lsn, _ = _COMMIT.unpack_from(data, 1)
+            self._begin = None
             return Commit(commit_lsn, end_lsn)
-        if kind == 82:  # R
+        if kind == b"R":
             self._describe(data, lsn)
             return None
-        if kind == 84:  # T
+        if kind == b"T":
             count = _U32.unpack_from(data, 1)[0]
+            _check_end(data, 6 + 4 * count, lsn)
             oids = [_U32.unpack_from(data, 6 + 4 * index)[0] for index in range(count)]
             return [Change(self._opened(lsn), lsn, self._known(oid), "t") for oid in oids]
-        if kind in b"OYM":  # origin, type, logical message: nothing to store
+        if kind in (b"O", b"Y", b"M"):  # origin, type, logical message: nothing to store
             return None
         raise InvalidRecord(f"pgoutput message {data[:1]!r} at {format_lsn(lsn)} is unknown in version 1")
 
     def _update(self, data: bytes, lsn: int) -> Change:
         relation, at = self._relation(data), 5
         before: Row | None = None
-        marker = data[at]
-        if marker != _NEW:
+        marker = _marker(data, at, b"KON")
+        if marker != b"N":
             before, at = _row(data, at + 1, relation)
+            _marker(data, at, b"N")
         after, end = _row(data, at + 1, relation)
         _check_end(data, end, lsn)
-        if marker == _OLD and before is not None:
+        if marker == b"O" and before is not None:
             # The old row is whole, so it has the large values that the new one does not repeat.
             after = [old if new is UNCHANGED else new for old, new in zip(before, after, strict=True)]
-        return Change(self._opened(lsn), lsn, relation, "u", before, after, marker == _KEY)
+        return Change(self._opened(lsn), lsn, relation, "u", before, after, marker == b"K")
 
     def _relation(self, data: bytes) -> Relation:
         return self._known(_U32.unpack_from(data, 1)[0])
@@ -155,6 +161,14 @@ class Decoder:
         # An empty schema name stands for pg_catalog.
         name = f"{schema or 'pg_catalog'}.{table}"
         self._relations[oid] = Relation(schema or "pg_catalog", table, columns, self._keys.get(name))
+
+
+def _marker(data: bytes, at: int, allowed: bytes) -> bytes:
+    """What kind of row follows: the New one, the Old one, or the old Key."""
+    found = data[at : at + 1]
+    if not found or found not in allowed:
+        raise InvalidRecord(f"pgoutput message {data[:1]!r} has {found!r} where a row should begin")
+    return found
 
 
 def _row(data: bytes, at: int, relation: Relation) -> tuple[Row, int]:
