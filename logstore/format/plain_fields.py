@@ -123,27 +123,27 @@ def _varints(data: Any, positions: Any, max_bytes: int) -> tuple[Any, Any]:
     byte = data[positions]
     after = positions + 1
     number = byte.astype(np.int64)
-    live = np.flatnonzero(byte > 0x7F)
-    if live.size == byte.size:
-        # Usually a field has one width: no indices then.
-        byte = data[after]
-        number += (byte.astype(np.int64) << 7) - 0x80
-        after += 1
+    shift = 7
+    if byte.max() > 0x7F:
         live = np.flatnonzero(byte > 0x7F)
-        shift = 14
-    else:
-        shift = 7
-    while live.size:
-        if shift == 7 * max_bytes:
-            raise FormatError(f"a varint is longer than {max_bytes} bytes")
-        byte = data[after[live]]
-        # The continuation bit of the byte before is still in the number: take it out, put these seven bits in
-        # its place.
-        number[live] += (byte.astype(np.int64) - 1) << shift
-        after[live] += 1
-        live = live[byte > 0x7F]
-        shift += 7
-    if max_bytes == varint.INT_BYTES and (number >> 32).any():
+        if live.size == byte.size:
+            # Usually a field has one width: no indices then.
+            byte = data[after]
+            number += (byte.astype(np.int64) << 7) - 0x80
+            after += 1
+            live = np.flatnonzero(byte > 0x7F)
+            shift = 14
+        while live.size:
+            if shift == 7 * max_bytes:
+                raise FormatError(f"a varint is longer than {max_bytes} bytes")
+            byte = data[after[live]]
+            # The continuation bit of the byte before is still in the number: take it out, and put these
+            # seven bits in its place.
+            number[live] += (byte.astype(np.int64) - 1) << shift
+            after[live] += 1
+            live = live[byte > 0x7F]
+            shift += 7
+    if shift == 7 * varint.INT_BYTES == 7 * max_bytes and (number >> 32).any():
         raise FormatError("a varint does not fit in 32 bits")
     return (number >> 1) ^ -(number & 1), after
 
