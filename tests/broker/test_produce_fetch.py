@@ -34,6 +34,17 @@ def values(answer: Any) -> list[tuple[int, bytes | None]]:
     return [(r.offset, r.value) for info in split(raw) for r in decode_records(raw, info)]
 
 
+def read_all(client: Wire, topic: str = "t", **options: Any) -> list[tuple[int, bytes | None]]:
+    """Everything up to the high watermark. One fetch may stop where the next segment is not in memory."""
+    found: list[tuple[int, bytes | None]] = []
+    while True:
+        answer = client.fetch(topic, found[-1][0] + 1 if found else 0, **options)
+        assert answer.error_code == Code.NONE
+        found += values(answer)
+        if not answer.records:
+            return found
+
+
 def make_topic(client: Wire, name: str = "t", partitions: int = 1) -> None:
     topics = [{"name": name, "num_partitions": partitions, "replication_factor": 1}]
     made = client.ask(Api.CREATE_TOPICS, 5, topics=topics, timeout=10_000)
