@@ -18,13 +18,33 @@ ours.
 
 from __future__ import annotations
 
-from json.encoder import encode_basestring
+import json
+from typing import NamedTuple
 
-from logstore.ingest.postgres.pgoutput import Change
+from logstore.ingest.postgres.pgoutput import SNAPSHOT_XID, Begin, Change
 from logstore.ingest.postgres.relation import Relation
 from logstore.ingest.route import EVERY_PARTITION, Routed
 
 CONNECTOR_VERSION = "1"
+
+
+class _Frame(NamedTuple):
+    """What all changes of a table in a transaction share."""
+
+    begin: Begin
+    topic: str
+    source: bytes
+    end: bytes
+
+    def value(self, change: Change, op: bytes, before: bytes, after: bytes) -> bytes:
+        return b'{"before":%b,"after":%b%b%d},"op":"%b%b' % (
+            before,
+            after,
+            self.source,
+            change.lsn,
+            op,
+            self.end,
+        )
 
 
 class Envelope:
@@ -35,75 +55,58 @@ class Envelope:
         self._database = database
         self._topic_prefix = topic_prefix
         self._tombstones = tombstones
-        self._tables: dict[Relation, tuple[str, bytes]] = {}
-
-    def topic(self, relation: Relation) -> str:
-        return self._topic_prefix + relation.name
+        self._frames: dict[Relation, _Frame] = {}
 
     def route(self, change: Change) -> list[Routed]:
         """What a change becomes."""
-        topic, source = self._table(change.relation)
-        op, before, after = change.op, change.before, change.after
-        relation = change.relation
+        begin, _, relation, op, before, after, _ = change
+        frame = self._frames.get(relation)
+        if frame is None or frame.begin is not begin:
+            frame = self._frame(change)
         if op == "t":
-            return [
-                Routed(topic, None, _value(b"null", b"null", source, change, b"t"), partition=EVERY_PARTITION)
-            ]
+            value = frame.value(change, b"t", b"null", b"null")
+            return [Routed(frame.topic, None, value, partition=EVERY_PARTITION)]
         if after is None:
-            return self._delete(topic, source, change)
+            return self._delete(frame, change)
         key = relation.key_json(after)
         if before is None:
-            value = _value(b"null", relation.row_json(after), source, change, op.encode())
-            return [Routed(topic, key, value)]
+            value = frame.value(change, op.encode(), b"null", relation.row_json(after))
+            return [Routed(frame.topic, key, value)]
         if key != relation.key_json(before):
-            created = _value(b"null", relation.row_json(after), source, change, b"c")
-            return [*self._delete(topic, source, change), Routed(topic, key, created)]
-        return [Routed(topic, key, _value(_before(change), relation.row_json(after), source, change, b"u"))]
+            created = frame.value(change, b"c", b"null", relation.row_json(after))
+            return [*self._delete(frame, change), Routed(frame.topic, key, created)]
+        updated = frame.value(change, b"u", _before(change), relation.row_json(after))
+        return [Routed(frame.topic, key, updated)]
 
-    def _delete(self, topic: str, source: bytes, change: Change) -> list[Routed]:
-        assert change.before is not None
+    def _delete(self, frame: _Frame, change: Change) -> list[Routed]:
+        assert change.before is not None, "a delete has the old row's identity, or the server refuses it"
         key = change.relation.key_json(change.before)
-        deleted = Routed(topic, key, _value(_before(change), b"null", source, change, b"d"))
+        deleted = Routed(frame.topic, key, frame.value(change, b"d", _before(change), b"null"))
         if self._tombstones and key is not None:
-            return [deleted, Routed(topic, key, None)]
+            return [deleted, Routed(frame.topic, key, None)]
         return [deleted]
 
-    def _table(self, relation: Relation) -> tuple[str, bytes]:
-        known = self._tables.get(relation)
-        if known is None:
-            fields = {
-                "version": CONNECTOR_VERSION,
-                "connector": "postgresql",
-                "name": self._name,
-                "db": self._database,
-                "schema": relation.schema,
-                "table": relation.table,
-            }
-            fixed = ",".join(f'"{name}":{encode_basestring(value)}' for name, value in fields.items())
-            known = self._tables[relation] = (self.topic(relation), fixed.encode())
-        return known
+    def _frame(self, change: Change) -> _Frame:
+        relation, begin = change.relation, change.begin
+        source = {
+            "version": CONNECTOR_VERSION,
+            "connector": "postgresql",
+            "name": self._name,
+            "db": self._database,
+            "schema": relation.schema,
+            "table": relation.table,
+            "ts_ms": begin.commit_ms,
+            "snapshot": "true" if begin.xid == SNAPSHOT_XID else "false",
+            "txId": begin.xid,
+        }
+        head = b',"source":%b,"lsn":' % json.dumps(source, separators=(",", ":")).encode()[:-1]
+        end = b'","ts_ms":%d}' % begin.commit_ms
+        frame = self._frames[relation] = _Frame(begin, self._topic_prefix + relation.name, head, end)
+        return frame
 
 
 def _before(change: Change) -> bytes:
-    assert change.before is not None
+    assert change.before is not None, "asked for only where there is one"
     if change.before_is_identity:
         return change.relation.identity_json(change.before)
     return change.relation.row_json(change.before)
-
-
-def _value(before: bytes, after: bytes, source: bytes, change: Change, op: bytes) -> bytes:
-    begin = change.begin
-    return (
-        b'{"before":%b,"after":%b,"source":{%b,"ts_ms":%d,"snapshot":"%b","txId":%d,"lsn":%d},"op":"%b","ts_ms":%d}'
-        % (
-            before,
-            after,
-            source,
-            begin.commit_ms,
-            b"true" if change.op == "r" else b"false",
-            begin.xid,
-            change.lsn,
-            op,
-            begin.commit_ms,
-        )
-    )

@@ -35,7 +35,7 @@ from logstore.errors import AppendTimeout, BufferFull, LogStoreError, OutcomeUnk
 from logstore.ingest.collector import Collector
 from logstore.ingest.postgres.envelope import Envelope
 from logstore.ingest.postgres.follow import Follower
-from logstore.ingest.postgres.pgoutput import Begin, Change, format_lsn
+from logstore.ingest.postgres.pgoutput import SNAPSHOT_XID, Begin, Change, format_lsn
 from logstore.ingest.postgres.settings import PostgresSettings
 from logstore.ingest.postgres.slot import Stream, connect, ensure_publication, lost_slot, slot_state
 from logstore.ingest.postgres.snapshot import Table, copy_rows, published_tables, snapshot_session
@@ -213,7 +213,7 @@ class PostgresIngest:
         self._phase = "snapshot"
         consistent_point, snapshot = stream.create_temporary()
         # Every commit in the stream stands at or after the consistent point, so this sorts before all of them.
-        begin = Begin(consistent_point - 1, time.time_ns() // 1_000_000, 0)
+        begin = Begin(consistent_point - 1, time.time_ns() // 1_000_000, SNAPSHOT_XID)
         collector.begin(begin.final_lsn, "snapshot", timestamp_ms=begin.commit_ms, starts_over=True)
         if settings.snapshot:
             with snapshot_session(settings.dsn, snapshot) as session:

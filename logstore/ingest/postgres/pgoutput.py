@@ -14,6 +14,8 @@ from logstore.errors import InvalidRecord
 from logstore.ingest.postgres.relation import UNCHANGED, Column, Relation, Row
 
 PROTOCOL_VERSION = "1"
+SNAPSHOT_XID = 0
+"""The transaction id of rows that a snapshot read: the server gives it to nobody."""
 _EPOCH_MS = 946_684_800_000  # 2000-01-01, where PostgreSQL's clock starts
 
 _BEGIN = struct.Struct(">QqI")
