@@ -6,7 +6,7 @@ of two processes that create or delete the same topic at once exactly one wins, 
 
 from __future__ import annotations
 
-import json
+import logging
 import re
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -14,17 +14,22 @@ from typing import Any
 from logstore.config import TopicConfig
 from logstore.errors import (
     CorruptData,
+    Indeterminate,
     ObjectNotFound,
     PreconditionFailed,
     TopicExists,
     UnknownTopic,
     UnsupportedStore,
 )
+from logstore.format.document import pack_document, parse_document
 from logstore.objects.protocol import ObjectStore
 from logstore.paths import CATALOG_PREFIX, catalog_key, check_topic_name
 
+logger = logging.getLogger(__name__)
+
 FORMAT_VERSION = 1
 PARTITIONS_MAX = 100_000
+_DOUBTS_MAX = 5  # answers that may get lost before the caller is asked to look
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +49,12 @@ class TopicDescriptor:
             "deleted": self.deleted,
             "config": asdict(self.config),
         }
-        return json.dumps(content, indent=1, sort_keys=True).encode()
+        return pack_document(content)
 
     @classmethod
     def parse(cls, key: str, data: bytes) -> TopicDescriptor:
         try:
-            content = json.loads(data)
+            content = parse_document(data)
             if content["format"] != FORMAT_VERSION:
                 raise UnsupportedStore(
                     f"{key}: topic format {content['format']}, this release reads {FORMAT_VERSION}: use a newer one"
@@ -65,7 +70,7 @@ class TopicDescriptor:
                 content["deleted"],
             )
         except (ValueError, KeyError, TypeError) as error:
-            raise CorruptData(key, None, f"the topic's descriptor cannot be read ({error!r})") from error
+            raise CorruptData(key, None, f"the topic's descriptor cannot be read ({error})") from error
 
 
 class Catalog:
@@ -86,6 +91,21 @@ class Catalog:
         ]
         return [topic for topic in found if topic is not None and not topic.deleted]
 
+    def names(self) -> list[str]:
+        """The names of all topics, sorted. One that cannot be read is among them, and does not hide the rest."""
+        found = []
+        for info in self._store.list(CATALOG_PREFIX):
+            name = info.key.removeprefix(CATALOG_PREFIX)
+            try:
+                topic = self._get(name)
+            except (CorruptData, UnsupportedStore) as error:
+                logger.error("%s", error)
+                found.append(name)
+            else:
+                if topic is not None and not topic.deleted:
+                    found.append(name)
+        return sorted(found)
+
     def create(
         self, name: str, partitions: int, settings: dict[str, Any], exist_ok: bool, incarnation: str
     ) -> TopicDescriptor:
@@ -93,9 +113,12 @@ class Catalog:
             check_topic_name(name), incarnation, _check_partitions(partitions), _topic_config(settings)
         )
         key = catalog_key(name)
+        doubts = 0
         while True:
             known = self._store.head(key)
             old = self._get(name) if known is not None else None
+            if old is not None and old.incarnation == incarnation:
+                return old  # only the answer was lost
             if old is not None and not old.deleted:
                 return self._existing(old, partitions, exist_ok)
             try:
@@ -105,6 +128,11 @@ class Catalog:
                     self._store.put(key, new.pack(), if_match=known.etag)
             except PreconditionFailed:
                 continue  # somebody else was at it at the same time: look what came of it
+            except Indeterminate:
+                doubts += 1
+                if doubts == _DOUBTS_MAX:
+                    raise
+                continue
             return new
 
     @staticmethod
@@ -118,14 +146,23 @@ class Catalog:
     def change(self, name: str, **changes: Any) -> TopicDescriptor:
         """Replace the descriptor of a topic that exists by one with some fields changed."""
         key = catalog_key(check_topic_name(name))
+        sent: TopicDescriptor | None = None
+        doubts = 0
         while True:
             known = self._store.head(key)
+            if sent is not None and self._get(name) == sent:
+                return sent  # only the answer was lost
             old = self.find(name)
             new = TopicDescriptor(**{field.name: getattr(old, field.name) for field in fields(old)} | changes)
             assert known is not None, "find() has seen it"
             try:
                 self._store.put(key, new.pack(), if_match=known.etag)
             except PreconditionFailed:
+                continue
+            except Indeterminate:
+                sent, doubts = new, doubts + 1
+                if doubts == _DOUBTS_MAX:
+                    raise
                 continue
             return new
 

@@ -1,6 +1,7 @@
 """Every object key in one place. The layout is API: a test pins it, and Spark, the CLI and other versions rely on it.
 
     store                                               what this place is: format version and store id
+    probe/‹random›                                      for the moment in which a new place is tried
     catalog/‹topic›                                     a topic's descriptor (partitions, incarnation, settings)
     topics/‹topic›/‹incarnation›/‹partition›/
         ‹seq, 20 digits›.seg                            the chain; creating one is the commit
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from logstore.errors import InvalidTopicName
 
 STORE_KEY = "store"
+PROBE_PREFIX = "probe/"
 CATALOG_PREFIX = "catalog/"
 TOPICS_PREFIX = "topics/"
 

@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import threading
-from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 from logstore.catalog import Catalog, TopicDescriptor
 from logstore.config import StoreConfig
-from logstore.engine.chain import Chain, LostRace
+from logstore.engine.chain import Chain
 from logstore.engine.clock import Clock, SystemClock
 from logstore.engine.partition_log import PartitionLog
+from logstore.engine.removal import remove_partition
 from logstore.engine.runtime import Runtime
 from logstore.errors import (
     Closed,
-    CorruptData,
-    ObjectNotFound,
     OutcomeUnknown,
-    PreconditionFailed,
     ReadOnly,
-    StoreUnavailable,
-    UnsupportedStore,
 )
-from logstore.format.segment import SegmentFlags, SegmentHeader, WriterMode, build_segment
+from logstore.marker import enter
 from logstore.objects.closing import close_store
 from logstore.objects.metered import MeteredStore, OperationStats
 from logstore.objects.protocol import ObjectStore
 from logstore.objects.retrying import RetryingStore, RetryPolicy
 from logstore.objects.url import open_url
-from logstore.paths import STORE_KEY, PartitionPaths, incarnation_prefix
+from logstore.paths import PartitionPaths
 from logstore.topic import Topic
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1
 READ_RETRIES = RetryPolicy(attempts=4, base_s=0.05, cap_s=0.5)
 
 
@@ -101,7 +94,7 @@ class Store:
         self._topics: dict[str, Topic] = {}
         self._logs: list[PartitionLog] = []
         self._closed = False
-        self._runtime.store_id = _enter(wrapped, config.writer == "read_only", dice)
+        self._runtime.store_id = enter(wrapped, dice, read_only=config.writer == "read_only")
 
     # Topics
 
@@ -119,9 +112,9 @@ class Store:
         return self._topic(self._catalog.find(name))
 
     def topics(self) -> list[str]:
-        """The names of all topics, sorted."""
+        """The names of all topics, sorted; also of one whose descriptor cannot be read."""
         self._check_open()
-        return sorted(topic.name for topic in self._catalog.all())
+        return self._catalog.names()
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and its records. Writers that still hold it are stopped; a new topic may take the name at once."""
@@ -133,37 +126,9 @@ class Store:
             self._logs = [log for log in self._logs if log not in mine]
         for log in mine:
             log.topic_deleted()
-        fences = {self._fence_deleted(gone, partition) for partition in range(gone.partitions)}
-        objects = self._runtime.store
-        for info in objects.list(incarnation_prefix(name, gone.incarnation)):
-            if info.key not in fences:
-                objects.delete(info.key)
-
-    def _fence_deleted(self, gone: TopicDescriptor, partition: int) -> str:
-        """End the chain: a writer in another process finds this in its next segment's place. Returns its key."""
-        paths = PartitionPaths(gone.name, gone.incarnation, partition)
-        chain = Chain(self._runtime.store, paths)
-        tail = chain.load().tail
-        while True:
-            start = tail.start_offset
-            header = SegmentHeader(
-                seq=tail.next_seq,
-                epoch=tail.epoch + 1,
-                base_offset=start,
-                end_offset=start,
-                writer_id=self._runtime.new_id(),
-                created_at_ms=self._runtime.clock.now_ms(),
-                reserved_until=start,
-                mode=WriterMode.EXCLUSIVE,
-                flags=SegmentFlags.FENCE | SegmentFlags.DELETED,
-            )
-            try:
-                chain.commit(header, build_segment(header, [])[0])
-            except LostRace:
-                for link in chain.follow(tail):
-                    tail = tail.after(link.header)
-                continue
-            return paths.segment(header.seq)
+        for partition in range(gone.partitions):
+            chain = Chain(self._runtime.store, PartitionPaths(name, gone.incarnation, partition))
+            remove_partition(chain, self._runtime.new_id, self._runtime.clock.now_ms())
 
     def _topic(self, descriptor: TopicDescriptor) -> Topic:
         with self._lock:
@@ -260,65 +225,3 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _enter(objects: ObjectStore, read_only: bool, dice: random.Random) -> str:
-    """Check that the place is a log store, or make it one; returns the store's id.
-
-    Making it one is also the test of what everything stands on: creating the same object twice must fail.
-    """
-    found = _marker(objects)
-    if read_only:
-        if found is None:
-            raise UnsupportedStore(
-                f"{_where(objects)}: there is no log store here, and read_only cannot create one"
-            )
-        return found
-    if found is None:
-        _refuse_foreign(objects)
-        marker = {"format": FORMAT_VERSION, "id": dice.randbytes(8).hex()}
-        with suppress(PreconditionFailed):  # another process may just have made it one
-            objects.put(STORE_KEY, _pack_marker(marker), if_absent=True)
-        found = _marker(objects)
-        if found is None:
-            raise StoreUnavailable(f"{_where(objects)}: the store's marker was written and is not there")
-    try:
-        objects.put(STORE_KEY, _pack_marker({"format": FORMAT_VERSION, "id": found}), if_absent=True)
-    except PreconditionFailed:
-        return found
-    raise UnsupportedStore(
-        f"{_where(objects)} ignores conditions: it let an object that exists be created again (If-None-Match: *). "
-        "Two writers would overwrite each other's records there. Use a store with conditional PutObject"
-    )
-
-
-def _pack_marker(marker: dict[str, Any]) -> bytes:
-    return json.dumps(marker, sort_keys=True).encode()
-
-
-def _marker(objects: ObjectStore) -> str | None:
-    try:
-        data = objects.get(STORE_KEY)
-    except ObjectNotFound:
-        return None
-    try:
-        marker = json.loads(data)
-        version, identity = marker["format"], marker["id"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptData(STORE_KEY, None, "the store's marker cannot be read") from error
-    if version != FORMAT_VERSION:
-        raise UnsupportedStore(
-            f"{_where(objects)}: store format {version}, this release knows {FORMAT_VERSION}: use a newer release"
-        )
-    return str(identity)
-
-
-def _refuse_foreign(objects: ObjectStore) -> None:
-    for info in objects.list(""):
-        raise UnsupportedStore(
-            f"{_where(objects)} is not empty and is no log store (it holds {info.key!r}): use an empty place, or a prefix"
-        )
-
-
-def _where(objects: ObjectStore) -> str:
-    return str(getattr(objects, "url", None) or repr(objects))

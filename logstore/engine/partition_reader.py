@@ -13,7 +13,7 @@ from logstore.engine.segment_reader import Block, SegmentReader
 from logstore.engine.segments import SegmentRef
 from logstore.engine.takeover import reload
 from logstore.engine.tiers import Lookup, Tiers
-from logstore.errors import CorruptData, ObjectNotFound, StoreError
+from logstore.errors import CorruptData, ObjectNotFound, StoreError, UnknownTopic
 from logstore.format.batch import split
 from logstore.format.records import decode_records
 
@@ -58,6 +58,8 @@ class PartitionReader:
             try:
                 return self._read(look, offset, max_bytes)
             except ObjectNotFound as gone:
+                if self._tiers.tail.deleted:
+                    raise UnknownTopic(f"{self._chain.paths}: the topic was deleted") from gone
                 if last_try:
                     key = look.refs[0].key if look.refs else self._chain.paths.prefix
                     raise CorruptData(key, offset, f"the segment is missing ({gone})") from gone
