@@ -70,6 +70,8 @@ class _Newest:
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of `batch` that are the last of their key, in offset order."""
+        import pyarrow as pa
+
         seen = self._seen
         dead = batch.column("value").is_null().to_pylist() if batch.column("value").null_count else None
         keys = batch.column("key").to_pylist()
@@ -81,7 +83,7 @@ class _Newest:
                 if dead is None or not dead[row]:
                     kept.append(row)
         kept.reverse()
-        return batch.take(kept)
+        return batch.take(pa.array(kept, pa.int64()))
 
 
 def _grouped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -111,7 +111,7 @@ def test_S02_an_unknown_option_is_answered_with_all_that_there_are():
 
 
 def test_S02_stream_and_batch_options_are_told_apart():
-    with pytest.raises(ValueError, match="endingOffsets is for spark.read alone"):
+    with pytest.raises(ValueError, match=r"endingOffsets is for spark\.read alone"):
         read(streaming=True, endingOffsets="latest")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import time
 import tracemalloc
@@ -20,7 +21,8 @@ from logstore.objects import MemoryStore, MeteredStore, open_url
 from logstore.paths import PartitionPaths
 from logstore.spark.bounds import narrowed
 from logstore.spark.planner import DataLoss, plan_batch
-from tests.spark.material import START_MS, at, numbered, offsets, options, plan, read_all, rows
+
+from .material import START_MS, at, numbered, offsets, options, plan, read_all, rows
 
 pytestmark = pytest.mark.spark
 MakeLog = Callable[..., str]
@@ -115,7 +117,7 @@ def test_S04_timestamps_start_and_end_a_read_at_the_exact_offset(make_log: MakeL
         )
         == []
     )
-    some = '{"orders": {"0": %d}}' % (START_MS + 90)
+    some = json.dumps({"orders": {"0": START_MS + 90}})
     assert rows(where, subscribe="orders", startingOffsetsByTimestamp=some)[0]["offset"] == 90
 
 

@@ -1,0 +1,382 @@
+"""S07: what tasks staged becomes part of the log once, wherever a driver dies and however many of them try."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pyarrow as pa
+import pytest
+
+import logstore
+from logstore.catalog import Catalog
+from logstore.errors import CorruptData, Fenced, RecordTooLarge
+from logstore.format.murmur2 import partition_for_key
+from logstore.objects import MemoryStore, ObjectStore
+from logstore.paths import PartitionPaths
+from logstore.spark import publish as publishing
+from logstore.spark.ledger import Ledger
+from logstore.spark.partitioner import partitions_of
+from logstore.spark.publish import give_up, make_plan, publish, store_job, store_once
+from logstore.spark.rows import RowSorter
+from logstore.spark.staging import PREFIX, Part, Transaction, staged_before, sweep
+from logstore.spark.task_writer import TaskWriter
+from logstore.testing import Fault, FaultyStore
+
+from .hooked import Died, HookedStore
+from .material import START_MS
+from .test_scan import merge_everything
+
+pytestmark = pytest.mark.spark
+PARTITIONS = 3
+QUERY = Transaction("query 1", 5)
+
+
+@pytest.fixture
+def store() -> ObjectStore:
+    return new_store()
+
+
+def new_store() -> MemoryStore:
+    store = MemoryStore()
+    with logstore.open(store) as opened:
+        opened.create_topic("out", partitions=PARTITIONS)
+    return store
+
+
+def keys(batch: int) -> list[bytes]:
+    return [b"%d-%d" % (batch, n) for n in range(60)]
+
+
+def stage(store: ObjectStore, transaction: Transaction, batch: int, *, tasks: int = 2) -> list[Part]:
+    """What the tasks of one micro-batch stage: each call is a new attempt of all of them."""
+    everything = keys(batch)
+    parts: list[Part] = []
+    for task in range(tasks):
+        mine = everything[task::tasks]
+        rows = pa.RecordBatch.from_pydict(
+            {"key": pa.array(mine, pa.binary()), "value": pa.array(mine, pa.binary())}
+        )
+        writer = TaskWriter(
+            store,
+            transaction,
+            task,
+            RowSorter({"out": PARTITIONS}, "out", task),
+            codec_id=4,
+            max_batch_bytes=1200,
+        )
+        parts += writer.write([rows])
+    return parts
+
+
+def stored(store: ObjectStore) -> list[bytes]:
+    """Every value in the log; each must lie where Kafka's partitioner puts its key, at dense offsets."""
+    found: list[bytes] = []
+    with logstore.open(store, writer="read_only") as opened:
+        topic = opened.topic("out")
+        for number in range(PARTITIONS):
+            records = list(topic.partition(number).records())
+            assert [record.offset for record in records] == list(range(len(records)))
+            assert all(partition_for_key(record.key or b"", PARTITIONS) == number for record in records)
+            found += [record.value or b"" for record in records]
+    return found
+
+
+def staged(store: ObjectStore) -> list[str]:
+    return [info.key for info in store.list(PREFIX) if "/staged/" in info.key]
+
+
+def test_S07_nothing_is_visible_before_the_commit_and_everything_after_it(store: ObjectStore):
+    parts = stage(store, QUERY, 5)
+    assert stored(store) == []
+    assert staged(store)
+    store_once(store, QUERY, parts)
+    assert sorted(stored(store)) == sorted(keys(5))
+    assert staged(store) == []
+
+
+def test_S07_a_retried_or_speculative_attempt_leaves_nothing_of_itself(store: ObjectStore):
+    stage(store, QUERY, 5)  # the attempt that lost: Spark hands its message to nobody
+    store_once(store, QUERY, stage(store, QUERY, 5))
+    assert sorted(stored(store)) == sorted(keys(5))
+    assert staged(store) == []
+
+
+def test_S07_an_aborted_job_leaves_nothing(store: ObjectStore):
+    stage(store, QUERY, 5)
+    give_up(store, QUERY)
+    assert stored(store) == []
+    assert list(store.list(PREFIX)) == []
+
+
+def test_S07_the_same_version_again_is_stored_no_second_time(store: ObjectStore):
+    for _ in range(3):
+        store_once(store, QUERY, stage(store, QUERY, 5))
+    assert sorted(stored(store)) == sorted(keys(5))
+    store_once(store, Transaction("query 1", 4), stage(store, Transaction("query 1", 4), 4))
+    assert sorted(stored(store)) == sorted(keys(5)), (
+        "an older version comes from a driver that was thought dead"
+    )
+    store_once(store, Transaction("query 1", 6), stage(store, Transaction("query 1", 6), 6))
+    store_once(store, Transaction("another", 5), stage(store, Transaction("another", 5), 7))
+    assert sorted(stored(store)) == sorted(keys(5) + keys(6) + keys(7))
+
+
+def moments(store: ObjectStore) -> int:
+    hooked = HookedStore(store, lambda number: None)
+    store_once(hooked, QUERY, stage(store, QUERY, 5))
+    return hooked.moments
+
+
+def test_S07_a_driver_that_dies_at_any_moment_of_a_commit_is_followed_by_one_that_completes_it():
+    total = moments(new_store())
+    assert total > 10
+    for fatal in range(total):
+        store = new_store()
+
+        def die(number: int, fatal: int = fatal) -> None:
+            if number == fatal:
+                raise Died
+
+        with pytest.raises(Died):
+            store_once(HookedStore(store, die), QUERY, stage(store, QUERY, 5))
+        # Spark runs the micro-batch again from its checkpoint: the same rows, staged anew.
+        store_once(store, QUERY, stage(store, QUERY, 5))
+        assert sorted(stored(store)) == sorted(keys(5)), f"died at moment {fatal} of {total}"
+        assert staged(store) == []
+
+
+@pytest.mark.parametrize("others_append", [False, True])
+def test_S07_a_second_driver_at_any_moment_of_a_commit_changes_nothing(others_append: bool):
+    total = moments(new_store())
+    for moment in range(total):
+        store = new_store()
+
+        def other(number: int, moment: int = moment, store: MemoryStore = store) -> None:
+            if number == moment:
+                if others_append:
+                    append_everywhere(store)  # so that the twin's segments stand one place further on
+                store_once(store, QUERY, stage(store, QUERY, 5))
+                store_once(store, Transaction("query 1", 6), stage(store, Transaction("query 1", 6), 6))
+
+        first = stage(store, QUERY, 5)
+        # What it staged may be swept by the one that took over: then it has lost, and says so.
+        with suppress(logstore.ObjectNotFound):
+            store_once(HookedStore(store, other), QUERY, first)
+        values = [value for value in all_values(store) if value != b"later"]
+        assert sorted(values) == sorted(keys(5) + keys(6)), f"the other ran at moment {moment} of {total}"
+
+
+def append_everywhere(store: ObjectStore) -> None:
+    with logstore.open(store, writer="shared") as opened:
+        for number in range(PARTITIONS):
+            opened.topic("out").partition(number).append(logstore.Record(b"later", b"x"))
+
+
+def test_S07_an_abort_after_a_commit_that_failed_half_way_keeps_what_the_plan_needs(store: ObjectStore):
+    faulty = FaultyStore(store, seed=1)
+    parts = stage(store, QUERY, 5)
+    plan = make_plan(store, parts)
+    assert Ledger(store, QUERY).begin(plan) == plan
+    faulty.fail("put", prefix="topics/", with_=Fault.UNAVAILABLE)
+    give_up(store, QUERY)
+    assert staged(store), "the plan stands: the next run publishes it"
+    store_once(store, QUERY, [])
+    assert sorted(stored(store)) == sorted(keys(5))
+    assert staged(store) == []
+
+
+def test_S07_lost_answers_and_refusals_of_every_put_end_in_one_copy():
+    for seed in range(12):
+        inner = new_store()
+        faulty = FaultyStore(inner, seed=seed)
+        faulty.random(put=0.4)
+        parts = stage(inner, QUERY, 5)
+        for _ in range(30):
+            try:
+                store_once(faulty, QUERY, parts)
+                break
+            except logstore.LogStoreError:
+                continue
+        faulty.heal()
+        assert sorted(stored(inner)) == sorted(keys(5)), f"seed {seed}"
+
+
+def test_S07_a_plan_is_found_again_behind_a_merge_that_took_its_segments_away(store: ObjectStore):
+    parts = stage(store, QUERY, 5)
+    plan = Ledger(store, QUERY).begin(make_plan(store, parts))
+    assert plan is not None
+    publish(store, QUERY, plan)  # and dies before it can say so
+    with logstore.open(store, writer="shared") as opened:
+        for number in range(PARTITIONS):
+            for n in range(6):
+                opened.topic("out").partition(number).append(logstore.Record(b"later", b"%d" % n))
+    for number in range(PARTITIONS):
+        incarnation = Catalog(store).find("out").incarnation
+        merge_partition(store, incarnation, number)
+    before = all_values(store)
+    store_once(store, QUERY, stage(store, QUERY, 5))
+    assert all_values(store) == before
+    assert sorted(value for value in before if value != b"later") == sorted(keys(5))
+
+
+def all_values(store: ObjectStore) -> list[bytes | None]:
+    with logstore.open(store, writer="read_only") as opened:
+        topic = opened.topic("out")
+        return [record.value for n in range(PARTITIONS) for record in topic.partition(n).records()]
+
+
+def merge_partition(store: ObjectStore, incarnation: str, number: int) -> None:
+    assert merge_everything(store, PartitionPaths("out", incarnation, number)) > 1
+
+
+def test_S07_other_producers_that_append_meanwhile_are_not_disturbed(store: ObjectStore):
+    with logstore.open(store, writer="shared") as opened:
+        topic = opened.topic("out")
+
+        def append(number: int) -> None:
+            topic.partition(number % PARTITIONS).append(logstore.Record(b"%d" % number, b"x"))
+
+        store_once(HookedStore(store, append), QUERY, stage(store, QUERY, 5))
+    values = all_values(store)
+    assert sorted(value for value in values if b"-" in (value or b"")) == sorted(keys(5))
+    assert len({value for value in values if b"-" not in (value or b"")}) == len(values) - 60
+
+
+def test_S07_an_exclusive_writer_that_takes_over_during_the_commit_stops_it(store: ObjectStore):
+    with logstore.open(store) as owner:
+
+        def take_over(number: int) -> None:
+            if number == 2:
+                for partition in range(PARTITIONS):
+                    owner.topic("out").partition(partition).append(b"mine")
+
+        store_once(HookedStore(store, lambda number: None), Transaction("query 1", 0), stage(store, QUERY, 1))
+        with pytest.raises(Fenced, match="took the partition over"):
+            store_job(
+                HookedStore(store, take_over),
+                Transaction("job", 0),
+                stage(store, Transaction("job", 0), 2, tasks=9),
+            )
+
+
+def test_S07_large_parts_become_several_segments_and_the_pieces_are_the_same_each_time(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(publishing, "SEGMENT_BYTES", 3000)
+    store_once(store, QUERY, stage(store, QUERY, 5))
+    assert sorted(stored(store)) == sorted(keys(5))
+    incarnation = Catalog(store).find("out").incarnation
+    segments = [info for info in store.list(f"topics/out/{incarnation}/") if info.key.endswith(".seg")]
+    assert all(info.size < 3000 + 1600 for info in segments)
+
+
+def test_S07_staged_bytes_that_were_damaged_are_not_published(store: ObjectStore):
+    parts = stage(store, QUERY, 5)
+    data = bytearray(store.get(parts[0].key))
+    data[80] ^= 1
+    store.put(parts[0].key, bytes(data))
+    with pytest.raises(CorruptData) as caught:
+        store_once(store, QUERY, parts)
+    assert caught.value.key == parts[0].key
+
+
+def test_S07_what_dead_jobs_left_is_found_by_its_age(store: ObjectStore):
+    (first, *_) = {part.key for part in stage(store, QUERY, 5, tasks=1)}
+    stamp = int(first.rpartition("/")[2].partition("-")[0])
+    assert list(staged_before(store, stamp)) == []
+    assert list(staged_before(store, stamp + 1)) == [first]
+    sweep(store, Transaction("query 1", 4))
+    assert staged(store) == [first], "of an older version nothing is left"
+    sweep(store, QUERY)
+    assert staged(store) == []
+
+
+def sorter(**partitions: int) -> RowSorter:
+    return RowSorter(partitions or {"out": 4}, None if len(partitions) > 1 else "out", 0)
+
+
+def batch(**columns: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def placed(rows: Iterator) -> dict[tuple[str, int], list[bytes]]:
+    return {one.target: [record[0] for record in one.records] for one in rows}
+
+
+def test_S07_rows_go_where_a_kafka_producer_would_send_them():
+    names = [b"order-%d" % n for n in range(50)]
+    found = placed(sorter().sort(batch(key=pa.array(names, pa.binary()), value=pa.array(names, pa.binary()))))
+    assert found == {
+        ("out", place): values
+        for place in range(4)
+        if (values := [name for name in names if partition_for_key(name, 4) == place])
+    }
+
+
+def test_S07_a_partition_column_wins_over_the_key_and_topics_may_differ_by_row():
+    rows = batch(
+        topic=pa.array(["a", "b", "a", "b"]),
+        partition=pa.array([1, None, 0, 0], pa.int32()),
+        key=pa.array(["k", "k", "k", "k"]),
+        value=pa.array(["1", "2", "3", "4"]),
+    )
+    found = placed(sorter(a=2, b=3).sort(rows))
+    expected = {("a", 0): [b"3"], ("a", 1): [b"1"], ("b", 0): [b"4"]}
+    place = partition_for_key(b"k", 3)
+    expected[("b", place)] = [b"2", b"4"] if place == 0 else [b"2"]
+    assert found == expected
+
+
+def test_S07_rows_without_a_key_take_turns_by_arrow_batch_and_keep_their_order():
+    by_turn = sorter()
+    rows = batch(value=pa.array([b"1", b"2", b"3"]))
+    targets = [list(placed(by_turn.sort(rows)).items()) for _ in range(4)]
+    assert sorted(target for ((target, _),) in targets) == [("out", n) for n in range(4)]
+    assert all(values == [b"1", b"2", b"3"] for ((_, values),) in targets)
+
+
+def test_S07_bad_rows_fail_the_task_and_say_why():
+    with pytest.raises(logstore.UnknownTopic, match="'nowhere'"):
+        placed(sorter(a=1, b=1).sort(batch(topic=pa.array(["nowhere"]), value=pa.array([b"1"]))))
+    with pytest.raises(logstore.InvalidRecord, match="null topic"):
+        placed(sorter(a=1, b=1).sort(batch(topic=pa.array([None], pa.string()), value=pa.array([b"1"]))))
+    with pytest.raises(logstore.InvalidRecord, match=r"partitions 0 to 3, not \[9\]"):
+        placed(sorter().sort(batch(partition=pa.array([9], pa.int32()), value=pa.array([b"1"]))))
+    writer = TaskWriter(MemoryStore(), QUERY, 0, sorter(), codec_id=0, max_batch_bytes=1024)
+    with pytest.raises(RecordTooLarge, match="maxBatchBytes"):
+        writer.write([batch(value=pa.array([b"x" * 2000]))])
+
+
+def test_S07_headers_timestamps_and_tombstones_are_kept(store: ObjectStore):
+    pair = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    rows = batch(
+        value=pa.array([b"v", None], pa.binary()),
+        key=pa.array([b"k", b"k"], pa.binary()),
+        headers=pa.array([[{"key": "h", "value": b"1"}, {"key": "n", "value": None}], None], pair),
+        timestamp=pa.array([START_MS * 1000 + 999, START_MS * 1000], pa.timestamp("us", tz="UTC")),
+    )
+    writer = TaskWriter(
+        store, QUERY, 0, RowSorter({"out": PARTITIONS}, "out", 0), codec_id=0, max_batch_bytes=1 << 20
+    )
+    store_once(store, QUERY, writer.write([rows]))
+    with logstore.open(store, writer="read_only") as opened:
+        found = list(opened.topic("out").partition(partition_for_key(b"k", PARTITIONS)).records())
+    assert found == [
+        logstore.Record(b"v", b"k", (("h", b"1"), ("n", None)), START_MS, 0),
+        logstore.Record(None, b"k", (), START_MS, 1),
+    ]
+
+
+def test_S07_the_column_partitioner_equals_the_one_for_single_keys():
+    dice = random.Random(4)
+    for _ in range(100):
+        names = [
+            None if dice.random() < 0.1 else dice.randbytes(dice.choice((0, 1, 3, 4, 5, 8, 15, 40, 300)))
+            for _ in range(dice.randrange(30))
+        ]
+        column = pa.array([b"before", *names, b"after"], pa.binary()).slice(1, len(names))
+        count = dice.randrange(1, 9)
+        expected = [0 if name is None else partition_for_key(name, count) for name in names]
+        assert partitions_of(column, count).tolist() == expected
