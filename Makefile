@@ -4,11 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test lint format soak clean
+.PHONY: setup demo test lint format soak fuzz clean
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml setup.py logstore/format/_speed.c
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[arrow,spark,broker,postgres,test]'
@@ -21,7 +21,10 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -q -m 'not soak'
 
 soak: $(STAMP)
-	$(BIN)/python -m pytest -q -m soak
+	$(BIN)/python -m pytest -q -m soak --timeout=3600
+
+fuzz: $(STAMP)
+	$(BIN)/python tests/fuzz/fuzz_speed.py --seconds 60
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -37,7 +37,7 @@ def take_records(given: object, max_batch_bytes: int) -> list[Run]:
     records: list[Record] = []
     charged, limit = 0, max_batch_bytes - HEADER_SIZE
     for item in given:
-        if type(item) is Record and not item[2] and type(item[0]) is bytes and item[3] is None:
+        if type(item) is Record and item[2] == () and type(item[0]) is bytes and item[3] is None:
             key = item[1]
             if key is None:
                 record, size = item, len(item[0]) + RECORD_OVERHEAD
