@@ -24,7 +24,10 @@ class BrokerConfig:
 
     store: str = setting("", "where the log lives: s3://bucket/prefix, file:///path, memory://name")
     listen: str = setting("127.0.0.1:9092", "address and port for Kafka clients; port 0 picks a free one")
-    advertise: str = setting("", "host:port that clients are told; the listening address unless set")
+    advertise: str = setting(
+        "",
+        "host:port that clients are told (port 0: the one it listens on); the listening address unless set",
+    )
     metrics: str = setting("", "address and port for /healthz, /readyz and /metrics; off unless set")
     node_id: int = setting(1, "this broker's number, different for each broker on one store")
     cluster_id: str = setting("logstore", "what clients are told as the cluster's id")

@@ -61,8 +61,8 @@ class Server:
             start_serving=False,
         )
         self.port = self._listener.sockets[0].getsockname()[1]
-        shown, shown_port = parse_address(config.advertise) if config.advertise else (host, self.port)
-        me = Node(config.node_id, shown, shown_port, new_incarnation(), int(time.time() * 1000))
+        shown, shown_port = parse_address(config.advertise) if config.advertise else (host, 0)
+        me = Node(config.node_id, shown, shown_port or self.port, new_incarnation(), int(time.time() * 1000))
         self.broker = Broker(self.store, config, me, loop)
         await self.broker.start()
         await self._listener.start_serving()

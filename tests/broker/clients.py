@@ -46,7 +46,8 @@ class Confluent:
         for key, value, headers in records:
             producer.produce(topic, value, key, headers=headers or None, on_delivery=delivered)
         assert producer.flush(DEADLINE_S) == 0
-        assert failures == []
+        if failures:
+            raise AssertionError(f"not delivered: {failures[0]}")
 
     def consume(self, address: str, topic: str, count: int, **settings: Any) -> list[Got]:
         options = {"bootstrap.servers": address, "auto.offset.reset": "earliest", "group.id": f"g-{topic}"}
