@@ -1,0 +1,258 @@
+"""L21, L22, L30: what the log costs in requests, counted."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import pytest
+
+from engine.harness import PATIENCE_S, background, drive, open_store, pairs, partition, running, until
+from logstore.engine import checkpoint, segment_reader
+from logstore.engine.chain import Chain
+from logstore.format.manifest import Manifest, SegmentTable
+from logstore.format.segment import WriterMode
+from logstore.objects import MemoryStore
+from logstore.paths import PartitionPaths
+from logstore.testing import FaultyStore, GatedStore, ManualClock
+
+
+def requests(faulty: FaultyStore) -> Counter[str]:
+    return Counter(call.operation for call in faulty.calls)
+
+
+# L21
+
+
+@pytest.mark.parametrize("newer", [0, 1, 7, 30])
+@pytest.mark.parametrize("length", [100, 100_000])
+def test_L21_opening_costs_two_requests_and_one_for_each_segment_since_the_manifest(
+    length: int, newer: int
+) -> None:
+    """A manifest of `length` segments, and `newer` segments behind it."""
+    objects = MemoryStore()
+    with running(objects) as store:
+        log = partition(store)
+        put_manifest(objects, log.paths, length)
+        for _ in range(newer):  # the first append also commits a fence
+            log.append(b"x")
+    behind = newer + 1 if newer else 0
+    faulty = FaultyStore(objects)
+    with open_store(faulty, writer="read_only") as store:
+        log = store.topic("t").partition(0)
+        faulty.forget_calls()
+        assert log.durable_high_watermark == length * 10 + newer
+        assert requests(faulty) == {"get": 1 + behind, "list": 1}
+        assert sum(requests(faulty).values()) <= 3 + behind
+
+
+def put_manifest(objects: MemoryStore, paths: PartitionPaths, length: int) -> None:
+    """As if `length` segments of ten records had been written, one after the other."""
+    table = SegmentTable()
+    columns = (
+        range(length),
+        range(length),
+        range(0, length * 10, 10),
+        range(10, length * 10 + 1, 10),
+        [1000] * length,
+        range(length),
+        range(length),
+    )
+    for column, values in zip(table.columns(), columns, strict=True):
+        column.extend(values)
+    manifest = Manifest(1, length, 1, WriterMode.EXCLUSIVE, 0, length * 10, length * 10, -1, table)
+    objects.put(paths.manifest, manifest.pack())
+
+
+def test_L21_a_log_that_is_written_to_stays_cheap_to_open() -> None:
+    """The manifest comes by itself: whatever the length, few segments lie behind the last one."""
+    objects = MemoryStore()
+    for _ in range(3):
+        with running(objects) as store:
+            log = partition(store)
+            for number in range(checkpoint.EVERY_SEGMENTS + 5):
+                log.append(b"%d" % number)
+        faulty = FaultyStore(objects)
+        with open_store(faulty, writer="read_only") as store:
+            log = store.topic("t").partition(0)
+            faulty.forget_calls()
+            _ = log.durable_high_watermark
+            assert sum(requests(faulty).values()) <= 3 + 2 * checkpoint.EVERY_SEGMENTS
+    assert len(list(objects.list(log.paths.prefix))) > 3 * checkpoint.EVERY_SEGMENTS
+
+
+def test_L21_taking_the_partition_over_costs_one_put() -> None:
+    objects = MemoryStore()
+    with running(objects) as store:
+        partition(store).append(b"x")
+    faulty = FaultyStore(objects)
+    with running(faulty) as store:
+        log = store.topic("t").partition(0)
+        _ = log.durable_high_watermark
+        faulty.forget_calls()
+        log.open_writer()
+        assert requests(faulty) == {"put": 1}
+        faulty.forget_calls()
+        log.append(b"y")
+        assert requests(faulty) == {"put": 1}
+
+
+# L22
+
+
+def test_L22_a_thousand_appends_in_one_flush_interval_are_at_most_two_puts() -> None:
+    """One for the fence of a writer that was not open yet, one for all the records."""
+    objects, clock = MemoryStore(), ManualClock()
+    faulty = FaultyStore(objects)
+    with running(faulty, clock, flush_interval=1.0) as store:
+        topic = store.create_topic("t")
+        faulty.forget_calls()
+        receipts = [topic.append(b"%d" % number, ack="buffered") for number in range(1000)]
+        assert faulty.count("put") == 1
+        drive(clock, background(receipts[-1].wait_durable, PATIENCE_S))
+        assert faulty.count("put") == 2
+        assert [value for _, value in pairs(topic.partition(0), visibility="durable")] == [
+            b"%d" % number for number in range(1000)
+        ]
+
+
+def test_L22_a_thousand_durable_appends_at_once_share_their_puts() -> None:
+    faulty = FaultyStore(MemoryStore())
+    gated = GatedStore(faulty)
+    with running(gated) as store:
+        log = partition(store)
+        log.append(b"opens the writer")
+        faulty.forget_calls()
+        with gated.hold("put", suffix=".seg") as gate:
+            futures = [log.submit(b"%d" % number) for number in range(1000)]
+            gate.wait_held()
+        assert [future.result(PATIENCE_S).offset for future in futures] == list(range(1, 1001))
+        assert faulty.count("put") <= 2
+
+
+def test_L22_an_idle_store_makes_no_request_at_all() -> None:
+    """Written to, read from, followed by a tail reader, and then left alone for a year."""
+    objects, clock = MemoryStore(), ManualClock()
+    faulty = FaultyStore(objects)
+    with running(faulty, clock, flush_interval=1.0) as store:
+        topic = store.create_topic("t", partitions=3)
+        for number in range(9):
+            topic.append(b"%d" % number, partition=number % 3, ack="buffered")
+        drive(clock, background(store.flush))
+        log = topic.partition(0)
+        waiting = background(log.read, 3, wait=400 * 86_400.0)
+        until(lambda: log._load()[0]._readers_waiting > 0)
+        faulty.forget_calls()
+        for _ in range(365):
+            clock.advance(86_400.0)
+        assert not waiting.done()
+        assert faulty.calls == []
+        topic.append(b"wakes it", partition=0, ack="buffered")
+        (record,) = waiting.result(PATIENCE_S).records()
+        assert (record.offset, record.value) == (3, b"wakes it")
+
+
+def test_L22_reading_what_is_buffered_or_cached_costs_nothing() -> None:
+    faulty = FaultyStore(MemoryStore())
+    with running(faulty) as store:
+        log = partition(store)
+        log.append([b"stored"] * 10)
+        pairs(log)  # from here on it is in the cache
+        log.append([b"buffered"] * 10, ack="buffered")
+        faulty.forget_calls()
+        assert len(pairs(log)) == 20
+        assert log.read_cached(0) is not None
+        assert faulty.calls == []
+
+
+# L30
+
+
+@pytest.mark.parametrize("size", ["whole", "by blocks"])
+def test_L30_ten_concurrent_readers_of_one_cold_segment_make_one_get(
+    monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
+    """Of a segment that comes whole: one. Of a large one: one for its index and one for the block that all of them want."""
+    objects = MemoryStore()
+    with running(objects) as store:
+        partition(store).append([b"value-%d" % number for number in range(100)])
+    if size == "by blocks":
+        monkeypatch.setattr(segment_reader, "WHOLE_BYTES", 0)
+        monkeypatch.setattr(segment_reader, "SCAN_WHOLE_BYTES", 0)
+    faulty = FaultyStore(objects)
+    gated = GatedStore(faulty)
+    with open_store(gated, writer="read_only") as store:
+        log = store.topic("t").partition(0)
+        _ = log.durable_high_watermark
+        faulty.forget_calls()
+        started = threading.Barrier(11)
+
+        def read(offset: int) -> bytes | None:
+            started.wait()
+            return next(record for record in log.read(offset).records() if record.offset == offset).value
+
+        with gated.hold("get", suffix=".seg") as gate:
+            readers = [background(read, offset) for offset in range(10)]
+            started.wait()
+            gate.wait_held()
+            until(lambda: store._runtime.cache.misses == 1 and len(gate.held) == 1)
+        assert [reader.result(PATIENCE_S) for reader in readers] == [
+            b"value-%d" % number for number in range(10)
+        ]
+        assert faulty.count("get", suffix=".seg") == (1 if size == "whole" else 2)
+
+
+def test_L30_a_failed_get_is_not_remembered() -> None:
+    objects = MemoryStore()
+    with running(objects) as store:
+        partition(store).append(b"value")
+    gated = GatedStore(objects)
+    with open_store(gated, writer="read_only") as store:
+        log = store.topic("t").partition(0)
+        _ = log.durable_high_watermark
+        with gated.hold("get", suffix=".seg") as gate:
+            reader = background(log.read, 0)
+            gate.wait_held()
+            gate.fail(PermissionError("not today"))
+            with pytest.raises(PermissionError):
+                reader.result(PATIENCE_S)
+        assert pairs(log) == [(0, b"value")]
+
+
+def test_L30_a_sequential_read_prefetches_the_next_segment() -> None:
+    """When the reader has come to a segment, the one behind it is on its way."""
+    objects = MemoryStore()
+    with running(objects) as store:
+        log = partition(store)
+        for number in range(6):
+            log.append(b"value-%d" % number)
+    gated = GatedStore(objects)
+    with open_store(gated, writer="read_only") as store:
+        log = store.topic("t").partition(0)
+        chain = Chain(objects, log.paths)
+        _ = log.durable_high_watermark
+        with gated.hold("get", prefix=chain.paths.segment(2)) as gate:
+            first = log.read(0, 1)
+            assert [record.value for record in first.records()] == [b"value-0"]
+            (held,) = gate.wait_held()
+            assert held.key == chain.paths.segment(2), "nobody has asked for its records yet"
+        assert [value for _, value in pairs(log)] == [b"value-%d" % number for number in range(6)]
+
+
+def test_L30_every_segment_is_fetched_once_in_a_scan_with_prefetch() -> None:
+    objects = MemoryStore()
+    with running(objects) as store:
+        log = partition(store)
+        for number in range(20):
+            log.append(b"value-%d" % number)
+    faulty = FaultyStore(objects)
+    with open_store(faulty, writer="read_only") as store:
+        log = store.topic("t").partition(0)
+        _ = log.durable_high_watermark
+        faulty.forget_calls()
+        assert len(pairs(log)) == 20
+        fetched = Counter(call.key for call in faulty.calls if call.operation == "get")
+        refs = log._load()[0].segments.all()
+        # At the end a follower asks once for the segment behind the last one.
+        assert {key: count for key, count in fetched.items() if count > 1} == {}
+        assert {ref.key for ref in refs} <= set(fetched)
