@@ -23,6 +23,7 @@ from logstore.ingest.postgres import PostgresIngest, PostgresSettings
 from tests.ingest.pg_server import PostgresServer, fresh_database, postgres_server
 from tests.ingest.pg_story import session
 
+pytestmark = pytest.mark.timeout(1200)
 SUITE = "ingest"
 ROOT = Path(__file__).parents[1]
 MIB = 1 << 20
