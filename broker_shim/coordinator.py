@@ -134,9 +134,10 @@ def new_member_id(prefix: str) -> str:
 
 
 def java_hash(text: str) -> int:
-    """`String.hashCode`, without its sign: how Kafka finds a group's partition."""
+    """The absolute value of Java's `String.hashCode`: how Kafka finds a group's partition."""
     value = 0
     units = text.encode("utf-16-be")
     for place in range(0, len(units), 2):
         value = (31 * value + (units[place] << 8 | units[place + 1])) & 0xFFFFFFFF
-    return value & 0x7FFFFFFF
+    signed = value - (1 << 32) if value >= 1 << 31 else value
+    return 0 if signed == -(1 << 31) else abs(signed)

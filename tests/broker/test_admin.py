@@ -1,0 +1,327 @@
+"""B01: Kafka's own admin calls, through the real clients' admin interfaces and on the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+
+import aiokafka.admin
+import confluent_kafka
+import kafka.admin
+import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+)
+
+from broker.clients import Confluent
+from broker.harness import LocalBroker, Wire
+from broker.test_crash import commit, committed
+from broker.test_produce_fetch import batch, make_topic, owned, values
+from broker_shim.apis import Api
+from broker_shim.codes import Code
+from broker_shim.coordinator import java_hash
+from broker_shim.epochs import epoch_end
+from logstore.objects.memory import MemoryStore
+
+Start = Callable[..., LocalBroker]
+
+
+@pytest.fixture
+def admin(broker: LocalBroker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
+
+
+def wait(futures: dict[object, object]) -> None:
+    for future in futures.values():
+        future.result(15)  # type: ignore[attr-defined]
+
+
+def test_B01_topics_are_created_described_grown_and_deleted(broker: LocalBroker, admin: AdminClient) -> None:
+    wait(admin.create_topics([NewTopic("a", 3, 1), NewTopic("b", 1, 3)]))
+    listed = admin.list_topics(timeout=10).topics
+    assert {name: len(topic.partitions) for name, topic in listed.items()} == {"a": 3, "b": 1}
+    with pytest.raises(confluent_kafka.KafkaException, match="TOPIC_ALREADY_EXISTS"):
+        wait(admin.create_topics([NewTopic("a", 3, 1)]))
+    wait(admin.create_partitions([NewPartitions("b", 4)]))
+    assert len(admin.list_topics(timeout=10).topics["b"].partitions) == 4
+    with pytest.raises(confluent_kafka.KafkaException, match="INVALID_PARTITIONS"):
+        wait(admin.create_partitions([NewPartitions("b", 2)]))
+    wait(admin.delete_topics(["a"]))
+    assert set(admin.list_topics(timeout=10).topics) == {"b"}
+    with pytest.raises(confluent_kafka.KafkaException, match="UNKNOWN_TOPIC"):
+        wait(admin.delete_topics(["a"]))
+
+
+@pytest.mark.parametrize(
+    ("topic", "code"),
+    [
+        (NewTopic("bad/name", 1, 1), "TOPIC_EXCEPTION"),
+        (NewTopic("t", 0, 1), "INVALID_PARTITIONS"),
+        (NewTopic("t", 1, 1, config={"no.such": "1"}), "INVALID_CONFIG"),
+        (NewTopic("t", 1, 1, config={"cleanup.policy": "compact"}), "INVALID_CONFIG"),
+        (NewTopic("t", 1, 1, config={"retention.ms": "soon"}), "INVALID_CONFIG"),
+    ],
+)
+def test_B01_a_topic_that_cannot_be_is_refused_with_a_reason(
+    admin: AdminClient, topic: NewTopic, code: str
+) -> None:
+    with pytest.raises(confluent_kafka.KafkaException, match=code):
+        wait(admin.create_topics([topic]))
+    assert admin.list_topics(timeout=10).topics == {}
+
+
+def test_B01_a_deleted_topic_comes_back_empty(broker: LocalBroker, admin: AdminClient) -> None:
+    Confluent().produce(broker.address, "again", [(b"k", b"old", [])])
+    wait(admin.delete_topics(["again"]))
+    Confluent().produce(broker.address, "again", [(b"k", b"new", [])])
+    assert Confluent().consume(broker.address, "again", 1) == [(0, b"k", b"new", [])]
+
+
+def test_B01_settings_take_effect(broker: LocalBroker, admin: AdminClient) -> None:
+    wait(admin.create_topics([NewTopic("t", 1, 1, config={"retention.ms": "86400000"})]))
+    assert broker.server.store.topic("t").config.retention_seconds == 86_400
+    change = ConfigResource(
+        ConfigResource.Type.TOPIC,
+        "t",
+        incremental_configs=[
+            ConfigEntry("retention.bytes", "1000000", incremental_operation=AlterConfigOpType.SET),
+            ConfigEntry("retention.ms", None, incremental_operation=AlterConfigOpType.DELETE),
+            ConfigEntry("segment.bytes", "2000000", incremental_operation=AlterConfigOpType.SET),
+        ],
+    )
+    wait(admin.incremental_alter_configs([change]))
+    config = broker.server.store.topic("t").config
+    assert (config.retention_seconds, config.retention_bytes, config.segment_bytes) == (
+        None,
+        1_000_000,
+        2_000_000,
+    )
+    shown = next(
+        iter(admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, "t")]).values())
+    ).result(10)
+    assert {name: shown[name].value for name in ("retention.ms", "retention.bytes", "cleanup.policy")} == {
+        "retention.ms": "-1",
+        "retention.bytes": "1000000",
+        "cleanup.policy": "delete",
+    }
+    bad = ConfigResource(
+        ConfigResource.Type.TOPIC,
+        "t",
+        incremental_configs=[ConfigEntry("flush.ms", "1", incremental_operation=AlterConfigOpType.SET)],
+    )
+    with pytest.raises(
+        confluent_kafka.KafkaException, match=re.escape("retention.ms, retention.bytes, segment.bytes")
+    ):
+        wait(admin.incremental_alter_configs([bad]))
+
+
+def test_B01_the_old_alter_configs_resets_what_it_does_not_name(broker: LocalBroker) -> None:
+    with Wire(broker.port) as client:
+        make_topic(client)
+
+        def alter(**configs: str) -> int:
+            rows = [{"name": name.replace("_", "."), "value": value} for name, value in configs.items()]
+            resource = {"resource_type": 2, "resource_name": "t", "configs": rows}
+            answer = client.ask(Api.ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
+            return int(answer.responses[0].error_code)
+
+        assert alter(retention_bytes="500", segment_bytes="1000") == Code.NONE
+        assert alter(segment_bytes="2000") == Code.NONE
+        config = broker.server.store.topic("t").config
+        assert (config.retention_bytes, config.segment_bytes) == (None, 2000)
+
+
+def test_B01_a_broker_describes_itself(broker: LocalBroker, admin: AdminClient) -> None:
+    shown = next(
+        iter(admin.describe_configs([ConfigResource(ConfigResource.Type.BROKER, "1")]).values())
+    ).result(10)
+    assert shown["flush.on.ack"].value == "true"
+    cluster = admin.describe_cluster().result(10)
+    assert [(node.id, node.port) for node in cluster.nodes] == [(1, broker.port)]
+
+
+def test_B01_delete_records_moves_the_beginning(broker: LocalBroker) -> None:
+    with Wire(broker.port) as client:
+        make_topic(client)
+        for number in range(5):
+            client.produce("t", batch(b"%d" % number))
+
+        def delete(offset: int) -> tuple[int, int]:
+            partitions = [{"partition_index": 0, "offset": offset}]
+            answer = client.ask(Api.DELETE_RECORDS, 2, topics=[{"name": "t", "partitions": partitions}])
+            found = answer.topics[0].partitions[0]
+            return found.error_code, found.low_watermark
+
+        assert delete(3) == (Code.NONE, 3)
+        early = client.fetch("t", 0)
+        assert (early.error_code, early.log_start_offset) == (Code.OFFSET_OUT_OF_RANGE, 3)
+        assert values(client.fetch("t", 3))[0] == (3, b"3")
+        partitions = [{"partition_index": 0, "timestamp": -2}]
+        earliest = client.ask(Api.LIST_OFFSETS, 5, topics=[{"name": "t", "partitions": partitions}])
+        assert earliest.topics[0].partitions[0].offset == 3
+        assert delete(9) == (Code.OFFSET_OUT_OF_RANGE, -1)
+        assert delete(-1) == (Code.NONE, 5)
+
+
+def test_B01_groups_are_listed_described_and_deleted(broker: LocalBroker, admin: AdminClient) -> None:
+    Confluent().produce(broker.address, "t", [(b"k", b"v", [])])
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": broker.address,
+            "group.id": "g",
+            "auto.offset.reset": "earliest",
+            "client.id": "me",
+        }
+    )
+    consumer.subscribe(["t"])
+    assert consumer.consume(1, 20)
+    consumer.commit(asynchronous=False)
+    described = admin.describe_consumer_groups(["g"])["g"].result(10)
+    assert described.state.name == "STABLE"
+    assert [(m.client_id, m.assignment.topic_partitions[0].topic) for m in described.members] == [("me", "t")]
+    with pytest.raises(confluent_kafka.KafkaException, match="NON_EMPTY_GROUP"):
+        wait(admin.delete_consumer_groups(["g"]))
+    consumer.close()
+    assert [g.group_id for g in admin.list_consumer_groups().result(10).valid] == ["g"]
+    offsets = admin.list_consumer_group_offsets([confluent_kafka.ConsumerGroupTopicPartitions("g")])["g"]
+    assert offsets.result(10).topic_partitions[0].offset == 1
+    wait(admin.delete_consumer_groups(["g"]))
+    assert admin.list_consumer_groups().result(10).valid == []
+    with pytest.raises(confluent_kafka.KafkaException, match="GROUP_ID_NOT_FOUND"):
+        wait(admin.delete_consumer_groups(["g"]))
+
+
+def test_B01_offsets_of_a_group_are_deleted_one_by_one(broker: LocalBroker) -> None:
+    with Wire(broker.port) as client:
+        make_topic(client)
+        assert commit(client, "g", 5) == Code.NONE
+        topics = [{"name": "t", "partitions": [{"partition_index": 0}]}]
+        answer = client.ask(Api.OFFSET_DELETE, 0, group_id="g", topics=topics)
+        assert (answer.error_code, answer.topics[0].partitions[0].error_code) == (0, 0)
+        assert committed(client, "g") == -1
+
+
+def test_B01_empty_groups_expire(start_broker: Start) -> None:
+    broker = start_broker(offsets_retention=0.0)
+    with Wire(broker.port) as client:
+        make_topic(client)
+        assert commit(client, "old", 5) == Code.NONE
+        coordinator = broker.server.broker.coordinator
+        later = coordinator.now_ms() + 10
+        [shard] = coordinator._shards.values()
+        shard._now_ms = lambda: later
+        broker.call(coordinator._expire)
+        broker.until(lambda: not shard.offsets)
+        assert committed(client, "old") == -1
+
+
+def test_B01_the_admin_clients_of_the_others_work_too(broker: LocalBroker) -> None:
+    old = kafka.admin.KafkaAdminClient(bootstrap_servers=broker.address)
+    old.create_topics([kafka.admin.NewTopic("k", 2, 1)])
+    assert "k" in old.list_topics()
+    old.close()
+
+    async def newer() -> list[str]:
+        client = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=broker.address)
+        await client.start()
+        try:
+            await client.create_topics([aiokafka.admin.NewTopic("l", 1, 1)])
+            return sorted(await client.list_topics())
+        finally:
+            await client.close()
+
+    assert asyncio.run(newer()) == ["k", "l"]
+
+
+def test_B01_auto_creation_can_be_turned_off(start_broker: Start) -> None:
+    broker = start_broker(auto_create_topics=False)
+    with Wire(broker.port) as client:
+        answer = client.ask(Api.METADATA, 9, topics=[{"name": "nope"}], allow_auto_topic_creation=True)
+        assert answer.topics[0].error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert broker.server.store.topics() == []
+
+
+def test_B01_transactions_are_refused_at_once_and_not_waited_for(broker: LocalBroker) -> None:
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": broker.address, "transactional.id": "x", "log_level": 0}
+    )
+    with pytest.raises(confluent_kafka.KafkaException, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
+        producer.init_transactions(15)
+
+
+def test_B01_clients_cannot_write_to_the_internal_topic(broker: LocalBroker) -> None:
+    with Wire(broker.port) as client:
+        make_topic(client)
+        commit(client, "g", 1)
+        answer = client.produce("__consumer_offsets", batch(b"forged"))
+        assert answer.error_code == Code.INVALID_TOPIC_EXCEPTION
+
+
+def test_B09_leader_epochs_end_where_the_next_writer_began(start_broker: Start) -> None:
+    store = MemoryStore()
+    for number in range(1, 4):
+        broker = start_broker(store, node_id=number)
+        with Wire(broker.port) as client:
+            if number == 1:
+                make_topic(client)
+            client.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+            for _ in range(number):
+                client.produce("t", batch(b"a", b"b"))
+    log = broker.log("t")  # epoch 1: 0-1, epoch 2: 2-5, epoch 3: 6-11
+    assert [epoch_end(log, epoch) for epoch in (0, 1, 2, 3)] == [(0, 0), (1, 2), (2, 6), (3, 12)]
+    with Wire(broker.port) as client:
+        partitions = [{"partition": 0, "current_leader_epoch": 3, "leader_epoch": 1}]
+        answer = client.ask(
+            Api.OFFSET_FOR_LEADER_EPOCH, 3, replica_id=-1, topics=[{"topic": "t", "partitions": partitions}]
+        )
+        found = answer.topics[0].partitions[0]
+        assert (found.error_code, found.leader_epoch, found.end_offset) == (0, 1, 2)
+        assert client.fetch("t", 0, leader_epoch=2).error_code == Code.FENCED_LEADER_EPOCH
+        assert client.fetch("t", 0, leader_epoch=4).error_code == Code.UNKNOWN_LEADER_EPOCH
+        assert client.fetch("t", 0, leader_epoch=3).error_code == Code.NONE
+
+
+def test_B01_a_group_lives_where_kafka_would_put_it() -> None:
+    """The values are Java's own."""
+    texts = ("", "a", "console-consumer", "grüße", "Hello World", "polygenelubricants", "😀")
+    expected = [0, 97, 648006740, 98768023, 862545276, 0, 1772899]
+    assert [java_hash(text) for text in texts] == expected
+
+
+def test_B01_an_embedded_writer_is_followed_and_not_fenced(start_broker: Start) -> None:
+    """A service appends with the library; a Kafka consumer reads through the broker; the service stays the writer."""
+    import logstore
+
+    store = MemoryStore()
+    with logstore.open(store) as service:
+        topic = service.create_topic("t")
+        topic.append(b"one")
+        broker = start_broker(store, follow_interval=0.01)
+        with Wire(broker.port) as client:
+            client.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+            assert values(client.fetch("t", 0)) == [(0, b"one")]
+            waiting = client.send_fetch("t", 1, wait_ms=20_000)
+            topic.append(b"two")
+            assert values(client.fetched(11, waiting)) == [(1, b"two")]
+            topic.append(b"three")  # and was not fenced
+
+
+def test_B09_owned_means_no_request_while_idle(start_broker: Start) -> None:
+    """Long polls on a partition that the broker owns cost the store nothing."""
+    from logstore.testing import FaultyStore
+
+    store = FaultyStore(MemoryStore(), seed=1)
+    broker = start_broker(store, follow_interval=0.01)
+    with Wire(broker.port) as client:
+        owned(client, broker)
+        client.fetch("t", 0)
+        store.forget_calls()
+        for _ in range(5):
+            assert values(client.fetch("t", 1, wait_ms=30)) == []
+        assert store.calls == []

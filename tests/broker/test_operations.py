@@ -1,0 +1,159 @@
+"""What operators touch: flags, environment, logs, health, metrics. And the object store of last resort: real S3."""
+
+from __future__ import annotations
+
+import json
+import logging
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from broker.clients import Confluent
+from broker.harness import BrokerProcess, LocalBroker, Wire
+from broker.test_produce_fetch import batch, owned
+from broker_shim import logs
+from broker_shim.__main__ import parse
+from broker_shim.config import BrokerConfig
+from broker_shim.metrics import Counters, render
+from logstore.objects.memory import MemoryStore
+from logstore.testing import FaultyStore
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_B10_flags_beat_the_environment_and_both_beat_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROKER_SHIM_STORE", "memory://from-env")
+    monkeypatch.setenv("BROKER_SHIM_FLUSH_ON_ACK", "false")
+    monkeypatch.setenv("BROKER_SHIM_NODE_ID", "7")
+    config = parse(["--node-id", "9"])
+    assert (config.store, config.flush_on_ack, config.node_id) == ("memory://from-env", False, 9)
+    assert config.num_partitions == BrokerConfig(store="x").num_partitions
+    assert parse(["--flush-on-ack"]).flush_on_ack is True
+
+
+def test_B10_every_setting_is_a_flag_with_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        parse(["--help"])
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    for field in fields(BrokerConfig):
+        assert "--" + field.name.replace("_", "-") in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ([], "no store"),
+        (["--store", "memory://x", "--listen", "nowhere"], "host:port"),
+        (["--store", "memory://x", "--listen", "0.0.0.0:9092"], "--insecure"),
+        (["--store", "memory://x", "--tls-cert", "c.pem"], "go together"),
+        (["--store", "memory://x", "--flush-on-ack", "maybe"], "true"),
+        (["--store", "memory://x", "--heartbeat-interval", "5"], "three times"),
+        (["--store", "memory://x", "--no-such-flag"], "unrecognized"),
+    ],
+)
+def test_B10_a_flag_that_makes_no_sense_exits_with_2_and_a_reason(
+    arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BROKER_SHIM_STORE", raising=False)
+    with pytest.raises(SystemExit) as stopped:
+        parse(arguments)
+    assert stopped.value.code == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_B10_health_readiness_and_metrics_of_a_running_process(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with BrokerProcess(
+        f"file://{tmp_path}/store", "--metrics", "127.0.0.1:0", "--log-format", "json", log=log
+    ) as broker:
+        Confluent().produce(broker.address, "t", [(b"k", b"v" * 100, [])])
+        port = broker.metrics_port
+        assert get(port, "/healthz") == (200, "ok\n")
+        assert get(port, "/readyz") == (200, "ready\n")
+        assert get(port, "/nowhere")[0] == 404
+        metrics = dict(line.rsplit(" ", 1) for line in get(port, "/metrics")[1].splitlines())
+        assert float(metrics['broker_shim_requests_total{api="PRODUCE"}']) >= 1
+        assert float(metrics["broker_shim_produced_bytes_total"]) >= 100
+        assert float(metrics["broker_shim_produce_seconds_count"]) >= 1
+        assert metrics["broker_shim_owned_partitions"] == "1"
+    entries = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {"time", "level", "logger", "message"} <= entries[0].keys()
+    assert entries[-1]["message"] == "stopped"
+
+
+def test_B10_not_ready_while_the_store_is_down(start_broker: Callable[..., LocalBroker]) -> None:
+    store = FaultyStore(MemoryStore(), seed=1)
+    broker = start_broker(store, metrics="127.0.0.1:0")
+    port = broker.server.metrics_port
+    with Wire(broker.port) as client:
+        owned(client, broker)
+        assert get(port, "/readyz")[0] == 200
+        store.down()
+        client.produce("t", batch(b"x"), timeout=100)
+        broker.until(lambda: broker.server.broker.problem is not None)
+        assert get(port, "/readyz") == (503, "the object store cannot be reached\n")
+        assert get(port, "/healthz")[0] == 200
+        store.heal()
+        broker.until(lambda: broker.server.broker.problem is None)
+
+
+def test_B10_the_http_port_answers_nothing_but_get(start_broker: Callable[..., LocalBroker]) -> None:
+    broker = start_broker(metrics="127.0.0.1:0")
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{broker.server.metrics_port}/metrics", method="DELETE"
+    )
+    with pytest.raises(urllib.error.HTTPError, match="405"):
+        urllib.request.urlopen(request, timeout=10)
+
+
+def test_B10_metrics_are_a_true_histogram() -> None:
+    counters = Counters()
+    for seconds in (0.0005, 0.002, 0.002, 99.0):
+        counters.produced(seconds)
+    counters.errors['a"b\nc'] += 1
+    text = render(counters.samples())
+    assert 'broker_shim_produce_seconds_bucket{le="0.0025"} 3' in text
+    assert 'broker_shim_produce_seconds_bucket{le="+Inf"} 4' in text
+    assert 'broker_shim_errors_total{code="a\\"b\\nc"} 1' in text
+
+
+def test_B10_a_log_line_is_one_line() -> None:
+    try:
+        raise ValueError("two\nlines")
+    except ValueError as error:
+        record = logging.LogRecord(
+            "x", logging.ERROR, "f", 1, "it %s", ("broke",), (type(error), error, error.__traceback__)
+        )
+    assert "\n" not in logs.OneLine().format(record)
+    assert json.loads(logs.Json().format(record))["message"] == "it broke"
+
+
+def test_B10_it_runs_on_the_standard_event_loop_too(start_broker: Callable[..., LocalBroker]) -> None:
+    import asyncio
+
+    broker = start_broker(loop_factory=asyncio.SelectorEventLoop)
+    records = [(b"k", b"%d" % i * 1000, []) for i in range(300)]
+    Confluent().produce(broker.address, "t", records)
+    found = Confluent().consume(broker.address, "t", 300)
+    assert [value for _, _, value, _ in found] == [value for _, value, _ in records]
+
+
+@pytest.mark.s3
+def test_B02_on_a_real_s3_server(seaweed_url: Callable[[], str], tmp_path: Path) -> None:
+    url = seaweed_url()
+    with BrokerProcess(url, log=tmp_path / "log") as broker:
+        Confluent().produce(broker.address, "t", [(b"k", b"%d" % i, []) for i in range(50)])
+    with BrokerProcess(url, log=tmp_path / "log") as again:
+        found = Confluent().consume(again.address, "t", 50)
+        assert [value for _, _, value, _ in found] == [b"%d" % i for i in range(50)]
