@@ -13,20 +13,26 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from logstore.engine.intake import Run
 from logstore.engine.source_ranges import SourceRange
 from logstore.errors import DivergentWriters
 from logstore.format.record import Record
 from logstore.format.segment import SegmentHeader
 
 DIGEST_BYTES = 16
+NO_DIGEST = bytes(DIGEST_BYTES)
+"""Of a segment whose records are not a function of the source alone: there is nothing to compare."""
 _REMEMBERED = 4096
 _RECORD = struct.Struct("<iiqi")
 _HEADER = struct.Struct("<ii")
 
 
-def digest(records: Iterable[Record]) -> bytes:
+def digest(runs: Iterable[Run]) -> bytes:
     """What a segment's header says about its records: of keys, values, headers and the timestamps that the source gave."""
-    return hashlib.blake2b(canonical(records), digest_size=DIGEST_BYTES).digest()
+    running = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for run in runs:
+        running.update(canonical(run.records))
+    return running.digest()
 
 
 def canonical(records: Iterable[Record]) -> bytes:
@@ -75,7 +81,7 @@ class Audit:
 
     def peer(self, header: SegmentHeader) -> None:
         """A peer's segment stands."""
-        if header.source_upper > header.source_lower:
+        if header.source_upper > header.source_lower and header.digest != NO_DIGEST:
             self._theirs.append(
                 _Theirs(
                     header.source_lower, header.source_upper, header.digest, header.seq, header.base_offset

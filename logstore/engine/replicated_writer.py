@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from logstore.config import TopicConfig
-from logstore.engine.audit import Audit, digest
+from logstore.engine.audit import NO_DIGEST, Audit, digest
 from logstore.engine.chain import Chain, LostRace
 from logstore.engine.chain_cursor import ChainCursor
-from logstore.engine.intake import encode_runs, take_records
+from logstore.engine.intake import Run, encode_runs, take_records
 from logstore.engine.runtime import Runtime
 from logstore.engine.source_ranges import (
     Applied,
@@ -135,9 +135,10 @@ class ReplicatedWriter:
         return max(0, self._cursor.tail.source_upper)
 
     @property
-    def end_offset(self) -> int:
-        """One past the last record that was stored for the source offsets below `frontier`."""
-        return self._cursor.tail.end_offset
+    def progress(self) -> tuple[int, int]:
+        """`frontier`, and one past the last record that was stored for the source offsets below it: one consistent look."""
+        tail = self._cursor.tail
+        return max(0, tail.source_upper), tail.end_offset
 
     @property
     def is_passive(self) -> bool:
@@ -183,7 +184,9 @@ class ReplicatedWriter:
         self, records: Iterable[Record | bytes], lower: int, upper: int, *, timeout: float | None = None
     ) -> Applied:
         """The same for records that were computed from the partition's contents at `lower`: all of them, or, if a peer has
-        moved the upper past `lower`, none. Then `Applied.by` is "peer", and `upper` says from where to compute anew."""
+        moved the upper past `lower`, none. Then `Applied.by` is "peer", and `upper` says from where to compute anew.
+
+        What a peer stored is not compared with `records`: the caller reads it back from the partition."""
         return self._append(self._range(records, lower, upper, exact=True), timeout)
 
     def submit(self, records: Iterable[Record | bytes], lower: int, upper: int) -> Future[Applied]:
@@ -224,10 +227,9 @@ class ReplicatedWriter:
                 f"source range {lower} to {upper} with {len(records)} records: it ends before it begins, or is empty and "
                 "has records"
             )
-        known = positions(records, lower, upper)
+        known = None if exact else positions(records, lower, upper)
         runs = take_records(records, self._runtime.config.max_batch_bytes) if records else []
-        checked = [record for run in runs for record in run.records]
-        return SourceRange(lower, upper, checked, known, sum(run.charged for run in runs), exact)
+        return SourceRange(lower, upper, runs, known, sum(run.charged for run in runs), exact)
 
     def _hold(self, held: SourceRange, timeout: float) -> None:
         runtime = self._runtime
@@ -305,21 +307,18 @@ class ReplicatedWriter:
             ranges = self._held.ready(self.frontier, self._topic.segment_bytes)
         if not ranges:
             return None
-        records = [record for held in ranges for record in held.records]
+        runs = [run for held in ranges for run in held.runs]
         header = self._cursor.header(
-            len(records),
+            sum(len(run.records) for run in runs),
             source_lower=ranges[0].lower,
             source_upper=ranges[-1].upper,
-            digest=digest(records),
+            digest=NO_DIGEST if ranges[0].exact else digest(runs),
         )
-        data, summary = build_segment(header, self._encode(records, header))
+        data, summary = build_segment(header, self._encode(runs, header))
         return _Attempt(ranges, header, data, summary)
 
-    def _encode(self, records: list[Record], header: SegmentHeader) -> list[EncodedBatch]:
-        if not records:
-            return []
+    def _encode(self, runs: list[Run], header: SegmentHeader) -> list[EncodedBatch]:
         config, base, encoded = self._runtime.config, header.base_offset, []
-        runs = take_records(records, config.max_batch_bytes)
         for raw, info in encode_runs(runs, self._runtime.clock.now_ms(), CODEC_IDS[config.compression]):
             head = patch_head(base, info.size, header.epoch)
             encoded.append(
@@ -369,14 +368,15 @@ class ReplicatedWriter:
             touched = self._held.touching(frontier)
         for number, held in enumerate(touched):
             try:
-                self._audit.ours(held, frontier)
+                if not held.exact:
+                    self._audit.ours(held, frontier)
             except DivergentWriters:
                 with self._lock:
                     for unsettled in touched[number:]:
                         self._held.add(unsettled)  # `stop` tells them
                 raise
             if classify(held.lower, held.upper, frontier) is Place.BELOW or held.exact:
-                self._resolve(held, Applied("peer", frontier), dropped=len(held.records))
+                self._resolve(held, Applied("peer", frontier), dropped=held.count)
                 continue
             try:
                 dropped = held.trim(frontier)

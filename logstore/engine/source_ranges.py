@@ -21,6 +21,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
+from logstore.engine.intake import Run
 from logstore.errors import StraddlingTransaction
 from logstore.format.record import Record
 
@@ -47,29 +48,38 @@ def classify(lower: int, upper: int, frontier: int) -> Place:
 
 @dataclass(slots=True, eq=False)
 class SourceRange:
-    """`positions`: the source offset of each record, never falling; None if they are not known. `exact`: it is stored whole
-    or not at all, because what it holds was computed from the partition as it stood at `lower`."""
+    """`runs`: its records, cut to fit batches. `positions`: the source offset of each record, never falling; None if they
+    are not known. `exact`: it is stored whole or not at all, because what it holds was computed from the partition as it
+    stood at `lower`."""
 
     lower: int
     upper: int
-    records: list[Record]
+    runs: list[Run]
     positions: list[int] | None
     charged: int
     exact: bool = False
     future: Future[Applied] = field(default_factory=Future)
+
+    @property
+    def records(self) -> list[Record]:
+        return [record for run in self.runs for record in run.records]
+
+    @property
+    def count(self) -> int:
+        return sum(len(run.records) for run in self.runs)
 
     def slice(self, lower: int, upper: int) -> list[Record] | None:
         """Its records from `lower` up to, not including, `upper`; None if that cannot be told."""
         if lower <= self.lower and upper >= self.upper:
             return self.records
         if self.positions is None:
-            return [] if not self.records else None
+            return [] if not self.runs else None
         return self.records[bisect_left(self.positions, lower) : bisect_left(self.positions, upper)]
 
     def trim(self, frontier: int) -> int:
         """Drop what is below the frontier, which lies inside. Returns how many records that was."""
         if self.positions is None:
-            if self.records:
+            if self.runs:
                 raise StraddlingTransaction(
                     f"source range {self.lower} to {self.upper} straddles {frontier}, up to where a peer has stored, and "
                     f"its records carry no source offsets: nothing of it was stored; send what is left from {frontier} on, "
@@ -78,8 +88,16 @@ class SourceRange:
             self.lower = frontier
             return 0
         cut = bisect_left(self.positions, frontier)
-        self.records, self.positions = self.records[cut:], self.positions[cut:]
+        self.positions = self.positions[cut:]
         self.lower = frontier
+        left = cut
+        while left:
+            records, charged = self.runs[0]
+            if left < len(records):
+                self.runs[0] = Run(records[left:], charged)
+                break
+            left -= len(records)
+            del self.runs[0]
         return cut
 
 

@@ -1,1 +1,6 @@
+"""The latest value for each key, as a changelog with retractions that any number of writers may feed."""
 
+from logstore.upsert.changes import decode_change, encode_change
+from logstore.upsert.view import UpsertView
+
+__all__ = ["UpsertView", "decode_change", "encode_change"]

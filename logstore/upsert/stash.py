@@ -1,0 +1,68 @@
+"""Updates that wait for their time: by time, then by key, and within those the one with the highest order.
+
+Folding is associative, commutative and idempotent, so neither the order of arrival nor the cutting into batches matters.
+Times are taken out of a heap as the input completes them, so a call costs O(what is new or eligible), never O(what waits).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+Latest = dict[bytes, tuple[Any, bytes | None]]
+
+
+class Stash:
+    """One thread at a time."""
+
+    def __init__(self) -> None:
+        self._by_time: dict[int, Latest] = {}
+        self._waiting: list[int] = []  # a heap of times that the input has not completed
+        self._complete: deque[int] = deque()  # those that it has, in order
+
+    def __len__(self) -> int:
+        """How many (key, time) pairs wait. Counts them: for tests and health, not for a hot path."""
+        return sum(len(latest) for latest in self._by_time.values())
+
+    def add(self, key: bytes, value: bytes | None, order: Any, time: int) -> None:
+        """Only for times that are not complete."""
+        latest = self._by_time.get(time)
+        if latest is None:
+            latest = self._by_time[time] = {}
+            heapq.heappush(self._waiting, time)
+        known = latest.get(key)
+        if known is None or order > known[0] or (order == known[0] and _above(value, known[1])):
+            latest[key] = (order, value)
+
+    def complete(self, upper: int) -> None:
+        """The input is complete below `upper`."""
+        while self._waiting and self._waiting[0] < upper:
+            self._complete.append(heapq.heappop(self._waiting))
+
+    def drop_below(self, frontier: int) -> int:
+        """Forget what the log has already. Returns how many updates that was."""
+        dropped = 0
+        while self._complete and self._complete[0] < frontier:
+            dropped += len(self._by_time.pop(self._complete.popleft()))
+        while self._waiting and self._waiting[0] < frontier:
+            dropped += len(self._by_time.pop(heapq.heappop(self._waiting)))
+        return dropped
+
+    def eligible(self) -> Iterator[tuple[int, Latest]]:
+        """The complete times and their updates, in order. They stay until `drop_below` passes them."""
+        for time in self._complete:
+            yield time, self._by_time[time]
+
+    @property
+    def first(self) -> int | None:
+        """The earliest time there is."""
+        if self._complete:
+            return self._complete[0]
+        return self._waiting[0] if self._waiting else None
+
+
+def _above(value: bytes | None, other: bytes | None) -> bool:
+    """Two updates of one order should not happen; if they do, every writer must still pick the same."""
+    return value is not None and (other is None or value > other)

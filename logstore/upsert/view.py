@@ -1,0 +1,297 @@
+"""The latest value for each key, kept as a changelog in a partition that any number of writers feed.
+
+Every writer gets the same input: updates `(key, value, order, time)`, and now and then the promise that all of them below
+some time have come (`advance`). The partition holds, for each time, how the values changed. The log's *frontier* is the
+first time that it does not hold yet.
+
+* **State is learned from the committed log alone.** What a writer emits changes nothing here until it is read back from the
+  log, like a peer's. So all writers, whatever they saw and when, agree with the log and thus with each other.
+* **Emission.** For a time t, when the input for t is complete and the frontier is t: each key's update is compared with its
+  value and the difference is emitted. One commit carries as many consecutive times as are complete; within it later times
+  see the earlier ones through an overlay that is thrown away. It is all or nothing: if a peer was faster, its changes are
+  read, and what is left is computed anew.
+* **The three-way rule**, at every step and not only at the start: an update below the frontier is dropped and counted, for
+  the log has that time already; at it, it is emitted; above it, it is kept. Nothing can pin the frontier.
+* **Checked on reading.** A change whose old value is not the value of its key is a damaged log: `CorruptData` names both.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from logstore.engine.partition_log import PartitionLog
+from logstore.errors import CorruptData, OffsetOutOfRange
+from logstore.format.record import Record
+from logstore.upsert.changes import TIME_MAX, decode_change, encode_change
+from logstore.upsert.stash import Latest, Stash
+from logstore.upsert.values import Values
+
+_READ_BYTES = 8 << 20
+UPDATES_IN_COMMIT = 100_000
+"""A commit takes in whole times until it has this many updates."""
+
+
+class UpsertView:
+    """`partition` should hold nothing else, and keep everything: its topic has no retention. `writer_id` names this writer.
+
+    Safe for threads. `_feeding` is held by whoever feeds or drains, during I/O too; `_reading` guards values and frontier
+    and is held for memory work only (and for the spill file), so `get` never waits for the store.
+    """
+
+    def __init__(
+        self,
+        partition: PartitionLog,
+        writer_id: str,
+        *,
+        max_memory_bytes: int | None = None,
+        spill_dir: str | Path | None = None,
+    ) -> None:
+        if partition.low_watermark > 0:
+            raise OffsetOutOfRange(
+                partition.low_watermark,
+                partition.durable_high_watermark,
+                0,
+                f"{partition!r} (cut by retention)",
+            )
+        self._log = partition
+        self._writer = partition.replicated(writer_id)
+        self._feeding = threading.RLock()
+        self._reading = threading.Lock()
+        self._stash = Stash()
+        self._values = Values(max_memory_bytes, spill_dir)
+        self._position = 0
+        self._frontier = 0
+        self._input_upper = 0
+        self._dropped = 0
+        self._damaged: CorruptData | None = None
+        self.refresh()
+
+    # Reading
+
+    @property
+    def frontier(self) -> int:
+        """The first time that the log does not hold yet, as last seen. What `get` shows is the state just before it."""
+        return self._frontier
+
+    @property
+    def dropped(self) -> int:
+        """How many updates were below the frontier when their turn came: a peer had stored their time."""
+        return self._dropped
+
+    @property
+    def stashed(self) -> int:
+        """How many updates wait for their time."""
+        with self._feeding:
+            return len(self._stash)
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of the key at the frontier; None if it has none."""
+        with self._reading:
+            self._check_sound()
+            return self._values.get(key)
+
+    def __len__(self) -> int:
+        """How many keys have a value."""
+        return len(self._values)
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """Every key that has a value. Raises RuntimeError if the view moves on meanwhile, as a dict would."""
+        with self._reading:
+            self._check_sound()
+            frontier, items = self._frontier, self._values.items()
+        while True:
+            with self._reading:
+                if self._frontier != frontier:
+                    raise RuntimeError(
+                        f"the view moved from {frontier} to {self._frontier} while it was iterated"
+                    )
+                page = [pair for _, pair in zip(range(1000), items, strict=False)]
+            if not page:
+                return
+            yield from page
+
+    def snapshot(self, at: int | None = None) -> dict[bytes, bytes]:
+        """The contents just before time `at` (the frontier, if it is not given), at most the frontier. An earlier time reads
+        the log from its start."""
+        with self._feeding:
+            self._check_sound()
+            if at is None or at == self._frontier:
+                with self._reading:
+                    return dict(self._values.items())
+            if not 0 <= at < self._frontier:
+                raise ValueError(f"at={at}: the log holds the times 0 to {self._frontier}")
+            found: dict[bytes, bytes] = {}
+            for value, key, _, _, offset in self._log.records(0, self._position, visibility="durable"):
+                try:
+                    _, new, time = decode_change(value)
+                except ValueError as error:
+                    raise self._foreign(offset, error) from error
+                if time >= at:
+                    break
+                if new is None:
+                    found.pop(key or b"", None)
+                else:
+                    found[key or b""] = new
+            return found
+
+    # Feeding
+
+    def apply(self, key: bytes, value: bytes | None, *, order: Any, time: int) -> None:
+        """At `time`, `key` has `value` (None: it is deleted). Within one key and time the highest `order` wins.
+
+        An update below the frontier is dropped and counted. Raises ValueError for a time that `advance` has declared
+        complete and the log does not hold yet.
+        """
+        self.apply_many(((key, value, order, time),))
+
+    def apply_many(self, updates: Iterable[tuple[bytes, bytes | None, Any, int]]) -> None:
+        """`apply` for many `(key, value, order, time)`, faster."""
+        with self._feeding:
+            add, frontier, upper = self._stash.add, self._frontier, self._input_upper
+            for key, value, order, time in updates:
+                if type(key) is not bytes or (type(value) is not bytes and value is not None):
+                    raise TypeError("a key is bytes, a value bytes or None")
+                if time >= upper and time >= frontier:
+                    if type(time) is not int or time > TIME_MAX:
+                        raise ValueError(f"time={time!r}: it is an int from 0 to {TIME_MAX}")
+                    add(key, value, order, time)
+                elif time < frontier:
+                    self._dropped += 1
+                else:
+                    raise ValueError(
+                        f"an update of {key!r} at time {time}, but the input was declared complete below {upper}"
+                    )
+
+    def advance(self, time: int, *, timeout: float | None = None) -> int:
+        """Every update below `time` has been applied: store what is due. Returns the frontier, now at least `time`.
+
+        Raises what `ReplicatedWriter.compare_and_append` does; it may then be called again.
+        """
+        with self._feeding:
+            if type(time) is not int or not 0 <= time <= TIME_MAX:
+                raise ValueError(f"time={time!r}: it is an int from 0 to {TIME_MAX}")
+            self._input_upper = max(self._input_upper, time)
+            self._stash.complete(self._input_upper)
+            return self.drain(timeout=timeout)
+
+    def drain(self, *, timeout: float | None = None) -> int:
+        """Store what is due. Returns the frontier. With nothing due it asks the store nothing and costs O(1)."""
+        with self._feeding:
+            self._check_sound()
+            while self._take_in() < self._input_upper:
+                self._emit(timeout)
+            return self._frontier
+
+    def refresh(self) -> int:
+        """Take in what peers have stored: asks the store. Returns the frontier."""
+        with self._feeding:
+            self._check_sound()
+            self._writer.upper()
+            return self._take_in()
+
+    def close(self) -> None:
+        """Let go of the spill file. The partition's store closes the writer."""
+        with self._feeding, self._reading:
+            self._values.close()
+
+    def _check_sound(self) -> None:
+        """Once the log was found damaged, what is in memory may be half of a commit: nothing more is told."""
+        if self._damaged is not None:
+            raise self._damaged
+
+    # Out: what is due, as changes
+
+    def _emit(self, timeout: float | None) -> None:
+        """One commit from the frontier on. Whoever wins, `_take_in` reads what stands in the log afterwards."""
+        lower, upper, count = self._frontier, self._input_upper, 0
+        due: list[tuple[int, Latest]] = []
+        for time, latest in self._stash.eligible():
+            if count >= UPDATES_IN_COMMIT:
+                upper = time
+                break
+            due.append((time, latest))
+            count += len(latest)
+        applied = self._writer.append_exactly(self._changes(due), lower, upper, timeout=timeout)
+        if applied.by == "us":
+            self._stash.drop_below(upper)  # they did their work; what is below because of a peer is counted
+
+    def _changes(self, due: list[tuple[int, Latest]]) -> list[Record]:
+        records = []
+        with self._reading:
+            known = self._values.get_many(key for _, latest in due for key in latest).get
+            overlay: dict[bytes, bytes | None] = {}
+            for number, (time, latest) in enumerate(due):
+                for key, (_, new) in latest.items():
+                    old = overlay[key] if number and key in overlay else known(key)
+                    if old != new:
+                        records.append(Record(encode_change(old, new, time), key))
+                if number + 1 < len(due):
+                    overlay.update((key, new) for key, (_, new) in latest.items())
+        return records
+
+    # In: what stands in the log
+
+    def _take_in(self) -> int:
+        """Read what was committed since; drop what it makes obsolete. Returns the frontier."""
+        upper, end = self._writer.progress
+        while self._position < end:
+            result = self._log.read(self._position, _READ_BYTES, visibility="durable")
+            # A reader in this process may have followed the chain further than our writer has.
+            records = list(result.records())
+            if result.next_offset > end:
+                records = [record for record in records if (record.offset or 0) < end]
+            self._absorb(records, upper)
+            self._position = min(result.next_offset, end)
+        if upper > self._frontier:
+            with self._reading:
+                self._frontier = upper
+            self._dropped += self._drop_below(upper)
+        return self._frontier
+
+    def _drop_below(self, frontier: int) -> int:
+        return self._stash.drop_below(frontier)
+
+    def _absorb(self, records: list[Record], upper: int) -> None:
+        with self._reading:
+            live = self._values.working_set(record.key or b"" for record in records)
+            try:
+                grown = self._fold(records, live, upper)
+            except CorruptData as damage:
+                self._damaged = damage
+                raise
+            self._values.update(live, grown)
+
+    def _fold(self, records: list[Record], live: dict[bytes, bytes | None], upper: int) -> int:
+        """Apply changes to `live`. Returns by how many keys it grew."""
+        grown, frontier, get = 0, self._frontier, live.get
+        for value, key, _, _, offset in records:
+            try:
+                old, new, time = decode_change(value)
+            except ValueError as error:
+                raise self._foreign(offset, error) from error
+            if key is None:
+                raise self._foreign(offset, "a record without a key")
+            current = get(key)
+            if current != old or not frontier <= time < upper:
+                raise self._violation(key, old, current, time, upper)
+            live[key] = new
+            if old is None:
+                grown += 1
+            elif new is None:
+                grown -= 1
+        return grown
+
+    def _foreign(self, offset: int | None, why: object) -> CorruptData:
+        return CorruptData(repr(self._log), offset, f"{why}: the partition holds something else than changes")
+
+    def _violation(
+        self, key: bytes, old: bytes | None, value: bytes | None, time: int, upper: int
+    ) -> CorruptData:
+        if not self._frontier <= time < upper:
+            why = f"key {key!r} changes at time {time}, outside of the commit's {self._frontier} to {upper}"
+        else:
+            why = f"key {key!r} at time {time}: the log takes back {old!r}, but the value is {value!r}"
+        return CorruptData(repr(self._log), self._position, why)
