@@ -9,16 +9,16 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from logstore.objects import close_store
 from logstore.spark.bounds import EVERYTHING, Bounds, narrowed
-from logstore.spark.latest import LatestScan
 from logstore.spark.options import ReadOptions
 from logstore.spark.partitions import open_store
 from logstore.spark.planner import plan_batch
-from logstore.spark.scan import Scan
 from logstore.spark.splits import Split
+from logstore.spark.views import scan_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
+    from pyspark.sql.types import StructType
 
 
 class SplitPartition(InputPartition):
@@ -31,15 +31,15 @@ class SplitPartition(InputPartition):
 class LogReader(DataSourceReader):
     """Holds no client: it is pickled to executors, and each of those opens its own store."""
 
-    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
-        self._scan = scan_of(options, columns)
+        self._scan = scan_of(options, schema)
         self._bounds = EVERYTHING
         self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
 
     def keep(self, bounds: Bounds) -> None:
-        """Read only what may lie within these bounds. A view needs every record of a partition to be right."""
-        self._bounds = bounds if self._options.view == "log" else bounds.of_partitions()
+        """Read only what may lie within these bounds. The latest view needs all of a partition."""
+        self._bounds = bounds.of_partitions() if self._options.view == "latest" else bounds
 
     def partitions(self) -> Sequence[InputPartition]:
         store = open_store(self._options.path)
@@ -52,11 +52,6 @@ class LogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return iter(()) if partition.value is None else self._scan.rows(partition.value)
-
-
-def scan_of(options: ReadOptions, columns: tuple[str, ...]) -> Scan | LatestScan:
-    scan = Scan(options.path, columns, options.fail_on_data_loss)
-    return scan if options.view == "log" else LatestScan(scan)
 
 
 class _PushFilters:

@@ -17,8 +17,8 @@ from logstore.spark.constants import with_constants
 from logstore.spark.fetch import Fetcher
 from logstore.spark.joined import CHUNK_ROWS, Joined
 from logstore.spark.partitions import open_store
-from logstore.spark.scan import RELOADS, Scan
 from logstore.spark.schema import STORED_COLUMNS
+from logstore.spark.split_scan import RELOADS, Scan
 from logstore.spark.splits import Split
 
 if TYPE_CHECKING:

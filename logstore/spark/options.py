@@ -42,7 +42,7 @@ READ_OPTIONS = (
     "pollInterval",
 )
 STREAM_ONLY = ("maxOffsetsPerTrigger", "pollInterval")
-BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "view")
+BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 VIEWS = ("log", "latest", "upsert")
 
 View = Literal["log", "latest", "upsert"]
@@ -74,15 +74,22 @@ class ReadOptions:
     poll_interval_s: float
 
 
-def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    """The options of `spark.read` or `spark.readStream`, or `ValueError` saying what is wrong and what is allowed."""
+def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
+    """The options of `spark.read` or `spark.readStream`, or `ValueError` saying what is wrong and what is allowed.
+
+    `streaming` is None where Spark asks for the schema and does not say which of the two it will be.
+    """
     options = named_options(given, READ_OPTIONS, "reading")
-    for name in BATCH_ONLY if streaming else STREAM_ONLY:
+    for name in () if streaming is None else BATCH_ONLY if streaming else STREAM_ONLY:
         if name in options:
             raise ValueError(f"{name} is for {'spark.read' if streaming else 'spark.readStream'} alone")
     view = options.get("view", "log")
     if view not in VIEWS:
         raise ValueError(f"view={view!r}: it is one of {', '.join(VIEWS)}")
+    if streaming and view == "latest":
+        raise ValueError("view=latest is for spark.read alone: a stream of changes has no last one")
+    if view == "upsert" and "columns" in options:
+        raise ValueError("view=upsert has columns of its own: leave the option columns out")
     if options.get("visibility", "durable") != "durable":
         raise ValueError(
             f"visibility={options['visibility']!r}: Spark reads segments, so it sees durable records alone; "
@@ -90,7 +97,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         )
     start = _bound(options, "starting", LATEST if streaming else EARLIEST)
     end = _bound(options, "ending", LATEST)
-    if not streaming:
+    if streaming is False:
         _refuse(start, LATEST, "startingOffsets", "the latest offset is where a batch read ends")
         _refuse(end, EARLIEST, "endingOffsets", "the earliest offset is where a batch read starts")
     return ReadOptions(
@@ -109,11 +116,6 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         max_offsets_per_trigger=_count(options, "maxOffsetsPerTrigger"),
         poll_interval_s=_seconds(options, "pollInterval", 0.2),
     )
-
-
-def row_columns(given: Mapping[str, str]) -> tuple[str, ...]:
-    """The columns of the row that these options describe, for batch and stream alike."""
-    return _columns(named_options(given, READ_OPTIONS, "reading"))
 
 
 def named_options(given: Mapping[str, str], known: tuple[str, ...], doing: str) -> dict[str, str]:

@@ -1,4 +1,6 @@
-"""Kafka's default partitioner over a column of keys at once: `format.murmur2` for each, done by columns of four bytes."""
+"""Kafka's default partitioner over a column of keys at once: `format.murmur2` for each, done by columns of four
+bytes.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def plan_batch(store: ObjectStore, options: ReadOptions, bounds: Bounds = EVERYT
     """The splits of a batch read: a snapshot, because segments never change and the end is fixed now."""
     partitions = select(store, options, bounds)
     ranges = in_parallel(lambda partition: _range(store, options, partition), partitions)
-    if options.view != "log":
+    if options.view == "latest":
         return cut(ranges, max_bytes=_WHOLE_PARTITIONS, bounds=bounds)
     return cut(
         ranges,

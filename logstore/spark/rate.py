@@ -18,9 +18,13 @@ def limited(start: Mapping[Key, int], heads: Mapping[Key, int], most: int) -> di
     total = sum(waiting.values())
     if total <= most:
         return {key: max(head, start[key]) for key, head in heads.items()}
-    shares = {key: most * count // total for key, count in waiting.items()}
+    floor = 1 if most >= sum(count > 0 for count in waiting.values()) else 0
+    shares = {key: min(floor, count) for key, count in waiting.items()}
+    rest, unserved = most - sum(shares.values()), total - sum(shares.values())
+    for key, count in waiting.items():
+        shares[key] += rest * (count - shares[key]) // unserved
     left = most - sum(shares.values())
-    # What rounding left over goes to the ones that got least of what they asked for.
+    # What rounding left over goes to those that got least.
     for key in sorted(waiting, key=lambda key: (shares[key], -waiting[key], key)):
         if left and shares[key] < waiting[key]:
             shares[key] += 1

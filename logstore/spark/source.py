@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from logstore.spark.options import read_options, row_columns
-from logstore.spark.schema import columns_of, spark_schema
-
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
         DataSourceReader,
@@ -32,17 +29,22 @@ class LogStoreDataSource(DataSource):
         return "logstore"
 
     def schema(self) -> StructType:
-        return spark_schema(row_columns(self.options))
+        from logstore.spark.options import read_options
+        from logstore.spark.views import schema_of
+
+        return schema_of(read_options(self.options, streaming=None))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from logstore.spark.batch import LogReader
+        from logstore.spark.options import read_options
 
-        return LogReader(read_options(self.options, streaming=False), columns_of(schema))
+        return LogReader(read_options(self.options, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from logstore.spark.options import read_options
         from logstore.spark.stream import LogStreamReader
 
-        return LogStreamReader(read_options(self.options, streaming=True), columns_of(schema))
+        return LogStreamReader(read_options(self.options, streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from logstore.spark.writer import LogWriter

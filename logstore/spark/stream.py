@@ -22,11 +22,12 @@ from logstore.spark.partitions import open_store
 from logstore.spark.planner import start_offset, within
 from logstore.spark.positions import Offsets, from_json, to_json
 from logstore.spark.rate import Key, limited
-from logstore.spark.scan import Scan
 from logstore.spark.splits import Range, cut
+from logstore.spark.views import scan_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -44,9 +45,9 @@ except ImportError:  # Spark before 4.2: no admission control, and AvailableNow 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives in one driver process for the length of a query; a copy of it, without its state, reads on executors."""
 
-    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
-        self._scan = Scan(options.path, columns, options.fail_on_data_loss)
+        self._scan = scan_of(options, schema)
         self._opened: tuple[ObjectStore, Heads] | None = None
         self._target: dict[Key, int] | None = None
 

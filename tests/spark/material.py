@@ -12,8 +12,8 @@ from logstore import Record
 from logstore.objects import open_url
 from logstore.spark.options import ReadOptions, read_options
 from logstore.spark.planner import plan_batch
-from logstore.spark.scan import Scan
 from logstore.spark.schema import BASE_COLUMNS, COLUMNS
+from logstore.spark.split_scan import Scan
 from logstore.spark.splits import Split
 
 START_MS = 1_700_000_000_000

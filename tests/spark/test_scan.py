@@ -17,8 +17,8 @@ from logstore.objects import MeteredStore, ObjectStore, open_url
 from logstore.paths import PartitionPaths
 from logstore.spark.latest import LatestScan
 from logstore.spark.planner import DataLoss, plan_batch
-from logstore.spark.scan import Scan
 from logstore.spark.schema import arrow_schema
+from logstore.spark.split_scan import Scan
 from logstore.spark.splits import Split
 
 from .material import BASE_COLUMNS, COLUMNS, START_MS, at, numbered, offsets, options, plan, read_all, rows

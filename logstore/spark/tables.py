@@ -1,0 +1,98 @@
+"""Catalog helpers: what is in a log store, as a DataFrame, and a scan that saves Spark one conversion of each row.
+
+Both look at the store from the client, so the client needs to reach it; the scan's tasks then read it as
+`spark.read` would. They use nothing but the DataFrame API, so they work over Spark Connect too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from logstore.catalog import Catalog
+from logstore.objects import close_store
+from logstore.paths import PartitionPaths
+from logstore.spark.options import read_options
+from logstore.spark.partitions import LogPartition, load, open_store
+from logstore.spark.planner import plan_batch
+from logstore.spark.views import scan_of, schema_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_COLUMNS = (
+    "topic string, partition int, low_offset bigint, end_offset bigint, segments bigint, bytes bigint, "
+    "min_timestamp timestamp, max_timestamp timestamp, epoch bigint, writer string"
+)
+
+
+def describe(spark: SparkSession, url: str) -> DataFrame:
+    """One row for each partition of each topic: offsets, segments, sizes, timestamps. Reads manifests only."""
+    store = open_store(url)
+    try:
+        topics = Catalog(store).all()
+        found = load(
+            store,
+            [
+                PartitionPaths(topic.name, topic.incarnation, number)
+                for topic in topics
+                for number in range(topic.partitions)
+            ],
+        )
+    finally:
+        close_store(store)
+    return spark.createDataFrame([_row(partition) for partition in found], _COLUMNS)
+
+
+def _row(partition: LogPartition) -> tuple[Any, ...]:
+    table, tail = partition.view.segments.table, partition.view.tail
+    return (
+        partition.topic,
+        partition.number,
+        partition.low,
+        partition.end,
+        len(table),
+        sum(table.size),
+        _timestamp(min(table.min_timestamp_ms, default=None)),
+        _timestamp(max(table.max_timestamp_ms, default=None)),
+        tail.epoch,
+        tail.mode.name.lower(),
+    )
+
+
+def _timestamp(milliseconds: int | None) -> Any:
+    from datetime import UTC, datetime, timedelta
+
+    if milliseconds is None:
+        return None
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
+
+
+def scan(spark: SparkSession, url: str, **options: object) -> DataFrame:
+    """`spark.read.format("logstore")` with these options, planned now and read through `mapInArrow`.
+
+    Rows are the same. Spark converts each Arrow row once instead of twice, so a scan of whole rows is faster; the plan is
+    fixed by this call, so filters of the query are not pushed down and a later action sees no later record.
+    """
+    checked = read_options(
+        {"path": url} | {name: _text(value) for name, value in options.items()}, streaming=False
+    )
+    schema = schema_of(checked)
+    how = scan_of(checked, schema)
+    store = open_store(url)
+    try:
+        splits = plan_batch(store, checked)
+    finally:
+        close_store(store)
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from how.rows(splits[number])
+
+    return spark.range(0, len(splits), 1, max(1, len(splits))).mapInArrow(read, schema)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

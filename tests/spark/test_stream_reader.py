@@ -1,0 +1,209 @@
+"""S06: the stream reader as Spark drives it, call by call. No Spark session needed."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+import logstore
+from logstore.catalog import Catalog
+from logstore.engine.chain import Chain
+from logstore.objects import MeteredStore, open_url
+from logstore.spark import heads as heads_module
+from logstore.spark.heads import Heads
+from logstore.spark.options import Subscription, read_options
+from logstore.spark.planner import DataLoss
+from logstore.spark.rate import limited
+from logstore.spark.schema import BASE_COLUMNS, spark_schema
+from logstore.spark.stream import LogStreamReader
+
+from .material import START_MS, numbered
+from .test_scan import expire_half, merge_everything
+
+pytestmark = pytest.mark.spark
+MakeLog = Callable[..., str]
+ALL = ReadAllAvailable()
+
+
+def reader(where: str, **given: object) -> LogStreamReader:
+    named = {"path": where, "subscribe": "orders", "startingOffsets": "earliest", "pollInterval": "0"}
+    options = read_options(named | {name: str(value) for name, value in given.items()}, streaming=True)
+    return LogStreamReader(options, spark_schema(BASE_COLUMNS))
+
+
+def micro_batch(stream: LogStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[int, int]]:
+    """The rows of a batch, read by a copy of the reader as an executor has it, after a trip through the checkpoint."""
+    start, end = json.loads(json.dumps(start)), json.loads(json.dumps(end))
+    tasks = pickle.loads(pickle.dumps(stream.partitions(start, end)))
+    executor = pickle.loads(pickle.dumps(stream))
+    batches = [batch for task in tasks for batch in executor.read(task)]
+    if not batches:
+        return []
+    table = pa.Table.from_batches(batches)
+    return list(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
+
+
+def test_S06_offsets_are_the_json_of_sparks_kafka_source(make_log: MakeLog):
+    where = make_log("orders", [numbered(0, 7)], [numbered(0, 3)])
+    stream = reader(where)
+    assert stream.initialOffset() == {"orders": {"0": 0, "1": 0}}
+    assert reader(where, startingOffsets="latest").initialOffset() == {"orders": {"0": 7, "1": 3}}
+    assert reader(where, startingOffsets='{"orders": {"0": 5}}').initialOffset() == {
+        "orders": {"0": 5, "1": 0}
+    }
+    assert reader(
+        where, startingTimestamp=START_MS + 4, startingOffsetsByTimestampStrategy="latest"
+    ).initialOffset() == {"orders": {"0": 4, "1": 3}}
+    assert stream.latestOffset(stream.initialOffset(), ALL) == {"orders": {"0": 7, "1": 3}}
+    assert stream.latestOffset() == {"orders": {"0": 7, "1": 3}}, "Spark before 4.2 passes nothing"
+
+
+def test_S06_micro_batches_follow_each_other_without_a_gap_and_the_same_one_gives_the_same_rows(
+    make_log: MakeLog,
+):
+    where = make_log("orders", [numbered(0, 10)], [numbered(0, 10)])
+    stream = reader(where, maxOffsetsPerTrigger=6)
+    limit = stream.getDefaultReadLimit()
+    assert limit == ReadMaxRows(6)
+    seen: list[tuple[int, int]] = []
+    at = stream.initialOffset()
+    while (end := stream.latestOffset(at, limit)) != at:
+        rows = micro_batch(stream, at, end)
+        assert len(rows) <= 6
+        restarted = reader(where, maxOffsetsPerTrigger=6)
+        assert micro_batch(restarted, at, end) == rows
+        seen += rows
+        at = end
+        if len(seen) == 12:
+            make_log("orders", [numbered(10, 12)], [])
+    assert sorted(seen) == [(0, n) for n in range(12)] + [(1, n) for n in range(10)]
+    assert json.dumps(stream.latestOffset(at, limit)) == json.dumps(at), "compared as text"
+
+
+def test_S06_available_now_ends_at_what_was_there_when_it_began(make_log: MakeLog):
+    where = make_log("orders", [numbered(0, 10)])
+    stream = reader(where)
+    stream.prepareForTriggerAvailableNow()
+    start = stream.initialOffset()
+    make_log("orders", [numbered(10, 20)])
+    assert stream.latestOffset(start, ReadMaxRows(4)) == {"orders": {"0": 4}}
+    assert stream.latestOffset({"orders": {"0": 4}}, ALL) == {"orders": {"0": 10}}
+    assert stream.latestOffset({"orders": {"0": 10}}, ALL) == {"orders": {"0": 10}}
+    assert stream.reportLatestOffset() == {"orders": {"0": 20}}, (
+        "the lag that the query's progress shows is the true one"
+    )
+
+
+def test_S06_new_partitions_and_new_topics_are_picked_up_from_their_earliest_record(make_log: MakeLog):
+    where = make_log("orders", [numbered(0, 5)])
+    stream = reader(where, startingOffsets="latest")
+    pattern = LogStreamReader(
+        read_options({"path": where, "subscribePattern": "or.*", "pollInterval": "0"}, streaming=True),
+        spark_schema(BASE_COLUMNS),
+    )
+    start = stream.initialOffset()
+    assert pattern.initialOffset() == start == {"orders": {"0": 5}}
+    Catalog(open_url(where)).change("orders", partitions=2)
+    with logstore.open(where) as store:
+        store.topic("orders").partition(1).append(numbered(0, 3))
+        store.create_topic("orchids").append(b"new")
+    end = stream.latestOffset(start, ALL)
+    assert end == {"orders": {"0": 5, "1": 3}}
+    assert micro_batch(stream, start, end) == [(1, 0), (1, 1), (1, 2)]
+    assert pattern.latestOffset(start, ALL) == {"orchids": {"0": 1}, "orders": {"0": 5, "1": 3}}
+
+
+def test_S06_retention_that_overtakes_a_stream_is_an_error_or_a_jump_as_failOnDataLoss_says(
+    make_log: MakeLog,
+):
+    where = make_log("orders", [numbered(n * 10, n * 10 + 10) for n in range(6)])
+    before = reader(where)
+    start = before.initialOffset()
+    end = before.latestOffset(start, ALL)
+    paths = before.partitions(start, end)[0].value.paths
+    low = expire_half(where, paths)
+    for fail in ("true", "false"):
+        for stream in (before, reader(where, failOnDataLoss=fail)):
+            stream._options = reader(where, failOnDataLoss=fail)._options
+            stream._scan = reader(where, failOnDataLoss=fail)._scan
+            if fail == "true":
+                with pytest.raises(DataLoss, match=f"holds {low} to 60"):
+                    micro_batch(stream, start, end)
+            else:
+                assert micro_batch(stream, start, end) == [(0, n) for n in range(low, 60)]
+
+
+def test_S06_segments_merged_between_planning_and_reading_give_the_same_rows(make_log: MakeLog):
+    where = make_log("orders", [numbered(n * 10, n * 10 + 10) for n in range(8)])
+    stream = reader(where)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ALL)
+    tasks = stream.partitions(start, end)
+    assert merge_everything(where, tasks[0].value.paths) > 1
+    offsets = [n for task in tasks for batch in stream.read(task) for n in batch.column("offset").to_pylist()]
+    assert offsets == list(range(80))
+
+
+def test_S06_a_topic_that_was_created_anew_is_data_loss_and_not_silence(make_log: MakeLog):
+    where = make_log("orders", [numbered(0, 10)])
+    stream = reader(where)
+    start = {"orders": {"0": 10}}
+    assert stream.latestOffset(start, ALL) == start
+    with logstore.open(where) as store:
+        store.delete_topic("orders")
+        store.create_topic("orders").append(b"another life")
+    with pytest.raises(DataLoss, match="offset 10 is outside of orders/0, which holds 0 to 1"):
+        stream.latestOffset(start, ALL)
+    assert reader(where, failOnDataLoss="false").latestOffset(start, ALL) == {"orders": {"0": 1}}
+
+
+def test_S06_an_idle_stream_asks_the_store_once_in_a_poll_interval_and_one_request_for_each_partition(
+    make_log: MakeLog,
+):
+    where = make_log("orders", [numbered(0, 3)], [numbered(0, 3)])
+    metered = MeteredStore(open_url(where))
+    now = [100.0]
+    heads = Heads(metered, Subscription(topics=("orders",)), 1.0, lambda: now[0])
+    assert {key: found.end for key, found in heads.current().items()} == {("orders", 0): 3, ("orders", 1): 3}
+    asked = metered.requests
+    for _ in range(50):
+        heads.current()
+    assert metered.requests == asked
+    now[0] += 1.0
+    heads.current()
+    assert metered.requests == asked + 1 + 2, "the topic, and the next segment of each partition"
+
+
+def test_S06_what_is_remembered_of_a_long_stream_stays_small(
+    make_log: MakeLog, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(heads_module, "RELOAD_AFTER_SEGMENTS", 10)
+    where = make_log("orders", [numbered(0, 1)])
+    heads = Heads(open_url(where), Subscription(topics=("orders",)), 0.0)
+    paths = heads.current()[("orders", 0)].paths
+    for n in range(4):
+        make_log("orders", [numbered(n * 10 + i, n * 10 + i + 1) for i in range(10)])
+        (found,) = heads.current().values()
+        merge_everything(where, paths)
+    assert found.end == 41
+    stored = len(Chain(open_url(where), paths).load().segments)
+    assert len(found.view.segments) <= stored + 20 < 41
+
+
+def test_S06_a_rate_limit_is_shared_in_proportion_and_starves_nobody():
+    start = {("t", n): 0 for n in range(4)}
+    heads = {("t", 0): 1_000_000, ("t", 1): 1000, ("t", 2): 1, ("t", 3): 0}
+    ends = limited(start, heads, 100)
+    assert sum(ends.values()) == 100
+    assert ends[("t", 0)] >= 97
+    assert ends[("t", 1)] >= 1
+    assert ends[("t", 2)] == 1
+    assert ends[("t", 3)] == 0
+    assert limited(start, heads, 10**9) == heads
+    assert sum(limited(start, heads, 2).values()) == 2
