@@ -119,6 +119,7 @@ class Collector(Generic[Change]):
         self._topics: dict[str, tuple[Topic, list[Sink | None]]] = {}
         self._sinks: list[Sink] = []
         self._open: _Open | None = None
+        self._newest = -1
         self._touched: dict[Sink, None] = {}
         self._unsent: dict[Sink, None] = {}
         self._unsent_bytes = 0
@@ -173,6 +174,12 @@ class Collector(Generic[Change]):
                 f"transaction {position} of source {self._source!r} begins inside {self._open.transaction}, "
                 f"which has no commit yet: rewind(), and replay from a boundary"
             )
+        if position <= self._newest:
+            # Without this a position used twice would look like a replay, and its records would be skipped.
+            raise StraddlingTransaction(
+                f"transaction {position} of source {self._source!r} comes after {self._newest}: positions are "
+                f"not negative and rise; before a replay, call rewind()"
+            )
         prefix = position_prefix(self._source, position)
         id_header = (TRANSACTION, str(txid).encode())
         self._open = _Open(position, prefix, id_header, timestamp_ms, starts_over)
@@ -199,6 +206,7 @@ class Collector(Generic[Change]):
         self._owe(boundary, opened)
         self._open = None
         self._touched = {}
+        self._newest = opened.transaction
         self._transactions += 1
         self._records += opened.taken
         if not more or self._unsent_bytes >= self._chunk_bytes:
@@ -226,6 +234,7 @@ class Collector(Generic[Change]):
         A partition that failed is handed over to a new incarnation, which reads from the log what it has.
         """
         self._open = None
+        self._newest = -1
         self._touched = {}
         self._unsent = {}
         self._unsent_bytes = 0

@@ -19,7 +19,7 @@ class Reporter:
         self._on_flushed = on_flushed
         self._turn = threading.Condition()  # guards the fields below; never held while the callback runs
         self._settled = self._delivered = start
-        self._busy = False
+        self._busy: int | None = None  # the thread that is reporting
         self._stopped = False
 
     @property
@@ -32,20 +32,21 @@ class Reporter:
 
     def deliver(self, *, wait: bool = False) -> None:
         """Report what has settled. With `wait`, also see a report of another thread's to its end."""
+        here = threading.get_ident()
         while True:
             with self._turn:
-                while wait and self._busy:
+                while wait and self._busy not in (None, here):
                     self._turn.wait()
-                if self._busy or self._stopped or self._delivered >= self._settled:
+                if self._busy is not None or self._stopped or self._delivered >= self._settled:
                     return
-                self._busy, boundary = True, self._settled
+                self._busy, boundary = here, self._settled
             delivered = False
             try:
                 self._on_flushed(boundary)
                 delivered = True
             finally:
                 with self._turn:
-                    self._busy = False
+                    self._busy = None
                     self._delivered = boundary if delivered else self._delivered
                     self._turn.notify_all()
 

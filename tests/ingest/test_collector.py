@@ -190,6 +190,22 @@ def test_F12_a_fragment_whose_beginning_was_never_seen_raises():
             collector.begin(200)
 
 
+def test_F12_a_position_that_does_not_rise_is_not_taken_for_a_replay():
+    """Two transactions under one position: the second one's records would be skipped as known."""
+    objects = MemoryStore()
+    with collecting(objects, Reports()) as collector:
+        with pytest.raises(StraddlingTransaction, match="not negative"):
+            collector.begin(-1)
+        feed(collector, STORY[:2])
+        with pytest.raises(
+            StraddlingTransaction, match=r"transaction 200 .* comes after 200: .* call rewind"
+        ):
+            feed(collector, STORY[1:])
+        feed(collector, STORY, after=collector.rewind())
+        collector.flush()
+    assert values(objects) == expected(STORY)
+
+
 def test_F13_heartbeats_count_only_while_nothing_is_owed_or_open():
     gated, reports = GatedStore(MemoryStore()), Reports()
     with collecting(gated, reports) as collector:
