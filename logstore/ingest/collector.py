@@ -32,6 +32,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -127,7 +128,8 @@ class Collector(Generic[Change]):
         self._records = 0
         self._reporter = Reporter(start, on_flushed)
         # Guards what follows, and of each sink its lease, failure and alignment. Held for memory work only.
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._tracker: FlushTracker[int] = FlushTracker(
             start, self._reporter.settle, grace=grace, clock=clock, max_outstanding=max_outstanding
         )
@@ -223,7 +225,7 @@ class Collector(Generic[Change]):
         self._raise_trouble()
         if self._open is not None:
             return False
-        with self._changed:
+        with self._lock:
             counts = self._tracker.heartbeat(position)
         self._reporter.deliver()
         return counts
@@ -248,7 +250,7 @@ class Collector(Generic[Change]):
     def flush(self, timeout: float | None = None) -> None:
         """Push, and wait until everything sent is stored and reported."""
         self.push()
-        with self._changed:
+        with self._lock:
             if not self._changed.wait_for(
                 lambda: not self._sent_bytes or self._failed or self._closed, timeout
             ):
@@ -261,20 +263,20 @@ class Collector(Generic[Change]):
     def close(self) -> None:
         """Stop. Nothing is discarded and nothing new is reported; what is on its way may still be stored."""
         self._reporter.stop()
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
 
     def check(self) -> list[Challenge[int] | Stalled[int]]:
         """Who owes and does not move; see `FlushTracker.check`. Call it now and then."""
-        with self._changed:
+        with self._lock:
             findings = self._tracker.check()
         self._reporter.deliver()
         return findings
 
     def explain(self, limit: int = 10) -> Explanation[int]:
         """What holds the report back."""
-        with self._changed:
+        with self._lock:
             return self._tracker.explain(limit)
 
     def _opened(self, what: str) -> _Open:
@@ -317,7 +319,7 @@ class Collector(Generic[Change]):
         topic, sinks = self._topic(name)
         sink = Sink((name, partition), topic.partition(partition), self._source)
         sink.learn()
-        with self._changed:
+        with self._lock:
             self._adopt(sink, self._tracker.register(sink.name, alive=sink.is_alive))
         sinks[partition] = sink
         self._sinks.append(sink)
@@ -335,20 +337,18 @@ class Collector(Generic[Change]):
 
     def _owe(self, boundary: int, opened: _Open) -> None:
         touched = list(self._touched)
-        with self._changed:
-            if boundary <= self._tracker.flushed_boundary:
-                return self._check_settled(boundary, opened)
-            for sink in touched:
-                reached = sink.owe(boundary)
-                if reached is not None:
-                    self._tracker.flushed(sink.lease, reached)
         while True:
-            try:
-                with self._changed:
+            with self._lock:
+                if boundary <= self._tracker.flushed_boundary:
+                    return self._check_settled(boundary, opened)
+                for sink in touched:
+                    reached = sink.owe(boundary)
+                    if reached is not None:
+                        self._tracker.flushed(sink.lease, reached)
+                with suppress(BufferFull):
                     return self._tracker.commit(boundary, [sink.name for sink in touched])
-            except BufferFull:
-                self.push()
-                self._wait()
+            self.push()
+            self._wait()
 
     def _check_settled(self, boundary: int, opened: _Open) -> None:
         if opened.taken:
@@ -369,10 +369,10 @@ class Collector(Generic[Change]):
             future = self._submit(sink, records)
         except BaseException as error:
             # The sink counts them as sent. Only its log can tell now, so it is asked before a replay.
-            with self._changed:
+            with self._lock:
                 self._fail(sink, error)
             raise
-        with self._changed:
+        with self._lock:
             self._sent_bytes += size
         future.add_done_callback(partial(self._answered, sink, sink.lease, upper, size))
 
@@ -385,7 +385,7 @@ class Collector(Generic[Change]):
 
     def _wait(self) -> None:
         """For room: until storage has answered something, or a moment has passed."""
-        with self._changed:
+        with self._lock:
             self._changed.wait(_LOOK_AGAIN_S)
         self._raise_trouble()
         if self._on_wait is not None:
@@ -394,7 +394,7 @@ class Collector(Generic[Change]):
     def _answered(self, sink: Sink, lease: Lease, upper: Upper, size: int, future: Future[Any]) -> None:
         """Storage has answered, on one of its threads."""
         error = future.exception()
-        with self._changed:
+        with self._lock:
             self._sent_bytes -= size
             self._changed.notify_all()
             if lease != sink.lease or self._closed:
@@ -423,7 +423,7 @@ class Collector(Generic[Change]):
 
     def _hand_over(self, sink: Sink) -> None:
         sink.learn()
-        with self._changed:
+        with self._lock:
             self._failed.remove(sink)
             sink.failure = None
             self._adopt(sink, self._tracker.hand_over(sink.lease, alive=sink.is_alive))
@@ -437,9 +437,8 @@ class Collector(Generic[Change]):
             self._tracker.flushed(lease, sink.alignment.reached)
 
     def _raise_trouble(self) -> None:
-        with self._changed:
-            if self._closed:
-                raise Closed(f"the collector of source {self._source!r} is closed")
-            for sink in self._failed:
-                assert sink.failure is not None, "that is what makes it failed"
-                raise sink.failure
+        if self._closed:
+            raise Closed(f"the collector of source {self._source!r} is closed")
+        for sink in self._failed:
+            assert sink.failure is not None, "that is what makes it failed, until this thread hands it over"
+            raise sink.failure
