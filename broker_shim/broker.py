@@ -147,6 +147,8 @@ class Broker:
         if self._beating is not None:
             self._beating.cancel()
         self.coordinator.close()
+        for hosted in self.partitions.all_hosted():
+            hosted.close()
         try:
             await self.partitions.run(self._store.close, timeout_s)
         except LogStoreError as error:
@@ -195,6 +197,8 @@ class Broker:
         yield from self.counters.samples()
         health: dict[str, Any] = self._store.health()
         yield "broker_shim_store_reachable", {}, float(health["store_reachable"])
+        for operation, stats in self._store.metrics().items():
+            yield "broker_shim_store_requests_total", {"operation": operation}, stats.requests
         yield "broker_shim_buffered_bytes", {}, health["buffered_bytes"]
         yield "broker_shim_cached_bytes", {}, health["cached_bytes"]
         yield "broker_shim_waiting_fetches", {}, len(self._fetch.waiting)

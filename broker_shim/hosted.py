@@ -257,6 +257,11 @@ class Hosted:
         self._fail(Fenced(f"{self} moves to another broker"))
         return self._loop.run_in_executor(self._workers, self.log.flush, TAKE_TIMEOUT_S)
 
+    def close(self) -> None:
+        """The broker stops: nothing of this partition runs on."""
+        if self._following is not None:
+            self._following.cancel()
+
     def trim(self, offset: int) -> asyncio.Future[int]:
         """Delete every record before `offset`. Resolves to the new low watermark."""
         return self._loop.run_in_executor(self._workers, self._trim, offset)

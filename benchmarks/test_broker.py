@@ -1,0 +1,235 @@
+"""The broker: CPU seconds of its own process (the stable figure on a busy machine), wall clock, and latencies.
+
+The broker is another process; the clients are real ones. What is consumed is counted and its content checked.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+from benchmarks.measure import Figures, percentile
+from broker_shim.apis import Api
+from logstore.format.batch import encode_batch
+from logstore.format.record import Record
+from logstore.objects.memory import MemoryStore
+from logstore.testing import SlowStore
+from tests.broker.harness import BrokerProcess, LocalBroker, Wire
+
+SUITE = "broker"
+VALUE = os.urandom(1000)
+PUT_S = 0.04
+UNCOMMITTED = {
+    "isolation.level": "read_uncommitted",
+    "fetch.queue.backoff.ms": 1,
+    "enable.auto.commit": False,
+}
+
+
+def produce(broker: BrokerProcess, count: int) -> tuple[float, float]:
+    """Wall and broker CPU seconds for `count` values of 1 KB."""
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": broker.address,
+            "linger.ms": 5,
+            "batch.size": 1_000_000,
+            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.kbytes": 2_000_000,
+        }
+    )
+    producer.produce("bench", VALUE)
+    assert producer.flush(30) == 0
+    cpu, began = broker.cpu_seconds(), time.perf_counter()
+    for number in range(count - 1):
+        producer.produce("bench", VALUE)
+        if number % 10_000 == 0:
+            producer.poll(0)
+    assert producer.flush(120) == 0
+    return time.perf_counter() - began, broker.cpu_seconds() - cpu
+
+
+def consume(broker: BrokerProcess, count: int) -> tuple[float, float]:
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": broker.address,
+            "group.id": "bench",
+            "queued.max.messages.kbytes": 500_000,
+            "fetch.message.max.bytes": 4_000_000,
+            **UNCOMMITTED,
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition("bench", 0, 0)])
+    cpu, began, found = broker.cpu_seconds(), time.perf_counter(), 0
+    deadline = began + 120
+    while found < count and time.perf_counter() < deadline:
+        for message in consumer.consume(10_000, 1.0):
+            assert message.error() is None
+            assert message.offset() == found
+            found += 1
+    elapsed, used = time.perf_counter() - began, broker.cpu_seconds() - cpu
+    assert message.value() == VALUE
+    consumer.close()
+    assert found == count
+    return elapsed, used
+
+
+def test_produce_and_fetch_of_1_kb_records(figures: Figures, quick: bool, tmp_path: Path) -> None:
+    """Buffered acks, one partition; local folder and memory in turns. Everything that is fetched is in memory."""
+    count, turns = (60_000, 2) if quick else (200_000, 4)
+    megabytes = count * len(VALUE) / 1e6
+    flags = ("--flush-on-ack", "false", "--cache-bytes", str(1 << 30), "--max-buffered-bytes", str(1 << 30))
+    wall: dict[str, list[float]] = {"local folder": [], "memory": []}
+    produce_cpu: dict[str, list[float]] = {"local folder": [], "memory": []}
+    fetch_cpu: dict[str, list[float]] = {"local folder": [], "memory": []}
+    for turn in range(turns):
+        for name, url in (("local folder", f"file://{tmp_path}/store-{turn}"), ("memory", "memory://bench")):
+            with BrokerProcess(url, *flags) as broker:
+                elapsed, used = produce(broker, count)
+                wall[name].append(elapsed)
+                produce_cpu[name].append(used)
+                consume(broker, count)  # what was flushed meanwhile comes into the cache
+                fetch_cpu[name].append(consume(broker, count)[1])
+    local = "local folder"
+    figures.add(
+        SUITE, "produce 1 KB, local folder", megabytes / min(produce_cpu[local]), "MB/CPU s", target=350
+    )
+    figures.add(SUITE, "produce 1 KB, memory", megabytes / min(produce_cpu["memory"]), "MB/CPU s")
+    figures.add(SUITE, "fetch 1 KB from memory", megabytes / min(fetch_cpu[local]), "MB/CPU s", target=1500)
+    figures.add(SUITE, "produce 1 KB, wall clock", megabytes / min(wall[local]), "MB/s")
+    ratio = min(wall["memory"]) / min(wall[local])
+    figures.add(SUITE, "wall clock: local folder to memory://", ratio, "×", target=0.8)
+
+
+def test_sixteen_producers_share_uploads(figures: Figures, quick: bool) -> None:
+    """flush-on-ack, a store whose PUT takes 40 ms: no convoy. The broker is in this process, its clients are light."""
+    rounds = 25 if quick else 100
+    raw, _ = encode_batch([Record(VALUE, b"k")], now_ms=1, codec_id=0)
+    latencies: list[float] = []
+    with LocalBroker(SlowStore(MemoryStore(), put=PUT_S)) as broker:
+        with Wire(broker.port) as client:
+            client.ask(Api.METADATA, 9, topics=[{"name": "bench"}], allow_auto_topic_creation=True)
+            assert client.produce("bench", raw).error_code == 0
+
+        def run() -> None:
+            with Wire(broker.port) as client:
+                for _ in range(rounds):
+                    began = time.perf_counter()
+                    assert client.produce("bench", raw).error_code == 0
+                    latencies.append(time.perf_counter() - began)
+
+        threads = [threading.Thread(target=run) for _ in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert broker.log("bench").durable_high_watermark == 16 * rounds + 1
+    for share, name, target in ((0.5, "p50", 1.6), (0.99, "p99", 2.5)):
+        value = percentile(latencies, share) / PUT_S
+        figures.add(
+            SUITE,
+            f"durable produce, 16 producers, {name}",
+            value,
+            "PUTs",
+            target=target,
+            lower_is_better=True,
+        )
+
+
+def test_from_producer_to_consumer_at_10_000_a_second(figures: Figures, quick: bool, tmp_path: Path) -> None:
+    seconds, rate = (3, 10_000) if quick else (10, 10_000)
+    with BrokerProcess(f"file://{tmp_path}/store", "--flush-on-ack", "false") as broker:
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.address, "linger.ms": 1})
+        producer.produce("bench", b"0")
+        assert producer.flush(30) == 0
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": broker.address,
+                "group.id": "bench",
+                "fetch.wait.max.ms": 100,
+                **UNCOMMITTED,
+            }
+        )
+        consumer.assign([confluent_kafka.TopicPartition("bench", 0, 1)])
+        delays: list[float] = []
+
+        def read() -> None:
+            while len(delays) < seconds * rate:
+                for message in consumer.consume(1000, 0.01):
+                    delays.append(time.perf_counter() - float(message.value()))
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        began = time.perf_counter()
+        for number in range(seconds * rate):
+            if number % 20 == 0:
+                ahead = began + number / rate - time.perf_counter()
+                if ahead > 0:
+                    producer.poll(ahead)
+            producer.produce("bench", b"%.9f" % time.perf_counter())
+        assert producer.flush(30) == 0
+        reader.join(60)
+        consumer.close()
+    assert len(delays) >= seconds * rate
+    steady = delays[rate:]  # the first second starts connections and caches
+    figures.add(
+        SUITE,
+        "produce to consume, p99",
+        percentile(steady, 0.99) * 1000,
+        "ms",
+        target=20,
+        lower_is_better=True,
+    )
+    figures.add(SUITE, "produce to consume, p50", percentile(steady, 0.5) * 1000, "ms")
+
+
+@pytest.mark.timeout(300)
+def test_a_hundred_idle_consumers(figures: Figures, quick: bool, tmp_path: Path) -> None:
+    """Subscribed, each in a group of its own, nothing to read: heartbeats and long polls, no request to the store."""
+    seconds = 5 if quick else 20
+    with BrokerProcess(f"file://{tmp_path}/store", "--metrics", "127.0.0.1:0") as broker:
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.address})
+        producer.produce("bench", VALUE)
+        assert producer.flush(30) == 0
+        consumers = [
+            confluent_kafka.Consumer(
+                {
+                    "bootstrap.servers": broker.address,
+                    "group.id": f"g{number}",
+                    "auto.offset.reset": "earliest",
+                }
+            )
+            for number in range(100)
+        ]
+        for consumer in consumers:
+            consumer.subscribe(["bench"])
+        for consumer in consumers:
+            assert consumer.consume(1, 60)
+            consumer.commit(asynchronous=False)
+        requests, cpu = store_requests(broker), broker.cpu_seconds()
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for consumer in consumers:
+                consumer.poll(0)
+            time.sleep(0.2)
+        used = broker.cpu_seconds() - cpu
+        asked = store_requests(broker) - requests
+        for consumer in consumers:
+            consumer.close()
+    figures.add(
+        SUITE, "idle, 100 consumers", 100 * used / seconds, "% of a core", target=5, lower_is_better=True
+    )
+    figures.add(SUITE, "idle, requests to the store", asked, "requests", target=0, lower_is_better=True)
+
+
+def store_requests(broker: BrokerProcess) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.metrics_port}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(
+        float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("broker_shim_store_requests")
+    )
