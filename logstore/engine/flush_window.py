@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from logstore.engine.pending_batch import PendingBatch, covering
-from logstore.format.segment import SegmentHeader, SegmentSummary, build_segment
+from logstore.format.segment import HEADER_SIZE, SegmentHeader, SegmentSummary, build_segment
 
 
 class FlushWindow:
@@ -23,9 +23,15 @@ class FlushWindow:
         self._built: tuple[bytes, SegmentSummary] | None = None
 
     def build(self) -> tuple[bytes, SegmentSummary]:
-        """The segment's bytes, made once. Encodes what is not encoded yet: call it without the partition's lock."""
+        """The segment's bytes, made once. Encodes what is not encoded yet: call it without the partition's lock.
+
+        The batches move into it, so that a window which waits for its store is in memory once and not twice.
+        """
         if self._built is None:
             self._built = build_segment(self.header, [batch.encoded() for batch in self.batches])
+            segment, position = memoryview(self._built[0]), HEADER_SIZE
+            for batch in self.batches:
+                position = batch.move_into(segment, position)
         return self._built
 
     def batches_from(self, offset: int, stop: int, limit: int) -> list[PendingBatch]:

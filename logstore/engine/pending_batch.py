@@ -115,6 +115,14 @@ class PendingBatch:
             self._raw = raw
         return self._raw
 
+    def move_into(self, segment: memoryview, position: int) -> int:
+        """The same bytes lie in `segment` at `position`: from now on those are the only copy. Returns where they end."""
+        encoded = self.encoded()
+        end = position + encoded.size
+        self._raw = raw = segment[position:end]
+        self._encoded = replace(encoded, body=raw[PATCH_SIZE:])
+        return end
+
 
 def covering(batches: list[PendingBatch], offset: int, stop: int, limit: int) -> list[PendingBatch]:
     """Up to `limit` of the batches below `stop`, the first of which covers `offset` or is the first there is."""

@@ -181,22 +181,28 @@ class ExclusiveWriter:
         """The general way. `charged` bytes are taken already, and are given back if nothing is added."""
         count = len(records) if records is not None else sum(info.count for _, info in batches or ())
         tiers, clock = self._tiers, self._runtime.clock
+        filled: PendingBatch | None = None
         try:
             with tiers.lock:
                 self._check_open()
                 while exposure and self._buffer.next_offset + count > tiers.tail.reserved_until:
                     self._await_reservation(count, deadline)
-                now = clock.monotonic()
+                now, filled = clock.monotonic(), self._buffer.open_batch
                 if records is not None:
                     first = self._buffer.add_records(records, charged, exposure, now)
                 else:
                     first, _ = self._buffer.add_encoded(batches or (), exposure, now)
                 charged = 0
                 receipt.offset, receipt.last_offset = first, first + count - 1
-                return self._acked(receipt, exposure)
+                future = self._acked(receipt, exposure)
+                if filled is self._buffer.open_batch:
+                    filled = None
         finally:
             if charged:
                 self._runtime.budget.give_back(charged)
+        if filled is not None:
+            filled.encoded()  # in bytes it takes what it was charged for; in small records, three times that
+        return future
 
     def _acked(self, receipt: Receipt, exposure: Exposure) -> Future[Receipt] | None:
         """After the offset: ack now, or note who waits for what. Holds the lock."""
