@@ -138,5 +138,7 @@ class TrackerMachine(RuleBasedStateMachine):
         assert self.tracker.explain().held_by == ()
 
 
-TestTrackerMachine = TrackerMachine.TestCase
-TestTrackerMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+Test_F01_F02_F03_F04_F05_F06_F08_F13_any_schedule = TrackerMachine.TestCase
+Test_F01_F02_F03_F04_F05_F06_F08_F13_any_schedule.settings = settings(
+    max_examples=150, stateful_step_count=40, deadline=None
+)

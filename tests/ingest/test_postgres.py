@@ -12,6 +12,7 @@ import pytest
 import logstore
 from logstore.errors import Fenced, RecordTooLarge, UnsupportedStore
 from logstore.ingest.postgres import PostgresIngest, PostgresSettings
+from logstore.ingest.postgres.origin import Origin, note_origin
 from logstore.ingest.postgres.slot import connect, slot_state
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore
@@ -255,10 +256,10 @@ def test_a_snapshot_that_was_cut_off_starts_over_and_a_fold_stays_right(dsn):
             with PostgresIngest(lambda: logstore.open(objects), config) as ingest:
                 take = ingest._take_snapshot
 
-                def interrupted(stream, collector):
+                def interrupted(stream, collector, origin):
                     whole, collector.commit = collector.commit, _interrupt
                     try:
-                        take(stream, collector)
+                        take(stream, collector, origin)
                     finally:
                         collector.commit = whole
 
@@ -331,6 +332,34 @@ def test_a_slot_name_that_stands_for_something_else_is_refused(dsn, postgres):
                 catch_up(MemoryStore(), config)
         finally:
             elsewhere.execute("select pg_drop_replication_slot(%s)", (config.slot,))
+
+
+def test_a_slot_that_was_filled_into_another_store_is_refused(dsn):
+    """It would go on where the other store is, and nobody would see the hole."""
+    with session(dsn) as sql:
+        sql.execute("create table t (id int primary key)")
+        sql.execute("insert into t values (1)")
+    config, right, wrong = settings(dsn), MemoryStore(), MemoryStore()
+    catch_up(right, config)
+    with pytest.raises(UnsupportedStore, match="not filled into this store"):
+        catch_up(wrong, config)
+    with logstore.open(wrong) as store:
+        note_origin(store, config.slot, Origin("7", "elsewhere"))
+    with pytest.raises(UnsupportedStore, match="come from Origin"):
+        catch_up(wrong, config)
+    catch_up(right, config)
+
+
+def test_a_stop_in_the_middle_of_a_snapshot_is_heard_and_leaves_no_slot(dsn):
+    objects, config = MemoryStore(), settings(dsn)
+    with session(dsn) as sql:
+        sql.execute("create table t (id int primary key)")
+        sql.execute("insert into t select generate_series(1, 300000)")
+    with running(objects, config) as ingest:
+        wait_until(lambda: ingest.status().unstored_bytes > 0)
+        assert ingest.status().phase == "snapshot"
+    with connect(dsn) as connection:
+        assert slot_state(connection, config.slot) is None
 
 
 def test_a_row_larger_than_a_batch_stops_it_and_nothing_is_confirmed_past_it(dsn):

@@ -1,8 +1,9 @@
-"""Follower: the messages of one stream into a collector, in fragments, so that neither side waits for the other.
+"""Follower: the messages of one stream into a collector, in fragments, so that neither side waits for the
+other.
 
-Changes are handed over a few hundred at a time. Transactions that are at hand together share an append: while
-messages keep coming a commit may wait up to `linger` seconds for the next one, and when none is at hand everything
-goes out at once. So no transaction waits for a later one to arrive.
+Changes are handed over a few hundred at a time. Transactions that are at hand together share an append:
+while messages keep coming a commit may wait up to `linger` seconds for the next one, and when none is at
+hand everything goes out at once. So no transaction waits for a later one to arrive.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import psycopg2
@@ -35,6 +36,7 @@ from logstore.errors import AppendTimeout, BufferFull, LogStoreError, OutcomeUnk
 from logstore.ingest.collector import Collector
 from logstore.ingest.postgres.envelope import Envelope
 from logstore.ingest.postgres.follow import Follower
+from logstore.ingest.postgres.origin import Origin, check_origin, note_origin
 from logstore.ingest.postgres.pgoutput import SNAPSHOT_XID, Begin, Change, format_lsn
 from logstore.ingest.postgres.settings import PostgresSettings
 from logstore.ingest.postgres.slot import Stream, connect, ensure_publication, lost_slot, slot_state
@@ -52,7 +54,7 @@ _PASSING = (StoreError, OutcomeUnknown, BufferFull)
 
 
 class _Stopped(Exception):
-    """`stop` was called while we waited for room."""
+    """`stop` was called in the middle of something long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,17 +164,18 @@ class PostgresIngest:
         with connect(settings.dsn) as connection:
             ensure_publication(connection, settings.publication, self._list_of_tables())
             state = slot_state(connection, settings.slot)
-            database = connection.info.dbname
         if state is not None and state.lost:
             raise lost_slot(settings.slot, state.confirmed)
         stream = self._stream = Stream(settings.dsn, settings.slot)
         try:
+            origin = stream.identify()
             if state is None:
                 self._drop_collector()
-                collector = self._collect(0, database)
-                self._take_snapshot(stream, collector)
+                collector = self._collect(0, origin)
+                self._take_snapshot(stream, collector, origin)
             else:
-                collector = self._collector or self._collect(state.confirmed, database)
+                collector = self._collector or self._collect(state.confirmed, origin)
+                check_origin(self._opened_store(), settings.slot, origin)
             stream.start(settings.publication, collector.rewind())
             self._phase = "streaming"
             self._follow(stream, collector, target)
@@ -207,7 +210,7 @@ class PostgresIngest:
             state = slot_state(connection, self._settings.slot)
         return state is not None and target is not None and state.confirmed >= target
 
-    def _take_snapshot(self, stream: Stream, collector: Collector[Change]) -> None:
+    def _take_snapshot(self, stream: Stream, collector: Collector[Change], origin: Origin) -> None:
         """Rows first, durable; then the slot gets its lasting name."""
         settings = self._settings
         self._phase = "snapshot"
@@ -223,34 +226,46 @@ class PostgresIngest:
                     for table in tables
                     if self._used(table)
                 )
+                take = partial(self._take_rows, collector)
                 for table in tables:
-                    rows = copy_rows(session, table, begin, consistent_point, collector.changes)
+                    rows = copy_rows(session, table, begin, consistent_point, take)
                     logger.info("snapshot of %s: %d rows", table.relation.name, rows)
         collector.commit(consistent_point)
         collector.flush()
+        note_origin(self._opened_store(), settings.slot, origin)
         stream.make_lasting()
+
+    def _take_rows(self, collector: Collector[Change], rows: list[Change]) -> None:
+        if self._stopping:
+            raise _Stopped
+        collector.changes(rows)
 
     def _used(self, table: Table) -> bool:
         """Does the table's topic hold anything? Then a truncate has to tell readers that it starts over."""
-        assert self._store is not None, "a snapshot is taken with a collector, which has a store"
-        name = self._settings.topic_prefix + table.relation.name
         try:
-            topic = self._store.topic(name)
+            topic = self._opened_store().topic(self._settings.topic_prefix + table.relation.name)
         except UnknownTopic:
             return False
         logs = [topic.partition(number) for number in range(topic.partitions)]
+        for log in logs:
+            # First own it, then look: an attempt that was cut off may still have an append on its way.
+            log.open_writer(ack="durable")
+            log.flush()
         return any(log.durable_high_watermark > log.low_watermark for log in logs)
 
-    def _collect(self, start: int, database: str) -> Collector[Change]:
-        settings = self._settings
+    def _opened_store(self) -> Store:
         if self._store is None:
             self._store = self._open_store()
+        return self._store
+
+    def _collect(self, start: int, origin: Origin) -> Collector[Change]:
+        settings = self._settings
         envelope = Envelope(
-            settings.slot, database, topic_prefix=settings.topic_prefix, tombstones=settings.tombstones
+            settings.slot, origin.database, topic_prefix=settings.topic_prefix, tombstones=settings.tombstones
         )
         self._confirmed = start
         self._collector = Collector(
-            self._store,
+            self._opened_store(),
             envelope.route,
             self._flushed,
             start=start,

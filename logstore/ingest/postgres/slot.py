@@ -24,6 +24,7 @@ from psycopg2 import sql
 from psycopg2.extensions import parse_dsn
 
 from logstore.errors import UnsupportedStore
+from logstore.ingest.postgres.origin import Origin
 from logstore.ingest.postgres.pgoutput import PROTOCOL_VERSION, format_lsn, parse_lsn
 from logstore.ingest.postgres.values import SESSION_SETTINGS
 
@@ -116,6 +117,12 @@ class Stream:
         self._cursor = self._connection.cursor()
         self.confirmed = 0
         """What the server was told last."""
+
+    def identify(self) -> Origin:
+        """Which database this is."""
+        self._cursor.execute("IDENTIFY_SYSTEM")
+        system, _, _, database = self._cursor.fetchone()
+        return Origin(str(system), str(database))
 
     def create_temporary(self) -> tuple[int, str]:
         """A temporary slot; returns its consistent point and the name of the snapshot that goes with it.
