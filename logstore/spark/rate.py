@@ -19,14 +19,17 @@ def limited(start: Mapping[Key, int], heads: Mapping[Key, int], most: int) -> di
     if total <= most:
         return {key: max(head, start[key]) for key, head in heads.items()}
     floor = 1 if most >= sum(count > 0 for count in waiting.values()) else 0
-    shares = {key: min(floor, count) for key, count in waiting.items()}
-    rest, unserved = most - sum(shares.values()), total - sum(shares.values())
-    for key, count in waiting.items():
-        shares[key] += rest * (count - shares[key]) // unserved
+    shares = {key: max(min(floor, count), most * count // total) for key, count in waiting.items()}
     left = most - sum(shares.values())
+    for key in sorted(shares, key=lambda key: (-shares[key], key)):
+        if left >= 0:
+            break
+        paid = min(-left, shares[key] - floor)  # the floors cost more than there is: the largest shares pay
+        shares[key] -= paid
+        left += paid
     # What rounding left over goes to those that got least.
     for key in sorted(waiting, key=lambda key: (shares[key], -waiting[key], key)):
-        if left and shares[key] < waiting[key]:
+        if left > 0 and shares[key] < waiting[key]:
             shares[key] += 1
             left -= 1
     return {key: start[key] + share for key, share in shares.items()}

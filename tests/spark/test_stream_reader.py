@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -206,4 +207,18 @@ def test_S06_a_rate_limit_is_shared_in_proportion_and_starves_nobody():
     assert ends[("t", 2)] == 1
     assert ends[("t", 3)] == 0
     assert limited(start, heads, 10**9) == heads
-    assert sum(limited(start, heads, 2).values()) == 2
+
+
+def test_S06_a_rate_limit_is_used_up_exactly_whatever_waits():
+    dice = random.Random(3)
+    for _ in range(2000):
+        heads = {("t", n): dice.choice((0, 1, 2, 10, 1000, 10**6)) for n in range(dice.randrange(1, 7))}
+        start = {key: dice.randrange(3) for key in heads}
+        heads = {key: start[key] + count for key, count in heads.items()}
+        most = dice.randrange(1, 200)
+        taken = {key: end - start[key] for key, end in limited(start, heads, most).items()}
+        waiting = {key: heads[key] - start[key] for key in heads}
+        assert sum(taken.values()) == min(most, sum(waiting.values()))
+        assert all(0 <= taken[key] <= waiting[key] for key in heads)
+        if most >= sum(count > 0 for count in waiting.values()):
+            assert all(taken[key] >= 1 for key in heads if waiting[key])

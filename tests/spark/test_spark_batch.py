@@ -1,0 +1,171 @@
+"""S01–S05, S08, S10 through Spark itself, on `local[2]`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import logstore
+from logstore.upsert import UpsertView
+
+from .material import START_MS, at, numbered, plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+MakeLog = Callable[..., str]
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+def read(spark: SparkSession, where: str, **options: object) -> DataFrame:
+    source = spark.read.format("logstore")
+    for name, value in ({"subscribe": "orders"} | options).items():
+        source = source.option(name, value)
+    return source.load(where)
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Two partitions of 3 × 100 records, the odd ones with a header."""
+    where = (tmp_path_factory.mktemp("batch") / "log").as_uri()
+    with logstore.open(where) as store:
+        topic = store.create_topic("orders", partitions=3)
+        for number in range(2):
+            for first in range(0, 300, 100):
+                records = [
+                    record._replace(headers=(("n", record.value),)) if n % 2 else record
+                    for n, record in enumerate(numbered(first, first + 100))
+                ]
+                topic.partition(number).append(records)
+    return where
+
+
+def test_S01_S02_the_source_is_found_by_itself_and_gives_the_kafka_row(spark: SparkSession, log: str):
+    frame = read(spark, log, includeHeaders=True)
+    assert frame.schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
+        "timestampType:int,headers:array<struct<key:string,value:binary>>>"
+    )
+    found = sorted(frame.collect(), key=lambda row: (row.partition, row.offset))
+    assert [(row.partition, row.offset) for row in found] == [(p, n) for p in (0, 1) for n in range(300)]
+    for row in found:
+        n = row.offset
+        assert (bytes(row.value), bytes(row.key)) == (b"v%d" % n, b"k%d" % (n % 5))
+        assert (row.topic, row.timestampType) == ("orders", 0)
+        assert row.timestamp == at(START_MS + n).replace(tzinfo=None)
+        headers = None if row.headers is None else [(h.key, bytes(h.value)) for h in row.headers]
+        assert headers == ([("n", b"v%d" % n)] if n % 2 else None)
+
+
+def test_S02_bad_options_reach_the_user_as_what_is_allowed(spark: SparkSession, log: str):
+    with pytest.raises(Exception, match="Allowed: path, subscribe, subscribePattern"):
+        read(spark, log, startOffset="earliest")
+    with pytest.raises(Exception, match="there is no topic 'nothing'"):
+        read(spark, log, subscribe="nothing").count()
+
+
+def test_S03_S05_a_range_read_by_many_tasks_gives_each_row_once_and_the_same_each_time(
+    spark: SparkSession, log: str
+):
+    bounds = {
+        "startingOffsets": json.dumps({"orders": {"0": 120}}),
+        "endingOffsets": json.dumps({"orders": {"0": 280, "1": 10}}),
+    }
+    frame = read(
+        spark, log, minPartitions=6, maxRecordsPerPartition=40, columns="partition,value,offset", **bounds
+    )
+    assert frame.rdd.getNumPartitions() >= 6
+    found = sorted((row.partition, row.offset, bytes(row.value)) for row in frame.collect())
+    assert found == [(0, n, b"v%d" % n) for n in range(120, 280)] + [(1, n, b"v%d" % n) for n in range(10)]
+    assert sorted((row.partition, row.offset, bytes(row.value)) for row in frame.collect()) == found
+
+
+@pytest.mark.parametrize("pushed", [False, True])
+def test_S04_filters_give_the_same_rows_with_push_down_on_and_off(
+    spark: SparkSession, log: str, pushed: bool
+):
+    spark.conf.set(PUSHDOWN, str(pushed).lower())
+    try:
+        frame = read(spark, log).where(
+            "partition = 1 and offset >= 95 and offset < 210 and timestamp < timestamp'2023-11-14 22:13:20.205'"
+        )
+        rows = sorted((row.partition, row.offset) for row in frame.select("partition", "offset").collect())
+        tasks = frame.rdd.getNumPartitions()
+    finally:
+        spark.conf.unset(PUSHDOWN)
+    assert rows == [(1, n) for n in range(95, 205)]
+    assert tasks == (1 if pushed else 2), "partition 0 is not planned at all where filters are pushed"
+
+
+def test_S10_an_empty_topic_is_an_empty_frame(spark: SparkSession, make_log: MakeLog):
+    where = make_log("orders", [], [])
+    assert read(spark, where).collect() == []
+
+
+def test_S10_the_latest_view_drops_overwritten_and_deleted_keys(spark: SparkSession, make_log: MakeLog):
+    history = [
+        [logstore.Record(b"1", b"a"), logstore.Record(b"1", b"b"), logstore.Record(b"1", b"c")],
+        [logstore.Record(b"2", b"a"), logstore.Record(None, b"b")],
+    ]
+    where = make_log("orders", history)
+    spark.conf.set(PUSHDOWN, "true")
+    try:
+        frame = read(spark, where, view="latest")
+        found = {bytes(row.key): bytes(row.value) for row in frame.collect()}
+        early = frame.where("offset < 3").collect()
+    finally:
+        spark.conf.unset(PUSHDOWN)
+    assert found == {b"a": b"2", b"c": b"1"}
+    assert [bytes(row.key) for row in early] == [b"c"], "a filter must not bring an old value back"
+
+
+def test_S10_an_upsert_views_changelog_is_read_as_changes(spark: SparkSession, where: str):
+    with logstore.open(where) as store:
+        view = UpsertView(store.create_topic("orders").partition(0), "writer-1")
+        view.apply(b"k", b"one", order=1, time=1)
+        view.advance(2)
+        view.apply(b"k", b"two", order=2, time=2)
+        view.apply(b"x", b"seen", order=2, time=2)
+        view.advance(3)
+        view.apply(b"k", None, order=3, time=3)
+        view.advance(4)
+    rows = read(spark, where, view="upsert").orderBy("offset").collect()
+    as_bytes: Callable[[Any], bytes | None] = lambda value: None if value is None else bytes(value)  # noqa: E731
+    assert sorted((row.time, as_bytes(row.key), as_bytes(row.old), as_bytes(row.value)) for row in rows) == [
+        (1, b"k", None, b"one"),
+        (2, b"k", b"one", b"two"),
+        (2, b"x", None, b"seen"),
+        (3, b"k", b"two", None),
+    ]
+
+
+def test_S08_a_damaged_segment_fails_the_query_with_the_objects_name(spark: SparkSession, make_log: MakeLog):
+    where = make_log("orders", [numbered(0, 100), numbered(100, 200)], compression="none")
+    key = plan(where, subscribe="orders")[0].refs[1].key
+    path = Path(where.removeprefix("file://")) / key
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data)
+    with pytest.raises(Exception, match="CorruptData") as caught:
+        read(spark, where).collect()
+    assert key in str(caught.value)
+
+
+def test_describe_and_scan_tell_the_same_as_the_source(spark: SparkSession, log: str):
+    from logstore.spark import describe, scan
+
+    (first, second, third) = sorted(describe(spark, log).collect(), key=lambda row: row.partition)
+    assert (first.topic, first.low_offset, first.end_offset, first.writer) == ("orders", 0, 300, "exclusive")
+    assert (second.segments, third.segments, third.end_offset, third.bytes) == (3, 0, 0, 0)
+    assert first.min_timestamp == at(START_MS).replace(tzinfo=None)
+    assert first.max_timestamp == at(START_MS + 299).replace(tzinfo=None)
+    direct = scan(spark, log, subscribe="orders", includeHeaders=True, minPartitions=4)
+    plain = read(spark, log, includeHeaders=True)
+    assert direct.schema == plain.schema
+    assert sorted(map(str, direct.collect())) == sorted(map(str, plain.collect()))
