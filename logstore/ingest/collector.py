@@ -28,40 +28,25 @@ One thread feeds a collector. The store stays the caller's: the collector never 
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic, TypeVar
 
-from logstore.errors import (
-    AppendTimeout,
-    BufferFull,
-    Closed,
-    LogStoreError,
-    OutcomeUnknown,
-    StraddlingTransaction,
-    UnknownTopic,
-)
+from logstore.errors import StraddlingTransaction, UnknownTopic
 from logstore.format.murmur2 import partition_for_key
 from logstore.format.record import Record
-from logstore.ingest.findings import Challenge, Explanation, Lease, Stalled
-from logstore.ingest.flush_tracker import MAX_OUTSTANDING, Clock, FlushTracker
-from logstore.ingest.position import POSITION, TRANSACTION, Upper, check_source, position_prefix
-from logstore.ingest.reporter import Reporter
+from logstore.ingest.findings import Challenge, Explanation, Stalled
+from logstore.ingest.flush_tracker import MAX_OUTSTANDING, Clock
+from logstore.ingest.outbox import Outbox
+from logstore.ingest.position import POSITION, TRANSACTION, check_source, position_prefix
 from logstore.ingest.route import EVERY_PARTITION, Routed
 from logstore.ingest.sink import Sink
 from logstore.store import Store
 from logstore.topic import Topic
 
 MIB = 1 << 20
-_LOOK_AGAIN_S = 1.0
 
 Change = TypeVar("Change")
-logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -116,7 +101,15 @@ class Collector(Generic[Change]):
         self._partitions = partitions
         self._max_buffered_bytes = max_buffered_bytes
         self._chunk_bytes = min(chunk_bytes, max_buffered_bytes)
-        self._on_wait = on_wait
+        self._outbox = Outbox(
+            start,
+            on_flushed,
+            name=source,
+            grace=grace,
+            clock=clock,
+            max_outstanding=max_outstanding,
+            on_wait=on_wait,
+        )
         self._topics: dict[str, tuple[Topic, list[Sink | None]]] = {}
         self._sinks: list[Sink] = []
         self._open: _Open | None = None
@@ -126,16 +119,6 @@ class Collector(Generic[Change]):
         self._unsent_bytes = 0
         self._transactions = 0
         self._records = 0
-        self._reporter = Reporter(start, on_flushed)
-        # Guards what follows, and of each sink its lease, failure and alignment. Held for memory work only.
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._tracker: FlushTracker[int] = FlushTracker(
-            start, self._reporter.settle, grace=grace, clock=clock, max_outstanding=max_outstanding
-        )
-        self._sent_bytes = 0
-        self._failed: list[Sink] = []
-        self._closed = False
 
     def __enter__(self) -> Collector[Change]:
         return self
@@ -150,12 +133,13 @@ class Collector(Generic[Change]):
     @property
     def flushed_boundary(self) -> int:
         """Everything routed at or below it is in the object store."""
-        return self._tracker.flushed_boundary
+        return self._outbox.flushed_boundary
 
     @property
     def counts(self) -> Counts:
         skipped = sum(sink.skipped for sink in list(self._sinks))
-        return Counts(self._transactions, self._records, skipped, self._sent_bytes + self._unsent_bytes)
+        unstored = self._outbox.unstored_bytes + self._unsent_bytes
+        return Counts(self._transactions, self._records, skipped, unstored)
 
     def begin(
         self,
@@ -170,7 +154,7 @@ class Collector(Generic[Change]):
         `starts_over`: this one replaces everything before it (a new snapshot, say), so a transaction that an
         earlier run left unfinished in some partition will never be replayed, and need not be.
         """
-        self._raise_trouble()
+        self._outbox.raise_trouble()
         if self._open is not None:
             raise StraddlingTransaction(
                 f"transaction {position} of source {self._source!r} begins inside {self._open.transaction}, "
@@ -188,7 +172,7 @@ class Collector(Generic[Change]):
 
     def changes(self, changes: Iterable[Change]) -> None:
         """A fragment of the open transaction."""
-        self._raise_trouble()
+        self._outbox.raise_trouble()
         opened = self._opened("changes")
         for change in changes:
             for given in self._route(change):
@@ -201,7 +185,7 @@ class Collector(Generic[Change]):
 
     def commit(self, boundary: int, *, more: bool = False) -> None:
         """The open transaction ends at `boundary`; from here on each partition it was routed to owes it."""
-        self._raise_trouble()
+        self._outbox.raise_trouble()
         opened = self._opened("a commit")
         for sink in self._touched:
             sink.end(opened.transaction)
@@ -213,7 +197,7 @@ class Collector(Generic[Change]):
         self._records += opened.taken
         if not more or self._unsent_bytes >= self._chunk_bytes:
             self.push()
-        self._reporter.deliver()
+        self._outbox.report()
 
     def push(self) -> None:
         """Hand every whole transaction that is buffered to the logs."""
@@ -222,12 +206,11 @@ class Collector(Generic[Change]):
 
     def heartbeat(self, position: int) -> bool:
         """The source has sent everything before `position`. Counts only while nothing is owed or open."""
-        self._raise_trouble()
+        self._outbox.raise_trouble()
         if self._open is not None:
             return False
-        with self._lock:
-            counts = self._tracker.heartbeat(position)
-        self._reporter.deliver()
+        counts = self._outbox.heartbeat(position)
+        self._outbox.report()
         return counts
 
     def rewind(self) -> int:
@@ -242,42 +225,28 @@ class Collector(Generic[Change]):
         self._unsent_bytes = 0
         for sink in self._sinks:
             sink.rewind(sink.sent)
-        while self._failed:
-            self._hand_over(self._failed[0])
-        self._reporter.deliver()
+        self._outbox.recover()
+        self._outbox.report()
         return self.flushed_boundary
 
     def flush(self, timeout: float | None = None) -> None:
         """Push, and wait until everything sent is stored and reported."""
         self.push()
-        with self._lock:
-            if not self._changed.wait_for(
-                lambda: not self._sent_bytes or self._failed or self._closed, timeout
-            ):
-                raise AppendTimeout(
-                    f"{self._sent_bytes} bytes are not stored after {timeout} s: {self._tracker.explain(1)}"
-                )
-        self._raise_trouble()
-        self._reporter.deliver(wait=True)
+        self._outbox.wait_empty(timeout)
 
     def close(self) -> None:
         """Stop. Nothing is discarded and nothing new is reported; what is on its way may still be stored."""
-        self._reporter.stop()
-        with self._lock:
-            self._closed = True
-            self._changed.notify_all()
+        self._outbox.close()
 
     def check(self) -> list[Challenge[int] | Stalled[int]]:
         """Who owes and does not move; see `FlushTracker.check`. Call it now and then."""
-        with self._lock:
-            findings = self._tracker.check()
-        self._reporter.deliver()
+        findings = self._outbox.check()
+        self._outbox.report()
         return findings
 
     def explain(self, limit: int = 10) -> Explanation[int]:
         """What holds the report back."""
-        with self._lock:
-            return self._tracker.explain(limit)
+        return self._outbox.explain(limit)
 
     def _opened(self, what: str) -> _Open:
         if self._open is None:
@@ -288,8 +257,9 @@ class Collector(Generic[Change]):
         return self._open
 
     def _take(self, opened: _Open, routed: Routed) -> None:
-        while self._sent_bytes and self._sent_bytes + self._unsent_bytes > self._max_buffered_bytes:
-            self._wait()
+        outbox = self._outbox
+        while outbox.unstored_bytes and outbox.unstored_bytes + self._unsent_bytes > self._max_buffered_bytes:
+            outbox.wait()
         topic, key, value, headers, timestamp_ms, partition = routed
         known = self._topics.get(topic) or self._topic(topic)
         if partition is None:
@@ -319,8 +289,7 @@ class Collector(Generic[Change]):
         topic, sinks = self._topic(name)
         sink = Sink((name, partition), topic.partition(partition), self._source)
         sink.learn()
-        with self._lock:
-            self._adopt(sink, self._tracker.register(sink.name, alive=sink.is_alive))
+        self._outbox.enlist(sink)
         sinks[partition] = sink
         self._sinks.append(sink)
         return sink
@@ -336,109 +305,23 @@ class Collector(Generic[Change]):
         return known
 
     def _owe(self, boundary: int, opened: _Open) -> None:
+        if boundary <= self.flushed_boundary:
+            if opened.taken:
+                raise StraddlingTransaction(
+                    f"transaction {opened.transaction} of source {self._source!r} ends at {boundary}, which was "
+                    f"reported as stored, yet {opened.taken} of its records were not: the routing has changed, "
+                    f"or boundaries do not rise"
+                )
+            return
         touched = list(self._touched)
-        while True:
-            with self._lock:
-                if boundary <= self._tracker.flushed_boundary:
-                    return self._check_settled(boundary, opened)
-                for sink in touched:
-                    reached = sink.owe(boundary)
-                    if reached is not None:
-                        self._tracker.flushed(sink.lease, reached)
-                with suppress(BufferFull):
-                    return self._tracker.commit(boundary, [sink.name for sink in touched])
+        while not self._outbox.owe(boundary, touched):
             self.push()
-            self._wait()
-
-    def _check_settled(self, boundary: int, opened: _Open) -> None:
-        if opened.taken:
-            raise StraddlingTransaction(
-                f"transaction {opened.transaction} of source {self._source!r} ends at {boundary}, which was "
-                f"reported as stored, yet {opened.taken} of its records were not: the routing has changed, or "
-                f"boundaries do not rise"
-            )
+            self._outbox.wait()
 
     def _send(self, sink: Sink, *, parts: bool = False) -> None:
         records, upper, size = sink.cut(parts=parts)
         if not sink.pending_bytes:
             self._unsent.pop(sink, None)
-        if not records or upper is None:
-            return
-        self._unsent_bytes -= size
-        try:
-            future = self._submit(sink, records)
-        except BaseException as error:
-            # The sink counts them as sent. Only its log can tell now, so it is asked before a replay.
-            with self._lock:
-                self._fail(sink, error)
-            raise
-        with self._lock:
-            self._sent_bytes += size
-        future.add_done_callback(partial(self._answered, sink, sink.lease, upper, size))
-
-    def _submit(self, sink: Sink, records: list[Record]) -> Future[Any]:
-        while True:
-            try:
-                return sink.log.submit(records, ack="durable")
-            except BufferFull:
-                self._wait()
-
-    def _wait(self) -> None:
-        """For room: until storage has answered something, or a moment has passed."""
-        with self._lock:
-            self._changed.wait(_LOOK_AGAIN_S)
-        self._raise_trouble()
-        if self._on_wait is not None:
-            self._on_wait()
-
-    def _answered(self, sink: Sink, lease: Lease, upper: Upper, size: int, future: Future[Any]) -> None:
-        """Storage has answered, on one of its threads."""
-        error = future.exception()
-        with self._lock:
-            self._sent_bytes -= size
-            self._changed.notify_all()
-            if lease != sink.lease or self._closed:
-                return None
-            if error is not None:
-                return self._fail(sink, error)
-            reached = sink.alignment.stored(upper.position)
-            if reached is not None:
-                self._tracker.flushed(lease, reached)
-            else:
-                self._tracker.waiting(lease, f"the rest of transaction {upper.position.transaction}")
-        try:
-            self._reporter.deliver()
-        except Exception:
-            # The source's own thread tries again at its next call, and is the one who can act on it.
-            logger.warning(
-                "the report of %s was refused and is repeated", self._reporter.settled, exc_info=True
-            )
-
-    def _fail(self, sink: Sink, error: BaseException) -> None:
-        if sink.failure is None:
-            sink.failure = (
-                error if isinstance(error, LogStoreError) else OutcomeUnknown(f"{sink.name}: {error!r}")
-            )
-            self._failed.append(sink)
-
-    def _hand_over(self, sink: Sink) -> None:
-        sink.learn()
-        with self._lock:
-            self._failed.remove(sink)
-            sink.failure = None
-            self._adopt(sink, self._tracker.hand_over(sink.lease, alive=sink.is_alive))
-
-    def _adopt(self, sink: Sink, lease: Lease) -> None:
-        """A new incarnation of a sink reports what its log proves."""
-        sink.lease = lease
-        if sink.upper is not None:
-            sink.alignment.stored(sink.upper.position)
-        if sink.alignment.reached is not None:
-            self._tracker.flushed(lease, sink.alignment.reached)
-
-    def _raise_trouble(self) -> None:
-        if self._closed:
-            raise Closed(f"the collector of source {self._source!r} is closed")
-        for sink in self._failed:
-            assert sink.failure is not None, "that is what makes it failed, until this thread hands it over"
-            raise sink.failure
+        if records and upper is not None:
+            self._unsent_bytes -= size
+            self._outbox.send(sink, records, upper, size)
