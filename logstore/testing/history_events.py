@@ -121,11 +121,16 @@ class History:
             self._ops += 1
             return self._ops
 
-    @contextmanager
-    def append(self, process: str, values: Sequence[bytes], ack: Ack) -> Iterator[AppendCall]:
-        """Around an append. A call that says nothing about its end counts as unknown."""
+    def begin_append(self, process: str, values: Sequence[bytes], ack: Ack) -> AppendCall:
+        """An append begins; say how it ended on what this returns. One that never ends counts as unknown."""
         call = AppendCall(self, self._next_op())
         self.add(AppendBegan(call.op, process, tuple(values), ack))
+        return call
+
+    @contextmanager
+    def append(self, process: str, values: Sequence[bytes], ack: Ack) -> Iterator[AppendCall]:
+        """Around an append that ends here: unless it is said otherwise, its outcome is unknown."""
+        call = self.begin_append(process, values, ack)
         try:
             yield call
         finally:

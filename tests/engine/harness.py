@@ -74,8 +74,8 @@ def background(call: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
 
 def drive(clock: ManualClock, future: Future[T], step_s: float = 0.25) -> T:
     """Move the clock until the future is done; its result."""
-    for _ in range(int(PATIENCE_S / 0.01)):
-        if wait([future], timeout=0.01).done:
+    for _ in range(int(PATIENCE_S / 0.003)):
+        if wait([future], timeout=0.003).done:
             return future.result()
         clock.advance(step_s)
     raise TimeoutError("the clock was moved on and on, and it did not happen")
