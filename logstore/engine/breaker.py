@@ -46,7 +46,8 @@ class CircuitBreaker:
             if left <= 0 and not self._probing:
                 self._probing = True
                 return 0.0
-            return max(left, self._probe_interval / 2)
+            # While somebody else's probe is under way, its end is what matters: success wakes us, failure sets a new time.
+            return left if left > 0 else self._probe_interval / 2
 
     def success(self) -> None:
         """The store answered, whatever the answer."""
