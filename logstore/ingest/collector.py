@@ -13,9 +13,10 @@ Contract:
 * `on_flushed(boundary)` is called with a boundary only once everything routed at or below it is in the object
   store; strictly rising, never twice at a time, from any thread, with no lock held. If it raises it is tried
   again at the next event, and a call on the source's thread raises what it raised.
-* A transaction of less than `chunk_bytes` in a partition is one append there: no crash leaves a part of it.
-  A larger one streams through in parts, whatever its size, in `max_buffered_bytes`. At the limit `changes`
-  and `commit` wait, through an outage of any length, and call `on_wait` about once a second meanwhile.
+* A transaction of less than `chunk_bytes` in a partition (and half of `max_buffered_bytes` in all of them) is
+  one append there: no crash leaves a part of it. A larger one streams through in parts, whatever its size, in
+  `max_buffered_bytes`. At the limit `changes` and `commit` wait, through an outage of any length, and call
+  `on_wait` about once a second meanwhile.
 * Whatever was routed is owed, delivered or not. When a partition fails (fenced, an unknown outcome) the next
   call raises its error. After *any* error of `begin`, `changes` or `commit`, and after a broken connection:
   call `rewind()`, and replay from the boundary that it returns. If `rewind` raises, the partition's writer is
@@ -280,7 +281,7 @@ class Collector(Generic[Change]):
             self._unsent[sink] = None
             self._unsent_bytes += size
             if sink.pending_bytes >= self._chunk_bytes:
-                self._send(sink, parts=True)
+                self._send(sink, parts=sink.open_bytes >= self._chunk_bytes)
             elif self._unsent_bytes * 2 >= self._max_buffered_bytes:
                 for each in list(self._unsent):
                     self._send(each, parts=True)

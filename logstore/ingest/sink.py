@@ -68,6 +68,11 @@ class Sink:
         """The newest position handed to the log."""
         return self._sent
 
+    @property
+    def open_bytes(self) -> int:
+        """How much of the open transaction is buffered."""
+        return self.pending_bytes - self._whole_bytes
+
     def learn(self) -> None:
         """Own the partition and read from its log how far it is. What was taken and not sent is forgotten.
 

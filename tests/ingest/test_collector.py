@@ -15,7 +15,7 @@ from logstore.objects import MemoryStore
 from logstore.objects.local import LocalStore
 from logstore.testing import FaultyStore, GatedStore
 
-from .story import Reports, collecting, expected, feed, stored, transactions, values
+from .story import Reports, Transaction, collecting, expected, feed, stored, transactions, values
 
 STORY = transactions({"orders": 3, "items": 5}, {"items": 1}, {}, {"orders": 40})
 
@@ -222,6 +222,41 @@ def test_F13_heartbeats_count_only_while_nothing_is_owed_or_open():
         collector.commit(STORY[2].boundary)
         assert collector.heartbeat(STORY[2].boundary + 7)
     assert reports.seen == [10, *(transaction.boundary for transaction in STORY[:3]), STORY[2].boundary + 7]
+
+
+def test_F14_only_a_transaction_larger_than_a_chunk_is_ever_appended_in_parts():
+    """Small ones share appends while more are at hand, and each append still ends where a transaction does."""
+    objects, appends = MemoryStore(), []
+    small, large = transactions(*[{"orders": 8}] * 40), transactions({"orders": 60})
+    with collecting(objects, Reports(), chunk_bytes=2_000) as collector:
+        feed(collector, small[:1])
+        for sink in collector._sinks:
+            sink.log = Recorded(sink.log, appends)
+        feed(collector, small[1:], more=True)
+        collector.flush()
+        whole = [ends_whole(records) for records in appends]
+        assert len(whole) < 39 * 2  # they share
+        assert all(whole)
+        appends.clear()
+        feed(collector, [Transaction(9_000, 9_050, large[0].changes)])
+        collector.flush()
+        assert [ends_whole(records) for records in appends].count(False) > 0
+    assert len(values(objects)["orders"]) == 380
+
+
+class Recorded:
+    """A log that remembers what was submitted to it."""
+
+    def __init__(self, log, appends):
+        self._log, self._appends = log, appends
+
+    def submit(self, records, *, ack):
+        self._appends.append(records)
+        return self._log.submit(records, ack=ack)
+
+
+def ends_whole(records) -> bool:
+    return "source-end" in dict(records[-1].headers)
 
 
 def test_F15_at_the_limit_the_source_waits_and_memory_does_not_grow():
