@@ -15,6 +15,10 @@ FLEXIBLE_FROM = 12
 READ_COMMITTED = 1
 Part = bytes | memoryview
 
+_REQUEST = struct.Struct(">iiiib")
+_SESSION = struct.Struct(">ii")
+_ASKED_V9 = struct.Struct(">iiqqi")
+_ASKED_V12 = struct.Struct(">iiqiqi")
 _HEAD_V7 = struct.Struct(">ihi")
 _PARTITION_V4 = struct.Struct(">ihqq")
 _PARTITION_V5 = struct.Struct(">ihqqq")
@@ -54,27 +58,34 @@ class PartitionData:
 
 def read(frame: bytes | memoryview, position: int, version: int) -> FetchRequest:
     reader = Reader(frame, position, flexible=version >= FLEXIBLE_FROM)
-    reader.i32()  # replica id: we have no followers, every fetch is a consumer's
-    max_wait_ms, min_bytes, max_bytes = reader.i32(), reader.i32(), reader.i32()
-    isolation = reader.i8()
-    session_id, session_epoch = (reader.i32(), reader.i32()) if version >= 7 else (0, -1)
+    # The first field is the replica id: we have no followers, every fetch is a consumer's.
+    _, max_wait_ms, min_bytes, max_bytes, isolation = reader.unpack(_REQUEST)
+    session_id, session_epoch = reader.unpack(_SESSION) if version >= 7 else (0, -1)
     topics = []
     for _ in range(reader.array_length()):
         name = reader.string()
         partitions = []
         for _ in range(reader.array_length()):
-            index = reader.i32()
-            epoch = reader.i32() if version >= 9 else -1
-            offset = reader.i64()
-            if version >= 12:
-                reader.i32()  # last fetched epoch: our log never truncates, so nothing can diverge
-            if version >= 5:
-                reader.i64()  # log start offset: only followers have one
-            partitions.append(PartitionFetch(index, epoch, offset, reader.i32()))
+            partitions.append(_asked(reader, version))
             reader.tags()
         reader.tags()
         topics.append((name, partitions))
     return FetchRequest(max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch, topics)
+
+
+def _asked(reader: Reader, version: int) -> PartitionFetch:
+    """A log start offset (from 5 on) is a follower's; a last fetched epoch (from 12 on) is for logs that truncate."""
+    if 9 <= version <= 11:
+        index, epoch, offset, _, max_bytes = reader.unpack(_ASKED_V9)
+    elif version >= 12:
+        index, epoch, offset, _, _, max_bytes = reader.unpack(_ASKED_V12)
+    else:
+        epoch = -1
+        index, offset = reader.i32(), reader.i64()
+        if version >= 5:
+            reader.i64()
+        max_bytes = reader.i32()
+    return PartitionFetch(index, epoch, offset, max_bytes)
 
 
 def write(

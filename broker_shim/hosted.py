@@ -1,13 +1,12 @@
-"""One partition as this broker serves it: a queue of appends in front of the log, watchers behind it.
+"""One partition as this broker serves it: whose it is, what waits to be appended, who waits to read.
 
     new ──open──► readable ──take──► owned ──fence, or any failure of the writer──► readable
 
-Reading needs no ownership and fences nobody. The first produce takes the partition: it opens the log's
-writer, which fences the previous owner, and rebuilds the table of idempotent producers; appends wait in the
-queue meanwhile, in the order they came. So do appends that find the write buffer full: they go on when an
-upload has freed some of it.
+Reading needs no ownership and fences nobody. The first produce takes the partition: it opens the log's writer, which
+fences the previous owner, and rebuilds the table of idempotent producers.
 
-Everything here runs on the event loop, except `_open` and `_take` (worker threads) and `_moved` (any thread).
+Everything here runs on the event loop, except `_open`, `_take`, `_refresh` and `_trim` (worker threads) and `_moved` (any
+thread).
 """
 
 from __future__ import annotations
@@ -15,27 +14,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from concurrent.futures import Executor
 from typing import Protocol
 
-from broker_shim import codes, producer_recovery
-from broker_shim.codes import Code
-from broker_shim.producers import ProducerTable, Remembered
+from broker_shim.append_queue import Answer, Append, AppendQueue
+from broker_shim.producer_recovery import Snapshots
+from broker_shim.producers import ProducerTable
 from logstore.config import Ack
 from logstore.engine.partition_log import PartitionLog
-from logstore.engine.results import Receipt
-from logstore.errors import BufferFull, Fenced, InvalidRecord, LogStoreError, UnknownTopic
-from logstore.format.batch import BatchInfo, split
-from logstore.format.errors import FormatError
+from logstore.errors import Fenced, LogStoreError, UnknownTopic
 from logstore.objects import ObjectStore
 
 log = logging.getLogger(__name__)
 TAKE_TIMEOUT_S = 20.0
-Answer = Callable[[Code, int], None]
-"""Called once with the outcome and the base offset."""
 
 
 class Watcher(Protocol):
@@ -48,17 +40,6 @@ class Owner(Protocol):
     """Whoever keeps track of which partitions are ours."""
 
     def lost(self, partition: Hosted, error: BaseException) -> None: ...
-
-
-@dataclass(slots=True)
-class Append:
-    """One partition's part of a produce request. `abandoned`: its request was answered meanwhile."""
-
-    records: memoryview
-    batch: BatchInfo
-    ack: Ack
-    answer: Answer
-    abandoned: bool = False
 
 
 class Hosted:
@@ -76,29 +57,31 @@ class Hosted:
         self.topic = topic
         self.index = index
         self.log = partition
-        self.is_owned = False
-        self._producers = ProducerTable()
-        self._snapshots = producer_recovery.Snapshots(objects, partition.paths)
-        self._queue: deque[Append] = deque()
+        self._loop = loop
+        self._workers = workers
+        self._owner = owner
+        self._follow_interval_s = follow_interval_s
+        self._snapshots = Snapshots(objects, partition.paths)
+        self._queue = AppendQueue(partition, self._snapshots, loop, workers, self.lose)
         self._watchers: set[Watcher] = set()
         self._notified = False
         self._trimmed_to = 0
         self._opening: asyncio.Future[None] | None = None
         self._taking: asyncio.Future[None] | None = None
-        self._loop = loop
-        self._workers = workers
-        self._owner = owner
-        self._follow_interval_s = follow_interval_s
         self._following: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"{self.topic}/{self.index}"
 
-    # ── opening and taking ───────────────────────────────────────────────────────────────────────────────
+    # Opening and taking
 
     @property
     def is_open(self) -> bool:
         return self._opening is not None and self._opening.done() and self._opening.exception() is None
+
+    @property
+    def is_owned(self) -> bool:
+        return self._queue.is_open
 
     def open(self) -> asyncio.Future[None]:
         """Make it readable. Raises what the store says; the next call tries again."""
@@ -122,16 +105,17 @@ class Hosted:
 
     async def _taken(self) -> None:
         try:
+            if self.is_owned:
+                return
             await self.open()
             table = await self._loop.run_in_executor(self._workers, self._take)
         except (LogStoreError, OSError, TimeoutError) as error:
-            self._fail(error)
+            log.warning("%s could not be taken: %s", self, error)
+            self._queue.close(error)
             raise
         else:
-            self._producers = table
-            self.is_owned = True
             log.info("%s is ours, epoch %d", self, self.log.epoch)
-            self._pump()
+            self._queue.open(table)
         finally:
             self._taking = None
 
@@ -141,126 +125,36 @@ class Hosted:
             raise writer.failed
         return self._snapshots.recover(self.log)
 
-    # ── appending ────────────────────────────────────────────────────────────────────────────────────────
-
-    def append(self, records: memoryview, ack: Ack, answer: Answer) -> Append | None:
-        """Queue or append one record set. `answer` may be called before this returns. None if refused at
-        once.
-        """
-        try:
-            batches = split(records)
-        except FormatError as error:
-            log.info("%s: a record set was refused: %s", self, error)
-            answer(Code.CORRUPT_MESSAGE, -1)
-            return None
-        refusal = _refuse(batches)
-        if refusal is not None:
-            answer(refusal, -1)
-            return None
-        append = Append(records, batches[0], ack, answer)
-        if not self.is_owned:
-            self._queue.append(append)
-            self.take()
-        elif self._queue or not self._submit(append):
-            self._queue.append(append)
-        return append
-
-    def _pump(self) -> None:
-        """Append what waits, in order, as far as there is room."""
-        while self._queue and self.is_owned:
-            if not self._queue[0].abandoned and not self._submit(self._queue[0]):
-                return
-            if self._queue:
-                self._queue.popleft()
-
-    def _submit(self, append: Append) -> bool:
-        """Hand it to the log. False if there is no room now."""
-        batch = append.batch
-        idempotent = batch.producer_id >= 0
-        if idempotent:
-            verdict = self._producers.check(batch)
-            if verdict.code is not Code.NONE:
-                append.answer(verdict.code, -1)
-                return True
-            if verdict.duplicate is not None:
-                self._answer_duplicate(append, verdict.duplicate)
-                return True
-        try:
-            future = self.log.submit_batches(append.records, ack=append.ack)
-        except BufferFull:
-            return False
-        except InvalidRecord as error:
-            log.info("%s: a record set was refused: %s", self, error)
-            append.answer(codes.of_produce(error), -1)
-            return True
-        except LogStoreError as error:
-            append.answer(codes.of_produce(error), -1)
-            self.lose(error)
-            return True
-        if idempotent:
-            self._producers.remember(batch, None, future)
-        if future.done():
-            self._acked(append, future)
-        else:
-            future.add_done_callback(lambda done: self._call(self._acked, append, done))
-        return True
-
-    def _answer_duplicate(self, append: Append, known: Remembered) -> None:
-        if known.offset is not None:
-            append.answer(Code.NONE, known.offset)
-        else:
-            known.pending.add_done_callback(lambda done: self._call(self._answer_from, append, done))
-
-    def _acked(self, append: Append, done: Future[Receipt]) -> None:
-        error = None if done.cancelled() else done.exception()
-        if done.cancelled() or error is not None:
-            reason = error or Fenced(f"{self}: the log was closed")
-            append.answer(codes.of_produce(reason), -1)
-            self.lose(reason)
-            return
-        offset = done.result().offset
-        if append.batch.producer_id >= 0:
-            self._producers.stored(append.batch, offset)
-        self._answer_from(append, done)
-        if self._snapshots.grew(append.batch.size):
-            table = self._producers.dump(self.log.durable_high_watermark)
-            self._workers.submit(self._snapshots.write, table)
-
-    def _answer_from(self, append: Append, done: Future[Receipt]) -> None:
-        if done.cancelled() or done.exception() is not None:
-            append.answer(Code.NOT_LEADER_OR_FOLLOWER, -1)
-        else:
-            append.answer(Code.NONE, done.result().offset)
-
     def lose(self, error: BaseException) -> None:
         """The writer has stopped: forget what only the writer may know, and tell everyone who waits."""
         if not self.is_owned:
             return
-        self.is_owned = False
-        self._producers = ProducerTable()
-        self._fail(error)
+        log.warning("%s is no longer ours: %s", self, error)
+        self._queue.close(error)
         if isinstance(error, Fenced | UnknownTopic):
             self._owner.lost(self, error)
         self._tell()
-
-    def _fail(self, error: BaseException) -> None:
-        log.warning("%s is not ours: %s", self, error)
-        code = codes.of_produce(error)
-        waiting, self._queue = self._queue, deque()
-        for append in waiting:
-            append.answer(code, -1)
 
     def release(self) -> asyncio.Future[int] | None:
         """Another broker will lead: take no more, and bring what we have to the store before it fences us."""
         if not self.is_owned:
             return None
-        self._fail(Fenced(f"{self} moves to another broker"))
+        self._queue.close(Fenced(f"{self} moves to another broker"))
         return self._loop.run_in_executor(self._workers, self.log.flush, TAKE_TIMEOUT_S)
 
     def close(self) -> None:
         """The broker stops: nothing of this partition runs on."""
         if self._following is not None:
             self._following.cancel()
+
+    # Appending and trimming
+
+    def append(self, records: memoryview, ack: Ack, answer: Answer) -> Append | None:
+        """Append a record set, taking the partition first if it is not ours. As `AppendQueue.add`."""
+        append = self._queue.add(records, ack, answer)
+        if append is not None and not self.is_owned:
+            self.take()
+        return append
 
     def trim(self, offset: int) -> asyncio.Future[int]:
         """Delete every record before `offset`. Resolves to the new low watermark."""
@@ -276,17 +170,22 @@ class Hosted:
         """The first offset there is. The log itself hears of a trim with its next checkpoint, clients at once."""
         return max(self.log.low_watermark, self._trimmed_to)
 
-    # ── watching ─────────────────────────────────────────────────────────────────────────────────────────
+    # Watching
 
     def watch(self, watcher: Watcher) -> None:
         self._watchers.add(watcher)
         if not self.is_owned and self._following is None and self._follow_interval_s > 0:
             self._following = self._loop.create_task(self._follow())
 
+    def unwatch(self, watcher: Watcher) -> None:
+        self._watchers.discard(watcher)
+
+    @property
+    def watchers(self) -> int:
+        return len(self._watchers)
+
     async def _follow(self) -> None:
-        """While somebody waits and the partition is not ours: look for what its writer, elsewhere, has
-        stored.
-        """
+        """While somebody waits and the partition is not ours: look for what its writer, elsewhere, has stored."""
         try:
             while self._watchers and not self.is_owned:
                 await asyncio.sleep(self._follow_interval_s)
@@ -301,13 +200,6 @@ class Hosted:
         except LogStoreError as error:
             log.warning("%s: looking for news failed: %s", self, error)
 
-    def unwatch(self, watcher: Watcher) -> None:
-        self._watchers.discard(watcher)
-
-    @property
-    def watchers(self) -> int:
-        return len(self._watchers)
-
     def _moved(self) -> None:
         """A mark moved, says the log, from any thread. Many moves in one turn of the loop are one wake-up."""
         if (self._watchers or self._queue) and not self._notified:
@@ -316,24 +208,13 @@ class Hosted:
 
     def _tell(self) -> None:
         self._notified = False
-        self._pump()
+        self._queue.pump()
         for watcher in tuple(self._watchers):
             watcher.wake(self)
 
-    def _call(self, function: Callable[..., None], *arguments: object) -> None:
-        """Run on the loop. After the loop has been closed nobody is left to tell."""
+    def _call(self, function: Callable[[], None]) -> None:
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(function, *arguments)
-
-
-def _refuse(batches: list[BatchInfo]) -> Code | None:
-    if not batches:
-        return Code.INVALID_RECORD
-    if any(batch.is_transactional for batch in batches):
-        return Code.INVALID_RECORD
-    if len(batches) > 1 and any(batch.producer_id >= 0 for batch in batches):
-        return Code.INVALID_RECORD  # as in Kafka: a sequence number stands for one batch
-    return None
+            self._loop.call_soon_threadsafe(function)
 
 
 def _seen(future: asyncio.Future[None]) -> None:

@@ -16,9 +16,10 @@ import asyncio
 from collections.abc import Callable
 
 from broker_shim import produce_codec
+from broker_shim.append_queue import Append
 from broker_shim.codes import Code
 from broker_shim.connection import Connection, Parts
-from broker_shim.hosted import Append, Hosted
+from broker_shim.hosted import Hosted
 from broker_shim.metrics import Counters
 from broker_shim.partitions import Partitions
 from broker_shim.produce_codec import PartitionAnswer, PartitionData

@@ -39,7 +39,7 @@ from logstore.format.record import Record
 log = logging.getLogger(__name__)
 COMPACT_FROM_RECORDS = 2_000
 COMPACT_AT_RATIO = 4
-COMPACT_BATCH_RECORDS = 10_000
+SETTLE_PATIENCE_S = 5.0
 Place = tuple[str, int]
 
 
@@ -64,6 +64,7 @@ class Shard:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._latest: dict[bytes, bytes] = {}
         self._records_in_log = 0
+        self._last_write: Future[Receipt] | None = None
         self._closed = False
 
     # ── the log ──────────────────────────────────────────────────────────────────────────────────────────
@@ -122,7 +123,15 @@ class Shard:
             else:
                 self._latest[record.key] = record.value
         self._records_in_log += len(records)
+        self._last_write = future
         future.add_done_callback(lambda each: self._call(self._written, each, done))
+
+    async def settled(self) -> None:
+        """Wait until everything written so far is durable, or will not be."""
+        if self._last_write is not None and not self._last_write.done():
+            await asyncio.wait(
+                [asyncio.wrap_future(self._last_write, loop=self._loop)], timeout=SETTLE_PATIENCE_S
+            )
 
     def _written(self, future: Future[Receipt], done: Callable[[Code], None]) -> None:
         error = None if future.cancelled() else future.exception()

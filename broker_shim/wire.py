@@ -8,14 +8,15 @@ that sent them is closed.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from broker_shim.apis import Api, is_flexible
+from broker_shim.apis import FIRST_FLEXIBLE, NEVER, Api
 
+_I8 = struct.Struct(">b")
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
-_HEADER = struct.Struct(">hhi")
+_HEADER = struct.Struct(">hhih")
 
 MAX_ELEMENTS = 200_000
 """In one request, over all its arrays: an element of one byte becomes an object of a hundred."""
@@ -50,23 +51,31 @@ class Reader:
         self.position = start + size
         return self._data[start : self.position]
 
+    def unpack(self, packer: struct.Struct) -> tuple[Any, ...]:
+        """Several fixed fields at once: one bounds check and one call, on the paths where that counts."""
+        start = self.position
+        if packer.size > self._end - start:
+            raise MalformedRequest(f"{packer.size} bytes expected at byte {start}, {self._end - start} left")
+        self.position = start + packer.size
+        return packer.unpack_from(self._data, start)
+
     def i8(self) -> int:
-        value = self.take(1)[0]
-        return value - 256 if value > 127 else value
+        value: int = self.unpack(_I8)[0]
+        return value
 
     def boolean(self) -> bool:
-        return self.take(1)[0] != 0
+        return self.i8() != 0
 
     def i16(self) -> int:
-        value: int = _I16.unpack(self.take(2))[0]
+        value: int = self.unpack(_I16)[0]
         return value
 
     def i32(self) -> int:
-        value: int = _I32.unpack(self.take(4))[0]
+        value: int = self.unpack(_I32)[0]
         return value
 
     def i64(self) -> int:
-        value: int = _I64.unpack(self.take(8))[0]
+        value: int = self.unpack(_I64)[0]
         return value
 
     def uvarint(self) -> int:
@@ -83,7 +92,7 @@ class Reader:
     def array_length(self) -> int:
         """-1 is null. An element takes at least one byte, so a longer array than the frame is a lie."""
         length = self.uvarint() - 1 if self.flexible else self.i32()
-        self._elements -= max(length, 0)
+        self._elements -= length
         if length < -1 or length > self.remaining or self._elements < 0:
             raise MalformedRequest(f"an array of {length} elements in {self.remaining} bytes")
         return length
@@ -127,18 +136,24 @@ class RequestHeader(NamedTuple):
 
 def read_header(frame: bytes | memoryview) -> RequestHeader:
     """Header v1 or v2. An unknown API has no known header version: its body position is that of v1."""
-    if len(frame) < _HEADER.size + 2:
+    if len(frame) < _HEADER.size:
         raise MalformedRequest(f"a frame of {len(frame)} bytes is shorter than a request header")
-    api_key, version, correlation_id = _HEADER.unpack_from(frame)
-    reader = Reader(frame, _HEADER.size)
-    client_id = reader.nullable_string()
-    if api_key in _KNOWN and is_flexible(Api(api_key), version):
-        reader.flexible = True
+    api_key, version, correlation_id, length = _HEADER.unpack_from(frame)
+    body = _HEADER.size + max(length, 0)
+    if body > len(frame):
+        raise MalformedRequest(f"a client id of {length} bytes in a frame of {len(frame)}")
+    try:
+        client_id = str(frame[_HEADER.size : body], "utf-8") if length >= 0 else None
+    except UnicodeDecodeError as error:
+        raise MalformedRequest("a client id that is not UTF-8") from error
+    if version >= _FLEXIBLE_FROM.get(api_key, NEVER):
+        reader = Reader(frame, body, flexible=True)
         reader.tags()
-    return RequestHeader(api_key, version, correlation_id, client_id, reader.position)
+        body = reader.position
+    return RequestHeader(api_key, version, correlation_id, client_id, body)
 
 
-_KNOWN = frozenset(int(api) for api in Api)
+_FLEXIBLE_FROM = {int(api): version for api, version in FIRST_FLEXIBLE.items()}
 
 
 def uvarint(value: int) -> bytes:
@@ -175,6 +190,6 @@ def binary(value: bytes | None, flexible: bool) -> bytes:
 
 def response_header(api: int, version: int, correlation_id: int) -> bytes:
     """Header v0, or v1 for flexible versions; ApiVersions stays at v0, so that any client can read it."""
-    if api in _KNOWN and api != Api.API_VERSIONS and is_flexible(Api(api), version):
+    if api != Api.API_VERSIONS and version >= _FLEXIBLE_FROM.get(api, NEVER):
         return _I32.pack(correlation_id) + b"\x00"
     return _I32.pack(correlation_id)

@@ -1,0 +1,221 @@
+"""What producers send to one partition, in order, on its way into the log.
+
+An append goes straight to the log if nothing is in front of it. It waits while the partition is being taken, while
+the write buffer is full (an upload frees some of it), and while a large compressed batch in front of it is being
+checked in a worker thread: unpacking it on the event loop would hold up every other client.
+
+Each append is answered exactly once: with its offset at the ack level asked for, with that of the first attempt if it is
+a retry (`producers`), or with a code that says what to do. Event loop only, except `_submit_apart`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+
+from broker_shim import codes
+from broker_shim.codes import Code
+from broker_shim.producer_recovery import Snapshots
+from broker_shim.producers import ProducerTable, Remembered
+from logstore.config import Ack
+from logstore.engine.partition_log import PartitionLog
+from logstore.engine.results import Receipt
+from logstore.errors import BufferFull, Closed, InvalidRecord, LogStoreError
+from logstore.format.batch import BatchInfo, split
+from logstore.format.errors import FormatError
+
+log = logging.getLogger(__name__)
+APART_FROM_BYTES = 32 << 10
+"""Compressed batches from this size on are checked in a worker thread."""
+Answer = Callable[[Code, int], None]
+"""Called once with the outcome and the base offset."""
+
+
+@dataclass(slots=True)
+class Append:
+    """One partition's part of a produce request. `abandoned`: its request was answered meanwhile."""
+
+    records: memoryview
+    batch: BatchInfo
+    ack: Ack
+    answer: Answer
+    abandoned: bool = False
+
+    @property
+    def is_idempotent(self) -> bool:
+        return self.batch.producer_id >= 0
+
+
+class AppendQueue:
+    """`open` with a table of producers when the partition is ours; `close` when it no longer is."""
+
+    def __init__(
+        self,
+        partition: PartitionLog,
+        snapshots: Snapshots,
+        loop: asyncio.AbstractEventLoop,
+        workers: Executor,
+        on_lost: Callable[[BaseException], None],
+    ) -> None:
+        self._log = partition
+        self._snapshots = snapshots
+        self._loop = loop
+        self._workers = workers
+        self._on_lost = on_lost
+        self._producers: ProducerTable | None = None
+        self._waiting: deque[Append] = deque()
+        self._busy = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def is_open(self) -> bool:
+        return self._producers is not None
+
+    def open(self, producers: ProducerTable) -> None:
+        self._producers = producers
+        self.pump()
+
+    def close(self, error: BaseException) -> None:
+        """Answer everything that waits: the log will not take it from us."""
+        self._producers = None
+        code = codes.of_produce(error)
+        waiting, self._waiting = self._waiting, deque()
+        for append in waiting:
+            append.answer(code, -1)
+
+    def add(self, records: memoryview, ack: Ack, answer: Answer) -> Append | None:
+        """Append a record set, now or in its turn. `answer` may be called before this returns. None if refused."""
+        try:
+            batches = split(records)
+        except FormatError as error:
+            log.info("%s: a record set was refused: %s", self._log, error)
+            answer(Code.CORRUPT_MESSAGE, -1)
+            return None
+        refusal = _refuse(batches)
+        if refusal is not None:
+            answer(refusal, -1)
+            return None
+        append = Append(records, batches[0], ack, answer)
+        if self._waiting or self._busy or not self.is_open or not self._submit(append):
+            self._waiting.append(append)
+        return append
+
+    def pump(self) -> None:
+        """Append what waits, in order, as far as there is room."""
+        while self._waiting and self.is_open and not self._busy:
+            append = self._waiting.popleft()
+            if not append.abandoned and not self._submit(append):
+                self._waiting.appendleft(append)
+                return
+
+    def _submit(self, append: Append) -> bool:
+        """Hand it to the log. False if there is no room now."""
+        assert self._producers is not None
+        if append.is_idempotent:
+            verdict = self._producers.check(append.batch)
+            if verdict.code is not Code.NONE:
+                append.answer(verdict.code, -1)
+                return True
+            if verdict.duplicate is not None:
+                self._answer_duplicate(append, verdict.duplicate)
+                return True
+        if append.batch.codec_id and len(append.records) >= APART_FROM_BYTES:
+            self._busy = True
+            self._workers.submit(self._submit_apart, append)
+            return True
+        try:
+            self._submitted(append, self._log.submit_batches(append.records, ack=append.ack))
+        except BufferFull:
+            return False
+        except LogStoreError as error:
+            self._refused(append, error)
+        return True
+
+    def _submit_apart(self, append: Append) -> None:
+        """In a worker thread. Nobody else appends meanwhile, so the order stands."""
+        try:
+            outcome: Future[Receipt] | LogStoreError = self._log.submit_batches(
+                append.records, ack=append.ack
+            )
+        except LogStoreError as error:
+            outcome = error
+        self._call(self._back, append, outcome)
+
+    def _back(self, append: Append, outcome: Future[Receipt] | LogStoreError) -> None:
+        self._busy = False
+        if isinstance(outcome, BufferFull):
+            self._waiting.appendleft(append)
+            return
+        if isinstance(outcome, LogStoreError):
+            self._refused(append, outcome)
+        else:
+            self._submitted(append, outcome)
+        self.pump()
+
+    def _submitted(self, append: Append, future: Future[Receipt]) -> None:
+        if append.is_idempotent and self._producers is not None:
+            self._producers.remember(append.batch, None, future)
+        if future.done():
+            self._acked(append, future)
+        else:
+            future.add_done_callback(lambda done: self._call(self._acked, append, done))
+
+    def _refused(self, append: Append, error: LogStoreError) -> None:
+        append.answer(codes.of_produce(error), -1)
+        if isinstance(error, InvalidRecord):
+            log.info("%s: a record set was refused: %s", self._log, error)
+        else:
+            self._on_lost(error)
+
+    def _acked(self, append: Append, done: Future[Receipt]) -> None:
+        error = Closed(f"{self._log} was closed") if done.cancelled() else done.exception()
+        if error is not None:
+            append.answer(codes.of_produce(error), -1)
+            self._on_lost(error)
+            return
+        offset = done.result().offset
+        append.answer(Code.NONE, offset)
+        if self._producers is None:
+            return
+        if append.is_idempotent:
+            self._producers.stored(append.batch, offset)
+        if self._snapshots.grew(len(append.records)):
+            table = self._producers.dump(self._log.durable_high_watermark)
+            self._workers.submit(self._snapshots.write, table)
+
+    def _answer_duplicate(self, append: Append, known: Remembered) -> None:
+        if known.offset is not None:
+            append.answer(Code.NONE, known.offset)
+        else:
+            known.pending.add_done_callback(lambda done: self._call(self._answer_as, append, done))
+
+    def _answer_as(self, append: Append, first: Future[Receipt]) -> None:
+        """The first attempt of a retry has ended."""
+        if first.cancelled() or first.exception() is not None:
+            append.answer(Code.NOT_LEADER_OR_FOLLOWER, -1)
+        else:
+            append.answer(Code.NONE, first.result().offset)
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        """Run on the loop. After the loop has been closed nobody is left to tell."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+
+def _refuse(batches: list[BatchInfo]) -> Code | None:
+    if not batches:
+        return Code.INVALID_RECORD
+    if any(batch.is_transactional for batch in batches):
+        return Code.INVALID_RECORD
+    if len(batches) > 1 and any(batch.producer_id >= 0 for batch in batches):
+        return Code.INVALID_RECORD  # as in Kafka: a sequence number stands for one batch
+    return None
