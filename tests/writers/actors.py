@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import logstore
 from logstore.engine.partition_log import PartitionLog
+from logstore.errors import OutcomeUnknown, StoreUnavailable
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.store import Store
 from logstore.testing.scheduler import InstantClock
@@ -66,8 +68,8 @@ class Process:
         finally:
             self.switch.inner = self.objects
 
-    def append(self, value: bytes) -> None:
-        receipt = self.log.append(value)
+    def append(self, value: bytes, timeout: float | None = None) -> None:
+        receipt = self.log.append(value, timeout=timeout)
         self.acked.append((receipt.offset, value))
 
     def close(self) -> None:
@@ -79,3 +81,40 @@ def contents(objects: MemoryStore | ObjectStore) -> list[tuple[int, bytes | None
     """What a fresh process reads: every record with its offset."""
     with logstore.open(objects, writer="read_only") as store:
         return [(record.offset or 0, record.value) for record in store.topic(TOPIC).partition(0).records()]
+
+
+class Dead:
+    """The store as a killed process sees it: nothing of it arrives any more."""
+
+    def __getattr__(self, name: str) -> Any:
+        def refuse(*args: Any, **kw: Any) -> Any:
+            raise StoreUnavailable("this process is dead")
+
+        return refuse
+
+
+class DiesAt:
+    """Lets `calls` calls through and then kills the process: at the last one before it is carried out, or right after."""
+
+    def __init__(self, inner: ObjectStore, calls: int, *, after: bool) -> None:
+        self._inner = inner
+        self._left = calls
+        self._after = after
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any, **kw: Any) -> Any:
+            self._left -= 1
+            if self._left > 0:
+                return getattr(self._inner, name)(*args, **kw)
+            if self._left == 0 and self._after:
+                getattr(self._inner, name)(*args, **kw)
+            raise StoreUnavailable("this process is dead")
+
+        return call
+
+
+def kill(process: Process) -> None:
+    """As kill -9 would: from now on nothing that it does reaches the store. Its threads are ended."""
+    process.switch.inner = Dead()
+    with suppress(OutcomeUnknown):
+        process.store.close(timeout=0.001)
