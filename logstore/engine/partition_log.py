@@ -368,7 +368,11 @@ class PartitionLog:
 
     def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
         """The offset of the first record with this timestamp or a later one; None if there is none."""
-        return self._load()[1].first_at(timestamp_ms)
+        if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool):
+            raise TypeError(f"a timestamp is an int, in milliseconds, not {type(timestamp_ms).__name__}")
+        _, reader, follower = self._load()
+        follower.refresh()
+        return reader.first_at(timestamp_ms)
 
     def lost_ranges(self) -> list[LostRange]:
         """Offsets that were acked below `durable`, went down with a crash, and will never be given to other records."""

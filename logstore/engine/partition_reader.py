@@ -58,13 +58,17 @@ class PartitionReader:
             try:
                 return self._read(look, offset, max_bytes)
             except ObjectNotFound as gone:
-                if self._tiers.tail.deleted:
-                    raise UnknownTopic(f"{self._chain.paths}: the topic was deleted") from gone
-                if last_try:
-                    key = look.refs[0].key if look.refs else self._chain.paths.prefix
-                    raise CorruptData(key, offset, f"the segment is missing ({gone})") from gone
-                reload(self._chain, self._tiers)  # maintenance may have merged or expired some
+                key = look.refs[0].key if look.refs else self._chain.paths.prefix
+                self._look_again(key, offset, gone, last_try)
         raise AssertionError("unreachable")
+
+    def _look_again(self, key: str, offset: int, gone: ObjectNotFound, last_try: bool) -> None:
+        """An object is gone: maintenance may have merged or expired it, or somebody deleted it."""
+        if last_try:
+            if self._tiers.tail.deleted:
+                raise UnknownTopic(f"{self._chain.paths}: the topic was deleted") from gone
+            raise CorruptData(key, offset, f"the segment is missing ({gone})") from gone
+        reload(self._chain, self._tiers)
 
     def read_cached(self, offset: int, max_bytes: int, visibility: Visibility) -> ReadResult | None:
         """The same from memory alone; None if the first batch needs I/O."""
@@ -137,16 +141,29 @@ class PartitionReader:
 
     def first_at(self, timestamp_ms: int) -> int | None:
         """The first offset whose record has this timestamp or a later one: exact, one index and one block of I/O."""
-        with self._tiers.lock:
-            low, buffered = self._tiers.low, self._tiers.buffered
-            segments = self._tiers.segments
-            refs = [segments.ref(row) for row in segments.rows_by_time(timestamp_ms)]
-            durable = self._tiers.durable
-        for ref in refs:
-            found = self._first_in_segment(ref, timestamp_ms, low)
-            if found is not None:
-                return found
-        position = max(durable, low)
+        for last_try in (False, True):
+            with self._tiers.lock:
+                low, durable = self._tiers.low, self._tiers.durable
+                segments = self._tiers.segments
+                rows = segments.rows_by_time(timestamp_ms)
+            for row in rows:
+                ref = segments.ref(
+                    int(row)
+                )  # without the lock: a table only grows, or is replaced as a whole
+                try:
+                    found = self._first_in_segment(ref, timestamp_ms, low)
+                except ObjectNotFound as gone:
+                    self._look_again(ref.key, ref.base_offset, gone, last_try)
+                    break
+                if found is not None:
+                    return found
+            else:
+                return self._first_pending(timestamp_ms, max(durable, low))
+        raise AssertionError("unreachable")
+
+    def _first_pending(self, timestamp_ms: int, position: int) -> int | None:
+        """The same among what is not durable yet."""
+        buffered = self._tiers.buffered
         while position < buffered:
             result = self.read(position, 1 << 20, "buffered")
             for record in result.records():

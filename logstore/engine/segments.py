@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from logstore.format.manifest import SegmentTable
 from logstore.format.segment import SegmentSummary
@@ -124,7 +125,7 @@ class Segments:
         holes = np.nonzero(ends < bases)[0]
         return [LostRange(max(low, int(ends[i])), int(bases[i])) for i in holes if bases[i] > low]
 
-    def rows_by_time(self, timestamp_ms: int) -> list[int]:
+    def rows_by_time(self, timestamp_ms: int) -> npt.NDArray[np.intp]:
         """The rows that may hold a record with this timestamp or a later one, in offset order."""
         high = np.frombuffer(self.table.max_timestamp_ms, np.int64) if len(self) else np.empty(0, np.int64)
-        return [int(row) for row in np.nonzero(high >= timestamp_ms)[0]]
+        return np.nonzero(high >= timestamp_ms)[0]
