@@ -9,6 +9,7 @@ raises `ObjectNotFound`: the caller knows whether maintenance may have moved its
 from __future__ import annotations
 
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -130,7 +131,8 @@ class SegmentReader:
             return
         if ref.size * 2 > self._cache.limit:
             return  # it would push out what is being read now
-        self._prefetcher.submit(self._prefetch_one, ref)
+        with suppress(RuntimeError):  # the store was closed under a scan, which goes on without reading ahead
+            self._prefetcher.submit(self._prefetch_one, ref)
 
     def _prefetch_one(self, ref: SegmentRef) -> None:
         try:

@@ -274,3 +274,16 @@ def test_L16_a_batch_larger_than_the_limit_comes_alone_and_a_read_crosses_segmen
         )
         assert crossing.next_offset > 3
         assert log.read(0, 1 << 20).next_offset == 31
+
+
+def test_L13_a_scan_goes_on_when_the_store_is_closed_under_it(objects: ObjectStore) -> None:
+    writer = open_store(objects)
+    log = partition(writer)
+    for value in numbered(0, 6):
+        log.append(value)
+    writer.close()
+    reader = open_store(objects, writer="read_only")
+    scan = reader.topic("t").partition(0)
+    first = next(scan.read(0, 0).records())
+    reader.close()
+    assert [(first.offset, first.value), *pairs(scan, start=1)] == at(0, numbered(0, 6))
