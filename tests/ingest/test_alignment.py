@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
-from hypothesis import given
+from hypothesis import given, settings
 
 from logstore.ingest import Alignment
 
@@ -43,6 +43,7 @@ def test_F07_nothing_to_write_is_reached_at_once_or_together_with_what_is_unstor
     assert sink.stored(6) == 8
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.one_of(st.just("write"), st.just("commit"), st.tuples(st.just("store"), st.integers(0, 30))),

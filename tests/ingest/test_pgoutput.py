@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from logstore.errors import InvalidRecord
 from logstore.ingest.postgres.envelope import Envelope
@@ -91,6 +91,7 @@ def test_a_message_that_is_cut_or_has_more_than_it_says_is_refused(message):
         opened().decode(message + b"\0", 5)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(ALL), st.data())
 def test_a_flipped_byte_is_refused_or_changes_a_value_but_nothing_else_happens(message, data):
     at = data.draw(st.integers(0, len(message) - 1))
@@ -112,6 +113,7 @@ def test_what_belongs_to_no_transaction_or_no_table_is_refused():
         decoder.decode(b"S" + bytes(5), 5)
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_text_becomes_json_that_reads_back_equal(value):
     encode = encoder_for(25)
@@ -138,6 +140,7 @@ def test_values_by_type(type_oid, text, value):
     assert json.loads(relation.row_json([text])) == {"c": value}
 
 
+@settings(deadline=None)
 @given(st.binary())
 def test_copys_escapes_are_undone(value):
     names = {8: b"b", 12: b"f", 10: b"n", 13: b"r", 9: b"t", 11: b"v", 92: b"\\"}
@@ -162,6 +165,7 @@ def test_F14_a_change_becomes_the_same_bytes_each_time():
         assert first.route(one) == second.route(two)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**64 - 1))
 def test_positions_print_as_postgresql_prints_them(lsn):
     assert parse_lsn(format_lsn(lsn)) == lsn
