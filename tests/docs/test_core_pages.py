@@ -86,6 +86,9 @@ def test_the_guarantee_stands_word_for_word_in_the_readme_and_in_the_package() -
     def squeeze(text: str) -> str:
         return " ".join(text.replace(">", " ").split())
 
-    sentence = "An acknowledged record is readable at once, is never silently lost, never changes its offset, and its ack says exactly"
+    sentence = (
+        "An acknowledged record is readable at once, is never silently lost, never changes its offset, and its ack says "
+        "exactly how durable it is"
+    )
     assert sentence in squeeze((ROOT / "README.md").read_text())
     assert sentence in squeeze(logstore.__doc__ or "")
