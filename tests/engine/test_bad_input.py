@@ -1,0 +1,459 @@
+"""L27 and what a caller may get wrong: a typed error that says what to do, nothing stored, no offset taken."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+
+import logstore
+from engine.harness import at, open_store, pairs, partition, running
+from logstore.errors import (
+    Closed,
+    InvalidRecord,
+    OffsetOutOfRange,
+    ReadOnly,
+    RecordTooLarge,
+    StoreUnavailable,
+    UnsupportedStore,
+)
+from logstore.format.batch import encode_batch
+from logstore.format.codecs import CODEC_IDS
+from logstore.format.record import Record
+from logstore.objects import MemoryStore, ObjectInfo
+from logstore.objects.protocol import Buffer
+
+# Places
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ("ftp://host/x", "s3://bucket/prefix"),
+        ("s3://", "bucket's name is missing"),
+        ("s3://bucket/x?endpoint=http://h", "endpoint_url"),
+        ("s3://key:secret@bucket/x", "credentials do not belong"),
+        ("s3://bucket/x?endpoint_url=host:9000", "http:// or https://"),
+        ("file://host/x", "file:///absolute/path"),
+        ("memory://", "needs a name"),
+        ("", "no place for objects"),
+        (42, "no object store"),
+        (None, "no object store"),
+        (object(), "no object store"),
+    ],
+)
+def test_a_place_that_is_none_is_refused_with_what_is_allowed(where: Any, says: str) -> None:
+    with pytest.raises(UnsupportedStore, match=says) as caught:
+        logstore.open(where)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("server", ["moto", "seaweedfs"])
+@pytest.mark.parametrize("writer", ["exclusive", "read_only"])
+def test_a_bucket_that_does_not_exist_is_named(
+    server: str, writer: str, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue(server).url(bucket="no-such-bucket")
+    with pytest.raises(StoreUnavailable, match="no-such-bucket") as caught:
+        logstore.open(url, writer=writer)
+    assert not caught.value.retriable, "trying again does not create a bucket"
+
+
+@pytest.mark.s3
+def test_no_permission_is_said(seaweed_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-secret")
+    with pytest.raises(StoreUnavailable) as caught:
+        logstore.open(seaweed_url())
+    assert "wrong-secret" not in str(caught.value)
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Without the rights of root, if the tests run as root."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_folder_that_may_not_be_written_is_said(tmp_path: Path) -> None:
+    folder = tmp_path / "locked"
+    folder.mkdir(mode=0o555)
+    for above in (tmp_path, *tmp_path.parents[:2]):
+        above.chmod(above.stat().st_mode | 0o555)
+    with as_nobody(), pytest.raises(StoreUnavailable, match="write access"):
+        logstore.open(str(folder / "store"))
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "holiday.jpg").write_bytes(b"sunset")
+    for writer in ("exclusive", "read_only"):
+        with pytest.raises(UnsupportedStore, match="no log store"):
+            logstore.open(str(tmp_path), writer=writer)
+    assert [path.name for path in tmp_path.iterdir()] == ["holiday.jpg"]
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(UnsupportedStore, match="is a file"):
+        logstore.open(str(tmp_path / "file"))
+
+
+def test_read_only_creates_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedStore, match="cannot create one"):
+        logstore.open(str(tmp_path / "new"), writer="read_only")
+    assert not (tmp_path / "new").exists()
+
+
+class Careless(MemoryStore):
+    """Takes conditions and ignores one of them, as some S3 servers do."""
+
+    def __init__(self, ignored: str) -> None:
+        super().__init__()
+        self._ignored = ignored
+
+    def put(
+        self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None
+    ) -> ObjectInfo:
+        if self._ignored == "if_absent":
+            return super().put(key, data, if_match=if_match)
+        return super().put(key, data, if_absent=if_absent)
+
+
+@pytest.mark.parametrize("ignored", ["if_absent", "if_match"])
+def test_a_store_that_ignores_conditions_is_refused_before_anything_is_there(ignored: str) -> None:
+    objects = Careless(ignored)
+    with pytest.raises(UnsupportedStore, match="overwrote"):
+        logstore.open(objects)
+    assert list(objects.list("")) == []
+
+
+def test_a_store_that_begins_to_ignore_conditions_is_refused_too() -> None:
+    """A log store that was copied to a server that cannot hold it."""
+    sound, objects = MemoryStore(), Careless("if_absent")
+    open_store(sound).close()
+    for info in sound.list(""):
+        objects.put(info.key, sound.get(info.key))
+    with pytest.raises(UnsupportedStore, match="ignores conditions"):
+        logstore.open(objects)
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"ack": "maybe"}, "buffered, local, durable"),
+        ({"writer": "none"}, "exclusive, shared, read_only"),
+        ({"compression": "rar"}, "zstd"),
+        ({"flush_bytes": 0}, "at least 1"),
+        ({"flush_interval": -1}, "at least 0"),
+        ({"flush_interval": "1s"}, "a number"),
+        ({"flush_interval": float("nan")}, "at least 0"),
+        ({"max_batch_bytes": 1 << 30}, "max_buffered_bytes"),
+        ({"ack": "local"}, "wal_dir"),
+        ({"writer": "shared", "ack": "buffered"}, "durable acks only"),
+    ],
+)
+def test_a_bad_setting_says_what_is_allowed(settings: dict[str, Any], says: str) -> None:
+    objects = MemoryStore()
+    with pytest.raises(ValueError, match=says):
+        logstore.open(objects, **settings)
+    assert list(objects.list("")) == []
+
+
+def test_an_unknown_setting_lists_those_that_exist() -> None:
+    with pytest.raises(TypeError, match="flush_interval"):
+        logstore.open(MemoryStore(), flush_intervall=1.0)
+
+
+# Records
+
+UNTAKEN: list[Any] = [
+    None,
+    "text",
+    42,
+    object(),
+    [],
+    [b"good", None],
+    [b"good", "text"],
+    [Record(b"good"), Record("text")],  # type: ignore[arg-type]
+    Record(b"v", key="text"),  # type: ignore[arg-type]
+    Record(b"v", headers=[("h",)]),  # type: ignore[arg-type]
+    Record(b"v", headers=[(b"h", b"v")]),  # type: ignore[list-item]
+    Record(b"v", headers=[("h", "text")]),  # type: ignore[list-item]
+    Record(b"v", headers=5),  # type: ignore[arg-type]
+    Record(b"v", headers=[("\ud800", b"")]),
+    Record(b"v", timestamp_ms="now"),  # type: ignore[arg-type]
+    Record(b"v", timestamp_ms=-5),
+    Record(b"v", timestamp_ms=2**63),
+    Record(b"v", timestamp_ms=1.5),  # type: ignore[arg-type]
+]
+
+
+@pytest.fixture
+def store() -> Iterator[logstore.Store]:
+    with running(MemoryStore(), max_batch_bytes=4096, max_buffered_bytes=65536) as store:
+        yield store
+
+
+def assert_untouched(store: logstore.Store) -> None:
+    log = partition(store)
+    assert store.health()["buffered_bytes"] == 0
+    assert pairs(log) == []
+    assert log.append(b"the first").offset == 0
+    assert pairs(log) == [(0, b"the first")]
+
+
+@pytest.mark.parametrize("given", UNTAKEN, ids=lambda given: repr(given)[:40])
+@pytest.mark.parametrize("ack", ["durable", "buffered"])
+def test_L27_what_is_no_record_takes_no_offset(store: logstore.Store, given: Any, ack: Any) -> None:
+    with pytest.raises(InvalidRecord):
+        partition(store).append(given, ack=ack)
+    assert_untouched(store)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"value": "text"},
+        {"value": 5},
+        {"value": b"v", "key": "text"},
+        {"value": b"v", "key": 5},
+        {"value": b"v", "headers": {"h": b"v"}},
+        {"value": b"v", "headers": [("h", 1)]},
+        {"value": b"v", "timestamp_ms": "now"},
+        {"value": b"v", "timestamp_ms": True},
+    ],
+    ids=repr,
+)
+def test_L27_the_same_for_a_topic(store: logstore.Store, arguments: dict[str, Any]) -> None:
+    partition(store)
+    with pytest.raises(InvalidRecord):
+        store.topic("t").append(**arguments)
+    assert_untouched(store)
+
+
+def test_L27_an_iterable_that_raises_in_the_middle_appends_nothing(store: logstore.Store) -> None:
+    def broken() -> Iterator[bytes]:
+        yield b"one"
+        raise RuntimeError("the source broke")
+
+    with pytest.raises(RuntimeError, match="the source broke"):
+        partition(store).append(broken())
+    assert_untouched(store)
+
+
+def test_L27_a_record_that_fits_and_one_that_is_a_byte_too_large(store: logstore.Store) -> None:
+    log = partition(store)
+    size = 4096
+    with pytest.raises(RecordTooLarge, match="max_batch_bytes=4096"):
+        log.append(bytes(size))
+    while log.buffered_high_watermark == 0:
+        size -= 1
+        with suppress(RecordTooLarge):
+            log.append(bytes(size))
+    assert 4096 - 120 < size < 4096, "most of the limit is for the record"
+    with pytest.raises(RecordTooLarge):
+        log.append(bytes(size + 1))
+    with pytest.raises(RecordTooLarge):
+        store.topic("t").append(bytes(size + 1))
+    with pytest.raises(RecordTooLarge):
+        log.append([b"small", bytes(size + 1)])
+    with pytest.raises(RecordTooLarge):
+        log.append(Record(b"v", headers=[("h", bytes(size))]))
+    with pytest.raises(RecordTooLarge):
+        log.append(Record(b"v", key=bytes(size)))
+    assert pairs(log) == [(0, bytes(size))]
+    assert log.append(b"next").offset == 1
+
+
+def test_L27_an_append_that_can_never_fit_the_buffer_is_refused_at_once(store: logstore.Store) -> None:
+    with pytest.raises(RecordTooLarge, match="max_buffered_bytes=65536"):
+        partition(store).append([os.urandom(3000) for _ in range(40)])
+    assert_untouched(store)
+
+
+# Batches that somebody else encoded
+
+
+def batch(values: list[bytes], codec: str = "none") -> bytes:
+    return encode_batch([Record(value) for value in values], now_ms=1, codec_id=CODEC_IDS[codec])[0]
+
+
+def changed(raw: bytes, at: int, fmt: str, value: int, *, mend: bool = True) -> bytes:
+    """One field of the header changed, and the checksum made right again."""
+    data = bytearray(raw)
+    struct.pack_into(fmt, data, at, value)
+    if mend:
+        struct.pack_into(">I", data, 17, crc32c(bytes(data[21:])))
+    return bytes(data)
+
+
+GOOD = batch([b"a", b"b"])
+BAD_BATCHES = {
+    "empty": b"",
+    "a byte": b"\0",
+    "junk": os.urandom(100),
+    "cut": GOOD[:-1],
+    "a byte more": GOOD + b"\0",
+    "magic 1": changed(GOOD, 16, ">b", 1),
+    "bad checksum": changed(GOOD, len(GOOD) - 2, ">b", 7, mend=False),
+    "length too large": changed(GOOD, 8, ">i", len(GOOD) + 5),
+    "length negative": changed(GOOD, 8, ">i", -1),
+    "count too large": changed(GOOD, 57, ">i", 3),
+    "count zero": changed(GOOD, 57, ">i", 0),
+    "count negative": changed(GOOD, 57, ">i", -2),
+    "last delta wrong": changed(GOOD, 23, ">i", 9),
+    "unknown codec": changed(GOOD, 21, ">h", 7),
+    "not what its codec says": changed(GOOD, 21, ">h", 4),
+    "control batch": changed(GOOD, 21, ">h", 0x20),
+    "base offset negative": changed(GOOD, 0, ">q", -1),
+    "timestamp beyond time": changed(GOOD, 27, ">q", 2**63 - 1),
+    "good, then bad": GOOD + changed(GOOD, 57, ">i", 3),
+    "too large": batch([os.urandom(3000), os.urandom(3000)]),
+}
+
+
+@pytest.mark.parametrize("name", BAD_BATCHES)
+@pytest.mark.parametrize("ack", ["durable", "buffered"])
+def test_L27_a_bad_batch_takes_no_offset(store: logstore.Store, name: str, ack: Any) -> None:
+    with pytest.raises(InvalidRecord, match=r"nothing was appended|does not fit"):
+        partition(store).append_batches(BAD_BATCHES[name], ack=ack)
+    assert_untouched(store)
+
+
+@pytest.mark.parametrize("given", [None, "text", [GOOD], 5])
+def test_L27_batches_are_bytes(store: logstore.Store, given: Any) -> None:
+    with pytest.raises(InvalidRecord, match="as bytes"):
+        partition(store).append_batches(given)
+    assert_untouched(store)
+
+
+def test_L27_several_batches_of_every_codec_get_the_right_offsets(store: logstore.Store) -> None:
+    values = [[b"%s-%d" % (codec.encode(), number) * 20 for number in range(5)] for codec in CODEC_IDS]
+    raw = b"".join(batch(some, codec) for some, codec in zip(values, CODEC_IDS, strict=True))
+    log = partition(store)
+    log.append(b"before")
+    receipt = log.append_batches(raw)
+    assert (receipt.offset, receipt.last_offset) == (1, 25)
+    assert log.append(b"after").offset == 26
+    assert pairs(log, start=1, stop=26) == at(1, [value for some in values for value in some])
+
+
+def test_L27_a_callers_buffer_may_be_used_again(store: logstore.Store) -> None:
+    buffer = bytearray(batch([b"mine"]))
+    log = partition(store)
+    log.append_batches(buffer, ack="buffered")
+    buffer[:] = bytes(len(buffer))
+    assert pairs(log) == [(0, b"mine")]
+    log.flush()
+    assert pairs(log, visibility="durable") == [(0, b"mine")]
+
+
+def test_L27_extreme_times_in_one_batch_are_stored_as_they_are(store: logstore.Store) -> None:
+    """Their difference is as large as it can be; an encoder that overflows would lose the batch after its ack."""
+    log = partition(store)
+    times = [0, 9_223_372_036_854_774, 1, 9_223_372_036_854_774]
+    log.append([Record(b"x", timestamp_ms=time) for time in times], ack="buffered")
+    log.append(Record(b"y", timestamp_ms=0), ack="buffered")
+    log.flush()
+    assert [record.timestamp_ms for record in log.records(visibility="durable")] == [*times, 0]
+
+
+# Offsets, partitions, acks
+
+
+@pytest.mark.parametrize("offset", [-1, 3, 2**63, -(2**63)])
+def test_an_offset_out_of_range_has_both_marks_in_its_error(store: logstore.Store, offset: int) -> None:
+    log = partition(store)
+    log.append([b"a", b"b"])
+    with pytest.raises(OffsetOutOfRange) as caught:
+        log.read(offset)
+    assert (caught.value.low, caught.value.high, caught.value.offset) == (0, 2, offset)
+
+
+@pytest.mark.parametrize("offset", ["0", None, 1.0, True, b"0"])
+def test_an_offset_is_an_int(store: logstore.Store, offset: Any) -> None:
+    with pytest.raises(TypeError, match="an offset is an int"):
+        partition(store).read(offset)
+
+
+@pytest.mark.parametrize("number", [-1, 1, 10**9, "0", None, True, 0.0])
+def test_a_partition_that_is_not_there_is_refused(store: logstore.Store, number: Any) -> None:
+    partition(store)
+    topic = store.topic("t")
+    with pytest.raises(ValueError, match="partitions 0 to 0"):
+        topic.partition(number)
+    if number is not None:
+        with pytest.raises((ValueError, TypeError)):
+            topic.append(b"x", partition=number)
+    assert_untouched(store)
+
+
+@pytest.mark.parametrize("count", [0, -3, 10**7, "4", 2.0, True, None])
+def test_a_number_of_partitions_is_checked(store: logstore.Store, count: Any) -> None:
+    with pytest.raises(ValueError, match="whole number from 1"):
+        store.create_topic("new", count)
+    assert store.topics() == []
+
+
+def test_an_unknown_ack_or_visibility_lists_those_that_exist(store: logstore.Store) -> None:
+    log = partition(store)
+    with pytest.raises(ValueError, match="buffered, local, durable"):
+        log.append(b"x", ack="quorum")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="wal_dir"):
+        log.append(b"x", ack="local")
+    with pytest.raises(ValueError, match="buffered, durable"):
+        log.read(0, visibility="all")  # type: ignore[arg-type]
+    assert_untouched(store)
+
+
+def test_a_read_only_store_takes_nothing() -> None:
+    objects = MemoryStore()
+    with running(objects) as store:
+        partition(store).append(b"x")
+    before = list(objects.list(""))
+    with open_store(objects, writer="read_only") as store:
+        log = store.topic("t").partition(0)
+        for call in (
+            lambda: log.append(b"y"),
+            lambda: log.append_batches(GOOD),
+            lambda: store.create_topic("u"),
+            lambda: store.delete_topic("t"),
+        ):
+            with pytest.raises(ReadOnly, match="read_only"):
+                call()
+        assert log.flush() == 1
+    assert list(objects.list("")) == before
+
+
+def test_a_closed_store_refuses_everything_cleanly() -> None:
+    store = open_store(MemoryStore())
+    log = partition(store)
+    log.append(b"x")
+    store.close()
+    for call in (
+        lambda: log.append(b"y"),
+        lambda: log.append(b"y", ack="buffered"),
+        lambda: store.topic("t"),
+        lambda: store.topics(),
+        lambda: store.create_topic("u"),
+        lambda: store.flush(),
+    ):
+        with pytest.raises(Closed):
+            call()
+    assert store.health()["closed"]
