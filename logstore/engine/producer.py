@@ -12,6 +12,8 @@ says where to go on.
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 from logstore.engine.partition_log import Appendable, PartitionLog
 from logstore.engine.producer_table import LOOK_BACK_SEGMENTS, SEQUENCE_MODULUS, ProducerTable
 from logstore.engine.results import Receipt
@@ -46,12 +48,18 @@ class Producer:
         Raises `GapError` if a number before `sequence` is missing, `Fenced` if the epoch has passed, and what
         `PartitionLog.append` raises; after `AppendTimeout` and `OutcomeUnknown` the same call may be made again.
         """
+        return self._log.append_batches(self._numbered(records, sequence), ack="durable", timeout=timeout)
+
+    def submit(self, records: Appendable, *, sequence: int) -> Future[Receipt]:
+        """The same, without waiting for the ack. Several may be under way; they are stored in the order of these calls."""
+        return self._log.submit_batches(self._numbered(records, sequence), ack="durable")
+
+    def _numbered(self, records: Appendable, sequence: int) -> bytes:
         if not 0 <= sequence < SEQUENCE_MODULUS:
             raise ValueError(
                 f"sequence={sequence}: 0 to 2**31 - 1 are possible; after that it starts again at 0"
             )
-        raw = self._writer.numbered(records, self.producer_id, self.epoch, sequence)
-        return self._log.append_batches(raw, ack="durable", timeout=timeout)
+        return self._writer.numbered(records, self.producer_id, self.epoch, sequence)
 
     def next_sequence(self) -> int:
         """The number after the last one that is stored in this epoch, 0 if there is none: asks the store."""
