@@ -47,7 +47,7 @@ def running(
     try:
         yield store
     except BaseException:
-        crash(store)
+        crash(store, hanging=True)
         raise
     store.close()
 
@@ -104,14 +104,15 @@ def at(first_offset: int, values: list[bytes]) -> list[tuple[int, bytes]]:
     return list(enumerate(values, first_offset))
 
 
-def crash(store: logstore.Store, lifeline: FaultyStore | None = None) -> None:
+def crash(store: logstore.Store, lifeline: FaultyStore | None = None, *, hanging: bool = False) -> None:
     """End it as kill -9 does: nothing is flushed, nobody is told, its threads end.
 
-    With a lifeline (the store's way to its objects) not even an upload that is under way reaches them any more.
+    From then on nothing that goes through the lifeline, its way to its objects, reaches them. `hanging`: an upload is held
+    at a gate and will not end.
     """
     if lifeline is not None:
         lifeline.down()
-    store._runtime.close(0.0)
+    store._runtime.close(0.0 if hanging else 5.0)
 
 
 def disk_of(wal_dir: Path, copy: Path) -> Path:

@@ -267,7 +267,7 @@ def test_L19_durable_visibility_shows_nothing_that_a_crash_could_take_back() -> 
         durable = pairs(log, visibility="durable")
         assert durable == at(0, numbered(0, 2))
         assert not log.read(2, visibility="durable")
-        crash(store, lifeline)
+        crash(store, lifeline, hanging=True)
     with pytest.raises(Exception):  # noqa: B017 whatever a dying process says
         flushed.result(0)
     with running(objects) as again:
