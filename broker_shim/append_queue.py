@@ -31,6 +31,7 @@ from logstore.format.errors import FormatError
 log = logging.getLogger(__name__)
 APART_FROM_BYTES = 32 << 10
 """Compressed batches from this size on are checked in a worker thread."""
+ROOM_RETRY_S = 0.02
 Answer = Callable[[Code, int], None]
 """Called once with the outcome and the base offset."""
 
@@ -69,12 +70,10 @@ class AppendQueue:
         self._producers: ProducerTable | None = None
         self._waiting: deque[Append] = deque()
         self._busy = False
+        self._retry: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
 
     @property
     def is_open(self) -> bool:
@@ -105,8 +104,10 @@ class AppendQueue:
             answer(refusal, -1)
             return None
         append = Append(records, batches[0], ack, answer)
-        if self._waiting or self._busy or not self.is_open or not self._submit(append):
+        if self._waiting or self._busy or not self.is_open:
             self._waiting.append(append)
+        elif not self._submit(append):
+            self._wait_for_room(append)
         return append
 
     def pump(self) -> None:
@@ -114,8 +115,18 @@ class AppendQueue:
         while self._waiting and self.is_open and not self._busy:
             append = self._waiting.popleft()
             if not append.abandoned and not self._submit(append):
-                self._waiting.appendleft(append)
+                self._wait_for_room(append)
                 return
+
+    def _wait_for_room(self, append: Append) -> None:
+        """First in line again. This partition's next upload wakes us; another's may free the room without telling."""
+        self._waiting.appendleft(append)
+        if self._retry is None:
+            self._retry = self._loop.call_later(ROOM_RETRY_S, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self.pump()
 
     def _submit(self, append: Append) -> bool:
         """Hand it to the log. False if there is no room now."""
@@ -153,7 +164,7 @@ class AppendQueue:
     def _back(self, append: Append, outcome: Future[Receipt] | LogStoreError) -> None:
         self._busy = False
         if isinstance(outcome, BufferFull):
-            self._waiting.appendleft(append)
+            self._wait_for_room(append)
             return
         if isinstance(outcome, LogStoreError):
             self._refused(append, outcome)

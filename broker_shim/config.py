@@ -59,7 +59,11 @@ class BrokerConfig:
     max_inflight: int = setting(128, "requests of one connection that wait for their answer")
     fetch_max_bytes: int = setting(55 * MIB, "the largest fetch response, whatever a client asks for")
     idle_timeout: float = setting(600.0, "a connection without a request for this long is closed")
-    stall_timeout: float = setting(30.0, "half a request, or an answer nobody reads, may stand this long")
+    stall_timeout: float = setting(30.0, "half a request may stand this long")
+    answer_timeout: float = setting(300.0, "an answer that its client does not read may stand this long")
+    max_unsent_bytes: int = setting(
+        1024 * MIB, "unread answers, all together; past it the slowest are dropped"
+    )
     drain_timeout: float = setting(30.0, "how long a stop waits for requests and uploads to finish")
     tls_cert: str = setting("", "certificate chain (PEM); turns TLS on")
     tls_key: str = setting("", "private key (PEM)")

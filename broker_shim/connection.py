@@ -18,7 +18,7 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy
 
@@ -52,6 +52,15 @@ class Dispatcher(Protocol):
     def dispatch(
         self, connection: Connection, header: RequestHeader, frame: memoryview
     ) -> Parts | asyncio.Future[Parts] | None: ...
+
+
+class Standing(NamedTuple):
+    """For how long a client has sent half a frame, has left answers unread, has asked for nothing."""
+
+    half_frame_s: float
+    unread_s: float
+    idle_s: float
+    unsent_bytes: int
 
 
 class _Slot:
@@ -103,6 +112,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = "?"
         self.last_activity = loop.time()
         self._unsent_before = 0
+        self._stuck_since: float | None = None
 
     # ── the transport's side ─────────────────────────────────────────────────────────────────────────────
 
@@ -236,9 +246,12 @@ class Connection(asyncio.BufferedProtocol):
         self._regulate()
 
     def _may_overlap(self, header: RequestHeader) -> bool:
+        """A produce behind produces whose records are in their queues already; a task may not have come so far."""
+        last = self._slots[-1]
         return (
             header.api_key == Api.PRODUCE
-            and self._slots[-1].header.api_key == Api.PRODUCE
+            and last.header.api_key == Api.PRODUCE
+            and not isinstance(last.running, asyncio.Task)
             and len(self._slots) < self._limits.max_inflight
         )
 
@@ -282,11 +295,13 @@ class Connection(asyncio.BufferedProtocol):
             answer = slot.answer
             assert answer is not None
             header = slot.header
+            self._memory.release(slot.charged)
+            if not answer:
+                continue  # acks=0: the request is done, and there is nothing to say
             head = wire.response_header(header.api_key, header.version, header.correlation_id)
             size = len(head) + sum(map(len, answer))
             out.append(_LENGTH.pack(size) + head)
             out.extend(answer)
-            self._memory.release(slot.charged)
         if out and self._transport is not None:
             self._transport.writelines(out)
         if self.close_after_answer:
@@ -305,15 +320,21 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
         self._read_paused = pause
 
-    def is_stalled(self, now: float, stall_timeout: float) -> bool:
-        """Half a frame that does not grow, or answers that nobody takes. Looked at once in a while."""
-        if self._transport is None:
-            return False
-        unsent = self._transport.get_write_buffer_size()
-        stuck = self._write_paused and unsent >= self._unsent_before > 0
+    def look(self, now: float) -> Standing:
+        """How this client stands. Called once in a while: progress is measured since the last call."""
+        unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        if not self._write_paused or unsent < self._unsent_before:
+            self._stuck_since = None
+        elif self._stuck_since is None:
+            self._stuck_since = now
         self._unsent_before = unsent
         half = (self._frame is not None or bool(self._partial)) and not self._read_paused
-        return stuck or (half and now - self.last_activity > stall_timeout)
+        return Standing(
+            half_frame_s=now - self.last_activity if half else 0.0,
+            unread_s=now - self._stuck_since if self._stuck_since is not None else 0.0,
+            idle_s=0.0 if self._slots or self._waiting else now - self.last_activity,
+            unsent_bytes=unsent,
+        )
 
     @property
     def is_busy(self) -> bool:

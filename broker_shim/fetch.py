@@ -53,6 +53,21 @@ class FetchHandler:
         request = fetch_codec.read(frame, header.body, header.version)
         if request.session_id != 0:
             return fetch_codec.write(header.version, [], request.isolation, Code.FETCH_SESSION_ID_NOT_FOUND)
+        unknown = self.partitions.missing(topic for topic, _ in request.topics)
+        if unknown:
+            return self.loop.create_task(self._look_up_first(connection, header, request, unknown))
+        return self._begin(connection, header, request)
+
+    async def _look_up_first(
+        self, connection: Connection, header: RequestHeader, request: FetchRequest, unknown: list[str]
+    ) -> Parts:
+        await self.partitions.look_up(unknown)
+        answer = self._begin(connection, header, request)
+        return await answer if isinstance(answer, asyncio.Future) else answer
+
+    def _begin(
+        self, connection: Connection, header: RequestHeader, request: FetchRequest
+    ) -> Parts | asyncio.Future[Parts]:
         budget = min(max(request.max_bytes, 0), self._max_bytes)
         fetch = _Fetch(self, request, header.version, budget)
         for topic, partitions in request.topics:
@@ -156,7 +171,10 @@ class _Fetch:
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _is_enough(self) -> bool:
-        return self._failed or self._size >= self._request.min_bytes or self._request.max_wait_ms <= 0
+        request = self._request
+        return (
+            self._failed or self._size >= request.min_bytes or request.max_wait_ms <= 0 or not self._entries
+        )
 
     def _has_cold(self) -> bool:
         """Is there a cold partition that would still fit? With a full answer the others wait for the next

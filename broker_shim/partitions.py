@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 from broker_shim.cluster import Cluster
 from broker_shim.codes import Code
 from broker_shim.hosted import Hosted
-from logstore.errors import TopicExists, UnknownTopic
+from logstore.errors import InvalidTopicName, TopicExists, UnknownTopic
 from logstore.store import Store
 from logstore.topic import Topic
 
 log = logging.getLogger(__name__)
 REFRESH_AFTER_S = 5.0
+ABSENT_FOR_S = 1.0
+ABSENT_MAX = 10_000
 T = TypeVar("T")
 
 
@@ -50,6 +52,8 @@ class Partitions:
         self._on_lost = on_lost
         self._follow_interval_s = follow_interval_s
         self._known: dict[str, _Known] = {}
+        self._looking: dict[str, asyncio.Task[Topic | None]] = {}
+        self._absent: dict[str, float] = {}
 
     # ── what is known ────────────────────────────────────────────────────────────────────────────────────
 
@@ -103,10 +107,33 @@ class Partitions:
         now = self._loop.time()
         if known is not None and (not self._cluster.is_several or now - known.looked_at < REFRESH_AFTER_S):
             return known.topic
+        return await self._look(name)
+
+    def missing(self, names: Iterable[str]) -> list[str]:
+        """Those of the names that a request should look up first: not known, and not known to be absent either."""
+        now = self._loop.time()
+        return [name for name in names if name not in self._known and self._absent.get(name, now) <= now]
+
+    async def look_up(self, names: Iterable[str]) -> None:
+        """Ask the store for topics; those that are not there are remembered as absent for a moment."""
+        await asyncio.gather(*(self._look(name) for name in names), return_exceptions=True)
+
+    def _look(self, name: str) -> asyncio.Task[Topic | None]:
+        """One request to the store, however many clients ask at once."""
+        task = self._looking.get(name)
+        if task is None:
+            task = self._looking[name] = self._loop.create_task(self._looked(name))
+            task.add_done_callback(lambda done: self._looking.pop(name, None))
+        return task
+
+    async def _looked(self, name: str) -> Topic | None:
         try:
             return self.learn(await self.run(self._store.topic, name))
-        except UnknownTopic:
+        except (UnknownTopic, InvalidTopicName):
             self.forget(name)
+            if len(self._absent) >= ABSENT_MAX:
+                self._absent.clear()
+            self._absent[name] = self._loop.time() + ABSENT_FOR_S
             return None
 
     async def find_all(self) -> list[str]:
@@ -139,6 +166,7 @@ class Partitions:
             known = self._known[topic.name] = _Known(topic, self._loop.time())
         known.topic = topic
         known.looked_at = self._loop.time()
+        self._absent.pop(topic.name, None)
         return topic
 
     def forget(self, name: str) -> None:

@@ -22,7 +22,7 @@ from broker_shim.connection import Connection, Parts
 from broker_shim.hosted import Hosted
 from broker_shim.metrics import Counters
 from broker_shim.partitions import Partitions
-from broker_shim.produce_codec import PartitionAnswer, PartitionData
+from broker_shim.produce_codec import PartitionAnswer, PartitionData, ProduceRequest
 from broker_shim.wire import RequestHeader
 from logstore.config import Ack
 
@@ -66,10 +66,28 @@ class ProduceHandler:
         self, connection: Connection, header: RequestHeader, frame: memoryview
     ) -> Parts | asyncio.Future[Parts] | None:
         request = produce_codec.read(frame, header.body, header.version)
+        self._counters.bytes_in += len(frame)
+        unknown = self._partitions.missing(topic for topic, _ in request.topics)
+        if unknown:
+            return self._loop.create_task(self._look_up_first(connection, header, request, unknown))
+        return self._begin_all(connection, header, request)
+
+    async def _look_up_first(
+        self, connection: Connection, header: RequestHeader, request: ProduceRequest, unknown: list[str]
+    ) -> Parts:
+        """A topic that this broker has not served yet, perhaps because it has just started or taken over."""
+        await self._partitions.look_up(unknown)
+        answer = self._begin_all(connection, header, request)
+        if answer is None:
+            return ()
+        return await answer if isinstance(answer, asyncio.Future) else answer
+
+    def _begin_all(
+        self, connection: Connection, header: RequestHeader, request: ProduceRequest
+    ) -> Parts | asyncio.Future[Parts] | None:
         pending = _Pending(header.version, self._loop.time())
         refusal = _refuse(request.acks, request.transactional_id)
         ack: Ack = "buffered" if request.acks == 0 else self._ack
-        self._counters.bytes_in += len(frame)
         for topic, partitions in request.topics:
             allowed = refusal or self._allowed(connection, topic)
             answers: list[PartitionAnswer] = []

@@ -98,15 +98,32 @@ class Server:
         """Close who sends half a request, does not read, or has been silent for long."""
         loop = asyncio.get_running_loop()
         config = self.config
-        every = min(SWEEP_EVERY_S, config.stall_timeout / 2)
+        every = min(SWEEP_EVERY_S, config.stall_timeout / 2, config.answer_timeout / 2)
         while True:
             await asyncio.sleep(every)
             now = loop.time()
+            slow: list[tuple[int, Connection]] = []
+            unsent = 0
             for connection in tuple(self._connections):
-                if connection.is_stalled(now, config.stall_timeout):
-                    connection.close("it has stalled")
-                elif not connection.is_busy and now - connection.last_activity > config.idle_timeout:
+                standing = connection.look(now)
+                unsent += standing.unsent_bytes
+                if standing.half_frame_s > config.stall_timeout:
+                    connection.close("half a request, and no more of it came")
+                elif standing.unread_s > config.answer_timeout:
+                    connection.close("it does not read its answers")
+                elif standing.idle_s > config.idle_timeout:
                     connection.finish()
+                elif standing.unread_s > 0:
+                    slow.append((standing.unsent_bytes, connection))
+            self._shed(unsent, slow)
+
+    def _shed(self, unsent: int, slow: list[tuple[int, Connection]]) -> None:
+        """Too much is held for clients that do not read: drop those who hold most."""
+        for size, connection in sorted(slow, key=lambda entry: entry[0], reverse=True):
+            if unsent <= self.config.max_unsent_bytes:
+                return
+            connection.close(f"{size} bytes of answers unread, and memory is short")
+            unsent -= size
 
     async def stop(self) -> None:
         """Drain and close. Safe to call once; what is not durable in time is logged."""

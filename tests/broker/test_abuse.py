@@ -234,7 +234,7 @@ def test_B10_request_memory_serves_in_order_and_forgets_who_left() -> None:
 
 
 def test_B10_a_client_that_does_not_read_is_dropped_and_costs_little(start_broker: Start) -> None:
-    broker = start_broker(stall_timeout=0.4, max_message_bytes=MIB)
+    broker = start_broker(answer_timeout=0.4, max_message_bytes=MIB)
     with Wire(broker.port) as client:
         make_topic(client)
         for _ in range(8):

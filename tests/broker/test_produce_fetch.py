@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.clients import Confluent
-from broker.harness import LocalBroker, Wire
+from broker.harness import LocalBroker, Wire, produce_body
 from broker_shim.apis import Api
 from broker_shim.codes import Code
 from logstore.engine.tiers import Tiers
@@ -94,8 +94,6 @@ def test_B02_acks_1_means_the_same_as_all(start_broker: Start) -> None:
 
 
 def _produce(value: bytes, acks: int = -1, timeout: int = 10_000) -> tuple[Api, int, bytes]:
-    from broker.harness import produce_body
-
     return Api.PRODUCE, 9, produce_body("t", batch(value), 0, acks, 9, timeout)
 
 
@@ -424,8 +422,6 @@ def test_B02_a_full_buffer_makes_producers_wait_and_not_fail(start_broker: Start
 
 
 def _large(number: int) -> tuple[Api, int, bytes]:
-    from broker.harness import produce_body
-
     return Api.PRODUCE, 9, produce_body("t", batch(b"%d" % number + b"x" * 15_000), 0, -1, 9, 20_000)
 
 
@@ -483,3 +479,42 @@ def test_B02_pipelined_requests_of_one_connection_share_uploads_and_are_answered
 
 def _segments(store: GatedStore) -> list[str]:
     return [info.key for info in store.list("topics/t/") if info.key.endswith(".seg")]
+
+
+def test_B02_room_that_another_partition_frees_is_found_too(start_broker: Start) -> None:
+    """The buffer is full of one partition's records; a second one waits, and goes on when the first is stored."""
+    store = GatedStore(MemoryStore())
+    broker = start_broker(store, max_buffered_bytes=20_000, max_message_bytes=20_000, flush_interval=0.01)
+    with Wire(broker.port) as client, Wire(broker.port) as other:
+        make_topic(client, partitions=2)
+        for index in range(2):
+            client.produce("t", batch(b"take"), partition=index)
+        with store.hold("put", suffix=".seg") as gate:
+            first = client.send(*_large(1))
+            gate.wait_held()
+            body = produce_body("t", batch(b"x" * 15_000), 1, -1, 9, 20_000)
+            second = other.send(Api.PRODUCE, 9, body)
+            gate.open()
+        assert client.produced(9, first).base_offset == 1
+        assert other.produced(9, second).base_offset == 1
+
+
+def test_B08_a_broker_that_has_just_started_serves_topics_nobody_has_asked_it_about(
+    start_broker: Start,
+) -> None:
+    """Clients keep their metadata across a restart: their next request is a produce or a fetch, not a question."""
+    store = FaultyStore(MemoryStore(), seed=1)
+    with LocalBroker(store) as first, Wire(first.port) as client:
+        owned(client, first)
+    broker = start_broker(store)
+    with Wire(broker.port) as client, Wire(broker.port) as reader:
+        sent = [client.send(*_produce(b"%d" % number)) for number in range(5)]
+        assert [client.produced(9, correlation).base_offset for correlation in sent] == [1, 2, 3, 4, 5]
+        assert [v for _, v in read_all(reader)] == [b"first", b"0", b"1", b"2", b"3", b"4"]
+        client.produce("t", batch(b"quiet"), acks=0)
+        assert client.produce("t", batch(b"after")).base_offset == 7
+        store.forget_calls()
+        for _ in range(5):
+            assert client.produce("nowhere", batch(b"x")).error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
+            assert client.fetch("nowhere", 0).error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
+        assert len(store.calls) <= 2, "a topic that is not there is not looked for again and again"
