@@ -266,7 +266,7 @@ class UpsertView:
 
     def _fold(self, records: list[Record], live: dict[bytes, bytes | None], upper: int) -> int:
         """Apply changes to `live`. Returns by how many keys it grew."""
-        grown, frontier, get = 0, self._frontier, live.get
+        grown, lowest, get = 0, self._frontier, live.get
         for value, key, _, _, offset in records:
             try:
                 old, new, time = decode_change(value)
@@ -275,9 +275,10 @@ class UpsertView:
             if key is None:
                 raise self._foreign(offset, "a record without a key")
             current = get(key)
-            if current != old or not frontier <= time < upper:
-                raise self._violation(key, old, current, time, upper)
+            if current != old or not lowest <= time < upper:
+                raise self._violation(offset, key, (old, current), time, (lowest, upper))
             live[key] = new
+            lowest = time
             if old is None:
                 grown += 1
             elif new is None:
@@ -288,10 +289,18 @@ class UpsertView:
         return CorruptData(repr(self._log), offset, f"{why}: the partition holds something else than changes")
 
     def _violation(
-        self, key: bytes, old: bytes | None, value: bytes | None, time: int, upper: int
+        self,
+        offset: int | None,
+        key: bytes,
+        values: tuple[bytes | None, bytes | None],
+        time: int,
+        bounds: tuple[int, int],
     ) -> CorruptData:
-        if not self._frontier <= time < upper:
-            why = f"key {key!r} changes at time {time}, outside of the commit's {self._frontier} to {upper}"
+        old, current = values
+        if old != current:
+            why = f"key {key!r} at time {time}: the log takes back {old!r}, but the value is {current!r}"
         else:
-            why = f"key {key!r} at time {time}: the log takes back {old!r}, but the value is {value!r}"
-        return CorruptData(repr(self._log), self._position, why)
+            why = (
+                f"key {key!r} changes at time {time}, outside of {bounds[0]} to {bounds[1]}, where it stands"
+            )
+        return CorruptData(repr(self._log), offset, why)

@@ -1,0 +1,339 @@
+"""The upsert view, behaviour by behaviour."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from logstore.errors import AppendTimeout, CorruptData, OffsetOutOfRange, OutcomeUnknown
+from logstore.format.record import Record
+from logstore.objects import MemoryStore
+from logstore.store import Store
+from logstore.testing import GatedStore
+from logstore.upsert import UpsertView, decode_change, encode_change
+from logstore.upsert.stash import Stash
+
+Views = Callable[..., UpsertView]
+TOPIC = "accounts"
+
+
+@pytest.fixture
+def objects() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def stores() -> Iterator[list[Store]]:
+    opened: list[Store] = []
+    yield opened
+    for store in opened:
+        with suppress(OutcomeUnknown):
+            store.close(timeout=0.1)
+
+
+@pytest.fixture
+def view(objects: MemoryStore, stores: list[Store]) -> Views:
+    """A view in a process of its own, on `objects` or on a wrapper of them."""
+
+    def open_one(name: str = "a", home: Any = None, **kw: Any) -> UpsertView:
+        store = logstore.open(home if home is not None else objects, probe_interval=0.001)
+        stores.append(store)
+        return UpsertView(store.create_topic(TOPIC, exist_ok=True).partition(0), name, **kw)
+
+    return open_one
+
+
+def changes(objects: MemoryStore) -> list[tuple[bytes | None, bytes | None, bytes | None, int]]:
+    """What stands in the log: (key, old, new, time)."""
+    with logstore.open(objects, writer="read_only") as store:
+        records = store.topic(TOPIC).partition(0).records()
+        return [(record.key, *decode_change(record.value)) for record in records]
+
+
+def test_U01_state_changes_only_by_reading_the_committed_log(view: Views, objects: MemoryStore) -> None:
+    """The commit is under way, its bytes are made: the view still shows what the log holds."""
+    gated = GatedStore(objects)
+    mine = view("mine", gated)
+    mine.apply(b"k", b"1", order=1, time=0)
+    with gated.hold("put", suffix=".seg") as gate:
+        with pytest.raises(AppendTimeout):
+            mine.advance(1, timeout=0.01)
+        gate.wait_held()
+        assert (mine.get(b"k"), mine.frontier, len(mine)) == (None, 0, 0)
+    assert mine.drain() == 1
+    assert (mine.get(b"k"), len(mine)) == (b"1", 1)
+
+
+def test_U01_a_peers_commit_is_believed_not_our_own_input(view: Views) -> None:
+    """A peer stored another value for the same key and time. The log is right, whatever we were fed."""
+    mine, peer = view("mine"), view("peer")
+    mine.apply(b"k", b"ours", order=1, time=0)
+    peer.apply(b"k", b"theirs", order=1, time=0)
+    peer.advance(1)
+    assert mine.advance(1) == 1
+    assert (mine.get(b"k"), mine.dropped) == (b"theirs", 1)
+
+
+def test_U02_only_complete_times_are_emitted(view: Views, objects: MemoryStore) -> None:
+    mine = view()
+    mine.apply(b"a", b"1", order=1, time=0)
+    mine.apply(b"b", b"1", order=1, time=1)
+    mine.apply(b"c", b"1", order=1, time=5)
+    assert mine.drain() == 0
+    assert changes(objects) == []
+    assert mine.advance(1) == 1
+    assert changes(objects) == [(b"a", None, b"1", 0)]
+    assert mine.advance(5) == 5
+    assert (mine.stashed, mine.get(b"c")) == (1, None)
+    assert mine.advance(6) == 6
+    assert [change[0] for change in changes(objects)] == [b"a", b"b", b"c"]
+
+
+def test_U02_an_update_for_a_time_that_was_declared_complete_is_refused(
+    view: Views, objects: MemoryStore
+) -> None:
+    gated = GatedStore(objects)
+    mine = view("mine", gated)
+    with gated.hold("put", suffix=".seg") as gate:
+        with pytest.raises(AppendTimeout):
+            mine.advance(6, timeout=0.01)
+        gate.wait_held()
+        with pytest.raises(ValueError, match="at time 5, but the input was declared complete below 6"):
+            mine.apply(b"x", b"1", order=1, time=5)
+    assert mine.drain() == 6
+    mine.apply(b"x", b"1", order=1, time=5)  # now the log holds that time: dropped, as for any late replica
+    assert mine.dropped == 1
+
+
+def test_U02_U06_seed_feedback_at_ten_with_input_at_five_and_seven(view: Views, objects: MemoryStore) -> None:
+    """As it was reported: the log is at 10 by a peer, we hold 5 and 7: both are dropped, and the frontier becomes 11."""
+    peer, mine = view("peer"), view("mine")
+    mine.apply(b"k", b"at-5", order=1, time=5)
+    mine.apply(b"k", b"at-7", order=1, time=7)
+    peer.advance(10)
+    assert mine.advance(11) == 11
+    assert (mine.dropped, mine.stashed, mine.frontier) == (2, 0, 11)
+    assert changes(objects) == []
+
+
+class TwoWayView(UpsertView):
+    """The rule that froze Materialize's operator: what is not *at* the frontier is put back, also what is below it."""
+
+    def _drop_below(self, frontier: int) -> int:
+        return 0
+
+    @property
+    def frontier(self) -> int:
+        """What it holds back pins what it may tell the world."""
+        held = self._stash.first
+        return self._frontier if held is None else min(self._frontier, held)
+
+    def drain(self, *, timeout: float | None = None) -> int:
+        if self.frontier < self._take_in():
+            return self.frontier  # something below is "not yet eligible": it waits for its turn, for ever
+        return super().drain(timeout=timeout)
+
+
+def test_U02_U06_contrast_the_two_way_rule_pins_at_five(
+    objects: MemoryStore, stores: list[Store], view: Views
+) -> None:
+    peer = view("peer")
+    stores.append(store := logstore.open(objects))
+    mine = TwoWayView(store.topic(TOPIC).partition(0), "mine")
+    mine.apply(b"k", b"at-5", order=1, time=5)
+    mine.apply(b"k", b"at-7", order=1, time=7)
+    peer.advance(10)
+    mine.refresh()
+    for _ in range(10):
+        assert mine.advance(11) == 5
+    assert peer.refresh() == 10  # and so the log stands still, without an error anywhere
+
+
+@pytest.mark.parametrize("arrival", list(itertools.permutations(range(3))))
+def test_U03_the_highest_order_wins_whatever_the_arrival(view: Views, arrival: tuple[int, ...]) -> None:
+    mine = view()
+    updates = [(b"k", b"old", 1, 0), (b"k", None, 2, 0), (b"k", b"newest", 3, 0)]
+    for number in arrival:
+        mine.apply_many([updates[number], updates[number]])
+    mine.advance(1)
+    assert mine.get(b"k") == b"newest"
+
+
+def test_U03_orders_of_any_kind_that_sorts_and_ties_end_alike() -> None:
+    results = []
+    for arrival in ([b"x", None, b"y"], [b"y", b"x", None], [None, b"y", b"x"]):
+        stash = Stash()
+        for value in arrival:
+            stash.add(b"k", value, (3, "partition-1"), 0)
+        stash.add(b"k", b"earlier", (2, "partition-9"), 0)
+        stash.complete(1)
+        results += [latest[b"k"][1] for _, latest in stash.eligible()]
+    assert results == [b"y"] * 3
+
+
+def test_U04_retractions_carry_the_old_value(view: Views, objects: MemoryStore) -> None:
+    mine = view()
+    for time, value in enumerate([b"1", b"2", b"2", None, None, b"3"]):
+        mine.apply(b"k", value, order=1, time=time)
+        mine.apply(b"absent", None, order=1, time=time)
+    mine.advance(6)
+    assert changes(objects) == [
+        (b"k", None, b"1", 0),
+        (b"k", b"1", b"2", 1),
+        (b"k", b"2", None, 3),  # nothing for the equal value at 2, nor for the second deletion at 4
+        (b"k", None, b"3", 5),
+    ]
+    assert (mine.get(b"k"), mine.get(b"absent"), len(mine)) == (b"3", None, 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (
+            encode_change(b"other", b"2", 1),
+            r"b'k' at time 1: the log takes back b'other', but the value is b'1'",
+        ),
+        (encode_change(None, b"2", 1), r"b'k' at time 1: the log takes back None"),
+        (encode_change(b"1", None, 7), r"b'k' changes at time 7, outside of [01] to 2"),
+        (b"no change at all", "holds something else"),
+        (b"", "too short"),
+    ],
+)
+def test_U04_a_log_that_does_not_add_up_raises_with_key_and_time(
+    view: Views, objects: MemoryStore, stores: list[Store], value: bytes, why: str
+) -> None:
+    mine = view()
+    mine.apply(b"k", b"1", order=1, time=0)
+    mine.advance(1)
+    stores.append(store := logstore.open(objects))
+    store.topic(TOPIC).partition(0).replicated("vandal").append_exactly([Record(value, b"k")], 1, 2)
+    with pytest.raises(CorruptData, match=why):
+        mine.refresh()
+    with pytest.raises(CorruptData, match=why):
+        mine.get(b"k")
+    with pytest.raises(CorruptData, match=why):
+        view("fresh")
+
+
+def test_U05_one_drain_emits_at_most_once_for_a_key_and_time(view: Views, objects: MemoryStore) -> None:
+    """The commit's outcome is not known, so the drain is repeated: the change stands once."""
+    gated = GatedStore(objects)
+    mine = view("mine", gated)
+    mine.apply(b"k", b"1", order=1, time=0)
+    with gated.hold("put", suffix=".seg") as gate:
+        for _ in range(3):
+            with pytest.raises(AppendTimeout):
+                mine.advance(1, timeout=0.01)
+        gate.wait_held()
+    mine.apply(b"k", b"2", order=1, time=1)
+    assert mine.advance(2) == 2
+    assert changes(objects) == [(b"k", None, b"1", 0), (b"k", b"1", b"2", 1)]
+
+
+def test_U06_drop_below_is_continuous(view: Views, objects: MemoryStore) -> None:
+    """A peer overtakes again and again, after we were hydrated: each time what it stored is dropped here."""
+    mine, peer = view("mine"), view("peer")
+    for time in range(10):
+        update = (b"k%d" % (time % 3), b"%d" % time, 1, time)
+        mine.apply_many([update])
+        peer.apply_many([update])
+        (peer if time % 2 else mine).advance(time + 1)
+        mine.refresh()
+    assert mine.advance(10) == 10
+    assert mine.dropped == 5
+    assert [change[3] for change in changes(objects)] == list(range(10))
+    mine.apply(b"late", b"x", order=1, time=3)
+    assert (mine.dropped, mine.stashed) == (6, 0)
+
+
+def test_U07_hydration_and_snapshots(view: Views) -> None:
+    first = view("first")
+    states: list[dict[bytes, bytes]] = [{}]
+    for time in range(20):
+        state = dict(states[-1])
+        key = b"k%d" % (time % 4)
+        if time % 5 == 4:
+            state.pop(key, None)
+            first.apply(key, None, order=1, time=time)
+        else:
+            state[key] = b"%d" % time
+            first.apply(key, b"%d" % time, order=1, time=time)
+        states.append(state)
+    first.advance(20)
+    second = view("second")
+    assert (second.frontier, second.snapshot(), dict(second.items())) == (20, states[20], states[20])
+    assert [second.snapshot(at) for at in range(21)] == states
+    for at in (-1, 21):
+        with pytest.raises(ValueError, match="holds the times 0 to 20"):
+            second.snapshot(at)
+
+
+def test_iterating_while_the_view_moves_is_an_error(view: Views) -> None:
+    mine = view()
+    mine.apply_many((b"%04d" % number, b"x", 1, 0) for number in range(2500))
+    mine.advance(1)
+    items = mine.items()
+    next(items)
+    mine.apply(b"new", b"x", order=1, time=1)
+    mine.advance(2)
+    with pytest.raises(RuntimeError, match="moved from 1 to 2"):
+        list(items)
+
+
+def test_values_spill_to_disk_beyond_the_limit(view: Views, tmp_path: Path) -> None:
+    """4,000 keys of 100 bytes do not fit 100 kB: they live in a file, the answers stay the same, memory stays bounded."""
+    mine = view("mine", max_memory_bytes=100_000, spill_dir=tmp_path)
+    wanted: dict[bytes, bytes] = {}
+    for time in range(8):
+        updates = [
+            (b"%05d" % (number * 7 % 4000), b"%d-%d" % (time, number) + b"x" * 90) for number in range(1000)
+        ]
+        updates += [
+            (b"%05d" % (number * 3 % 4000), None) for number in range(time, 1000, 17)
+        ]  # these win: order 2
+        for order, (key, value) in enumerate(updates):
+            mine.apply(key, value, order=order, time=time)
+            if value is None:
+                wanted.pop(key, None)
+            else:
+                wanted[key] = value
+        mine.advance(time + 1)
+        assert mine._values.memory_bytes <= 100_000
+    assert mine._values.is_spilled
+    assert dict(mine.items()) == wanted == mine.snapshot()
+    assert len(mine) == len(wanted)
+    assert all(mine.get(key) == value for key, value in list(wanted.items())[:50])
+    assert mine.get(b"no such key") is None
+    assert list(tmp_path.iterdir())
+    mine.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_log_cut_by_retention_is_refused(view: Views, objects: MemoryStore, stores: list[Store]) -> None:
+    mine = view()
+    for time in range(3):
+        mine.apply(b"k", b"%d" % time, order=1, time=time)
+        mine.advance(time + 1)
+    stores.append(store := logstore.open(objects))
+    log = store.topic(TOPIC).partition(0)
+    log.maintenance.delete_before(2, 0)
+    stores.append(again := logstore.open(objects))
+    with pytest.raises(OffsetOutOfRange, match="retention"):
+        UpsertView(again.topic(TOPIC).partition(0), "late")
+
+
+@pytest.mark.parametrize("bad", [("k", b"v", 0), (b"k", "v", 0), (b"k", b"v", 0.5), (b"k", b"v", 1 << 63)])
+def test_bad_input_is_refused(view: Views, bad: tuple[Any, Any, Any]) -> None:
+    key, value, time = bad
+    mine = view()
+    with pytest.raises((TypeError, ValueError)):
+        mine.apply(key, value, order=1, time=time)
+    with pytest.raises(ValueError):
+        mine.advance(-1)
+    assert mine.stashed == 0
