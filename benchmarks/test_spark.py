@@ -1,0 +1,256 @@
+"""Spark: scans, counts, streams and writes against Parquet in the same session, on the same rows, in turns.
+
+4 M rows of a 16-byte key and a 200-byte value that zstd makes about half as large. Every candidate's answer is checked.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.datasource import InputPartition
+
+import logstore
+from benchmarks.measure import Figures, in_turns
+from benchmarks.spark_session import cpu_of, session
+from logstore.spark import LogStoreDataSource
+from logstore.spark.batch import LogReader
+from logstore.spark.options import read_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+SUITE = "spark"
+VALUE = "concat(sha2(cast(id as string), 512), sha2(cast(id + 1 as string), 256), '01234567')"
+# This module's classes go to Spark's workers by value: those have no reason to find it on their path.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+class TupleReader(LogReader):
+    """The same splits and the same decoding, handed to Spark row by row."""
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        for batch in super().read(partition):
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+class TupleSource(LogStoreDataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "logstore_tuples"
+
+    def reader(self, schema: StructType) -> TupleReader:
+        return TupleReader(read_options(self.options, streaming=False), schema)
+
+
+class Bench:
+    """The same rows as Parquet and as a topic of four partitions."""
+
+    def __init__(self, spark: SparkSession, folder: Path, rows: int) -> None:
+        self.spark, self.folder, self.rows = spark, folder, rows
+        self.log = (folder / "log").as_uri()
+        self.parquet = str(folder / "rows.parquet")
+        with logstore.open(self.log) as store:
+            store.create_topic("rows", partitions=4)
+        self.made = spark.range(0, rows, 1, 8).selectExpr(
+            "cast(lpad(id, 16, '0') as binary) key", f"cast({VALUE} as binary) value"
+        )
+        self.made.write.parquet(self.parquet)
+        self.write_log("rows")
+        self.written = 0
+
+    def from_parquet(self) -> DataFrame:
+        return self.spark.read.parquet(self.parquet)
+
+    def read(self, topic: str = "rows", form: str = "logstore", **options: object) -> DataFrame:
+        return self.spark.read.format(form).options(subscribe=topic, **options).load(self.log)
+
+    def write_log(self, topic: str) -> None:
+        frame = self.from_parquet()
+        frame.write.format("logstore").option("topic", topic).mode("append").save(self.log)
+
+    def new_name(self) -> str:
+        self.written += 1
+        return f"written-{self.written}"
+
+
+def noop(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory, quick: bool) -> Iterator[Bench]:
+    folder = tmp_path_factory.mktemp("spark")
+    with session(folder) as spark:
+        spark.dataSource.register(TupleSource)
+        yield Bench(spark, folder, 400_000 if quick else 4_000_000)
+
+
+def turns(quick: bool) -> int:
+    return 2 if quick else 3
+
+
+def test_a_full_scan_against_parquet_and_against_tuples(bench: Bench, figures: Figures, quick: bool) -> None:
+    from logstore.spark import scan
+
+    assert bench.read().count() == bench.rows
+    ours, parquet, direct = bench.read(), bench.from_parquet(), scan(bench.spark, bench.log, subscribe="rows")
+    candidates: dict[str, Callable[[], None]] = {
+        "parquet": lambda: noop(parquet),
+        "logstore": lambda: noop(ours),
+        "logstore.spark.scan": lambda: noop(direct),
+        "key and value alone": lambda: noop(bench.read(columns="key,value")),
+    }
+    times = in_turns(candidates, turns(quick))
+    # A fifth of the rows is enough to see what a row costs, and does not take minutes.
+    some = {"endingOffsets": json.dumps({"rows": {str(n): bench.rows // 20 for n in range(4)}})}
+    slow = in_turns(
+        {
+            "tuples": lambda: noop(bench.read(form="logstore_tuples", **some)),
+            "arrow": lambda: noop(bench.read(**some)),
+        },
+        turns=1,
+    )
+    best = {name: found.best for name, found in times.items()}
+    rate = bench.rows / best["logstore"]
+    details = {"rows_per_second": rate, "seconds": best}
+    figures.add(
+        SUITE, "full scan, against Parquet", best["parquet"] / best["logstore"], "×", target=0.75, **details
+    )
+    direct_ratio = best["parquet"] / best["logstore.spark.scan"]
+    figures.add(SUITE, "full scan with logstore.spark.scan, against Parquet", direct_ratio, "×", target=0.75)
+    same = best["parquet"] / best["key and value alone"]
+    figures.add(SUITE, "key and value alone, against Parquet of those two", same, "×", target=0.75)
+    figures.add(SUITE, "full scan, against tuples", slow["tuples"].best / slow["arrow"].best, "×", target=5)
+
+
+def test_whose_cpu_a_full_scan_takes(bench: Bench, figures: Figures) -> None:
+    frame = bench.read()
+    noop(frame)
+    before = cpu_of(bench.spark)
+    noop(frame)
+    after = cpu_of(bench.spark)
+    jvm, python = after.jvm - before.jvm, after.python - before.python
+    figures.add(
+        SUITE, "full scan, the JVM's share of the CPU", jvm / (jvm + python), "of 1", jvm=jvm, python=python
+    )
+
+
+def test_one_column_and_a_count(bench: Bench, figures: Figures, quick: bool) -> None:
+    lengths = "sum(length(value)) n"
+    expected = bench.rows * 200
+
+    def total(frame: DataFrame) -> None:
+        row = frame.selectExpr(lengths).first()
+        assert row is not None
+        assert row.n == expected
+
+    def count() -> None:
+        assert bench.read(columns="offset").count() == bench.rows
+
+    times = in_turns(
+        {
+            "parquet": lambda: total(bench.from_parquet()),
+            "logstore": lambda: total(bench.read(columns="value")),
+            "count": count,
+            "full": lambda: noop(bench.read()),
+        },
+        turns(quick),
+    )
+    best = {name: found.best for name, found in times.items()}
+    figures.add(
+        SUITE, "sum(length(value)), against Parquet", best["parquet"] / best["logstore"], "×", target=0.5
+    )
+    figures.add(SUITE, "count, against the full scan", best["full"] / best["count"], "×", target=2)
+
+
+def test_small_segments_against_a_large_one(bench: Bench, figures: Figures, quick: bool) -> None:
+    records = [logstore.Record(b"%0200d" % n, b"%016d" % n) for n in range(250)]
+    count = 250 if quick else 1000  # 1,000 of 64 KiB are 64 MiB
+    with logstore.open(
+        bench.log, compression="none", flush_bytes=1 << 30, max_buffered_bytes=1 << 30
+    ) as store:
+        small = store.create_topic("small", segment_bytes=64 << 10).partition(0)
+        large = store.create_topic("large", segment_bytes=1 << 30).partition(0)
+        large.append(records * count)
+        for _ in range(count):
+            small.append(records)
+    times = in_turns(
+        {
+            "small": lambda: noop(bench.read("small", minPartitions=2)),
+            "large": lambda: noop(bench.read("large", minPartitions=2)),
+        },
+        turns(quick) + 2,
+    )
+    assert bench.read("small").count() == bench.read("large").count() == 250 * count
+    ratio = times["large"].best / times["small"].best
+    figures.add(SUITE, f"{count} segments of 64 KiB, against a single one", ratio, "×", target=0.6)
+
+
+def stream(bench: Bench, topic: str, limit: int) -> Any:
+    """The whole topic, in micro-batches of `limit` records."""
+    source = bench.spark.readStream.format("logstore").option("maxOffsetsPerTrigger", limit)
+    rows = source.option("subscribe", topic).option("startingOffsets", "earliest").load(bench.log)
+    sink = rows.writeStream.format("noop").option("checkpointLocation", str(bench.folder / bench.new_name()))
+    query = sink.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return query
+
+
+def test_a_stream_against_a_batch_scan(bench: Bench, figures: Figures, quick: bool) -> None:
+    batches = max(1, bench.rows // 1_000_000)
+    times = in_turns(
+        {
+            "stream": lambda: stream(bench, "rows", bench.rows // batches),
+            "batch": lambda: noop(bench.read()),
+        },
+        turns(quick),
+    )
+    ratio = times["batch"].best / times["stream"].best
+    figures.add(SUITE, f"stream of {batches} micro-batches, against the batch scan", ratio, "×", target=0.6)
+
+
+def test_what_a_trigger_costs(bench: Bench, figures: Figures) -> None:
+    with logstore.open(bench.log) as store:
+        store.create_topic("tiny").partition(0).append([b"%d" % n for n in range(30)])
+    progress = [one for one in stream(bench, "tiny", 1).recentProgress if one["numInputRows"] == 1]
+    assert len(progress) == 30
+    spent = [one["durationMs"] for one in progress[5:]]  # the first ones start workers and compile
+    median = statistics.median(one["triggerExecution"] for one in spent)
+    ours = statistics.median(one.get("latestOffset", 0) + one.get("getBatch", 0) for one in spent)
+    figures.add(
+        SUITE, "a micro-batch of one record", median, "ms", target=400, lower_is_better=True, planning=ours
+    )
+
+
+def test_writes_against_parquet(bench: Bench, figures: Figures, quick: bool) -> None:
+    def to_log() -> None:
+        name = bench.new_name()
+        with logstore.open(bench.log) as store:
+            store.create_topic(name, partitions=4)
+        bench.write_log(name)
+        assert bench.read(name, columns="offset").count() == bench.rows
+
+    times = in_turns(
+        {
+            "parquet": lambda: bench.from_parquet().write.parquet(str(bench.folder / bench.new_name())),
+            "logstore": to_log,
+        },
+        turns(quick),
+    )
+    ratio = times["parquet"].best / times["logstore"].best
+    figures.add(
+        SUITE,
+        "write, against Parquet",
+        ratio,
+        "×",
+        target=0.5,
+        rows_per_second=bench.rows / times["logstore"].best,
+    )
