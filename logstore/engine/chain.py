@@ -222,9 +222,11 @@ class Chain:
             view = self._from_manifest()
         except FormatError as damage:
             logger.error("%s: %s; the chain is read without it", self.paths.manifest, damage)
-            view = ChainView(Segments(self.paths, SegmentTable()), 0, ChainTail())
+            view, expires = ChainView(Segments(self.paths, SegmentTable()), 0, ChainTail()), True
+        else:
+            expires = False
         listed = self._listed(view.tail.next_seq, with_merged=not view.manifest_version)
-        assembly = _Assembly(view)
+        assembly = _Assembly(view, expires=expires)
         for stored, link in zip(listed, self._links(listed), strict=True):
             assembly.add(stored, link)
         assembly.finish()
@@ -306,10 +308,14 @@ class _Assembly:
     An object that is missing or unreadable becomes a row that raises when it is read, so that it does not make the rest of
     the partition unreadable. It reaches as far as the next one that can be read; several in a row are one row, under the
     name of the first.
+
+    `expires`: there was a manifest and it cannot be read. Then what is missing before the first record is what retention
+    has deleted, and the log begins there. (Without a manifest there was no retention, and what is missing is damage.)
     """
 
-    def __init__(self, view: ChainView) -> None:
+    def __init__(self, view: ChainView, *, expires: bool) -> None:
         self._view = view
+        self._expires = expires
         self._unreadable: list[tuple[_Stored, CorruptData]] = []
 
     def add(self, stored: _Stored, link: Link | CorruptData | None) -> None:
@@ -326,9 +332,8 @@ class _Assembly:
             )
             self._unreadable.append((stored, link or gone))
             return
-        begins = not view.tail.next_seq and not self._unreadable
-        if begins:
-            view.low_watermark = link.header.base_offset  # what was before has been deleted by retention
+        if self._expires and not len(view.segments) and not self._unreadable:
+            view.low_watermark = link.header.base_offset
         elif link.header.base_offset > view.tail.end_offset and self._is_missing_before(stored):
             self._add_hole(link.header.base_offset)
         self._unreadable.clear()

@@ -61,6 +61,7 @@ class Checkpointer:
     def write(self) -> None:
         """Write a manifest that covers everything committed so far; none while an object is missing or unreadable."""
         if not self._tiers.segments.is_complete:
+            self._next_seq = self._tiers.tail.next_seq  # look again after as many segments as always
             return
         key, store = self._chain.paths.manifest, self._chain.store
         known = store.head(key)

@@ -13,6 +13,7 @@ A manifest that somebody else changed at the same time ends the step without eff
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from logstore.config import TopicConfig
 from logstore.engine.chain import Chain, ChainView
 from logstore.engine.segment_reader import SegmentReader
 from logstore.engine.segments import SegmentRef, Segments
-from logstore.errors import ObjectNotFound, PreconditionFailed
+from logstore.errors import CorruptData, ObjectNotFound, PreconditionFailed
 from logstore.format.batch import PATCH_SIZE
 from logstore.format.errors import FormatError
 from logstore.format.manifest import Manifest, SegmentTable
@@ -34,6 +35,8 @@ from logstore.format.segment import (
     SegmentSummary,
     build_segment,
 )
+
+logger = logging.getLogger(__name__)
 
 MERGE_AT_LEAST = 4
 
@@ -67,13 +70,28 @@ class Maintenance:
     def merge(self, now_ms: int, identity: bytes) -> int:
         """Merge the first run of small neighbours there is. Returns how many segments became one (0: nothing to do)."""
         view = self._chain.load()
-        run = self._next_run(view)
-        if not run:
-            return 0
-        first, _last = view.segments.ref(run.start), view.segments.ref(run.stop - 1)
+        for run in self._runs(view):
+            try:
+                data, summary = self._merged(view, run, now_ms, identity)
+            except CorruptData as damage:
+                logger.error("%s; it is left as it is, and its neighbours with it", damage)
+                continue
+            return self._publish(view, run, data, summary, now_ms, identity)
+        return 0
+
+    def _publish(
+        self,
+        view: ChainView,
+        run: range,
+        data: bytes,
+        summary: SegmentSummary,
+        now_ms: int,
+        identity: bytes,
+    ) -> int:
+        """Store the merged object and name it in the manifest. Returns how many it stands for, 0 if it does not."""
+        first = view.segments.ref(run.start)
         last_seq = view.segments.table.last_seq[run.stop - 1]
         key = self._chain.paths.merged(first.seq, last_seq, identity.hex())
-        data, summary = self._merged(view, run, now_ms, identity)
         self._chain.store.put(key, data)
         old = [view.segments.ref(row).key for row in run]
 
@@ -91,8 +109,8 @@ class Maintenance:
         self._chain.store.delete(key)
         return 0
 
-    def _next_run(self, view: ChainView) -> range | None:
-        """Neighbouring rows that together fit one segment: the first two or more that do."""
+    def _runs(self, view: ChainView) -> Iterator[range]:
+        """Neighbouring rows that together fit one segment, two or more, in order."""
         table, limit = view.segments.table, self._topic.segment_bytes
         newest = view.tail.next_seq - 1
         start, size = 0, 0
@@ -100,12 +118,13 @@ class Maintenance:
             joins = row > start and table.base_offset[row] == table.end_offset[row - 1]
             if not joins or size + table.size[row] > limit or table.last_seq[row] == newest:
                 if row - start > 1 and _worth_it(table, range(start, row), limit):
-                    return range(start, row)
+                    yield range(start, row)
                 start, size = row, 0
             size += table.size[row]
         run = range(start, len(table))
         mergeable = len(run) > 1 and table.last_seq[-1] != newest
-        return run if mergeable and _worth_it(table, run, limit) else None
+        if mergeable and _worth_it(table, run, limit):
+            yield run
 
     def _merged(
         self, view: ChainView, run: range, now_ms: int, identity: bytes
@@ -137,7 +156,10 @@ class Maintenance:
             position = block.end_offset
 
     def _summary(self, ref: SegmentRef) -> SegmentSummary:
-        return SegmentSummary.parse(self._chain.store.get(ref.key, -TAIL_SIZE))
+        try:
+            return SegmentSummary.parse(self._chain.store.get(ref.key, -TAIL_SIZE))
+        except FormatError as damage:
+            raise CorruptData(ref.key, ref.base_offset, damage.why) from damage
 
     # Expiring
 
@@ -224,8 +246,11 @@ class Maintenance:
         return gone
 
     def _must_stay(self, key: str, now_ms: int) -> bool:
-        """A fence, or an object younger than the grace period."""
-        header = SegmentHeader.parse(self._chain.store.get(key, 0, HEADER_SIZE))
+        """A fence, an object younger than the grace period, or one that cannot be read: it might be either."""
+        try:
+            header = SegmentHeader.parse(self._chain.store.get(key, 0, HEADER_SIZE))
+        except FormatError:
+            return True
         return SegmentFlags.FENCE in header.flags or now_ms - header.created_at_ms < self._grace_ms
 
     # The manifest

@@ -13,6 +13,7 @@ from engine.harness import at, crash, open_store, pairs, partition, running
 from logstore.engine.partition_log import PartitionLog
 from logstore.errors import CorruptData
 from logstore.format.manifest import Manifest
+from logstore.format.record import Record
 from logstore.objects import MemoryStore
 from logstore.testing import ManualClock
 
@@ -128,6 +129,68 @@ def test_L20_a_damaged_merged_object_is_reported_for_the_records_that_it_holds()
 
 def partition_of(store: logstore.Store) -> PartitionLog:
     return store.topic("t").partition(0)
+
+
+def test_L20_a_damaged_manifest_of_a_log_that_retention_has_shortened() -> None:
+    """What retention deleted is gone and stays gone; the log begins with what is there, and a new manifest is written."""
+    objects, clock = MemoryStore(), ManualClock()
+    log = fill(objects, clock)
+    with open_store(objects, clock, delete_grace=GRACE_S) as store:
+        again = partition(store)
+        assert again.maintenance.delete_before(5, clock.now_ms()) == 5
+        clock.advance(GRACE_S + 1)
+        assert len(again.maintenance.collect(clock.now_ms())) == 5
+    objects.put(log.paths.manifest, b"scribble")
+    with running(objects, clock) as store:
+        again = partition(store)
+        assert again.low_watermark == 5
+        assert pairs(again) == at(5, VALUES[5:])
+        again.append(b"goes on")
+        again._checkpointer.write()  # type: ignore[union-attr]
+    assert Manifest.parse(objects.get(log.paths.manifest)).low_watermark == 5
+
+
+def test_L20_a_lost_first_segment_is_not_taken_for_retention() -> None:
+    """There was no manifest yet, so nobody can have decided to delete it."""
+    objects, clock = MemoryStore(), ManualClock()
+    with running(objects, clock) as store:
+        log = partition(store)
+        log.append([b"a", b"b"])
+        log.append(b"c")
+    objects.delete(log.paths.segment(1))
+    with open_store(objects, clock, writer="read_only") as store:
+        reader = partition_of(store)
+        assert reader.low_watermark == 0
+        with pytest.raises(CorruptData, match="missing") as caught:
+            reader.read(0)
+        assert caught.value.key == log.paths.segment(1)
+        assert pairs(reader, start=2) == [(2, b"c")]
+
+
+def test_L20_a_damaged_segment_does_not_stop_the_maintenance_of_the_others() -> None:
+    """Retired objects are still collected, neighbours of the damaged one stay as they are, nothing is lost."""
+    objects, clock = MemoryStore(), ManualClock()
+    with running(objects, clock, delete_grace=GRACE_S) as store:
+        log = store.create_topic("t", segment_bytes=2000).partition(0)
+        values = [b"%d" % number * 200 for number in range(10, 34)]
+        for value in values:
+            log.append(Record(value))
+        victim = log.paths.segment(3)
+        data = objects.get(victim)
+        objects.put(victim, data[:200] + bytes([data[200] ^ 1]) + data[201:])
+        store._runtime.cache.clear()
+        merged = 0
+        for number in range(20):
+            merged += log.maintenance.merge(clock.now_ms(), b"%016d" % number)
+        assert merged > 0
+        clock.advance(GRACE_S + 1)
+        assert log.maintenance.collect(clock.now_ms())
+        with pytest.raises(CorruptData) as caught:
+            log.read(2, 0)
+        assert caught.value.key == victim
+    objects.put(victim, data)
+    with open_store(objects, clock, writer="read_only") as store:
+        assert pairs(partition_of(store)) == at(0, values)
 
 
 def test_L20_no_guess_becomes_a_manifest() -> None:
