@@ -5,6 +5,7 @@ reads it.
 from __future__ import annotations
 
 import shutil
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +18,11 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from broker.clients import CLIENTS, AioKafka, Client, Confluent, Sent, kcat
-from broker.harness import LocalBroker
+from broker.harness import LocalBroker, Wire
+from broker.test_produce_fetch import make_topic
+from broker_shim.apis import Api
+from broker_shim.codes import Code
+from broker_shim.messages import Message
 
 needs_kcat = pytest.mark.skipif(
     shutil.which("kcat") is None, reason="kcat is not installed: apt install kcat"
@@ -208,3 +213,53 @@ def test_B01_versions_that_were_run_are_those_the_documentation_names() -> None:
         ("aiokafka", aiokafka.__version__),
     ):
         assert f"{name} {version.rsplit('.', 1)[0]}" in page
+
+
+def test_B01_a_member_that_falls_silent_loses_its_partitions_to_the_others(broker: LocalBroker) -> None:
+    """One member joins on the wire, takes its share, and never sends a heartbeat; the real client gets everything."""
+    with Wire(broker.port) as silent:
+        make_topic(silent, "t", partitions=2)
+
+        def join(member_id: str) -> Message:
+            protocols = [{"name": "range", "metadata": subscription("t")}]
+            return silent.ask(
+                Api.JOIN_GROUP,
+                5,
+                group_id="g",
+                session_timeout=700,
+                rebalance_timeout=5000,
+                member_id=member_id,
+                protocol_type="consumer",
+                protocols=protocols,
+            )
+
+        told = join("")
+        assert told.error_code == Code.MEMBER_ID_REQUIRED
+        joined = join(told.member_id)
+        assert joined.leader == told.member_id
+        share = [{"member_id": told.member_id, "assignment": b"everything"}]
+        request = {"group_id": "g", "generation_id": joined.generation_id, "member_id": told.member_id}
+        assert silent.ask(Api.SYNC_GROUP, 3, assignments=share, **request).assignment == b"everything"
+
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": broker.address,
+                "group.id": "g",
+                "partition.assignment.strategy": "range",
+                "auto.offset.reset": "earliest",
+            }
+        )
+        consumer.subscribe(["t"])
+        deadline = time.monotonic() + 20
+        while len(consumer.assignment()) < 2:
+            consumer.poll(0.05)
+            assert time.monotonic() < deadline
+        consumer.close()
+        late = silent.ask(Api.HEARTBEAT, 3, **request)
+        assert late.error_code == Code.UNKNOWN_MEMBER_ID
+
+
+def subscription(topic: str) -> bytes:
+    """Version 0 of the consumers' own protocol: topics, and no user data."""
+    name = topic.encode()
+    return struct.pack(">hih", 0, 1, len(name)) + name + struct.pack(">i", -1)
