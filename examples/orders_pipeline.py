@@ -79,15 +79,24 @@ def keep_finished_minutes(spark: SparkSession, url: str, folder: Path) -> None:
 
 
 def publish_running_sums(spark: SparkSession, url: str, folder: Path) -> None:
-    """Every change of a sum becomes a record under the minute's key."""
-    sums = sums_per_minute(stream_of_orders(spark, url))
-    records = sums.select(
-        F.date_format("minute", "yyyy-MM-dd HH:mm").alias("key"),
-        F.to_json(F.struct("orders", "cents")).alias("value"),
+    """Every change of a sum becomes a record under the minute's key.
+
+    Spark knows no update mode for sources in Python, so each micro-batch is written as a batch of its own, under its number:
+    one that is run again after a restart is not stored again.
+    """
+    checkpoint = str(folder / "sums-checkpoint")
+
+    def store_changes(changes: DataFrame, number: int) -> None:
+        key = F.date_format("minute", "yyyy-MM-dd HH:mm").alias("key")
+        records = changes.select(key, F.to_json(F.struct("orders", "cents")).alias("value"))
+        job = records.write.format("logstore").option("topic", SUMS).mode("append")
+        job.option("txnAppId", checkpoint).option("txnVersion", number).save(url)
+
+    sums = sums_per_minute(stream_of_orders(spark, url)).writeStream.outputMode("update")
+    query = (
+        sums.foreachBatch(store_changes).option("checkpointLocation", checkpoint).trigger(availableNow=True)
     )
-    sink = records.writeStream.format("logstore").option("topic", SUMS).outputMode("update")
-    query = sink.option("checkpointLocation", str(folder / "sums-checkpoint")).trigger(availableNow=True)
-    query.start(url).awaitTermination()
+    query.start().awaitTermination()
 
 
 def latest_sums(spark: SparkSession, url: str) -> DataFrame:

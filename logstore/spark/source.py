@@ -62,7 +62,7 @@ class LogStoreDataSource(DataSource):
 
         if overwrite:
             raise ValueError(
-                'a log cannot be overwritten: use mode("append") or, for a stream, outputMode("append") or "update"'
+                'a log cannot be overwritten: use mode("append") or, for a stream, outputMode("append")'
             )
         options = write_options(self.options, streaming=streaming)
         check_write_schema(schema, options.topic)
