@@ -18,6 +18,7 @@ class AclStore:
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
+        self._last: tuple[frozenset[Acl], str | None] = (frozenset(), None)
 
     def load(self) -> frozenset[Acl]:
         return self._read()[0]
@@ -42,8 +43,10 @@ class AclStore:
         info = self._objects.head(KEY)
         if info is None:
             return frozenset(), None
-        try:
-            content = json.loads(self._objects.get(KEY))
-        except ObjectNotFound:
-            return frozenset(), None
-        return frozenset(Acl(*rule) for rule in content), info.etag
+        if info.etag != self._last[1]:
+            try:
+                content = json.loads(self._objects.get(KEY))
+            except ObjectNotFound:
+                return frozenset(), None
+            self._last = frozenset(Acl(*rule) for rule in content), info.etag
+        return self._last

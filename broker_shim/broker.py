@@ -207,6 +207,10 @@ class Broker:
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def needs_login(self) -> bool:
+        return self._sasl.is_required
+
     def dispatch(
         self, connection: Connection, header: RequestHeader, frame: memoryview
     ) -> Parts | asyncio.Future[Parts] | None:

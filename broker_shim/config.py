@@ -14,8 +14,8 @@ MIB = 1 << 20
 PREFIX = "BROKER_SHIM_"
 
 
-def setting(default: Any, help: str, *, secret: bool = False) -> Any:
-    return field(default=default, metadata={"help": help, "secret": secret})
+def setting(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
 
 
 @dataclass(frozen=True)

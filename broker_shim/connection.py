@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _LENGTH = struct.Struct(">i")
 SHARED_BUFFER_BYTES = 256 << 10
+MAX_BYTES_BEFORE_LOGIN = 64 << 10
+"""A stranger needs room for his password, not for records."""
 Parts = Sequence[bytes | memoryview]
 
 
@@ -48,6 +50,9 @@ class Limits(Protocol):
 
 class Dispatcher(Protocol):
     """Who serves requests. `None`: there is no answer (acks=0)."""
+
+    @property
+    def needs_login(self) -> bool: ...
 
     def dispatch(
         self, connection: Connection, header: RequestHeader, frame: memoryview
@@ -201,6 +206,8 @@ class Connection(asyncio.BufferedProtocol):
         """Is this a length that we accept? The API key may not have arrived yet: then the larger limit holds."""
         is_produce = len(api_key) < 2 or bytes(api_key) == b"\x00\x00"
         limit = self._limits.max_frame_bytes if is_produce else self._limits.max_control_bytes
+        if self.principal is None and self._dispatcher.needs_login:
+            limit = MAX_BYTES_BEFORE_LOGIN
         if 8 <= size <= limit:
             return True
         self.close(f"a frame of {size} bytes; at most {limit} are accepted")

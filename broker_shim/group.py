@@ -378,6 +378,11 @@ class Group:
             return refusal, []
         return Code.NONE, self._drop(self.members[member_id], now)
 
+    @property
+    def is_unused(self) -> bool:
+        """Nobody has ever been a member, and nobody is on the way: there is nothing to remember."""
+        return self.state is State.EMPTY and not self.generation and not self._pending
+
     def deadline(self) -> float | None:
         """When `tick` has something to do; None if never."""
         times = [member.expires_at for member in self.members.values() if self._is_watched(member)]

@@ -78,14 +78,14 @@ def encode(api: int, version: int, values: Mapping[str, Any]) -> bytes:
 
 
 def encode_request(api: int, version: int, values: Mapping[str, Any]) -> bytes:
-    """The request body: what a client sends. Tests and the health probe speak with it."""
+    """The request body, as a client writes it: the other end of `decode`, for those who test a broker."""
     out: list[bytes] = []
     _write_struct(_plan(load_request_schema(api, version)), values, out)
     return b"".join(out)
 
 
 def decode_response(api: int, version: int, frame: bytes | memoryview, position: int) -> Message:
-    """The response body at `position`."""
+    """The response body at `position`, as a client reads it: the other end of `encode`."""
     plan = _plan(load_response_schema(api, version))
     return _read_struct(plan, Reader(frame, position, flexible=plan.flexible))
 

@@ -217,6 +217,8 @@ class Shard:
                 future: asyncio.Future[Joined | Synced] = effect.token
                 if not future.done():
                     future.set_result(effect.answer)
+        if group.is_unused:
+            self.groups.pop(group.group_id, None)  # made for a request that was refused
         self._schedule(group)
 
     def _save(self, group: Group, generation: int) -> None:

@@ -263,3 +263,21 @@ def subscription(topic: str) -> bytes:
     """Version 0 of the consumers' own protocol: topics, and no user data."""
     name = topic.encode()
     return struct.pack(">hih", 0, 1, len(name)) + name + struct.pack(">i", -1)
+
+
+def test_B10_refused_joins_leave_nothing_behind(broker: LocalBroker) -> None:
+    with Wire(broker.port) as client:
+        make_topic(client)
+        for number in range(20):
+            answer = client.ask(
+                Api.JOIN_GROUP,
+                3,
+                group_id=f"junk-{number}",
+                session_timeout=1,
+                rebalance_timeout=1,
+                protocol_type="consumer",
+                protocols=[{"name": "range", "metadata": b""}],
+            )
+            assert answer.error_code == Code.INVALID_SESSION_TIMEOUT
+        shards = broker.run(broker.server.broker.coordinator.all_shards())
+        assert sum(len(shard.groups) for shard in shards) == 0

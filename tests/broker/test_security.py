@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import ssl
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -164,6 +165,14 @@ def test_B11_before_login_nothing_is_answered(start_broker: Start, users: str) -
             assert client.ask(Api.API_VERSIONS, 3).error_code == Code.NONE
             client.send(api, version, b"\0" * 20)
             assert client.receive() == b"", "hung up"
+
+
+def test_B11_before_login_a_client_gets_no_memory(start_broker: Start, users: str) -> None:
+    broker = start_broker(sasl=users)
+    with Wire(broker.port) as client:
+        client.socket.sendall(struct.pack(">ihhi", 1 << 20, Api.PRODUCE, 9, 1))
+        assert client.receive() == b""
+    assert broker.call(lambda: broker.server._memory.used) == 0
 
 
 def test_B11_a_handshake_for_a_mechanism_that_is_not_there_lists_those_that_are(
