@@ -1,7 +1,7 @@
 """Pieces of segments in memory: least recently used first out, and one load for all who ask at once.
 
-Segments never change, so a cached piece is never stale. What is being loaded does not count against the limit until it is
-there; a piece larger than the whole cache is handed out and not kept.
+Segments never change, so a cached piece is never stale. Room is made for a piece before it is loaded, so that the limit
+holds for what is here and what is on its way together. A piece larger than the whole cache is handed out and not kept.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class BlockCache:
         self._pieces: OrderedDict[Hashable, Sized] = OrderedDict()
         self._loading: dict[Hashable, Future[Sized]] = {}
         self._used = 0
+        self._coming = 0
         self.hits = 0
         self.misses = 0
 
@@ -45,8 +46,13 @@ class BlockCache:
                 self._pieces.move_to_end(key)
             return piece
 
-    def get(self, key: Hashable, load: Callable[[], P]) -> P:
-        """The piece, loaded by at most one thread; the others wait for that load and share its result or its error."""
+    def get(self, key: Hashable, size: int, load: Callable[[], P]) -> P:
+        """The piece, loaded by at most one thread; the others wait for that load and share its result or its error.
+
+        `size` is about how many bytes the load will bring.
+        """
+        if size > self.limit:
+            size = 0  # it will not stay, so nothing has to go for it
         with self._lock:
             piece = self._pieces.get(key)
             if piece is not None:
@@ -57,6 +63,8 @@ class BlockCache:
             if loading is None:
                 mine: Future[Sized] = Future()
                 self._loading[key] = mine
+                self._coming += size
+                self._shrink()
                 self.misses += 1
         if loading is not None:
             return cast(P, loading.result())
@@ -65,10 +73,12 @@ class BlockCache:
         except BaseException as error:
             with self._lock:
                 del self._loading[key]
+                self._coming -= size
             mine.set_exception(error)
             raise
         with self._lock:
             del self._loading[key]
+            self._coming -= size
             self._keep(key, loaded)
         mine.set_result(loaded)
         return loaded
@@ -83,7 +93,10 @@ class BlockCache:
             return
         self._pieces[key] = piece
         self._used += piece.cached_bytes
-        while self._used > self.limit:
+        self._shrink()
+
+    def _shrink(self) -> None:
+        while self._pieces and self._used + self._coming > self.limit:
             _, oldest = self._pieces.popitem(last=False)
             self._used -= oldest.cached_bytes
 

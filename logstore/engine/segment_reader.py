@@ -101,7 +101,7 @@ class SegmentReader:
             return self._whole(ref)
         loaded = self.index(ref)
         number = loaded.block_at(offset)
-        return self._cache.get((ref.key, number), lambda: self._load_block(ref, loaded, number))
+        return self._cache.get((ref.key, number), BLOCK_BYTES, lambda: self._load_block(ref, loaded, number))
 
     def cached_block(self, ref: SegmentRef, offset: int) -> Block | None:
         """The same, only if that needs no I/O."""
@@ -119,7 +119,7 @@ class SegmentReader:
         whole = self._cache.peek((ref.key, "all"))
         if isinstance(whole, Block):
             return LoadedIndex(whole.index, np.zeros(len(whole.index), np.int64))
-        return self._cache.get((ref.key, "index"), lambda: self._load_index(ref))
+        return self._cache.get((ref.key, "index"), TAIL_SIZE, lambda: self._load_index(ref))
 
     def prefetch(self, ref: SegmentRef) -> None:
         """Begin to load a segment that a scan will want next."""
@@ -129,8 +129,8 @@ class SegmentReader:
             or self._cache.is_known((ref.key, "all"))
         ):
             return
-        if ref.size * 2 > self._cache.limit:
-            return  # it would push out what is being read now
+        if ref.size * 3 > self._cache.limit:
+            return  # it would push out what is being read now, or what was fetched ahead before it
         with suppress(RuntimeError):  # the store was closed under a scan, which goes on without reading ahead
             self._prefetcher.submit(self._prefetch_one, ref)
 
@@ -145,7 +145,7 @@ class SegmentReader:
         return ref.size <= (SCAN_WHOLE_BYTES if scanning else WHOLE_BYTES)
 
     def _whole(self, ref: SegmentRef) -> Block:
-        return self._cache.get((ref.key, "all"), lambda: self._load_whole(ref))
+        return self._cache.get((ref.key, "all"), ref.size, lambda: self._load_whole(ref))
 
     def _load_whole(self, ref: SegmentRef) -> Block:
         data = self._get(ref, None, None)
