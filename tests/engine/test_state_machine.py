@@ -45,6 +45,7 @@ from logstore.testing import Fault, FaultyStore, Gate, GatedStore, History, Manu
 from logstore.testing.history_events import AppendCall
 
 ACKS = st.sampled_from(["buffered", "local", "durable"])
+APPENDS = st.lists(st.tuples(ACKS, st.integers(1, 3)), min_size=1, max_size=4)
 VISIBILITIES = st.sampled_from(["buffered", "durable"])
 FAULTS = st.sampled_from(
     [Fault.REFUSE, Fault.CONFLICT, Fault.LOSE_ANSWER, Fault.LOSE_REQUEST, Fault.UNAVAILABLE]
@@ -114,9 +115,19 @@ class LogMachine(RuleBasedStateMachine):
 
     # What a producer does
 
-    @rule(ack=ACKS, count=st.integers(1, 4))
-    def append(self, ack: str, count: int) -> None:
-        self._append(self.life, ack, count)
+    @rule(appends=APPENDS)
+    def append(self, appends: list[tuple[str, int]]) -> None:
+        for ack, count in appends:
+            self._append(self.life, ack, count)
+
+    @rule(appends=APPENDS, after=st.booleans(), visibility=VISIBILITIES)
+    def append_while_uploads_hang(self, appends: list[tuple[str, int]], after: bool, visibility: str) -> None:
+        """Some of it in a window whose upload hangs (`after`: is carried out, and its answer hangs), some behind it."""
+        self._hang(after)
+        self.append(appends)
+        self.clock.advance(2.0)
+        self.append(appends)
+        self._scan(self.life.name, self.life.log, visibility, 0)
 
     def _append(self, life: Life, ack: str, count: int) -> None:
         if ack == "local" and life.disk is None:
@@ -145,18 +156,16 @@ class LogMachine(RuleBasedStateMachine):
             if self.watched.durable_high_watermark <= receipt.last_offset:
                 self.wrong.append(f"{receipt} was acked and another process does not find it")
 
-    @rule()
-    def flush(self) -> None:
+    @rule(seconds=st.sampled_from([None, 0.1, 1.0, 3.0]))
+    def flush_or_let_time_pass(self, seconds: float | None) -> None:
+        if seconds is not None:
+            self.clock.advance(seconds)
+            return
         try:
             mark = drive(self.clock, background(self.life.log.flush, timeout=3.0))
         except AppendTimeout:
-            assert self.life.gate is not None, "nothing hangs, and the flush did not end"
-        else:
-            assert mark == self.life.log.buffered_high_watermark
-
-    @rule(seconds=st.sampled_from([0.1, 1.0, 3.0]))
-    def time_passes(self, seconds: float) -> None:
-        self.clock.advance(seconds)
+            return  # its uploads hang, or fail for longer than that
+        assert mark == self.life.log.buffered_high_watermark
 
     # What the object store does
 
@@ -164,12 +173,10 @@ class LogMachine(RuleBasedStateMachine):
     def uploads_fail(self, fault: Fault, times: int) -> None:
         self.life.faulty.fail("put", suffix=".seg", times=times, with_=fault)
 
-    @precondition(lambda self: self.life.gate is None)
-    @rule(after=st.booleans())
-    def uploads_hang(self, after: bool) -> None:
-        """`after`: they are carried out, and only their answers hang."""
+    def _hang(self, after: bool) -> None:
         life = self.life
-        life.gate = life.gates.enter_context(life.gated.hold("put", suffix=".seg", after=after))
+        if life.gate is None:
+            life.gate = life.gates.enter_context(life.gated.hold("put", suffix=".seg", after=after))
 
     @precondition(lambda self: self.life.gate is not None)
     @rule(how=st.sampled_from(["release", "lose", "fail"]), for_good=st.booleans())
@@ -187,8 +194,17 @@ class LogMachine(RuleBasedStateMachine):
 
     # Death, and others
 
-    @rule(lands=st.booleans(), disk_survives=st.booleans())
-    def crash_and_reopen(self, lands: bool, disk_survives: bool) -> None:
+    @rule(how=st.sampled_from(["crash", "crash, disk lost", "close", "taken over"]), lands=st.booleans())
+    def end(self, how: str, lands: bool) -> None:
+        if how == "close":
+            self._close_and_reopen()
+        elif how == "taken over" and self.old is None:
+            # The old writer goes on and does not know. Its uploads may hang, before or after they are carried out.
+            self.old, self.life = self.life, self._new_life(None, after=None)
+        else:
+            self._crash_and_reopen(lands, disk_survives=how == "crash")
+
+    def _crash_and_reopen(self, lands: bool, disk_survives: bool) -> None:
         """`lands`: uploads that hang reach the store before the process dies; else they never will."""
         life = self.life
         self._kill(life, lands)
@@ -208,8 +224,7 @@ class LogMachine(RuleBasedStateMachine):
         crash(life.store)
         self.history.crashed(life.name)
 
-    @rule()
-    def close_and_reopen(self) -> None:
+    def _close_and_reopen(self) -> None:
         life = self.life
         life.let_go()
         drive(self.clock, background(life.store.close, timeout=1e6))
@@ -218,12 +233,6 @@ class LogMachine(RuleBasedStateMachine):
         self.history.crashed(life.name)
         self.life = self._new_life(self.folder / f"disk-{next(self.names)}", after=None)
         assert self.life.log.lost_ranges() == life.log.lost_ranges(), "a clean close leaves no gap"
-
-    @precondition(lambda self: self.old is None)
-    @rule()
-    def another_takes_over(self) -> None:
-        """The old writer goes on and does not know. Its uploads may hang, before or after they are carried out."""
-        self.old, self.life = self.life, self._new_life(None, after=None)
 
     @precondition(lambda self: self.old is not None)
     @rule(ack=ACKS, lands=st.booleans())
@@ -249,20 +258,17 @@ class LogMachine(RuleBasedStateMachine):
 
     # What readers see
 
-    @rule(visibility=VISIBILITIES, max_bytes=st.sampled_from([0, 150, 1 << 20]))
-    def read_it_all(self, visibility: str, max_bytes: int) -> None:
-        self._scan(self.life.name, self.life.log, visibility, max_bytes)
-
-    @rule(visibility=VISIBILITIES)
-    def the_reader_looks(self, visibility: str) -> None:
-        self._scan("reader", self.watched, visibility, 300)
-
     @rule(place=st.floats(0, 1), visibility=VISIBILITIES)
-    def read_somewhere(self, place: float, visibility: str) -> None:
+    def look(self, place: float, visibility: str) -> None:
+        self._scan("reader", self.watched, visibility, 300)
         log = self.life.log
         offset = int(place * log.mark(visibility))  # type: ignore[arg-type]
         with self.history.read(self.life.name, offset, visibility) as call:  # type: ignore[arg-type]
             call.returned(log.read(offset, 0, visibility=visibility))  # type: ignore[arg-type]
+
+    @invariant()
+    def every_acked_record_is_there(self) -> None:
+        self._scan(self.life.name, self.life.log, "buffered", 150)
 
     def _scan(self, name: str, log: PartitionLog, visibility: str, max_bytes: int) -> None:
         position = 0
