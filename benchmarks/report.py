@@ -1,0 +1,172 @@
+"""RESULTS.md and its plots, from the last full run of each suite.
+
+    python -m benchmarks.report            # benchmarks/RESULTS.md, benchmarks/plots/*.png
+    python -m benchmarks.report --quick    # from a quick run, to look at; not to be committed
+
+A figure with a target has met or missed it; a comparison with a peer is ahead or behind. For each one that missed or is
+behind there has to be a paragraph in `reasons.toml` that says why and what would change it; those that lack one are named
+at the end, and in the exit status.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tomllib
+from itertools import groupby
+from pathlib import Path
+
+from benchmarks.measure import Figure, SuiteRun, load
+from benchmarks.plots import draw_groups, draw_sweeps
+
+HERE = Path(__file__).parent
+REASONS = HERE / "reasons.toml"
+INTRODUCTION = """# What was measured
+
+Written by `python -m benchmarks.report` from the last full run (`make bench`); do not edit. How to read it is in
+[README.md](README.md). Candidates of one table ran in turns (A B A B …) in the same run, so a ratio means more than a time.
+Everything that was stored was read back and compared before its figure counted.
+"""
+
+
+def is_peer(figure: Figure) -> bool:
+    return "peer" in figure.details
+
+
+def needs_reason(figure: Figure) -> bool:
+    return figure.value < 1.0 if is_peer(figure) else figure.met is False
+
+
+def verdict(figure: Figure) -> str:
+    if is_peer(figure):
+        return "ahead" if figure.value >= 1.0 else "**behind**"
+    return {None: "", True: "met", False: "**missed**"}[figure.met]
+
+
+def number(value: float) -> str:
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def target(figure: Figure) -> str:
+    if figure.target is None:
+        return ""
+    return f"{'≤' if figure.lower_is_better else '≥'} {number(figure.target)}"
+
+
+def table(header: tuple[str, ...], lines: list[tuple[str, ...]]) -> list[str]:
+    rule = tuple("---" if place == 0 else "---:" for place in range(len(header)))
+    return [f"| {' | '.join(line)} |" for line in (header, rule, *lines)]
+
+
+def plain_table(figures: list[Figure]) -> list[str]:
+    lines = [(f.name, f"{number(f.value)} {f.unit}", target(f), verdict(f), asides(f)) for f in figures]
+    return table(("figure", "value", "target", "verdict", "with it"), lines)
+
+
+def asides(figure: Figure) -> str:
+    """The details that are single numbers."""
+    return ", ".join(
+        f"{name.replace('_', ' ').replace(' per ', '/')} {number(value)}"
+        for name, value in figure.details.items()
+        if isinstance(value, int | float)
+    )
+
+
+def peer_table(group: str, figures: list[Figure]) -> list[str]:
+    first = figures[0].details
+    header = (group, f"rate, {first['rate_unit']}", "ratio", "verdict", "what its ack promises")
+    lines = [(first["us"], number(first["ours"]), "1", "", first["our_level"])]
+    for figure in sorted(figures, key=lambda figure: figure.value):
+        peer, theirs = figure.details["peer"], number(figure.details["theirs"])
+        lines.append((peer, theirs, f"{figure.value:.2f} ×", verdict(figure), figure.details["their_level"]))
+    return table(header, lines)
+
+
+def reasons_for(suite: str, figures: list[Figure], reasons: dict[str, dict[str, str]]) -> list[str]:
+    lines = []
+    for figure in figures:
+        if needs_reason(figure):
+            why = reasons.get(suite, {}).get(figure.name, "*No reason is known yet.*")
+            lines += [f"* **{figure.name}** ({number(figure.value)} {figure.unit}): {' '.join(why.split())}"]
+    return ["", "Where we are not ahead, and why:", "", *lines] if lines else []
+
+
+def section(run: SuiteRun, plots: list[str], reasons: dict[str, dict[str, str]]) -> list[str]:
+    plain = [figure for figure in run.figures if not is_peer(figure)]
+    peers = [figure for figure in run.figures if is_peer(figure)]
+    lines = [f"## {run.suite}", "", f"{run.run['at']}, load {run.run['load']}.", ""]
+    if plain:
+        lines += [*plain_table(plain), ""]
+    for group, members in groupby(peers, key=lambda figure: figure.details["group"]):
+        lines += [*peer_table(group, list(members)), ""]
+    lines += [f"![{run.suite}](plots/{name})" for name in plots]
+    lines += reasons_for(run.suite, run.figures, reasons)
+    if run.skipped:
+        lines += ["", "Not measured here:", ""]
+        lines += [f"* {what.partition(': ')[2]}: {why}" for what, why in run.skipped.items()]
+    return [*lines, ""]
+
+
+def machine(runs: list[SuiteRun]) -> list[str]:
+    newest = max((run.run for run in runs), key=lambda run: run["at"])
+    kernels = {"speed": "C kernels", "plain": "plain Python kernels"}[newest["kernels"]]
+    return [
+        "## Where",
+        "",
+        f"{newest['cpu']}, {newest['cores']} cores, {newest['memory_gib']} GiB, {newest['system']}, "
+        f"Python {newest['python']}, {kernels}.",
+        "",
+        "Command: `make bench`.",
+        "",
+        "Versions: " + ", ".join(f"{name} {version}" for name, version in newest["versions"].items()) + ".",
+        "",
+    ]
+
+
+def summary(runs: list[SuiteRun]) -> list[str]:
+    figures = [figure for run in runs for figure in run.figures]
+    aimed = [figure for figure in figures if figure.target is not None]
+    compared = [figure for figure in figures if is_peer(figure)]
+    met, ahead = sum(bool(f.met) for f in aimed), sum(f.value >= 1 for f in compared)
+    return [
+        f"**{met} of {len(aimed)} targets met; ahead of the peer in {ahead} of {len(compared)} comparisons.**",
+        "",
+    ]
+
+
+def write(runs: list[SuiteRun], out: Path, plots: Path) -> list[str]:
+    """Write the report; returns the names of figures whose reason is missing."""
+    reasons = tomllib.loads(REASONS.read_text())
+    lines = [INTRODUCTION, *summary(runs), *machine(runs)]
+    for run in runs:
+        drawn = [*draw_groups(run, plots), *draw_sweeps(run, plots)]
+        lines += section(run, drawn, reasons)
+    out.write_text("\n".join(lines))
+    return [
+        f"{run.suite}: {figure.name}"
+        for run in runs
+        for figure in run.figures
+        if needs_reason(figure) and figure.name not in reasons.get(run.suite, {})
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Write RESULTS.md from the last run.")
+    parser.add_argument("--quick", action="store_true", help="from the last quick run")
+    quick = parser.parse_args().quick
+    runs = load(quick=quick)
+    if not runs:
+        print("there are no results: run `make bench` first", file=sys.stderr)
+        return 2
+    folder = HERE / ".results" / "quick" if quick else HERE
+    missing = write(runs, folder / "RESULTS.md", folder / "plots")
+    print(f"wrote {folder / 'RESULTS.md'}")
+    for name in missing:
+        print(f"no reason in reasons.toml: {name}", file=sys.stderr)
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
