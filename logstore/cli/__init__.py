@@ -28,6 +28,7 @@ COMMANDS = (
     "verify",
     "compact",
     "gc",
+    "ingest",
     "bench",
     "demo",
 )

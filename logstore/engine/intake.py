@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from logstore.errors import InvalidRecord, RecordTooLarge
+from logstore.format.area import MAX_TIMESTAMP_MS
 from logstore.format.batch import HEADER_SIZE, BatchInfo, encode_batch, split, validate
 from logstore.format.errors import FormatError
 from logstore.format.record import Record
@@ -16,6 +17,8 @@ from logstore.format.records import check_record, record_size
 
 RECORD_OVERHEAD = 36
 """The most that framing adds to a record without headers: lengths and deltas at their widest."""
+HEADER_OVERHEAD = 10
+"""The same for each header."""
 
 
 class Run(NamedTuple):
@@ -37,12 +40,16 @@ def take_records(given: object, max_batch_bytes: int) -> list[Run]:
     records: list[Record] = []
     charged, limit = 0, max_batch_bytes - HEADER_SIZE
     for item in given:
-        if type(item) is Record and item[2] == () and type(item[0]) is bytes and item[3] is None:
-            key = item[1]
-            if key is None:
-                record, size = item, len(item[0]) + RECORD_OVERHEAD
-            elif type(key) is bytes:
-                record, size = item, len(item[0]) + len(key) + RECORD_OVERHEAD
+        if type(item) is Record:
+            value, key, headers, stamp, _ = item
+            size = RECORD_OVERHEAD if headers == () else _plain_headers(headers)
+            if (
+                size
+                and type(value) is bytes
+                and (key is None or type(key) is bytes)
+                and (stamp is None or (type(stamp) is int and 0 <= stamp <= MAX_TIMESTAMP_MS))
+            ):
+                record, size = item, size + len(value) + (0 if key is None else len(key))
             else:
                 record, size = _slow(item)
         elif type(item) is bytes:
@@ -60,6 +67,21 @@ def take_records(given: object, max_batch_bytes: int) -> list[Run]:
         raise InvalidRecord("there is nothing to append: the iterable is empty")
     runs.append(Run(records, charged))
     return runs
+
+
+def _plain_headers(headers: object) -> int:
+    """The most that a record with these headers takes beside its key and value; 0 if they need a closer look."""
+    size = RECORD_OVERHEAD
+    if type(headers) is not tuple:
+        return 0
+    for pair in headers:
+        if type(pair) is not tuple or len(pair) != 2:
+            return 0
+        name, content = pair
+        if type(name) is not str or not name.isascii() or not (content is None or type(content) is bytes):
+            return 0
+        size += HEADER_OVERHEAD + len(name) + (0 if content is None else len(content))
+    return size
 
 
 def _slow(item: object) -> tuple[Record, int]:
