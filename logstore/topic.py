@@ -7,6 +7,7 @@ from itertools import count
 
 from logstore.catalog import TopicDescriptor
 from logstore.config import Ack, TopicConfig
+from logstore.engine.intake import stamped
 from logstore.engine.partition_log import PartitionLog
 from logstore.engine.results import Receipt
 from logstore.errors import InvalidRecord
@@ -99,16 +100,21 @@ class Topic:
             place = self.pick(record.key) if partition is None else partition
             places.setdefault(place, []).append(number)
         logs = {place: self.partition(place) for place in places}
-        pending = [
-            (
-                logs[place],
-                numbers,
-                logs[place].begin_append([given[n] for n in numbers], ack=ack, timeout=timeout),
-            )
-            for place, numbers in places.items()
-        ]
-        receipts: list[Receipt | None] = [None] * len(given)
+        pending = []
         failure: Exception | None = None
+        for place, numbers in places.items():
+            log, mine = logs[place], [given[number] for number in numbers]
+            if any(
+                record.timestamp_ms is not None for record in mine
+            ):  # then a receipt's is not that of all others
+                mine = stamped(mine, log.now_ms)
+                for number, record in zip(numbers, mine, strict=True):
+                    given[number] = record
+            try:
+                pending.append((log, numbers, log.begin_append(mine, ack=ack, timeout=timeout)))
+            except Exception as error:
+                failure = failure or error
+        receipts: list[Receipt | None] = [None] * len(given)
         for log, numbers, begun in pending:
             try:
                 whole = log.finish_append(begun)

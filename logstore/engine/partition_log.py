@@ -404,6 +404,11 @@ class PartitionLog:
         return self._tiers.readable(visibility)
 
     @property
+    def now_ms(self) -> int:
+        """The store's clock: what a record without a timestamp gets."""
+        return self._runtime.clock.now_ms()
+
+    @property
     def closed(self) -> bool:
         return self._closed
 

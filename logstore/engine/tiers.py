@@ -13,6 +13,7 @@ always falls on the end of a batch (see `PendingBatch`).
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from logstore.engine.segments import LostRange, SegmentRef, Segments
 from logstore.engine.write_buffer import WriteBuffer
 from logstore.errors import OffsetOutOfRange
 from logstore.format.segment import SegmentSummary
+
+logger = logging.getLogger(__name__)
 
 _BATCH_BYTES_MIN = 68  # no batch is smaller: bounds how many may fit a read
 
@@ -164,5 +167,9 @@ class Tiers:
             self._listeners = tuple(known for known in self._listeners if known != listener)
 
     def tell_listeners(self) -> None:
+        """A listener that fails must not make an append look as if it had: the record is acked by now."""
         for listener in self._listeners:
-            listener()
+            try:
+                listener()
+            except Exception:
+                logger.exception("a listener failed; the others are told all the same")

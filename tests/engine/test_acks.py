@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -22,11 +23,11 @@ from engine.harness import (
     running,
     until,
 )
+from logstore.engine import flush_window
 from logstore.errors import (
     AppendTimeout,
     BufferFull,
     Closed,
-    Determinate,
     Fenced,
     LogStoreError,
     OutcomeUnknown,
@@ -438,4 +439,80 @@ def test_L03_a_store_that_refuses_only_reads_back_still_gets_the_truth_in_the_en
         assert log.append(b"v1", timeout=PATIENCE_S).offset == 1
         assert rule.hits == 8
         assert pairs(log) == at(0, numbered(0, 2))
-    assert issubclass(StoreUnavailable, Determinate)
+
+
+def test_L03_running_out_of_memory_in_a_flush_is_one_failed_try(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The segment cannot be built this time. The window stays, readable, and its waiter hears of the next try."""
+    real, failures = flush_window.build_segment, []
+
+    def failing(*args: Any) -> Any:
+        if len(failures) < 5:
+            failures.append(1)
+            raise MemoryError("injected")
+        return real(*args)
+
+    with running(MemoryStore(), clock) as store:
+        log = partition(store)
+        log.append(b"v0", ack="buffered")
+        monkeypatch.setattr(flush_window, "build_segment", failing)
+        future = log.submit(b"v1")
+        until(lambda: len(failures) > 0)
+        assert pairs(log) == [(0, b"v0")]
+        assert drive(clock, future).offset == 1
+        assert pairs(log, visibility="durable") == at(0, numbered(0, 2))
+
+
+def test_L03_a_listener_that_fails_makes_no_append_fail() -> None:
+    """An acked record must not look like a failed append because somebody who watches the mark is broken."""
+    with running(MemoryStore()) as store:
+        log = partition(store)
+        log.append(b"v0")
+        told: list[int] = []
+
+        def broken() -> None:
+            raise RuntimeError("the event loop is closed")
+
+        log.add_listener(broken)
+        log.add_listener(lambda: told.append(log.buffered_high_watermark))
+        assert log.append(b"v1", ack="buffered").offset == 1
+        assert store.topic("t").append(b"v2", ack="buffered").offset == 2
+        assert log.append(b"v3").offset == 3
+        until(lambda: 4 in told)
+        assert {2, 3} <= set(told)
+
+
+def test_L03_append_many_raises_only_when_every_partition_has_ended() -> None:
+    objects = MemoryStore()
+    gated = GatedStore(objects)
+    store = open_store(gated)
+    topic = store.create_topic("wide", 2)
+    with running(objects) as rival:
+        for number in range(2):
+            topic.append(b"first", partition=number)
+        rival.topic("wide").append(b"winner", partition=1)
+        with pytest.raises(Fenced):
+            topic.append(b"x", partition=1)
+        keys = {topic.pick(b"k%d" % n): b"k%d" % n for n in range(20)}
+        records = [
+            logstore.Record(b"to %d" % place, key) for place, key in sorted(keys.items(), reverse=True)
+        ]
+        with gated.hold("put", suffix=".seg") as gate:
+            many = background(topic.append_many, records)
+            gate.wait_held()
+            assert not many.done(), "the partition that works has not answered yet"
+        with pytest.raises(Fenced):
+            many.result(PATIENCE_S)
+        assert pairs(topic.partition(0)) == [(0, b"first"), (1, b"to 0")]
+    store.close()
+
+
+def test_L10_append_many_gives_each_record_its_own_timestamp(clock: ManualClock) -> None:
+    with running(MemoryStore(), clock) as store:
+        topic = store.create_topic("t")
+        late = clock.now_ms() + 10_000
+        receipts = topic.append_many([logstore.Record(b"a", timestamp_ms=late), b"b", b"c"])
+        assert [receipt.timestamp_ms for receipt in receipts] == [late, clock.now_ms(), clock.now_ms()]
+        stored = [record.timestamp_ms for record in topic.partition(0).records()]
+        assert stored == [receipt.timestamp_ms for receipt in receipts]
