@@ -14,9 +14,9 @@ from broker_shim.call import Call, Response
 from broker_shim.codes import Code, of_admin
 from broker_shim.config import BrokerConfig
 from broker_shim.partitions import Partitions
-from broker_shim.produce import INTERNAL_TOPIC
 from broker_shim.producer_recovery import topic_prefix
 from broker_shim.topic_configs import InvalidConfig
+from broker_shim.topics import INTERNAL_TOPIC
 from logstore.catalog import Catalog
 from logstore.errors import LogStoreError, UnknownTopic
 from logstore.paths import check_topic_name

@@ -38,6 +38,7 @@ from broker_shim.produce import ProduceHandler
 from broker_shim.sasl import Users
 from broker_shim.sasl_api import BEFORE_LOGIN, SaslApi
 from broker_shim.wire import MalformedRequest, RequestHeader
+from logstore.config import Ack
 from logstore.errors import LogStoreError, StoreError
 from logstore.store import Store
 
@@ -62,8 +63,9 @@ class Broker:
             timeout_s=config.heartbeat_timeout,
             monotonic=loop.time,
         )
+        ack: Ack = "durable" if config.flush_on_ack else "buffered"
         self.partitions = Partitions(
-            store, self.cluster, loop, self._workers, self._on_lost, config.follow_interval
+            store, self.cluster, loop, self._workers, self._on_lost, config.follow_interval, ack
         )
         self.coordinator = Coordinator(
             self.partitions,
@@ -82,9 +84,7 @@ class Broker:
         self._acls = AclApi(AclStore(store.objects), self.authorizer, self.partitions)
         self._sasl = SaslApi(Users(config.sasl) if config.sasl else None, self.partitions)
         self._needs_certificate = bool(config.tls_client_ca)
-        self._produce = ProduceHandler(
-            self.partitions, self.counters, loop, self._may_write, flush_on_ack=config.flush_on_ack
-        )
+        self._produce = ProduceHandler(self.partitions, self.counters, loop, self._may_write, ack=ack)
         self._fetch = FetchHandler(
             self.partitions, self.counters, loop, self._may_read, max_bytes=config.fetch_max_bytes
         )

@@ -19,8 +19,8 @@ from broker_shim.codes import Code
 from broker_shim.hosted import Hosted
 from broker_shim.member import Limits
 from broker_shim.partitions import Partitions
-from broker_shim.produce import INTERNAL_TOPIC
 from broker_shim.shard import Shard
+from broker_shim.topics import INTERNAL_TOPIC
 from logstore.errors import LogStoreError
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from broker_shim.codes import Code
 from broker_shim.coordinator import Coordinator
 from broker_shim.group import Group, State
 from broker_shim.member import Joined, JoinRequest, Synced
-from broker_shim.produce import INTERNAL_TOPIC
 from broker_shim.shard import Shard
+from broker_shim.topics import INTERNAL_TOPIC
 from logstore.errors import LogStoreError
 
 GROUP_KEY, TRANSACTION_KEY = 0, 1

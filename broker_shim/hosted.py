@@ -53,6 +53,7 @@ class Hosted:
         workers: Executor,
         owner: Owner,
         follow_interval_s: float,
+        ack: Ack,
     ) -> None:
         self.topic = topic
         self.index = index
@@ -61,6 +62,7 @@ class Hosted:
         self._workers = workers
         self._owner = owner
         self._follow_interval_s = follow_interval_s
+        self._ack: Ack = ack
         self._snapshots = Snapshots(objects, partition.paths)
         self._queue = AppendQueue(partition, self._snapshots, loop, workers, self.lose)
         self._watchers: set[Watcher] = set()
@@ -120,7 +122,8 @@ class Hosted:
             self._taking = None
 
     def _take(self) -> ProducerTable:
-        writer = self.log.open_writer(timeout=TAKE_TIMEOUT_S)
+        # With the level that most appends will have: for buffered ones the fence reserves offsets at once.
+        writer = self.log.open_writer(timeout=TAKE_TIMEOUT_S, ack=self._ack)
         if writer.failed is not None:
             raise writer.failed
         return self._snapshots.recover(self.log)

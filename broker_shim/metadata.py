@@ -12,7 +12,7 @@ from broker_shim.cluster import NOBODY, Cluster
 from broker_shim.codes import Code, of_admin
 from broker_shim.config import BrokerConfig
 from broker_shim.partitions import Partitions
-from broker_shim.produce import INTERNAL_TOPIC
+from broker_shim.topics import INTERNAL_TOPIC
 from logstore.errors import InvalidTopicName, LogStoreError
 from logstore.paths import check_topic_name
 from logstore.topic import Topic

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 from broker_shim.cluster import Cluster
 from broker_shim.codes import Code
 from broker_shim.hosted import Hosted
+from broker_shim.topics import INTERNAL_TOPIC
+from logstore.config import Ack
 from logstore.errors import InvalidTopicName, TopicExists, UnknownTopic
 from logstore.store import Store
 from logstore.topic import Topic
@@ -44,6 +46,7 @@ class Partitions:
         workers: Executor,
         on_lost: Callable[[Hosted, BaseException], None],
         follow_interval_s: float,
+        ack: Ack,
     ) -> None:
         self._store = store
         self._cluster = cluster
@@ -51,6 +54,7 @@ class Partitions:
         self._workers = workers
         self._on_lost = on_lost
         self._follow_interval_s = follow_interval_s
+        self._ack: Ack = ack
         self._known: dict[str, _Known] = {}
         self._looking: dict[str, asyncio.Task[Topic | None]] = {}
         self._absent: dict[str, float] = {}
@@ -92,6 +96,7 @@ class Partitions:
                 self._workers,
                 self,
                 self._follow_interval_s,
+                "durable" if name == INTERNAL_TOPIC else self._ack,
             )
         return hosted
 

@@ -23,11 +23,11 @@ from broker_shim.hosted import Hosted
 from broker_shim.metrics import Counters
 from broker_shim.partitions import Partitions
 from broker_shim.produce_codec import PartitionAnswer, PartitionData, ProduceRequest
+from broker_shim.topics import INTERNAL_TOPIC
 from broker_shim.wire import RequestHeader
 from logstore.config import Ack
 
 MAX_TIMEOUT_MS = 300_000
-INTERNAL_TOPIC = "__consumer_offsets"
 MayWrite = Callable[[Connection, str], bool]
 
 
@@ -54,13 +54,13 @@ class ProduceHandler:
         loop: asyncio.AbstractEventLoop,
         may_write: MayWrite,
         *,
-        flush_on_ack: bool,
+        ack: Ack,
     ) -> None:
         self._partitions = partitions
         self._counters = counters
         self._loop = loop
         self._may_write = may_write
-        self._ack: Ack = "durable" if flush_on_ack else "buffered"
+        self._ack: Ack = ack
 
     def handle(
         self, connection: Connection, header: RequestHeader, frame: memoryview

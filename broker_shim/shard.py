@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
@@ -40,7 +41,10 @@ log = logging.getLogger(__name__)
 COMPACT_FROM_RECORDS = 2_000
 COMPACT_AT_RATIO = 4
 SETTLE_PATIENCE_S = 5.0
+WRITE_PATIENCE_S = 5.0
+ROOM_RETRY_S = 0.02
 Place = tuple[str, int]
+Done = Callable[[Code], None]
 
 
 class Shard:
@@ -65,6 +69,7 @@ class Shard:
         self._latest: dict[bytes, bytes] = {}
         self._records_in_log = 0
         self._last_write: Future[Receipt] | None = None
+        self._backlog: deque[tuple[float, list[Record], Done]] = deque()
         self._closed = False
 
     # ── the log ──────────────────────────────────────────────────────────────────────────────────────────
@@ -104,18 +109,36 @@ class Shard:
         group.restore(state.members, self._loop.time())
         self._schedule(group)
 
-    def write(self, changes: Iterable[tuple[bytes, bytes | None]], done: Callable[[Code], None]) -> None:
+    def write(self, changes: Iterable[tuple[bytes, bytes | None]], done: Done) -> None:
         """Append changes, durably, then call `done`. What waits for `done` is not seen by others before it."""
         records = [Record(value, key) for key, value in changes]
+        if self._backlog or not self._submit(records, done):
+            self._backlog.append((self._loop.time() + WRITE_PATIENCE_S, records, done))
+            if len(self._backlog) == 1:
+                self._loop.call_later(ROOM_RETRY_S, self._catch_up)
+
+    def _catch_up(self) -> None:
+        """Producers have filled the write buffer: what waited for room goes on, in order, while there is any."""
+        now = self._loop.time()
+        while self._backlog:
+            until, records, done = self._backlog.popleft()
+            if until <= now:
+                done(Code.COORDINATOR_NOT_AVAILABLE)
+            elif not self._submit(records, done):
+                self._backlog.appendleft((until, records, done))
+                self._loop.call_later(ROOM_RETRY_S, self._catch_up)
+                return
+
+    def _submit(self, records: list[Record], done: Done) -> bool:
+        """Hand records to the log. False if there is no room now."""
         try:
             future = self.hosted.log.submit(records, ack="durable")
         except BufferFull:
-            done(Code.COORDINATOR_NOT_AVAILABLE)
-            return
+            return False
         except LogStoreError as error:
             self._lost(error)
             done(Code.NOT_COORDINATOR)
-            return
+            return True
         for record in records:
             assert record.key is not None
             if record.value is None:
@@ -125,6 +148,7 @@ class Shard:
         self._records_in_log += len(records)
         self._last_write = future
         future.add_done_callback(lambda each: self._call(self._written, each, done))
+        return True
 
     async def settled(self) -> None:
         """Wait until everything written so far is durable, or will not be."""
@@ -133,7 +157,7 @@ class Shard:
                 [asyncio.wrap_future(self._last_write, loop=self._loop)], timeout=SETTLE_PATIENCE_S
             )
 
-    def _written(self, future: Future[Receipt], done: Callable[[Code], None]) -> None:
+    def _written(self, future: Future[Receipt], done: Done) -> None:
         error = None if future.cancelled() else future.exception()
         if error is not None or future.cancelled():
             self._lost(error or ConnectionError("the log was closed"))
@@ -171,7 +195,7 @@ class Shard:
 
     # ── offsets ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def commit(self, group: str, commits: dict[Place, Committed], done: Callable[[Code], None]) -> None:
+    def commit(self, group: str, commits: dict[Place, Committed], done: Done) -> None:
         def written(code: Code) -> None:
             if code is Code.NONE:
                 self.offsets.setdefault(group, {}).update(commits)
@@ -185,7 +209,7 @@ class Shard:
             written,
         )
 
-    def forget_offsets(self, group: str, places: Iterable[Place], done: Callable[[Code], None]) -> None:
+    def forget_offsets(self, group: str, places: Iterable[Place], done: Done) -> None:
         gone = list(places)
 
         def written(code: Code) -> None:
@@ -255,7 +279,7 @@ class Shard:
         self._timers.pop(group.group_id, None)
         self.carry_out(group, group.tick(self._loop.time()))
 
-    def delete_group(self, name: str, done: Callable[[Code], None]) -> None:
+    def delete_group(self, name: str, done: Done) -> None:
         """The group and its offsets. The caller has checked that it is empty."""
 
         def written(code: Code) -> None:
@@ -290,5 +314,8 @@ class Shard:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        backlog, self._backlog = self._backlog, deque()
+        for _, _, done in backlog:
+            done(error)
         for group in self.groups.values():
             self.carry_out(group, group.kill(error))

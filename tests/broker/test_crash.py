@@ -15,11 +15,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import logstore
 from broker.clients import Confluent
-from broker.harness import BrokerProcess, LocalBroker, Wire, free_port
+from broker.harness import BrokerProcess, LocalBroker, Wire, free_port, produce_body
 from broker.test_produce_fetch import batch, make_topic, values
+from broker_shim import messages
 from broker_shim.apis import Api
 from broker_shim.codes import Code
+from broker_shim.group_records import decode_committed
 from logstore.objects.memory import MemoryStore
+from logstore.testing import GatedStore
 
 PARTITIONS = 3
 KEYS = 12
@@ -258,3 +261,47 @@ def commit(client: Wire, group: str, offset: int) -> int:
 def committed(client: Wire, group: str) -> int:
     answer = client.ask(Api.OFFSET_FETCH, 5, group_id=group, topics=[{"name": "t", "partition_indexes": [0]}])
     return int(answer.topics[0].partitions[0].committed_offset)
+
+
+def test_B01_commits_wait_for_room_in_order_while_producers_fill_the_buffer(
+    start_broker: Callable[..., LocalBroker],
+) -> None:
+    """The data path has taken all memory: a commit is delayed, not refused, and a later one never overtakes it."""
+    store = GatedStore(MemoryStore())
+    broker = start_broker(store, max_buffered_bytes=16_000, max_message_bytes=16_000, offsets_partitions=1)
+    clients = [Wire(broker.port) for _ in range(3)]
+    try:
+        make_topic(clients[0])
+        clients[0].produce("t", batch(b"take"))
+        assert commit(clients[0], "g", 0) == Code.NONE
+        with store.hold("put", prefix="topics/t/", suffix=".seg") as gate:
+            records = batch(
+                b"x" * (16_000 - 20 - len(batch(b"")) - 4)
+            )  # less room is left than a commit takes
+            body = produce_body("t", records, 0, -1, 9, 20_000)
+            full = clients[0].send(Api.PRODUCE, 9, body)
+            gate.wait_held()
+            sent = [clients[n].send(Api.OFFSET_COMMIT, 7, commit_body("g", n)) for n in (1, 2)]
+            [shard] = broker.server.broker.coordinator._shards.values()
+            broker.until(lambda: len(shard._backlog) == 2)
+            gate.open()
+        assert clients[0].produced(9, full).error_code == Code.NONE
+        for number, correlation in zip((1, 2), sent, strict=True):
+            answer = clients[number].answer(Api.OFFSET_COMMIT, 7, correlation)
+            assert answer.topics[0].partitions[0].error_code == Code.NONE
+        last = broker.call(lambda: shard.offsets["g"][("t", 0)].offset)
+        keys = [r for r in broker.log("__consumer_offsets").records() if r.key is not None]
+        assert decode_committed(keys[-1].value).offset == last, "memory and log agree on which came last"
+    finally:
+        for client in clients:
+            client.socket.close()
+
+
+def commit_body(group: str, offset: int) -> bytes:
+    partitions = [{"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}]
+    values = {
+        "group_id": group,
+        "generation_id_or_member_epoch": -1,
+        "topics": [{"name": "t", "partitions": partitions}],
+    }
+    return messages.encode_request(Api.OFFSET_COMMIT, 7, values)
