@@ -16,7 +16,6 @@ HAS_OLD = 1
 HAS_NEW = 2
 FRONT = struct.Struct(">BQI")
 FRONT_SIZE = FRONT.size
-TIME_MAX = (1 << 63) - 1
 
 _pack, _unpack = FRONT.pack, FRONT.unpack_from
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+TIME_MAX = (1 << 63) - 1
 Latest = dict[bytes, tuple[Any, bytes | None]]
+_NONE: Latest = {}
 
 
 class Stash:
@@ -26,15 +28,37 @@ class Stash:
         """How many (key, time) pairs wait. Counts them: for tests and health, not for a hot path."""
         return sum(len(latest) for latest in self._by_time.values())
 
-    def add(self, key: bytes, value: bytes | None, order: Any, time: int) -> None:
-        """Only for times that are not complete."""
+    def add_many(
+        self, updates: Iterable[tuple[bytes, bytes | None, Any, int]], frontier: int, upper: int
+    ) -> int:
+        """Take `(key, value, order, time)` in; leave out those below the frontier and say how many that were.
+
+        Raises ValueError for a time from there up to `upper`, below which the input was declared complete.
+        """
+        dropped, current, latest = 0, -1, _NONE
+        for key, value, order, time in updates:
+            if type(key) is not bytes or (type(value) is not bytes and value is not None):
+                raise TypeError("a key is bytes, a value bytes or None")
+            if time != current:
+                if time < frontier:
+                    dropped += 1
+                    continue
+                latest, current = self._at(time, upper), time
+            known = latest.get(key)
+            if known is None or order > known[0] or (order == known[0] and _above(value, known[1])):
+                latest[key] = (order, value)
+        return dropped
+
+    def _at(self, time: int, upper: int) -> Latest:
+        if type(time) is not int or time > TIME_MAX:
+            raise ValueError(f"time={time!r}: it is an int from 0 to {TIME_MAX}")
+        if time < upper:
+            raise ValueError(f"an update at time {time}, but the input was declared complete below {upper}")
         latest = self._by_time.get(time)
         if latest is None:
             latest = self._by_time[time] = {}
             heapq.heappush(self._waiting, time)
-        known = latest.get(key)
-        if known is None or order > known[0] or (order == known[0] and _above(value, known[1])):
-            latest[key] = (order, value)
+        return latest
 
     def complete(self, upper: int) -> None:
         """The input is complete below `upper`."""

@@ -25,11 +25,12 @@ from typing import Any
 from logstore.engine.partition_log import PartitionLog
 from logstore.errors import CorruptData, OffsetOutOfRange
 from logstore.format.record import Record
-from logstore.upsert.changes import TIME_MAX, decode_change, encode_change
-from logstore.upsert.stash import Latest, Stash
+from logstore.upsert.changes import decode_change, encode_change
+from logstore.upsert.stash import TIME_MAX, Latest, Stash
 from logstore.upsert.values import Values
 
 _READ_BYTES = 8 << 20
+_record = tuple.__new__  # a Record's own constructor takes twice the time
 UPDATES_IN_COMMIT = 100_000
 """A commit takes in whole times until it has this many updates."""
 
@@ -150,20 +151,7 @@ class UpsertView:
     def apply_many(self, updates: Iterable[tuple[bytes, bytes | None, Any, int]]) -> None:
         """`apply` for many `(key, value, order, time)`, faster."""
         with self._feeding:
-            add, frontier, upper = self._stash.add, self._frontier, self._input_upper
-            for key, value, order, time in updates:
-                if type(key) is not bytes or (type(value) is not bytes and value is not None):
-                    raise TypeError("a key is bytes, a value bytes or None")
-                if time >= upper and time >= frontier:
-                    if type(time) is not int or time > TIME_MAX:
-                        raise ValueError(f"time={time!r}: it is an int from 0 to {TIME_MAX}")
-                    add(key, value, order, time)
-                elif time < frontier:
-                    self._dropped += 1
-                else:
-                    raise ValueError(
-                        f"an update of {key!r} at time {time}, but the input was declared complete below {upper}"
-                    )
+            self._dropped += self._stash.add_many(updates, self._frontier, self._input_upper)
 
     def advance(self, time: int, *, timeout: float | None = None) -> int:
         """Every update below `time` has been applied: store what is due. Returns the frontier, now at least `time`.
@@ -219,15 +207,22 @@ class UpsertView:
             self._stash.drop_below(upper)  # they did their work; what is below because of a peer is counted
 
     def _changes(self, due: list[tuple[int, Latest]]) -> list[Record]:
-        records = []
+        records: list[Record] = []
         with self._reading:
             known = self._values.get_many(key for _, latest in due for key in latest).get
             overlay: dict[bytes, bytes | None] = {}
             for number, (time, latest) in enumerate(due):
-                for key, (_, new) in latest.items():
-                    old = overlay[key] if number and key in overlay else known(key)
-                    if old != new:
-                        records.append(Record(encode_change(old, new, time), key))
+                if not number:
+                    records = [
+                        _record(Record, (encode_change(old, new, time), key, (), None, None))
+                        for key, (_, new) in latest.items()
+                        if (old := known(key)) != new
+                    ]
+                else:
+                    for key, (_, new) in latest.items():
+                        old = overlay[key] if key in overlay else known(key)
+                        if old != new:
+                            records.append(Record(encode_change(old, new, time), key))
                 if number + 1 < len(due):
                     overlay.update((key, new) for key, (_, new) in latest.items())
         return records

@@ -169,9 +169,8 @@ def test_U03_orders_of_any_kind_that_sorts_and_ties_end_alike() -> None:
     results = []
     for arrival in ([b"x", None, b"y"], [b"y", b"x", None], [None, b"y", b"x"]):
         stash = Stash()
-        for value in arrival:
-            stash.add(b"k", value, (3, "partition-1"), 0)
-        stash.add(b"k", b"earlier", (2, "partition-9"), 0)
+        stash.add_many([(b"k", value, (3, "partition-1"), 0) for value in arrival], 0, 0)
+        stash.add_many([(b"k", b"earlier", (2, "partition-9"), 0)], 0, 0)
         stash.complete(1)
         results += [latest[b"k"][1] for _, latest in stash.eligible()]
     assert results == [b"y"] * 3
