@@ -393,4 +393,4 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 TestGroupMachine = GroupMachine.TestCase
-TestGroupMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestGroupMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

@@ -8,10 +8,10 @@ import pytest
 
 from broker.harness import LocalBroker, Wire, produce_body
 from broker.test_produce_fetch import make_topic, values
-from broker_shim import producer_recovery
+from broker_shim import producer_recovery, producers
 from broker_shim.apis import Api
 from broker_shim.codes import Code
-from broker_shim.producers import MAX_PRODUCERS, SEQUENCE_MASK, ProducerTable
+from broker_shim.producers import SEQUENCE_MASK, ProducerTable
 from logstore.format.batch import BatchInfo, encode_batch, read_info
 from logstore.format.record import Record
 from logstore.objects.memory import MemoryStore
@@ -183,11 +183,13 @@ def test_B07_sequences_wrap_around() -> None:
     assert table.check(info_of(1)).code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_B07_the_number_of_remembered_producers_is_bounded() -> None:
+def test_B07_the_number_of_remembered_producers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producers, "MAX_PRODUCERS", 100)
     table = ProducerTable()
-    for pid in range(MAX_PRODUCERS + 10):
+    for pid in range(110):
         table.replay(info_of(0)._replace(producer_id=pid))
-    assert len(table) == MAX_PRODUCERS
+    assert len(table) == 100
     assert table.check(info_of(5)._replace(producer_id=3)).code is Code.NONE, (
         "forgotten: any sequence may be next"
     )
+    assert table.check(info_of(5)._replace(producer_id=50)).code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
