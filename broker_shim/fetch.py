@@ -96,6 +96,22 @@ class _Entry:
 class _Fetch:
     """One request on its way to its answer."""
 
+    __slots__ = (
+        "_answers",
+        "_budget",
+        "_by_partition",
+        "_entries",
+        "_failed",
+        "_future",
+        "_handler",
+        "_reading",
+        "_request",
+        "_size",
+        "_timer",
+        "_version",
+        "_visibility",
+    )
+
     def __init__(self, handler: FetchHandler, request: FetchRequest, version: int, budget: int) -> None:
         self._handler = handler
         self._request = request
@@ -161,9 +177,10 @@ class _Fetch:
             self._future.set_result(self._answer())
 
     def _ended(self, _: asyncio.Future[Parts]) -> None:
-        """Answered, or cancelled because the client has gone."""
+        """Answered, or cancelled because the client has gone. What refers back to us is let go of: no cycles."""
         if self._timer is not None:
             self._timer.cancel()
+        self._future = self._timer = None
         self._handler.waiting.discard(self)
         for hosted in self._by_partition:
             hosted.unwatch(self)
@@ -194,13 +211,17 @@ class _Fetch:
         if entry.is_cold:
             return
         try:
-            if self._check_epoch(entry, hosted) and self._check_start(entry, hosted):
-                found = hosted.log.read_cached(
-                    entry.asked.offset, self._limit(entry), visibility=self._visibility
-                )
-                entry.is_cold = found is None
-                if found is not None:
-                    self._take(entry, found)
+            if not self._check_epoch(entry, hosted) or not self._check_start(entry, hosted):
+                return
+            if entry.asked.offset == hosted.log.mark(self._visibility):
+                self._note_marks(entry, hosted)  # at the end, where idle consumers are: nothing to look up
+                return
+            found = hosted.log.read_cached(
+                entry.asked.offset, self._limit(entry), visibility=self._visibility
+            )
+            entry.is_cold = found is None
+            if found is not None:
+                self._take(entry, found)
         except OffsetOutOfRange as error:
             self._out_of_range(entry, hosted, error)
         except LogStoreError as error:
@@ -273,15 +294,21 @@ class _Fetch:
         self._size += size
 
     def _out_of_range(self, entry: _Entry, hosted: Hosted, error: OffsetOutOfRange) -> None:
-        log, data, offset = hosted.log, entry.data, entry.asked.offset
-        data.high_watermark, data.last_stable = log.buffered_high_watermark, log.durable_high_watermark
-        data.log_start = hosted.low_watermark
+        self._note_marks(entry, hosted)
+        data, offset = entry.data, entry.asked.offset
         if data.log_start <= offset <= data.high_watermark:
             return  # acked and not yet durable: for a read_committed consumer that is the end, not an error
         if not entry.is_cold and self._is_ahead(entry, hosted):
             entry.is_cold = True
             return
         self._fail(entry, Code.OFFSET_OUT_OF_RANGE)
+
+    @staticmethod
+    def _note_marks(entry: _Entry, hosted: Hosted) -> None:
+        """The durable mark is read first: both only grow, so the answer never has it above the other."""
+        entry.data.last_stable = hosted.log.durable_high_watermark
+        entry.data.high_watermark = hosted.log.buffered_high_watermark
+        entry.data.log_start = hosted.low_watermark
 
     def _fail(self, entry: _Entry, code: Code) -> None:
         entry.data.code = code
