@@ -259,7 +259,7 @@ class ExclusiveWriter:
         """Wait for a committed reservation that covers `count` more offsets. Holds the lock, waits without it."""
         clock, tiers = self._runtime.clock, self._tiers
         grown = min(self._reserve * 4, RESERVATION_MAX) if self._reservation_wanted == 0 else self._reserve
-        self._reserve = max(self._reserve, grown, RESERVATION, count)
+        self._reserve = max(grown, RESERVATION, count)
         self._reservation_wanted = max(self._reservation_wanted, count)
         self._ask_for_flush()
         left = deadline - clock.monotonic()

@@ -21,6 +21,7 @@ from engine.harness import (
     running,
     until,
 )
+from logstore.engine import writer as writer_module
 from logstore.engine.partition_log import PartitionLog
 from logstore.engine.writer import RESERVATION
 from logstore.errors import BufferFull, Fenced, OffsetOutOfRange, OutcomeUnknown
@@ -194,21 +195,33 @@ def test_L17_a_crash_after_the_reservation_ran_out_reuses_nothing() -> None:
         assert partition(again).append(b"after").offset > shown[-1]
 
 
-def test_L17_one_append_larger_than_any_reservation_is_whole_and_later_reservations_do_not_shrink() -> None:
+def test_L17_a_smaller_reservation_never_takes_a_larger_one_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One large append made a large reservation, and all of it has been shown. The next segment holds only the first of the
+    records that wait and reserves less; a crash right behind it must not give shown offsets away."""
+    monkeypatch.setattr(writer_module, "RESERVATION", 16)
+    monkeypatch.setattr(writer_module, "RESERVATION_MAX", 64)
     objects = MemoryStore()
     lifeline = FaultyStore(objects)
     gated = GatedStore(lifeline)
-    with running(gated, ack="buffered") as store:
-        log = partition(store)
-        receipt = log.append([b""] * (RESERVATION * 5))
-        assert (receipt.offset, receipt.last_offset) == (0, RESERVATION * 5 - 1)
-        high = 0
-        for _ in range(4):
-            log.append(b"more")
-            log.flush()
-            reserved = log._load()[0].tail.reserved_until
-            assert reserved >= max(high, log.buffered_high_watermark)
-            high = reserved
+    store = open_store(gated, ack="buffered")
+    log = store.create_topic("t", segment_bytes=1).partition(0)
+    receipt = log.append([b"x"] * 100_000)
+    assert (receipt.offset, receipt.last_offset) == (0, 99_999)
+    log.flush()
+    reserved = log._load()[0].tail.reserved_until
+    while log.buffered_high_watermark < reserved:
+        log.append([b"y"] * 10_000)
+    with gated.hold("put", suffix=".seg") as gate:
+        blocked = background(log.append, b"one more")
+        gate.wait_held()
+        before = log.durable_high_watermark
+        gate.release()
+        gate.wait_held()
+        assert before < log.durable_high_watermark < reserved == log.buffered_high_watermark
+        crash(store, lifeline, hanging=True)
+    del blocked
+    with running(objects) as again:
+        assert partition(again).append(b"after").offset >= reserved
 
 
 def test_L18_reading_outside_of_the_marks_says_what_the_marks_are(objects: ObjectStore) -> None:
