@@ -118,10 +118,11 @@ class ChainCursor:
 
     def _fenced(self, header: SegmentHeader) -> LogStoreError:
         ours, theirs = self.mode.name.lower(), header.mode.name.lower()
+        what = "its fence" if SegmentFlags.FENCE in header.flags else "that"
         who = f"another {ours}" if theirs == ours else f"an {theirs}" if theirs[0] == "e" else f"a {theirs}"
         return Fenced(
             f"{self._chain.paths}: {who} writer of epoch {header.epoch} took the partition over at offset "
-            f"{header.base_offset}; its fence stops every writer before it, this {ours} one (epoch {self.epoch}) among "
+            f"{header.base_offset}; {what} stops every writer before it, this {ours} one (epoch {self.epoch}) among "
             "them, for good. What was not acked here was not stored. Open it again to join or to take it back"
         )
 

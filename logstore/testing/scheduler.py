@@ -6,7 +6,8 @@
 
 Each actor runs in a thread of its own, and only one moves at a time: at each store call it stops until it is chosen. What it
 does between two calls touches nothing that the others see, so the order of the calls is the whole schedule. A write that is
-chosen ends in one of four ways: done or not done, answered or not. The same choices give the same run.
+chosen ends in one of four ways: done or not done, answered or not; a read may be refused. The same choices give the same
+run.
 
 Waiting must not take time, or the schedule would hang on it: give each actor an `InstantClock`.
 """
@@ -95,16 +96,20 @@ def for_every_schedule(run: Callable[[Choices], object], *, limit: int = 1_000_0
 
 
 class Schedule:
-    """One run. `faults_max`: how many writes may end otherwise than done; a run with endless faults would not end.
+    """One run. `faults_max`: how many calls may end otherwise than done; a run with endless faults would not end.
+    `reads_fail`: reads too, not only writes.
 
     `steps` lists what happened, in order.
     """
 
-    def __init__(self, inner: ObjectStore, choices: Choices, *, faults_max: int = 0) -> None:
+    def __init__(
+        self, inner: ObjectStore, choices: Choices, *, faults_max: int = 0, reads_fail: bool = False
+    ) -> None:
         self.inner = inner
         self.steps: list[Step] = []
         self._choices = choices
         self._faults_left = faults_max
+        self._reads_fail = reads_fail
         self._changed = threading.Condition()  # guards everything below
         self._calls: dict[int, _Call] = {}
         self._busy: set[int] = set()
@@ -149,9 +154,7 @@ class Schedule:
             if not self._calls:
                 return None
             options = [
-                (call, outcome)
-                for _, call in sorted(self._calls.items())
-                for outcome in (tuple(Outcome) if call.can_fail and self._faults_left else (Outcome.DONE,))
+                (call, outcome) for _, call in sorted(self._calls.items()) for outcome in self._outcomes(call)
             ]
             call, outcome = options[self._choices.pick(len(options)) if len(options) > 1 else 0]
             call.outcome = outcome
@@ -160,6 +163,13 @@ class Schedule:
             del self._calls[call.actor]
             self.steps.append(Step(call.actor, call.operation, call.key, call.outcome))
             return call
+
+    def _outcomes(self, call: _Call) -> tuple[Outcome, ...]:
+        if not self._faults_left:
+            return (Outcome.DONE,)
+        if call.operation in WRITES:
+            return tuple(Outcome)
+        return (Outcome.DONE, Outcome.REFUSED) if self._reads_fail else (Outcome.DONE,)
 
     def arrive(self, call: _Call) -> None:
         """An actor stands at a call."""
@@ -176,10 +186,6 @@ class _Call:
         self.key = key
         self.outcome = Outcome.DONE
         self._chosen = threading.Event()
-
-    @property
-    def can_fail(self) -> bool:
-        return self.operation in WRITES
 
     def go(self) -> None:
         self._chosen.set()
@@ -201,7 +207,9 @@ class ScheduledStore:
         call.wait()
         what = f"{operation} {key}: {call.outcome.value}"
         if call.outcome is Outcome.REFUSED:
-            raise Determinate(what)
+            refused = Determinate(what)
+            refused.retriable = False  # or a wrapper would repeat it before the one who is tested hears of it
+            raise refused
         if call.outcome is Outcome.LOST:
             raise Indeterminate(what)
         if call.outcome is Outcome.DONE_UNANSWERED:

@@ -170,6 +170,20 @@ def test_W05_a_shared_writer_of_an_earlier_era_does_not_join_a_later_one(opened:
         a.append(b"a again")
 
 
+def test_W05_shared_and_replicated_writers_stop_each_other(opened: Open, objects: MemoryStore) -> None:
+    """Neither of them fences at open: the first commit of the other kind begins a new era, and that is enough."""
+    shared = log_of(opened())
+    shared.append(b"shared")
+    replica = log_of(opened()).replicated("r")
+    replica.compare_and_append([b"replicated"], 0, 1)
+    with pytest.raises(Fenced, match="a replicated writer of epoch 2"):
+        shared.append(b"late")
+    assert log_of(opened()).append(b"shared again").offset == 2
+    with pytest.raises(Fenced, match="a shared writer of epoch 3"):
+        replica.compare_and_append([b"late"], 1, 2)
+    assert [value for _, value in contents(objects)] == [b"shared", b"replicated", b"shared again"]
+
+
 def test_W11_offsets_that_readers_may_have_seen_are_not_used_again(
     opened: Open, objects: MemoryStore
 ) -> None:
