@@ -83,7 +83,7 @@ def test_bytes_in_a_record(figures: Figures, quick: bool) -> None:
 def test_partitions(figures: Figures, quick: bool) -> None:
     """The same records over more partitions: what one costs should not depend on how many there are. No flush by age comes
     in between: those are paid for by the second, not by the append."""
-    sizes, turns, many = (1, 4, 16, 64, 256), 3 if quick else 7, rows(20_000)
+    sizes, turns, many = (1, 4, 16, 64, 256), 3 if quick else 7, rows(5_000 if quick else 20_000)
     with ExitStack() as stack:
         stores = {
             size: stack.enter_context(

@@ -71,7 +71,7 @@ def append_in_turns(
 
 @pytest.mark.parametrize("synced", [True, False], ids=["fsynced", "not-fsynced"])
 def test_appends_of_1000(synced: bool, tmp_path: Path, figures: Figures, quick: bool) -> None:
-    many, appends, turns = rows(1000), 5 if quick else 20, 2 if quick else 5
+    many, appends, turns = rows(1000), 3 if quick else 10, 2 if quick else 4
     with ExitStack() as stack:
         peers = open_all(stack, openers(tmp_path, synced=synced), figures, SUITE)
 

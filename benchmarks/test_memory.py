@@ -26,6 +26,8 @@ FLAT_MIB = 4
 
 @pytest.mark.parametrize("kind", ["bulk", "single"])
 def test_ten_minutes_of_outage(kind: str, tmp_path: Path, figures: Figures, quick: bool) -> None:
+    if quick and kind == "single":
+        pytest.skip("half a million single appends: in the full run alone")
     minutes = 3 if quick else 10
     arguments = [kind, str(tmp_path / "store"), str(BUFFER), str(CACHE), str(minutes)]
     ended = subprocess.run(
@@ -38,7 +40,7 @@ def test_ten_minutes_of_outage(kind: str, tmp_path: Path, figures: Figures, quic
     )
     found: dict[str, Any] = json.loads(ended.stdout)
     assert BUFFER * 0.95 < found["buffered_max"] <= BUFFER, "the outage never met the limit"
-    assert found["cached"] > CACHE * 0.75, "the cache was not full"
+    assert found["cached"] > CACHE * 0.6, "the cache was not full"
     assert found["refused_puts"] > 0
     assert found["refused_appends"] >= minutes * 60
     resident = found["resident_mib"]
