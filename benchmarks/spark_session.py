@@ -18,6 +18,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 def session(folder: Path) -> Iterator[SparkSession]:
     """Two cores, everything in `folder`."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])  # Spark does not see editable installs
     builder = SparkSession.builder.master("local[2]").appName("logstore-benchmarks")
     settings = {
         "spark.ui.enabled": "false",

@@ -35,7 +35,8 @@ class LogReader(DataSourceReader):
         self._options = options
         self._scan = scan_of(options, schema)
         self._bounds = EVERYTHING
-        self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
+        if options.push_filters:
+            self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
 
     def keep(self, bounds: Bounds) -> None:
         """Read only what may lie within these bounds. The latest view needs all of a partition."""
@@ -55,7 +56,10 @@ class LogReader(DataSourceReader):
 
 
 class _PushFilters:
-    """`pushFilters` for Spark versions and sessions that push filters down, and nothing for all others.
+    """`pushFilters` of a frame that asked for it.
+
+    It has to be asked for, because Spark keeps the plan of the last filters with the frame (seen in 4.2): another query of
+    the same frame, or a second branch of one, is then read with filters that are not its own, and lacks rows.
 
     Spark refuses a reader that overrides the method while `spark.sql.python.filterPushdown.enabled` is off, which is its
     default, and a reader cannot see the session's conf. Spark tells by `__func__` whether a method is overridden; this

@@ -37,6 +37,7 @@ READ_OPTIONS = (
     "failOnDataLoss",
     "includeHeaders",
     "columns",
+    "pushFilters",
     "view",
     "visibility",
     "pollInterval",
@@ -67,6 +68,7 @@ class ReadOptions:
     columns: tuple[str, ...]
     view: View
     fail_on_data_loss: bool
+    push_filters: bool
     min_partitions: int | None
     max_records_per_partition: int | None
     max_bytes_per_partition: int
@@ -110,6 +112,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
         columns=_columns(options),
         view=view,  # type: ignore[arg-type]
         fail_on_data_loss=_flag(options, "failOnDataLoss", True),
+        push_filters=_flag(options, "pushFilters", False),
         min_partitions=_count(options, "minPartitions"),
         max_records_per_partition=_count(options, "maxRecordsPerPartition"),
         max_bytes_per_partition=_count(options, "maxBytesPerPartition") or 32 * MIB,

@@ -35,12 +35,12 @@ def table(frame: DataFrame) -> dict[str, tuple[int, int]]:
 def test_S07_the_orders_pipeline_adds_up_and_goes_on_where_it_was(
     spark: SparkSession, pipeline: ModuleType, where: str, tmp_path: Path
 ):
-    for total in (300, 600):
-        pipeline.serve(where, orders=300, seed=total)
+    for seed in (1, 2):
+        pipeline.serve(where, orders=300, seed=seed)
         pipeline.publish_running_sums(spark, where, tmp_path)
-        expected = table(pipeline.batch_sums(spark, where))
-        assert sum(orders for orders, _ in expected.values()) == total
-        assert table(pipeline.latest_sums(spark, where)) == expected
+    expected = table(pipeline.batch_sums(spark, where))
+    assert sum(orders for orders, _ in expected.values()) == 600
+    assert table(pipeline.latest_sums(spark, where)) == expected
     pipeline.keep_finished_minutes(spark, where, tmp_path)
     finished = spark.read.parquet(str(tmp_path / "minutes"))
     closed = {f"{row.minute:%Y-%m-%d %H:%M}": (row.orders, row.cents) for row in finished.collect()}

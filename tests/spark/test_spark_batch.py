@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,21 +85,42 @@ def test_S03_S05_a_range_read_by_many_tasks_gives_each_row_once_and_the_same_eac
     assert sorted((row.partition, row.offset, bytes(row.value)) for row in frame.collect()) == found
 
 
-@pytest.mark.parametrize("pushed", [False, True])
-def test_S04_filters_give_the_same_rows_with_push_down_on_and_off(
-    spark: SparkSession, log: str, pushed: bool
+@pytest.fixture
+def push_down(spark: SparkSession) -> Iterator[None]:
+    """The session's conf is on."""
+    spark.conf.set(PUSHDOWN, "true")
+    yield
+    spark.conf.unset(PUSHDOWN)
+
+
+FILTER = "partition = 1 and offset >= 95 and offset < 210 and timestamp < timestamp'2023-11-14 22:13:20.205'"
+
+
+def test_S04_a_frame_that_asks_for_it_plans_only_what_its_filters_leave(
+    spark: SparkSession, log: str, push_down: None
 ):
-    spark.conf.set(PUSHDOWN, str(pushed).lower())
-    try:
-        frame = read(spark, log).where(
-            "partition = 1 and offset >= 95 and offset < 210 and timestamp < timestamp'2023-11-14 22:13:20.205'"
-        )
-        rows = sorted((row.partition, row.offset) for row in frame.select("partition", "offset").collect())
-        tasks = frame.rdd.getNumPartitions()
-    finally:
-        spark.conf.unset(PUSHDOWN)
-    assert rows == [(1, n) for n in range(95, 205)]
-    assert tasks == (1 if pushed else 2), "partition 0 is not planned at all where filters are pushed"
+    frame = read(spark, log, pushFilters=True).where(FILTER)
+    assert places(frame) == [(1, n) for n in range(95, 205)]
+    assert frame.rdd.getNumPartitions() == 1
+
+
+def test_S04_filters_are_right_where_spark_pushes_none(spark: SparkSession, log: str):
+    frame = read(spark, log, pushFilters=True).where(FILTER)
+    assert places(frame) == [(1, n) for n in range(95, 205)]
+    assert frame.rdd.getNumPartitions() == 2
+
+
+def test_S04_a_frame_with_several_filters_is_right_because_nothing_is_pushed_unasked(
+    spark: SparkSession, log: str, push_down: None
+):
+    frame = read(spark, log)
+    both = frame.where("partition = 0 and offset < 5").union(frame.where("partition = 1 and offset < 5"))
+    assert places(both) == [(p, n) for p in (0, 1) for n in range(5)]
+    assert len(places(frame)) == 600
+
+
+def places(frame: DataFrame) -> list[tuple[int, int]]:
+    return sorted((row.partition, row.offset) for row in frame.select("partition", "offset").collect())
 
 
 def test_S10_an_empty_topic_is_an_empty_frame(spark: SparkSession, make_log: MakeLog):
@@ -107,19 +128,17 @@ def test_S10_an_empty_topic_is_an_empty_frame(spark: SparkSession, make_log: Mak
     assert read(spark, where).collect() == []
 
 
-def test_S10_the_latest_view_drops_overwritten_and_deleted_keys(spark: SparkSession, make_log: MakeLog):
+def test_S10_the_latest_view_drops_overwritten_and_deleted_keys(
+    spark: SparkSession, make_log: MakeLog, push_down: None
+):
     history = [
         [logstore.Record(b"1", b"a"), logstore.Record(b"1", b"b"), logstore.Record(b"1", b"c")],
         [logstore.Record(b"2", b"a"), logstore.Record(None, b"b")],
     ]
     where = make_log("orders", history)
-    spark.conf.set(PUSHDOWN, "true")
-    try:
-        frame = read(spark, where, view="latest")
-        found = {bytes(row.key): bytes(row.value) for row in frame.collect()}
-        early = frame.where("offset < 3").collect()
-    finally:
-        spark.conf.unset(PUSHDOWN)
+    frame = read(spark, where, view="latest", pushFilters=True)
+    found = {bytes(row.key): bytes(row.value) for row in frame.collect()}
+    early = frame.where("offset < 3").collect()
     assert found == {b"a": b"2", b"c": b"1"}
     assert [bytes(row.key) for row in early] == [b"c"], "a filter must not bring an old value back"
 
