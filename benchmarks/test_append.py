@@ -73,6 +73,47 @@ def test_one_by_one_buffered(benchmark: Any, figures: Figures, quick: bool) -> N
     )
 
 
+def test_one_by_one_against_a_kafka_producer(figures: Figures, quick: bool) -> None:
+    """Both take a record into memory and return: librdkafka's `produce` into its queue, ours into the buffer with an offset,
+    readable at once. No broker is there, so what `produce` took is counted in its queue."""
+    import confluent_kafka
+
+    turns, rounds = 3 if quick else 8, 10
+    queue = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": "127.0.0.1:1",
+            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.kbytes": 1 << 20,
+            "log_level": 0,
+        }
+    )
+    with logstore.open(MemoryStore(), **ROOM) as store:
+        topic = store.create_topic("t", partitions=1)
+
+        def ours() -> None:
+            append = topic.append
+            for _ in range(rounds):
+                for record in RECORDS:
+                    append(record.value, key=record.key, ack="buffered")
+
+        def theirs() -> None:
+            produce = queue.produce
+            for _ in range(rounds):
+                for record in RECORDS:
+                    produce("t", record.value, record.key)
+
+        found = in_turns({"logstore": ours, "confluent-kafka produce": theirs}, turns)
+        assert len(queue) == rounds * (turns + 1) * len(RECORDS)
+        queue.purge()
+        check_all(topic.partition(0), rounds * (turns + 1))
+    rates = {name: rounds * len(RECORDS) / timing.best_cpu / 1e3 for name, timing in found.items()}
+    levels = {
+        "logstore": "in this process, with its offset, readable",
+        "confluent-kafka produce": "in this process",
+    }
+    figures.add_peers(SUITE, "one by one into memory", "logstore", rates, "k records/s a core", levels)
+
+
 @pytest.mark.parametrize("ack", ["local", "durable"])
 def test_one_by_one_on_a_local_folder(ack: Any, figures: Figures, tmp_path: Path, quick: bool) -> None:
     """Each append waits for its own fsyncs: this measures the disk, and says so."""

@@ -1,0 +1,57 @@
+"""The benchmarks' own arithmetic: a guard that cannot fail guards nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.check import FLOORS, Floor, read_floors
+from benchmarks.measure import Figure, Timing, in_turns, percentile, slope
+
+
+def figure(value: float) -> Figure:
+    return Figure("suite", "name", value, "×")
+
+
+def test_a_figure_below_its_floor_is_named_with_both_numbers() -> None:
+    floor = Floor("suite", "name", 2.0, is_ceiling=False)
+    assert floor.judge(figure(2.0)) is None
+    assert floor.judge(figure(1.5)) == "suite: name: 1.5 × is below its floor 2"
+
+
+def test_a_figure_above_its_ceiling_is_named_with_both_numbers() -> None:
+    ceiling = Floor("suite", "name", 2.0, is_ceiling=True)
+    assert ceiling.judge(figure(2.0)) is None
+    assert ceiling.judge(figure(2.5)) == "suite: name: 2.5 × is above its ceiling 2"
+
+
+def test_a_figure_that_was_not_measured_has_fallen() -> None:
+    assert Floor("suite", "name", 2.0, is_ceiling=False).judge(None) == "suite: name: was not measured"
+
+
+def test_the_floors_that_are_kept_can_be_read() -> None:
+    floors = read_floors(FLOORS.read_text())
+    assert Floor("group commit", "records a segment", 25.0, is_ceiling=False) in floors
+
+
+@pytest.mark.parametrize("bound", ["{}", "{ at_least = 1, at_most = 2 }", "{ atleast = 1 }"])
+def test_a_floor_with_anything_but_one_bound_is_refused(bound: str) -> None:
+    with pytest.raises(ValueError, match="give at_least or at_most"):
+        read_floors(f"[suite]\nname = {bound}\n")
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 2.0])
+def test_slope_finds_the_exponent(exponent: float) -> None:
+    assert slope([(x, 3.0 * x**exponent) for x in (1, 10, 100, 1000)]) == pytest.approx(exponent)
+
+
+def test_candidates_take_turns_after_one_that_does_not_count() -> None:
+    order: list[str] = []
+    found = in_turns({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, turns=2)
+    assert order == ["a", "b"] * 3
+    assert [len(found[name].seconds) for name in "ab"] == [2, 2]
+
+
+def test_best_median_and_percentile() -> None:
+    timing = Timing([3.0, 1.0, 2.0], [0.3, 0.1, 0.2])
+    assert (timing.best, timing.median, timing.best_cpu) == (1.0, 2.0, 0.1)
+    assert percentile([float(n) for n in range(100)], 0.99) == 99.0
