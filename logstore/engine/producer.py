@@ -15,8 +15,9 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 from logstore.engine.partition_log import Appendable, PartitionLog
-from logstore.engine.producer_table import LOOK_BACK_SEGMENTS, SEQUENCE_MODULUS, ProducerTable
+from logstore.engine.producer_table import LOOK_BACK_SEGMENTS, ProducerTable
 from logstore.engine.results import Receipt
+from logstore.engine.shared_buffer import SEQUENCE_MODULUS
 from logstore.engine.shared_writer import SharedWriter
 from logstore.format.batch import split
 

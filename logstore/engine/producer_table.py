@@ -20,13 +20,12 @@ from typing import NamedTuple
 
 from logstore.engine.segment_reader import SegmentReader
 from logstore.engine.segments import SegmentRef
-from logstore.engine.shared_buffer import Sequences
+from logstore.engine.shared_buffer import SEQUENCE_MODULUS, Sequences
 from logstore.errors import Fenced, GapError, InvalidRecord
 from logstore.format.batch import BatchInfo, split
 
 LOOK_BACK_SEGMENTS = 1000
 """How far before the writer's opening a retry is still recognised. Everything since is."""
-SEQUENCE_MODULUS = 1 << 31
 _REMEMBERED_BATCHES = 64
 _PRODUCERS_MAX = 100_000
 _PARALLEL = 8
@@ -50,18 +49,27 @@ class ProducerTable:
 
     def __init__(self) -> None:
         self._producers: dict[int, Producer] = {}
+        self._end_offset = 0  # what is below has been taken in, or is older than the table
 
     def take_in(self, batch: BatchInfo) -> None:
         """A batch that stands in the chain, in chain order."""
-        if batch.producer_id < 0 or batch.base_sequence < 0:
-            return
-        producer = self._producers.pop(batch.producer_id, None)
-        if producer is None or producer.epoch != batch.producer_epoch:
-            producer = Producer(batch.producer_epoch, 0)
-        last = (batch.base_sequence + batch.count - 1) % SEQUENCE_MODULUS
-        producer.batches.append(Stored(batch.base_sequence, last, batch.base_offset))
-        producer.next_sequence = (last + 1) % SEQUENCE_MODULUS
-        self._producers[batch.producer_id] = producer
+        if batch.base_offset < self._end_offset:
+            return  # a merged object reaches further than the chain was followed: it was known already
+        self._end_offset = batch.base_offset + batch.count
+        if batch.producer_id >= 0 and batch.base_sequence >= 0:
+            last = (batch.base_sequence + batch.count - 1) % SEQUENCE_MODULUS
+            append = Sequences(batch.producer_id, batch.producer_epoch, batch.base_sequence, last)
+            self.add(append, batch.base_offset)
+
+    def add(self, append: Sequences, offset: int) -> None:
+        """These records stand at `offset` and on."""
+        producer = self._producers.pop(append.producer_id, None)
+        if producer is None or producer.epoch != append.epoch:
+            producer = Producer(append.epoch, 0)
+        producer.batches.append(Stored(append.first, append.last, offset))
+        producer.next_sequence = (append.last + 1) % SEQUENCE_MODULUS
+        self._producers[append.producer_id] = producer
+        self._end_offset = max(self._end_offset, offset + append.records)
         if len(self._producers) > _PRODUCERS_MAX:
             del self._producers[next(iter(self._producers))]  # the one that was silent longest
 
@@ -95,7 +103,6 @@ class ProducerTable:
 def follows(append: Sequences, expected: int) -> bool:
     """True if `append` starts at `expected`, False if all of it lies before. Raises if neither."""
     behind = (expected - append.first) % SEQUENCE_MODULUS
-    count = (append.last - append.first) % SEQUENCE_MODULUS + 1
     if behind == 0:
         return True
     if behind >= SEQUENCE_MODULUS // 2:
@@ -103,7 +110,7 @@ def follows(append: Sequences, expected: int) -> bool:
             f"producer {append.producer_id}: sequence {append.first} came where {expected} is next; nothing was appended: "
             "send what is missing first"
         )
-    if behind < count:
+    if behind < append.records:
         raise InvalidRecord(
             f"producer {append.producer_id}: of sequences {append.first} to {append.last} those before {expected} are "
             "stored and the others are not; nothing was appended: send an append again as it was"

@@ -42,6 +42,7 @@ from logstore.engine.standby import fence
 from logstore.engine.tiers import Tiers
 from logstore.errors import (
     AppendTimeout,
+    BufferFull,
     Closed,
     CorruptData,
     DivergentWriters,
@@ -49,6 +50,7 @@ from logstore.errors import (
     GapError,
     LogStoreError,
     OutcomeUnknown,
+    RecordTooLarge,
     StraddlingTransaction,
     UnknownTopic,
 )
@@ -191,8 +193,16 @@ class ReplicatedWriter:
 
     def submit(self, records: Iterable[Record | bytes], lower: int, upper: int) -> Future[Applied]:
         """`compare_and_append` without waiting. A range above the upper is kept until what is missing has come, from here or
-        from a peer; it waits only for room in the store's buffer."""
+        from a peer. It waits only for room in the store's buffer, of which ranges above may take half: else what is missing
+        would find none."""
         held = self._range(records, lower, upper, exact=False)
+        with self._lock:
+            ahead = self._held.charged + held.charged
+        if lower > self.frontier and 2 * ahead > self._runtime.budget.limit:
+            raise BufferFull(
+                f"{self._chain.paths}: {ahead} bytes would wait above source offset {self.frontier}: nothing was taken; "
+                "feed what is missing there, or raise max_buffered_bytes"
+            )
         self._hold(held, self._runtime.config.append_timeout)
         return held.future
 
@@ -229,7 +239,13 @@ class ReplicatedWriter:
             )
         known = None if exact else positions(records, lower, upper)
         runs = take_records(records, self._runtime.config.max_batch_bytes) if records else []
-        return SourceRange(lower, upper, runs, known, sum(run.charged for run in runs), exact)
+        charged = sum(run.charged for run in runs)
+        if charged > self._runtime.budget.limit:
+            raise RecordTooLarge(
+                f"a source range of {charged} bytes can never fit max_buffered_bytes={self._runtime.budget.limit}: nothing "
+                "was taken; cut it"
+            )
+        return SourceRange(lower, upper, runs, known, charged, exact)
 
     def _hold(self, held: SourceRange, timeout: float) -> None:
         runtime = self._runtime

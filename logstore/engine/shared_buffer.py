@@ -10,7 +10,7 @@ Guarded by the partition's lock, except `SharedWindow.build`, which encodes and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -20,6 +20,9 @@ from logstore.engine.results import Receipt
 from logstore.format.batch import BatchInfo, patch_head
 from logstore.format.record import Record
 from logstore.format.segment import EncodedBatch, SegmentHeader, SegmentSummary, build_segment
+
+SEQUENCE_MODULUS = 1 << 31
+"""After the last number a producer starts again at 0, as Kafka's do."""
 
 
 class Joined(NamedTuple):
@@ -39,6 +42,10 @@ class Sequences(NamedTuple):
     first: int
     last: int
 
+    @property
+    def records(self) -> int:
+        return (self.last - self.first) % SEQUENCE_MODULUS + 1
+
 
 @dataclass(slots=True, eq=False)
 class Entry:
@@ -46,6 +53,7 @@ class Entry:
     joined: list[Joined] = field(default_factory=list)
     count: int = 0
     charged: int = 0
+    appends: int = 0
     sequences: Sequences | None = None
 
     def join(self, receipt: Receipt, count: int) -> Future[Receipt]:
@@ -68,26 +76,25 @@ class SharedBuffer:
     """The entries that no attempt has taken yet."""
 
     def __init__(self, codec_id: int, batch_bytes: int) -> None:
-        self.charged = 0
+        self.charged = 0  # this and the two below: sums over the entries
         self.count = 0
         self.appends = 0
-        self.oldest_at: float | None = None
         self._codec_id = codec_id
         self._batch_bytes = batch_bytes
         self._entries: list[Entry] = []
         self._open: Entry | None = None
 
-    def add_records(
-        self, receipt: Receipt, records: Sequence[Record], charged: int, now: float
-    ) -> Future[Receipt]:
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add_records(self, receipt: Receipt, records: Sequence[Record], charged: int) -> Future[Receipt]:
         """They join the open batch if they fit."""
         entry = self._open
         if entry is None or entry.charged + charged > self._batch_bytes:
             batch = PendingBatch(0, 0, Exposure.DURABLE, self._codec_id)
             entry = self._open = Entry(batches=[batch])
-            self._append(entry, now)
+            self._entries.append(entry)
         entry.batches[0].add(records, charged, Exposure.DURABLE)
-        entry.count += len(records)
         self._charge(entry, len(records), charged)
         return entry.join(receipt, len(records))
 
@@ -96,25 +103,23 @@ class SharedBuffer:
         receipt: Receipt,
         batches: Sequence[tuple[memoryview, BatchInfo]],
         sequences: Sequences | None,
-        now: float,
     ) -> Future[Receipt]:
         """An entry of its own: one append, stored whole."""
         entry = Entry(sequences=sequences)
+        count = 0
         for raw, info in batches:
-            entry.batches.append(PendingBatch.ready(entry.count, 0, Exposure.DURABLE, raw, info, info.size))
-            entry.count += info.count
-            self._charge(entry, info.count, info.size)
-        self._append(entry, now)
+            entry.batches.append(PendingBatch.ready(count, 0, Exposure.DURABLE, raw, info, info.size))
+            count += info.count
+        self._entries.append(entry)
+        self._charge(entry, count, sum(info.size for _, info in batches))
         self._open = None
         return entry.join(receipt, entry.count)
 
-    def _append(self, entry: Entry, now: float) -> None:
-        self._entries.append(entry)
-        if self.oldest_at is None:
-            self.oldest_at = now
-
     def _charge(self, entry: Entry, count: int, charged: int) -> None:
+        """One more append in it."""
+        entry.count += count
         entry.charged += charged
+        entry.appends += 1
         self.charged += charged
         self.count += count
         self.appends += 1
@@ -135,9 +140,7 @@ class SharedBuffer:
         for entry in entries:
             self.charged -= entry.charged
             self.count -= entry.count
-            self.appends -= len(entry.joined)
-        if not self._entries:
-            self.oldest_at = None
+            self.appends -= entry.appends
         return entries
 
     def clear(self) -> list[Entry]:
@@ -152,6 +155,7 @@ class SharedWindow:
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.entries = list(entries)
         self.header: SegmentHeader | None = None
+        self.losses = 0
         self._built: tuple[bytes, SegmentSummary] | None = None
 
     @property
@@ -169,6 +173,7 @@ class SharedWindow:
     def lost(self) -> None:
         """Another's segment stands in our place: the next attempt needs a new one."""
         self.header = self._built = None
+        self.losses += 1
 
     def build(self) -> tuple[SegmentHeader, bytes, SegmentSummary]:
         """The segment's bytes for the place it has: the heads of its batches are written anew, the bodies are not."""
@@ -180,21 +185,23 @@ class SharedWindow:
         return header, data, summary
 
     def _placed(self, header: SegmentHeader) -> list[EncodedBatch]:
-        placed, base = [], header.base_offset
-        for entry in self.entries:
+        placed = []
+        for entry, base in self.places():
             for batch in entry.batches:
-                encoded = batch.encoded()
-                head = patch_head(base, encoded.size, header.epoch)
-                placed.append(replace(encoded, head=head, base_offset=base))
-                base += encoded.count
+                encoded, at = batch.encoded(), base + batch.base_offset
+                head = patch_head(at, encoded.size, header.epoch)
+                placed.append(replace(encoded, head=head, base_offset=at))
         return placed
+
+    def places(self) -> Iterator[tuple[Entry, int]]:
+        """Each entry and its first offset, for the place the window has."""
+        header = self.header
+        assert header is not None, "asked once the window has a place"
+        base = header.base_offset
+        for entry in self.entries:
+            yield entry, base
+            base += entry.count
 
     def place(self) -> list[tuple[Future[Receipt], Receipt]]:
         """It is committed: every append of it has its offsets now."""
-        header = self.header
-        assert header is not None, "only a window with a place is committed"
-        placed, base = [], header.base_offset
-        for entry in self.entries:
-            placed += entry.place(base)
-            base += entry.count
-        return placed
+        return [placed for entry, base in self.places() for placed in entry.place(base)]

@@ -28,7 +28,6 @@ from logstore.engine.chain_cursor import ID_BYTES, ChainCursor
 from logstore.engine.intake import take_records
 from logstore.engine.producer_table import (
     LOOK_BACK_SEGMENTS,
-    SEQUENCE_MODULUS,
     ProducerTable,
     batch_headers,
     follows,
@@ -37,7 +36,7 @@ from logstore.engine.producer_table import (
 from logstore.engine.results import Receipt
 from logstore.engine.runtime import Runtime
 from logstore.engine.segments import LostRange, SegmentRef
-from logstore.engine.shared_buffer import Entry, SharedBuffer, SharedWindow
+from logstore.engine.shared_buffer import SEQUENCE_MODULUS, Entry, SharedBuffer, SharedWindow
 from logstore.engine.tiers import Tiers
 from logstore.engine.turns import Turns
 from logstore.engine.waiters import complete, fail
@@ -104,6 +103,9 @@ class SharedWriter:
 
     # Appending
 
+    def add_at_once(self, receipt: Receipt, record: Record, charged: int) -> bool:
+        return False  # it knows durable acks alone
+
     def add_one(
         self, receipt: Receipt, record: Record, charged: int, ack: Ack, deadline: float
     ) -> Future[Receipt]:
@@ -113,9 +115,7 @@ class SharedWriter:
         self, receipt: Receipt, records: list[Record], charged: int, ack: Ack, deadline: float
     ) -> Future[Receipt]:
         """The records of a small append, in one batch, with those of others."""
-        return self._add(
-            charged, ack, deadline, lambda now: self._buffer.add_records(receipt, records, charged, now)
-        )
+        return self._add(charged, ack, deadline, lambda: self._buffer.add_records(receipt, records, charged))
 
     def add_encoded(
         self, receipt: Receipt, batches: list[tuple[memoryview, BatchInfo]], ack: Ack, deadline: float
@@ -124,11 +124,11 @@ class SharedWriter:
         sequences = sequences_of(batches)
         charged = sum(info.size for _, info in batches)
         return self._add(
-            charged, ack, deadline, lambda now: self._buffer.add_encoded(receipt, batches, sequences, now)
+            charged, ack, deadline, lambda: self._buffer.add_encoded(receipt, batches, sequences)
         )
 
     def _add(
-        self, charged: int, ack: Ack, deadline: float, put: Callable[[float], Future[Receipt]]
+        self, charged: int, ack: Ack, deadline: float, put: Callable[[], Future[Receipt]]
     ) -> Future[Receipt]:
         runtime = self._runtime
         if ack != "durable":
@@ -139,15 +139,12 @@ class SharedWriter:
         if not runtime.budget.try_take(charged):
             runtime.flusher.all_now()
             runtime.budget.take(charged, max(0.0, deadline - runtime.clock.monotonic()))
-        now = runtime.clock.monotonic()
         try:
             with self._tiers.lock:
                 self._check_open()
-                if not self._pending():
-                    self.stats.last_progress_at = (
-                        now  # a writer with nothing to store is not held up by anything
-                    )
-                future = put(now)
+                if not self._pending():  # until now nothing was held up
+                    self.stats.last_progress_at = runtime.clock.monotonic()
+                future = put()
                 charged = 0
                 self._ask()
                 return future
@@ -268,16 +265,22 @@ class SharedWriter:
             return 0.0
         seconds = clock.monotonic() - began
         self._turns.took(seconds)
-        self._saw(Link(summary, len(data)))
+        self._turns.saw(self._cursor.me, header.seq, clock.monotonic())
+        if self._producers is not None:
+            for entry, base in window.places():
+                if entry.sequences is not None:
+                    self._producers.add(entry.sequences, base)
         self._committed(window, seconds)
         return None
 
     def _lost_race(self, window: SharedWindow) -> None:
-        """Take in the winner. The next attempt has another place."""
+        """Take in the winner. The next attempt has another place; if this was not the first loss, we may be far behind and
+        it is cheaper to read up to the end than to lose once for each segment."""
         with self._tiers.lock:
             self.stats.races_lost += 1
             window.lost()
-        self._advance()
+        while self._advance() and window.losses > 1:
+            pass
 
     def _top_up(self, window: SharedWindow) -> None:
         """What has come while the window lost a race, or waited for its turn, goes with it."""
@@ -328,7 +331,7 @@ class SharedWriter:
         with self._tiers.lock:
             self._window = None
             self._tiers.moved.notify_all()
-            if self._buffer.appends or self._closing:
+            if len(self._buffer) or self._closing:
                 self._runtime.flusher.at(self, self._runtime.clock.monotonic())
 
     def _failed_once(self, error: Exception) -> float:
@@ -350,48 +353,49 @@ class SharedWriter:
         kept: list[Entry] = []
         settled: list[Entry] = []
         placed: Placed = []
-        refused: list[tuple[Entry, LogStoreError]] = []
-        latest: dict[int, Entry] = {}
-        for entry in window.entries:
-            try:
-                offset = None if entry.sequences is None else self._judge(table, entry, latest)
-            except LogStoreError as error:
-                refused.append((entry, error))
-                continue
-            if offset is not None:
-                settled.append(entry)
-                placed += entry.place(offset)
-            elif entry.joined:
-                kept.append(entry)
-            else:
-                settled.append(entry)  # its waiters have joined the same append earlier in this window
+        refused: list[tuple[Future[Receipt], LogStoreError]] = []
+        queued: dict[int, list[Entry]] = {}
         with self._tiers.lock:
+            for entry in window.entries:
+                try:
+                    offset = self._judge(table, entry, queued)
+                except LogStoreError as error:
+                    settled.append(entry)
+                    refused += [(joined.future, error) for joined in entry.joined]
+                    continue
+                if offset is None and entry.joined:
+                    kept.append(entry)
+                    continue
+                settled.append(entry)
+                self.stats.duplicates += 1
+                if offset is not None:  # else its waiters have joined the same append earlier in this window
+                    placed += entry.place(offset)
             window.entries = kept
-            self.stats.duplicates += len(settled)
-        self._runtime.budget.give_back(
-            sum(entry.charged for entry in settled) + sum(entry.charged for entry, _ in refused)
-        )
+        self._runtime.budget.give_back(sum(entry.charged for entry in settled))
         complete(placed)
-        for entry, why in refused:
-            fail([joined.future for joined in entry.joined], why)
+        for future, why in refused:
+            fail([future], why)
 
-    def _judge(self, table: ProducerTable, entry: Entry, latest: dict[int, Entry]) -> int | None:
-        """Against the chain, and against what is before it in this window: `latest` holds each producer's last there."""
+    def _judge(self, table: ProducerTable, entry: Entry, queued: dict[int, list[Entry]]) -> int | None:
+        """Against the chain, and against what is before it in this window: `queued` holds each producer's appends there."""
         append = entry.sequences
-        assert append is not None, "asked only for appends that carry sequences"
-        before = latest.get(append.producer_id)
-        if before is None or before.sequences is None or before.sequences.epoch != append.epoch:
+        if append is None:
+            return None
+        before = queued.setdefault(append.producer_id, [])
+        last = before[-1].sequences if before else None
+        if last is None or last.epoch != append.epoch:
             offset = table.judge(append)
             if offset is None:
-                latest[append.producer_id] = entry
+                before.append(entry)
             return offset
-        if append == before.sequences:
-            before.joined += entry.joined
-            entry.joined = []
+        if follows(append, (last.last + 1) % SEQUENCE_MODULUS):
+            before.append(entry)
             return None
-        if follows(append, (before.sequences.last + 1) % SEQUENCE_MODULUS):
-            latest[append.producer_id] = entry
-            return None
+        for first_try in before:
+            if first_try.sequences == append:
+                first_try.joined += entry.joined
+                entry.joined = []
+                return None
         return table.judge(append)
 
     def _covered(self) -> ProducerTable:
@@ -432,7 +436,7 @@ class SharedWriter:
         """Whether everything is stored by the deadline."""
         tiers, clock = self._tiers, self._runtime.clock
         with tiers.lock:
-            while self.failed is None and (self._window is not None or self._buffer.appends):
+            while self.failed is None and (self._window is not None or len(self._buffer)):
                 left = deadline - clock.monotonic()
                 if left <= 0:
                     return False

@@ -125,6 +125,10 @@ class HeldRanges:
     def __len__(self) -> int:
         return len(self._ranges)
 
+    @property
+    def charged(self) -> int:
+        return sum(held.charged for held in self._ranges)
+
     def add(self, held: SourceRange) -> None:
         insort(self._ranges, held, key=attrgetter("lower"))
 

@@ -13,12 +13,15 @@ from logstore.engine.replicated_writer import ReplicatedWriter
 from logstore.engine.source_ranges import Applied, Place, classify
 from logstore.errors import (
     AppendTimeout,
+    BufferFull,
     Closed,
     DivergentWriters,
     Fenced,
     GapError,
     OutcomeUnknown,
     ReadOnly,
+    RecordTooLarge,
+    StoreUnavailable,
     StraddlingTransaction,
 )
 from logstore.format.record import Record
@@ -318,21 +321,22 @@ def test_W04_any_end_of_a_put_is_one_copy(writer: Writers, objects: MemoryStore,
     assert values(objects) == source(0, 4)
 
 
-def test_W04_lost_answer_then_a_look_at_the_upper_finds_our_own(
-    writer: Writers, objects: MemoryStore
-) -> None:
+def test_W04_lost_answer_then_a_look_at_the_upper_finds_our_own(objects: MemoryStore) -> None:
+    """The PUT is done, its answer lost, the look at it refused; before the retry is due somebody asks for the upper."""
     gated = GatedStore(objects)
-    faulty = FaultyStore(gated)
-    mine = writer("mine", faulty)
-    faulty.fail("put", suffix=".seg", with_=Fault.LOSE_ANSWER)
-    look = faulty.fail("get", suffix=".seg", times=None, with_=Fault.UNAVAILABLE)
-    with gated.hold("put", suffix=".seg", after=True) as gate:
-        future = mine.submit(source(0, 3), 0, 3)
-        gate.wait_held()
-    faulty.remove(look)
-    assert mine.upper() == 3
-    assert future.result(10) == Applied("us", 3)
-    assert len(headers(objects)) == 1
+    refused = StoreUnavailable("no")
+    refused.retriable = False
+    with logstore.open(gated, clock=ManualClock()) as store:
+        mine = store.create_topic(TOPIC).partition(0).replicated("mine")
+        with gated.hold("get", suffix=".seg") as looks, gated.hold("put", suffix=".seg") as puts:
+            future = mine.submit(source(0, 3), 0, 3)
+            puts.wait_held()
+            puts.release_lost()
+            looks.wait_held()
+            looks.fail(refused)
+        assert mine.upper() == 3
+        assert future.result(10) == Applied("us", 3)
+        assert (mine.dropped, mine.stats.commits, len(headers(objects))) == (0, 1, 1)
 
 
 def test_W04_after_a_timeout_the_same_call_again_is_safe(writer: Writers, objects: MemoryStore) -> None:
@@ -367,6 +371,20 @@ def test_W07_a_range_in_many_batches_is_cut_inside_one(writer: Writers, objects:
     peer.compare_and_append(rows[:17], 0, 17)
     assert mine.compare_and_append(rows, 0, 50) == Applied("us", 50)
     assert values(objects) == rows
+
+
+def test_W07_what_is_held_above_leaves_room_for_what_is_missing(
+    writer: Writers, objects: MemoryStore
+) -> None:
+    mine = writer(max_buffered_bytes=20_000, max_batch_bytes=10_000)
+    future = mine.submit([b"x" * 8000], 1, 2)
+    with pytest.raises(BufferFull, match="above source offset 0"):
+        mine.submit([b"y" * 8000], 2, 3)
+    with pytest.raises(RecordTooLarge):
+        mine.submit([b"z" * 8000] * 3, 0, 3)
+    assert mine.compare_and_append([b"w" * 8000], 0, 1) == Applied("us", 1)
+    assert future.result(10) == Applied("us", 2)
+    assert [value[:1] for value in values(objects) if value] == [b"w", b"x"]
 
 
 def test_close_tells_who_waits_for_a_range_that_never_came(writer: Writers, stores: list[Store]) -> None:

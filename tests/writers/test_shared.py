@@ -306,6 +306,35 @@ def test_W11_a_retry_while_the_first_try_is_still_queued_joins_it(opened: Open, 
     assert contents(objects) == [(0, b"once")]
 
 
+def test_W11_a_retry_of_an_older_append_that_is_still_queued_joins_it_too(
+    opened: Open, objects: MemoryStore
+) -> None:
+    """0, 1, 2 are queued behind an upload, then 0 and 1 again: five acks, three records."""
+    gated = GatedStore(objects)
+    producer = Producer(log_of(opened(gated)), 17)
+    with gated.hold("put", suffix=".seg") as gate:
+        other = Producer(producer._log, 18).submit(b"first", sequence=0)
+        gate.wait_held()
+        futures = [producer.submit(b"%d" % number, sequence=number) for number in (0, 1, 2, 0, 1)]
+    assert other.result(10).offset == 0
+    assert [future.result(10).offset for future in futures] == [1, 2, 3, 1, 2]
+    assert [value for _, value in contents(objects)] == [b"first", b"0", b"1", b"2"]
+
+
+def test_W11_flush_and_close_with_numbered_appends_of_many_batches(
+    opened: Open, objects: MemoryStore
+) -> None:
+    store = opened(max_batch_bytes=2000)
+    producer = Producer(log_of(store), 17)
+    values = [b"%04d" % number * 100 for number in range(12)]
+    future = producer.submit(values, sequence=0)
+    assert log_of(store).flush() == 12
+    again = producer.submit(values, sequence=0)
+    store.close()
+    assert (future.result(0).offset, again.result(0).offset) == (0, 0)
+    assert [value for _, value in contents(objects)] == values
+
+
 def test_W11_a_gap_a_part_and_an_old_epoch_are_refused_and_store_nothing(
     opened: Open, objects: MemoryStore
 ) -> None:
