@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from logstore.config import TopicConfig
-from logstore.engine.audit import NO_DIGEST, Audit, digest
+from logstore.engine.audit import Audit
 from logstore.engine.chain import Chain, LostRace
 from logstore.engine.chain_cursor import ChainCursor
-from logstore.engine.intake import Run, encode_runs, take_records
+from logstore.engine.replicated_attempt import Attempt, build_attempt
 from logstore.engine.runtime import Runtime
 from logstore.engine.source_ranges import (
     Applied,
@@ -36,7 +36,7 @@ from logstore.engine.source_ranges import (
     Place,
     SourceRange,
     classify,
-    positions,
+    take_range,
 )
 from logstore.engine.standby import fence
 from logstore.engine.tiers import Tiers
@@ -50,20 +50,12 @@ from logstore.errors import (
     GapError,
     LogStoreError,
     OutcomeUnknown,
-    RecordTooLarge,
     StraddlingTransaction,
     UnknownTopic,
 )
-from logstore.format.batch import PATCH_SIZE, patch_head
 from logstore.format.codecs import CODEC_IDS
 from logstore.format.record import Record
-from logstore.format.segment import (
-    EncodedBatch,
-    SegmentHeader,
-    SegmentSummary,
-    WriterMode,
-    build_segment,
-)
+from logstore.format.segment import WriterMode
 
 logger = logging.getLogger(__name__)
 
@@ -81,16 +73,6 @@ class ReplicatedStats:
     failures: int = 0
     last_error: str | None = None
     last_progress_at: float = 0.0
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """What one commit carries. Its header stays the same until something stands in its place."""
-
-    ranges: list[SourceRange]
-    header: SegmentHeader
-    data: bytes
-    summary: SegmentSummary
 
 
 class ReplicatedWriter:
@@ -125,7 +107,7 @@ class ReplicatedWriter:
         self._cursor = ChainCursor(runtime, chain, tiers, WriterMode.REPLICATED, passive=passive)
         self._audit = Audit(str(chain.paths))
         self._held = HeldRanges()
-        self._attempt: _Attempt | None = None
+        self._attempt: Attempt | None = None
         self._fed_upper = 0
         self._closed = False
 
@@ -227,25 +209,8 @@ class ReplicatedWriter:
             ) from None
 
     def _range(self, given: Iterable[Record | bytes], lower: int, upper: int, *, exact: bool) -> SourceRange:
-        """Check everything that can be wrong with the call, before anything is taken."""
-        for name, value in (("lower", lower), ("upper", upper)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise ValueError(f"{name}={value!r}: a source offset is an int, 0 or more")
-        records = list(given)
-        if lower > upper or (lower == upper and records):
-            raise ValueError(
-                f"source range {lower} to {upper} with {len(records)} records: it ends before it begins, or is empty and "
-                "has records"
-            )
-        known = None if exact else positions(records, lower, upper)
-        runs = take_records(records, self._runtime.config.max_batch_bytes) if records else []
-        charged = sum(run.charged for run in runs)
-        if charged > self._runtime.budget.limit:
-            raise RecordTooLarge(
-                f"a source range of {charged} bytes can never fit max_buffered_bytes={self._runtime.budget.limit}: nothing "
-                "was taken; cut it"
-            )
-        return SourceRange(lower, upper, runs, known, charged, exact)
+        config = self._runtime.config
+        return take_range(given, lower, upper, config.max_batch_bytes, config.max_buffered_bytes, exact=exact)
 
     def _hold(self, held: SourceRange, timeout: float) -> None:
         runtime = self._runtime
@@ -316,34 +281,17 @@ class ReplicatedWriter:
             return None
         return 0.0 if self._advance() else self._runtime.config.follow_interval
 
-    def _next_attempt(self) -> _Attempt | None:
+    def _next_attempt(self) -> Attempt | None:
         if self._cursor.passive:
             return None
         with self._lock:
             ranges = self._held.ready(self.frontier, self._topic.segment_bytes)
         if not ranges:
             return None
-        runs = [run for held in ranges for run in held.runs]
-        header = self._cursor.header(
-            sum(len(run.records) for run in runs),
-            source_lower=ranges[0].lower,
-            source_upper=ranges[-1].upper,
-            digest=NO_DIGEST if ranges[0].exact else digest(runs),
+        config = self._runtime.config
+        return build_attempt(
+            self._cursor, ranges, self._runtime.clock.now_ms(), CODEC_IDS[config.compression]
         )
-        data, summary = build_segment(header, self._encode(runs, header))
-        return _Attempt(ranges, header, data, summary)
-
-    def _encode(self, runs: list[Run], header: SegmentHeader) -> list[EncodedBatch]:
-        config, base, encoded = self._runtime.config, header.base_offset, []
-        for raw, info in encode_runs(runs, self._runtime.clock.now_ms(), CODEC_IDS[config.compression]):
-            head = patch_head(base, info.size, header.epoch)
-            encoded.append(
-                EncodedBatch(
-                    head, raw[PATCH_SIZE:], base, info.count, info.min_timestamp_ms, info.max_timestamp_ms
-                )
-            )
-            base += info.count
-        return encoded
 
     def _advance(self) -> bool:
         """Take in the next segment of the chain if there is one. Holds `_moving`."""
@@ -403,7 +351,7 @@ class ReplicatedWriter:
                 self.stats.dropped += dropped
                 self._held.add(held)
 
-    def _committed(self, attempt: _Attempt) -> None:
+    def _committed(self, attempt: Attempt) -> None:
         with self._lock:
             self._attempt = None
             self.stats.commits += 1

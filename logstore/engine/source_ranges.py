@@ -14,6 +14,7 @@ Pure, no I/O, and guarded by the writer's lock.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
@@ -21,8 +22,8 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
-from logstore.engine.intake import Run
-from logstore.errors import StraddlingTransaction
+from logstore.engine.intake import Run, take_records
+from logstore.errors import RecordTooLarge, StraddlingTransaction
 from logstore.format.record import Record
 
 
@@ -114,6 +115,36 @@ def positions(records: list[Record | bytes], lower: int, upper: int) -> list[int
     if given[0] < lower or given[-1] >= upper or any(a > b for a, b in pairwise(given)):
         raise ValueError(f"the records' source offsets must rise from {lower} and stay below {upper}")
     return given
+
+
+def take_range(
+    given: Iterable[Record | bytes],
+    lower: int,
+    upper: int,
+    max_batch_bytes: int,
+    max_range_bytes: int,
+    *,
+    exact: bool,
+) -> SourceRange:
+    """Check everything that can be wrong with a range, before anything is taken."""
+    for name, value in (("lower", lower), ("upper", upper)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise ValueError(f"{name}={value!r}: a source offset is an int, 0 or more")
+    records = list(given)
+    if lower > upper or (lower == upper and records):
+        raise ValueError(
+            f"source range {lower} to {upper} with {len(records)} records: it ends before it begins, or is empty and has "
+            "records"
+        )
+    known = None if exact else positions(records, lower, upper)
+    runs = take_records(records, max_batch_bytes) if records else []
+    charged = sum(run.charged for run in runs)
+    if charged > max_range_bytes:
+        raise RecordTooLarge(
+            f"a source range of {charged} bytes can never fit max_buffered_bytes={max_range_bytes}: nothing was taken; "
+            "cut it"
+        )
+    return SourceRange(lower, upper, runs, known, charged, exact)
 
 
 class HeldRanges:
