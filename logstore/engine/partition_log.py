@@ -136,9 +136,13 @@ class PartitionLog:
         level = self._config.ack if ack is None else ack
         if level != "buffered":
             self._check_ack(level)
+        receipt = Receipt(self, -1, -1, now_ms if timestamp_ms is None else timestamp_ms, level)
+        writer = self._writer
+        if level == "buffered" and writer is not None and writer.add_at_once(receipt, record, size):
+            self._tell_listeners()
+            return receipt
         deadline = self._deadline(timeout)
         writer = self._writer or self.open_writer(timeout=self._left(deadline), ack=level)
-        receipt = Receipt(self, -1, -1, now_ms if timestamp_ms is None else timestamp_ms, level)
         future = writer.add_one(receipt, record, size, level, deadline)
         if future is None:
             self._tell_listeners()

@@ -116,31 +116,32 @@ class ExclusiveWriter:
 
     # Appending
 
+    def add_at_once(self, receipt: Receipt, record: Record, charged: int) -> bool:
+        """Ack one record, buffered, if everything it needs is there: the path of a service that appends one by one."""
+        tiers, buffer = self._tiers, self._buffer
+        with tiers.lock:
+            offset, batch = buffer.next_offset, buffer.open_batch
+            if (
+                batch is None
+                or charged > self._credit
+                or charged > buffer.batch_bytes - batch.charged
+                or offset >= tiers.tail.reserved_until
+            ):
+                return False
+            self._credit -= charged
+            buffer.add_to_open(batch, record, charged)
+            receipt.offset = receipt.last_offset = offset
+            tiers.buffered = offset + 1
+            tiers.wake()
+            if buffer.charged >= self._flush_bytes:
+                self._ask_for_flush()
+            return True
+
     def add_one(
         self, receipt: Receipt, record: Record, charged: int, ack: Ack, deadline: float
     ) -> Future[Receipt] | None:
-        """Give one record its offset. None if it is acked already, else a future for the ack.
-
-        The first lines are the path of a service that appends one by one, buffered: one lock, no further call.
-        """
+        """Give one record its offset. None if it is acked already, else a future for the ack."""
         if ack == "buffered":
-            tiers, buffer = self._tiers, self._buffer
-            with tiers.lock:
-                offset, batch = buffer.next_offset, buffer.open_batch
-                if (
-                    batch is not None
-                    and charged <= self._credit
-                    and charged <= buffer.batch_bytes - batch.charged
-                    and offset < tiers.tail.reserved_until
-                ):
-                    self._credit -= charged
-                    buffer.add_to_open(batch, record, charged)
-                    receipt.offset = receipt.last_offset = offset
-                    tiers.buffered = offset + 1
-                    tiers.wake()
-                    if buffer.charged >= self._flush_bytes:
-                        self._ask_for_flush()
-                    return None
             self._take_credit()
         self._make_room(charged, deadline)
         return self._add_slowly(receipt, [record], None, charged, EXPOSURES[ack], deadline)

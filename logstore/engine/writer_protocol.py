@@ -33,6 +33,10 @@ class Writer(Protocol):
         """Whether nobody else can append while this writer stands: then nobody needs to ask the store for news."""
         ...
 
+    def add_at_once(self, receipt: Receipt, record: Record, charged: int) -> bool:
+        """Give one record its offset and a buffered ack, if that can be done without waiting for anything."""
+        ...
+
     def add_one(
         self, receipt: Receipt, record: Record, charged: int, ack: Ack, deadline: float
     ) -> Future[Receipt] | None: ...
