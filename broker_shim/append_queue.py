@@ -56,13 +56,12 @@ class AppendQueue:
 
     def __init__(
         self,
-        partition: PartitionLog,
         snapshots: Snapshots,
         loop: asyncio.AbstractEventLoop,
         workers: Executor,
         on_lost: Callable[[BaseException], None],
     ) -> None:
-        self._log = partition
+        self._log: PartitionLog | None = None
         self._snapshots = snapshots
         self._loop = loop
         self._workers = workers
@@ -79,7 +78,8 @@ class AppendQueue:
     def is_open(self) -> bool:
         return self._producers is not None
 
-    def open(self, producers: ProducerTable) -> None:
+    def open(self, partition: PartitionLog, producers: ProducerTable) -> None:
+        self._log = partition
         self._producers = producers
         self.pump()
 
@@ -96,7 +96,7 @@ class AppendQueue:
         try:
             batches = split(records)
         except FormatError as error:
-            log.info("%s: a record set was refused: %s", self._log, error)
+            log.info("a record set was refused: %s", error)
             answer(Code.CORRUPT_MESSAGE, -1)
             return None
         refusal = _refuse(batches)
@@ -131,6 +131,7 @@ class AppendQueue:
     def _submit(self, append: Append) -> bool:
         """Hand it to the log. False if there is no room now."""
         assert self._producers is not None
+        assert self._log is not None
         if append.is_idempotent:
             verdict = self._producers.check(append.batch)
             if verdict.code is not Code.NONE:
@@ -141,7 +142,7 @@ class AppendQueue:
                 return True
         if append.batch.codec_id and len(append.records) >= APART_FROM_BYTES:
             self._busy = True
-            self._workers.submit(self._submit_apart, append)
+            self._workers.submit(self._submit_apart, self._log, append)
             return True
         try:
             self._submitted(append, self._log.submit_batches(append.records, ack=append.ack))
@@ -151,12 +152,11 @@ class AppendQueue:
             self._refused(append, error)
         return True
 
-    def _submit_apart(self, append: Append) -> None:
+    def _submit_apart(self, partition: PartitionLog, append: Append) -> None:
         """In a worker thread. Nobody else appends meanwhile, so the order stands."""
+        outcome: Future[Receipt] | LogStoreError
         try:
-            outcome: Future[Receipt] | LogStoreError = self._log.submit_batches(
-                append.records, ack=append.ack
-            )
+            outcome = partition.submit_batches(append.records, ack=append.ack)
         except LogStoreError as error:
             outcome = error
         self._call(self._back, append, outcome)
@@ -195,7 +195,7 @@ class AppendQueue:
             return
         offset = done.result().offset
         append.answer(Code.NONE, offset)
-        if self._producers is None:
+        if self._producers is None or self._log is None:
             return
         if append.is_idempotent:
             self._producers.stored(append.batch, offset)

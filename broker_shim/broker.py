@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -37,10 +38,10 @@ from broker_shim.partitions import Partitions
 from broker_shim.produce import ProduceHandler
 from broker_shim.sasl import Users
 from broker_shim.sasl_api import BEFORE_LOGIN, SaslApi
+from broker_shim.stores import Stores
 from broker_shim.wire import MalformedRequest, RequestHeader
 from logstore.config import Ack
-from logstore.errors import LogStoreError, StoreError
-from logstore.store import Store
+from logstore.errors import StoreError
 
 log = logging.getLogger(__name__)
 WORKERS = 16
@@ -50,8 +51,11 @@ _APIS = {int(api): api for api in Api}
 class Broker:
     """Made on the event loop that serves it. `start` before clients come, `stop` after they have gone."""
 
-    def __init__(self, store: Store, config: BrokerConfig, me: Node, loop: asyncio.AbstractEventLoop) -> None:
-        self._store = store
+    def __init__(
+        self, stores: Stores, config: BrokerConfig, me: Node, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._stores = stores
+        self._store = store = stores.first
         self._config = config
         self._loop = loop
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="broker-worker")
@@ -65,7 +69,7 @@ class Broker:
         )
         ack: Ack = "durable" if config.flush_on_ack else "buffered"
         self.partitions = Partitions(
-            store, self.cluster, loop, self._workers, self._on_lost, config.follow_interval, ack
+            stores, self.cluster, loop, self._workers, self._on_lost, config.follow_interval, ack
         )
         self.coordinator = Coordinator(
             self.partitions,
@@ -149,10 +153,7 @@ class Broker:
         self.coordinator.close()
         for hosted in self.partitions.all_hosted():
             hosted.close()
-        try:
-            await self.partitions.run(self._store.close, timeout_s)
-        except LogStoreError as error:
-            log.error("%s", error)
+        await self.partitions.run(self._stores.close, timeout_s)
         await self.partitions.run(self.cluster.leave)
         self._workers.shutdown(wait=False, cancel_futures=True)
 
@@ -190,17 +191,20 @@ class Broker:
         """Why this broker should get no clients now, or None."""
         if self.cluster.replaced:
             return f"another broker with node id {self.cluster.me.node_id} has started"
-        health = self._store.health()
-        return None if health["store_reachable"] else "the object store cannot be reached"
+        reachable = all(store.health()["store_reachable"] for store in self._stores)
+        return None if reachable else "the object store cannot be reached"
 
     def samples(self) -> Iterable[Sample]:
         yield from self.counters.samples()
-        health: dict[str, Any] = self._store.health()
-        yield "broker_shim_store_reachable", {}, float(health["store_reachable"])
-        for operation, stats in self._store.metrics().items():
-            yield "broker_shim_store_requests_total", {"operation": operation}, stats.requests
-        yield "broker_shim_buffered_bytes", {}, health["buffered_bytes"]
-        yield "broker_shim_cached_bytes", {}, health["cached_bytes"]
+        health: list[dict[str, Any]] = [store.health() for store in self._stores]
+        yield "broker_shim_store_reachable", {}, float(all(each["store_reachable"] for each in health))
+        asked = Counter[str]()
+        for store in self._stores:
+            asked.update({operation: stats.requests for operation, stats in store.metrics().items()})
+        for operation, requests in sorted(asked.items()):
+            yield "broker_shim_store_requests_total", {"operation": operation}, requests
+        yield "broker_shim_buffered_bytes", {}, sum(each["buffered_bytes"] for each in health)
+        yield "broker_shim_cached_bytes", {}, sum(each["cached_bytes"] for each in health)
         yield "broker_shim_waiting_fetches", {}, len(self._fetch.waiting)
         yield "broker_shim_owned_partitions", {}, sum(each.is_owned for each in self.partitions.all_hosted())
         yield "broker_shim_brokers_alive", {}, len(self.cluster.view.nodes)

@@ -247,6 +247,8 @@ class _Fetch:
         assert hosted is not None
         try:
             await hosted.open()
+            if entry.asked.leader_epoch > hosted.log.epoch:
+                await self._handler.partitions.run(hosted.log.refresh)
             if self._visibility == "buffered" and self._is_ahead(entry, hosted):
                 # Somebody has read further than the log goes: a former owner's tail was lost. As the owner we
                 # begin past everything that was ever shown, so that this consumer finds its place again.
@@ -270,10 +272,17 @@ class _Fetch:
         return not hosted.is_owned and entry.asked.offset > hosted.log.buffered_high_watermark
 
     def _check_epoch(self, entry: _Entry, hosted: Hosted) -> bool:
-        asked, epoch = entry.asked.leader_epoch, hosted.log.epoch
-        if asked < 0 or asked == epoch:
+        """A consumer that has heard of a later epoch than we have knows a newer leader: it must not be served from here.
+
+        One with an older epoch is served: nothing in our logs is ever truncated, so it cannot have gone astray. And
+        a broker knows the epochs of its own partitions only; a client that asked another one may know none.
+        """
+        if entry.asked.leader_epoch <= hosted.log.epoch:
             return True
-        self._fail(entry, Code.FENCED_LEADER_EPOCH if asked < epoch else Code.UNKNOWN_LEADER_EPOCH)
+        if not entry.is_cold and not hosted.is_owned:
+            entry.is_cold = True  # the writer is elsewhere: look first what it has done
+        else:
+            self._fail(entry, Code.UNKNOWN_LEADER_EPOCH)
         return False
 
     def _check_start(self, entry: _Entry, hosted: Hosted) -> bool:

@@ -1,9 +1,10 @@
 """One partition as this broker serves it: whose it is, what waits to be appended, who waits to read.
 
-    new ──open──► readable ──take──► owned ──fence, or any failure of the writer──► readable
+    new ──open──► readable ──take──► owned ──fence, failure of the writer, hand-over──► new
 
 Reading needs no ownership and fences nobody. The first produce takes the partition: it opens the log's writer, which
-fences the previous owner, and rebuilds the table of idempotent producers.
+fences the previous owner, and rebuilds the table of idempotent producers. A partition that was lost or handed over is
+opened anew before it is read or taken again (`stores`): its old writer cannot know what others have stored since.
 
 Everything here runs on the event loop, except `_open`, `_take`, `_refresh` and `_trim` (worker threads) and `_moved` (any
 thread).
@@ -21,10 +22,10 @@ from typing import Protocol
 from broker_shim.append_queue import Answer, Append, AppendQueue
 from broker_shim.producer_recovery import Snapshots
 from broker_shim.producers import ProducerTable
+from broker_shim.stores import Stores
 from logstore.config import Ack
 from logstore.engine.partition_log import PartitionLog
 from logstore.errors import Fenced, LogStoreError, UnknownTopic
-from logstore.objects import ObjectStore
 
 log = logging.getLogger(__name__)
 TAKE_TIMEOUT_S = 20.0
@@ -48,7 +49,7 @@ class Hosted:
         topic: str,
         index: int,
         partition: PartitionLog,
-        objects: ObjectStore,
+        stores: Stores,
         loop: asyncio.AbstractEventLoop,
         workers: Executor,
         owner: Owner,
@@ -63,8 +64,11 @@ class Hosted:
         self._owner = owner
         self._follow_interval_s = follow_interval_s
         self._ack: Ack = ack
-        self._snapshots = Snapshots(objects, partition.paths)
-        self._queue = AppendQueue(partition, self._snapshots, loop, workers, self.lose)
+        self._stores = stores
+        self._opening_number: int | None = None
+        self._is_stale = True
+        self._snapshots = Snapshots(stores.first.objects, partition.paths)
+        self._queue = AppendQueue(self._snapshots, loop, workers, self.lose)
         self._watchers: set[Watcher] = set()
         self._notified = False
         self._trimmed_to = 0
@@ -94,6 +98,13 @@ class Hosted:
         return self._opening
 
     def _open(self) -> None:
+        if self._is_stale:
+            if self._opening_number is not None:
+                self.log.remove_listener(self._moved)
+            self.log, self._opening_number = self._stores.partition(
+                self.topic, self.index, self._opening_number
+            )
+            self._is_stale = False
         self.log.refresh()
         self.log.remove_listener(self._moved)
         self.log.add_listener(self._moved)
@@ -117,7 +128,7 @@ class Hosted:
             raise
         else:
             log.info("%s is ours, epoch %d", self, self.log.epoch)
-            self._queue.open(table)
+            self._queue.open(self.log, table)
         finally:
             self._taking = None
 
@@ -134,6 +145,7 @@ class Hosted:
             return
         log.warning("%s is no longer ours: %s", self, error)
         self._queue.close(error)
+        self._let_go()
         if isinstance(error, Fenced | UnknownTopic):
             self._owner.lost(self, error)
         self._tell()
@@ -143,7 +155,14 @@ class Hosted:
         if not self.is_owned:
             return None
         self._queue.close(Fenced(f"{self} moves to another broker"))
-        return self._loop.run_in_executor(self._workers, self.log.flush, TAKE_TIMEOUT_S)
+        flushing = self._loop.run_in_executor(self._workers, self.log.flush, TAKE_TIMEOUT_S)
+        self._let_go()
+        return flushing
+
+    def _let_go(self) -> None:
+        """From now on others write here: whoever wants to read or write through us has to open it anew."""
+        self._is_stale = True
+        self._opening = None
 
     def close(self) -> None:
         """The broker stops: nothing of this partition runs on."""

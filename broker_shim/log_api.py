@@ -130,10 +130,8 @@ class LogApi:
 
 
 def _check_epoch(hosted: Hosted, asked: int) -> Code:
-    epoch = hosted.log.epoch
-    if asked < 0 or asked == epoch:
-        return Code.NONE
-    return Code.FENCED_LEADER_EPOCH if asked < epoch else Code.UNKNOWN_LEADER_EPOCH
+    """As for a fetch: an older epoch does no harm, a later one means that we are not the leader any more."""
+    return Code.NONE if asked <= hosted.log.epoch else Code.UNKNOWN_LEADER_EPOCH
 
 
 def _timestamp_at(hosted: Hosted, offset: int) -> int:

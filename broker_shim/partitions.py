@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from broker_shim.cluster import Cluster
 from broker_shim.codes import Code
 from broker_shim.hosted import Hosted
+from broker_shim.stores import Stores
 from broker_shim.topics import INTERNAL_TOPIC
 from logstore.config import Ack
 from logstore.errors import InvalidTopicName, TopicExists, UnknownTopic
-from logstore.store import Store
 from logstore.topic import Topic
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class _Known:
 class Partitions:
     def __init__(
         self,
-        store: Store,
+        stores: Stores,
         cluster: Cluster,
         loop: asyncio.AbstractEventLoop,
         workers: Executor,
@@ -48,7 +48,8 @@ class Partitions:
         follow_interval_s: float,
         ack: Ack,
     ) -> None:
-        self._store = store
+        self._stores = stores
+        self._store = stores.first
         self._cluster = cluster
         self._loop = loop
         self._workers = workers
@@ -91,7 +92,7 @@ class Partitions:
                 name,
                 index,
                 known.topic.partition(index),
-                self._store.objects,
+                self._stores,
                 self._loop,
                 self._workers,
                 self,

@@ -18,6 +18,7 @@ from broker_shim.config import BrokerConfig, parse_address
 from broker_shim.connection import Connection
 from broker_shim.metrics import HttpPort, Sample
 from broker_shim.request_memory import RequestMemory
+from broker_shim.stores import Stores
 from logstore.objects import ObjectStore
 from logstore.store import Store
 
@@ -48,7 +49,8 @@ class Server:
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
         config = self.config
-        self.store = await loop.run_in_executor(None, self._open_store)
+        where = self._objects if self._objects is not None else config.store
+        self.store = await loop.run_in_executor(None, self._open_store, where)
         host, port = parse_address(config.listen)
         # The port must be known before clients are told of it, so sockets are bound first and served last.
         self._listener = await loop.create_server(
@@ -63,7 +65,8 @@ class Server:
         self.port = self._listener.sockets[0].getsockname()[1]
         shown, shown_port = parse_address(config.advertise) if config.advertise else (host, 0)
         me = Node(config.node_id, shown, shown_port or self.port, new_incarnation(), int(time.time() * 1000))
-        self.broker = Broker(self.store, config, me, loop)
+        stores = Stores(self.store, lambda: self._open_store(self.store.objects))
+        self.broker = Broker(stores, config, me, loop)
         await self.broker.start()
         await self._listener.start_serving()
         self._sweeper = loop.create_task(self._sweep())
@@ -72,10 +75,10 @@ class Server:
             self.metrics_port = await self._http.start(*parse_address(config.metrics))
         log.info("listening on %s:%d, store %s", host, self.port, config.store)
 
-    def _open_store(self) -> Store:
+    def _open_store(self, where: str | ObjectStore) -> Store:
         config = self.config
         return logstore.open(
-            self._objects if self._objects is not None else config.store,
+            where,
             flush_interval=config.flush_interval,
             flush_bytes=config.flush_bytes,
             max_buffered_bytes=config.max_buffered_bytes,

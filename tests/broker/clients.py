@@ -62,7 +62,7 @@ class Confluent:
                 if message is not None and message.error() is None:
                     headers = list(message.headers() or [])
                     found.append((message.offset(), message.key(), message.value(), headers))
-            if found and options.get("enable.auto.commit", True):
+            if len(found) == count and options.get("enable.auto.commit", True):
                 consumer.commit(asynchronous=False)
         finally:
             consumer.close()
