@@ -52,7 +52,7 @@ class LogStoreDataSource(DataSource):
         return LogWriter(self._write_options(schema, overwrite, streaming=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from logstore.spark.writer import LogStreamWriter
+        from logstore.spark.stream_writer import LogStreamWriter
 
         return LogStreamWriter(self._write_options(schema, overwrite, streaming=True))
 

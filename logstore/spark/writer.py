@@ -1,8 +1,7 @@
-"""`df.write` and `df.writeStream` with `format("logstore")`: staged by tasks, published by the driver, once.
+"""`df.write.format("logstore")`: staged by tasks, published by the driver.
 
-A stream's micro-batch is stored once, however often Spark runs it: its transaction is the query's id and the
-batch's number, which Spark keeps in the checkpoint. A batch write is stored once if it names its transaction
-itself (`txnAppId` and `txnVersion`, as in Delta Lake); without that, running the job again appends its rows again.
+A write is stored once if it names its transaction (`txnAppId` and `txnVersion`, as in Delta Lake); without that,
+running the job again appends its rows again. What a stream does differently is in `stream_writer`.
 """
 
 from __future__ import annotations
@@ -28,14 +27,6 @@ from logstore.spark.write_options import WriteOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-try:
-    from pyspark.sql.datasource import DataSourceStreamArrowWriter
-except ImportError as error:  # Spark 4.0 hands rows to stream writers one by one
-    raise ImportError("writing a stream to logstore needs Spark 4.1 or newer") from error
-
-_QUERY_ID = "sql.streaming.queryId"
-_BATCH_ID = "streaming.sql.batchId"
-
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
@@ -55,44 +46,17 @@ class LogWriter(DataSourceArrowWriter):
         self._transaction = named or Transaction(f"job {uuid.uuid4().hex}", 0)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _stage(self._options, self._transaction, iterator)
+        return stage_rows(self._options, self._transaction, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        _publish(self._options, self._transaction, messages, self._repeatable)
+        publish_staged(self._options, self._transaction, messages, self._repeatable)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        _give_up(self._options, self._transaction)
+        discard_staged(self._options, self._transaction)
 
 
-class LogStreamWriter(DataSourceStreamArrowWriter):
-    """Of one query. Spark makes one in each process that needs it, so it carries nothing over."""
-
-    def __init__(self, options: WriteOptions) -> None:
-        self._options = options
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        context = TaskContext.get()
-        assert context is not None, "Spark calls write() in a task"
-        query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
-        if query is None or batch is None:
-            raise RuntimeError(
-                f"this Spark does not tell tasks {_QUERY_ID} and {_BATCH_ID}: rows cannot be stored once"
-            )
-        return _stage(self._options, Transaction(f"query {query}", int(batch)), iterator)
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        staged = [message for message in messages if isinstance(message, Staged)]
-        if staged:
-            _publish(self._options, staged[0].transaction, staged, True)
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        for message in messages:
-            if isinstance(message, Staged):
-                return _give_up(self._options, message.transaction)
-        return None  # no task got as far as to say which query this is: the next commit sweeps
-
-
-def _stage(options: WriteOptions, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Staged:
+def stage_rows(options: WriteOptions, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Staged:
+    """What a task does; nothing of it is visible in the log."""
     context = TaskContext.get()
     task = context.partitionId() if context is not None else 0
     store = open_store(options.path)
@@ -113,12 +77,13 @@ def _stage(options: WriteOptions, transaction: Transaction, rows: Iterator[pa.Re
         close_store(store)
 
 
-def _publish(
+def publish_staged(
     options: WriteOptions,
     transaction: Transaction,
     messages: Sequence[WriterCommitMessage | None],
     repeatable: bool,
 ) -> None:
+    """What the driver does when all tasks are done."""
     parts = [part for message in messages if isinstance(message, Staged) for part in message.parts]
     store = open_store(options.path)
     try:
@@ -127,7 +92,8 @@ def _publish(
         close_store(store)
 
 
-def _give_up(options: WriteOptions, transaction: Transaction) -> None:
+def discard_staged(options: WriteOptions, transaction: Transaction) -> None:
+    """What the driver does when a task has failed for good."""
     store = open_store(options.path)
     try:
         give_up(store, transaction)
