@@ -57,12 +57,16 @@ def check_history(events: Iterable[Event]) -> None:
 
 @dataclass(slots=True)
 class _Owed:
-    """A record that reads must return: to everybody once it is durable, to its own process before that."""
+    """A record that reads must return: to everybody once it is durable, to its own process before that.
+
+    `told`: its process knows that it is durable. Others may know it first: the answer to an upload takes its time.
+    """
 
     value: bytes
     level: Ack
     process: str
     since: int
+    told: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,8 @@ class _Checker:
         append = self.appends[event.op]
         for offset, value in enumerate(append.event.values, event.offset):
             self._bind(number, offset, value)
-            self.owed[offset] = _Owed(value, append.event.ack, append.event.process, number)
+            ack, process = append.event.ack, append.event.process
+            self.owed[offset] = _Owed(value, ack, process, number, told=ack == "durable")
         if event.offset <= append.highest_acked:
             self._broken(
                 "in order",
@@ -203,7 +208,8 @@ class _Checker:
             visible = owed.level == "durable" or (own and asked.visibility == "buffered")
             if not visible or owed.since > read.began or offset < event.low:
                 continue
-            below_mark = offset < high or not (own or owed.since < born)
+            known = (own and (asked.visibility == "buffered" or owed.told)) or owed.since < born
+            below_mark = offset < high or not known
             covered = asked.offset <= offset < event.next_offset
             stuck = asked.offset == offset < high and event.next_offset <= offset
             if not below_mark or stuck or (covered and offset not in returned):
@@ -218,7 +224,7 @@ class _Checker:
         """Whatever was read as durable, or lies below the durable mark of its own process, must stay."""
         if asked.visibility == "durable":
             for offset, value in event.records:
-                owed = self.owed.setdefault(offset, _Owed(value, "durable", asked.process, number))
+                owed = self.owed.setdefault(offset, _Owed(value, "durable", asked.process, number, told=True))
                 self._make_durable(owed, number)
         for offset, owed in self.owed.items():
             if offset < event.durable and owed.process == asked.process:

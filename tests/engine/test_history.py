@@ -242,3 +242,15 @@ def test_a_value_that_is_appended_twice_cannot_be_judged() -> None:
     appended(history, "p", "durable", 1, b"a")
     with pytest.raises(ValueError, match="unique"):
         check_history(history.events)
+
+
+def test_others_may_know_first_that_a_record_is_durable() -> None:
+    """The upload is carried out and its answer hangs: readers elsewhere see the record, its writer does not know yet."""
+    history = History()
+    appended(history, "p", "buffered", 0, b"a")
+    read(history, "reader", 0, [(0, b"a")], (0, 1, 1), visibility="durable")
+    read(history, "p", 0, [], (0, 0, 1), visibility="durable")
+    check_history(history.events)
+    read(history, "p", 0, [(0, b"a")], (0, 1, 1))
+    read(history, "p", 0, [(0, b"a")], (0, 1, 1), visibility="durable")
+    check_history(history.events)
