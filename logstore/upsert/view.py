@@ -47,6 +47,7 @@ class UpsertView:
         partition: PartitionLog,
         writer_id: str,
         *,
+        standby: bool = False,
         max_memory_bytes: int | None = None,
         spill_dir: str | Path | None = None,
     ) -> None:
@@ -58,7 +59,7 @@ class UpsertView:
                 f"{partition!r} (cut by retention)",
             )
         self._log = partition
-        self._writer = partition.replicated(writer_id)
+        self._writer = partition.replicated(writer_id, standby=standby)
         self._feeding = threading.RLock()
         self._reading = threading.Lock()
         self._stash = Stash()
@@ -154,7 +155,8 @@ class UpsertView:
             self._dropped += self._stash.add_many(updates, self._frontier, self._input_upper)
 
     def advance(self, time: int, *, timeout: float | None = None) -> int:
-        """Every update below `time` has been applied: store what is due. Returns the frontier, now at least `time`.
+        """Every update below `time` has been applied: store what is due. Returns the frontier, now at least `time` (for a
+        standby: what the active writer has stored).
 
         Raises what `ReplicatedWriter.compare_and_append` does; it may then be called again.
         """
@@ -168,6 +170,8 @@ class UpsertView:
     def drain(self, *, timeout: float | None = None) -> int:
         """Store what is due. Returns the frontier. With nothing due it asks the store nothing and costs O(1)."""
         with self._feeding:
+            if self._writer.is_passive:
+                return self.refresh()
             self._check_sound()
             while self._take_in() < self._input_upper:
                 self._emit(timeout)
@@ -179,6 +183,28 @@ class UpsertView:
             self._check_sound()
             self._writer.upper()
             return self._take_in()
+
+    def promote(self, *, timeout: float | None = None) -> int:
+        """Become the only writer: fence every other one off, then store what is due. Returns the frontier."""
+        with self._feeding:
+            self._check_sound()
+            self._writer.promote(timeout)
+            return self.drain(timeout=timeout)
+
+    def health(self) -> dict[str, Any]:
+        """What an operator wants to see, from memory alone: the writer's lines, and what waits here.
+
+        `lag`: how many times the log is ahead of our input. `held_at_time`: the earliest that waits.
+        """
+        with self._reading:
+            return self._writer.health() | {
+                "frontier": self._frontier,
+                "input_upper": self._input_upper,
+                "lag": max(0, self._frontier - self._input_upper),
+                "dropped_below_upper": self._dropped,
+                "live_keys": len(self._values),
+                "held_at_time": self._stash.first,
+            }
 
     def close(self) -> None:
         """Let go of the spill file. The partition's store closes the writer."""

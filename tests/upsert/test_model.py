@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import logstore
-from logstore.errors import LogStoreError
+from logstore.errors import Fenced, LogStoreError
 from logstore.objects import MemoryStore
 from logstore.testing import Fault, FaultyStore
 from logstore.upsert import UpsertView, decode_change
@@ -64,10 +64,10 @@ def check_log(objects: MemoryStore, source: list[list[Update]]) -> int:
 
 
 class Replica:
-    def __init__(self, objects: MemoryStore, name: int) -> None:
+    def __init__(self, objects: MemoryStore, name: int, *, standby: bool = False) -> None:
         self.faulty = FaultyStore(objects, seed=name)
         self.process = Process(self.faulty, name, lambda _: None, append_timeout=5.0)
-        self.view = UpsertView(self.process.log, f"replica-{name}")
+        self.view = UpsertView(self.process.log, f"replica-{name}", standby=standby)
         self.fed = 0  # times below are applied
         self.highest = self.view.frontier
 
@@ -123,11 +123,26 @@ class UpsertModel(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 2))
     def advance(self, number: int) -> None:
-        self.pick(number).advance()
+        try:
+            self.pick(number).advance()
+        except Fenced:
+            self.restart(number)
 
     @rule(number=st.integers(0, 2))
     def deliver_feedback(self, number: int) -> None:
-        self.pick(number).view.refresh()
+        try:
+            self.pick(number).view.refresh()
+        except Fenced:
+            self.restart(number)
+
+    @rule(number=st.integers(0, 2), times=st.integers(1, 6))
+    def a_standby_takes_over(self, number: int, times: int) -> None:
+        """It held a part of the input, or more than all others, when it was promoted. The others are fenced."""
+        self.restart(number, standby=True)
+        replica = self.pick(number)
+        replica.feed(self.source, self.dice, times)
+        assert replica.view.advance(replica.fed) <= len(self.source)
+        assert replica.view.promote() >= replica.fed
 
     @rule(number=st.integers(0, 2), fault=st.sampled_from(FAULTS))
     def next_put_ends_badly(self, number: int, fault: Fault) -> None:
@@ -135,15 +150,18 @@ class UpsertModel(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 2), in_the_middle=st.booleans())
     def crash_and_restart(self, number: int, in_the_middle: bool) -> None:
-        place = number % len(self.replicas)
-        replica = self.replicas[place]
+        replica = self.pick(number)
         if in_the_middle:
             replica.faulty.fail("put", suffix=".seg", with_=Fault.LOSE_ANSWER)
             replica.faulty.fail("get", suffix=".seg", with_=Fault.UNAVAILABLE, times=None)
             with suppress(LogStoreError):
                 replica.view.advance(replica.fed, timeout=0.01)
-        kill(replica.process)
-        self.replicas[place] = Replica(self.objects, next(self.names))
+        self.restart(number)
+
+    def restart(self, number: int, *, standby: bool = False) -> None:
+        place = number % len(self.replicas)
+        kill(self.replicas[place].process)
+        self.replicas[place] = Replica(self.objects, next(self.names), standby=standby)
 
     def pick(self, number: int) -> Replica:
         return self.replicas[number % len(self.replicas)]
@@ -159,7 +177,9 @@ class UpsertModel(RuleBasedStateMachine):
         """Nothing is stuck: when all are fed to the end, all get there."""
         if not hasattr(self, "replicas"):
             return
-        for replica in self.replicas:
+        for number in range(len(self.replicas)):
+            self.deliver_feedback(number)  # who was fenced starts again
+            replica = self.replicas[number]
             replica.feed(self.source, self.dice, len(self.source))
             replica.advance()
             replica.check(self.source)
@@ -171,7 +191,7 @@ class UpsertModel(RuleBasedStateMachine):
 
 logging.getLogger("logstore").setLevel(logging.CRITICAL)
 UpsertModel.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore.errors import AppendTimeout, CorruptData, OffsetOutOfRange, OutcomeUnknown
+from logstore.errors import AppendTimeout, CorruptData, Fenced, OffsetOutOfRange, OutcomeUnknown
 from logstore.format.record import Record
 from logstore.objects import MemoryStore
 from logstore.store import Store
@@ -271,6 +271,38 @@ def test_U07_hydration_and_snapshots(view: Views) -> None:
     for at in (-1, 21):
         with pytest.raises(ValueError, match="holds the times 0 to 20"):
             second.snapshot(at)
+
+
+def test_U06_U07_a_standby_holds_its_input_and_goes_on_when_promoted(
+    view: Views, objects: MemoryStore
+) -> None:
+    active, standby = view("active"), view("standby", standby=True)
+    for time in range(6):
+        update = [(b"k", b"%d" % time, 1, time)]
+        active.apply_many(update)
+        standby.apply_many(update)
+    active.advance(4)
+    assert standby.advance(6) == 4  # it stores nothing, and drops what the active one has stored
+    assert (standby.get(b"k"), standby.dropped, standby.stashed) == (b"3", 4, 2)
+    assert standby.promote() == 6
+    assert standby.get(b"k") == b"5"
+    with pytest.raises(Fenced):
+        active.advance(6)
+    assert [new for _, _, new, _ in changes(objects)] == [b"%d" % time for time in range(6)]
+
+
+def test_health_of_a_view(view: Views) -> None:
+    mine, peer = view("mine"), view("peer")
+    peer.advance(7)
+    mine.apply(b"k", b"v", order=1, time=3)
+    mine.apply(b"k", b"v", order=1, time=9)
+    mine.refresh()
+    seen = mine.health()
+    assert (seen["frontier"], seen["lag"], seen["dropped_below_upper"], seen["held_at_time"]) == (7, 7, 1, 9)
+    assert (seen["writer_id"], seen["mode"], seen["state"]) == ("mine", "replicated", "writing")
+    mine.advance(10)
+    seen = mine.health()
+    assert (seen["lag"], seen["live_keys"], seen["held_at_time"]) == (0, 1, None)
 
 
 def test_iterating_while_the_view_moves_is_an_error(view: Views) -> None:

@@ -75,6 +75,14 @@ def test_W04_W11_two_calls_that_end_badly_in_every_way_and_order() -> None:
     assert schedules > 400
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_W04_W11_all_interleavings_of_three_appends_each_with_every_way_that_one_call_can_end() -> None:
+    for_every_schedule(
+        lambda choices: run_writers(choices, writers=2, appends=3, faults_max=1, reads_fail=True)
+    )
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_W11_W13_random_schedules_of_four_writers_with_faults(seed: int) -> None:
     run_writers(RandomChoices(seed), writers=4, appends=4, faults_max=16, reads_fail=True)
