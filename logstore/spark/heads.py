@@ -66,15 +66,12 @@ class Heads:
 
     def _look(self, everything: bool) -> None:
         wanted = subscribed(self._store, self._wanted)
-        new = [paths for paths in wanted if everything or not self._is_known(paths)]
-        old = [
-            followed for paths in wanted if (followed := self._followed.get(_key(paths))) and paths not in new
-        ]
-        in_parallel(self._follow, old)
-        loaded = {_key(part.paths): _Followed.of(part) for part in load(self._store, new)}
-        self._followed = {
-            _key(paths): loaded.get(_key(paths)) or self._followed[_key(paths)] for paths in wanted
-        }
+        known = [] if everything else [paths for paths in wanted if self._is_known(paths)]
+        old = {_key(paths): self._followed[_key(paths)] for paths in known}
+        in_parallel(self._follow, list(old.values()))
+        loaded = load(self._store, [paths for paths in wanted if _key(paths) not in old])
+        new = {_key(part.paths): _Followed.of(part) for part in loaded}
+        self._followed = {key: old.get(key) or new[key] for key in map(_key, wanted)}
 
     def _is_known(self, paths: PartitionPaths) -> bool:
         """The very same partition: one of a topic that was created anew is another."""
