@@ -153,18 +153,18 @@ class SharedWindow:
     that place: a lost answer can then be told from a lost race."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
-        self.entries = list(entries)
         self.header: SegmentHeader | None = None
         self.losses = 0
         self._built: tuple[bytes, SegmentSummary] | None = None
 
-    @property
-    def count(self) -> int:
-        return sum(entry.count for entry in self.entries)
+        self.carry(entries)
 
-    @property
-    def charged(self) -> int:
-        return sum(entry.charged for entry in self.entries)
+    def carry(self, entries: Iterable[Entry]) -> None:
+        """From now on these. Only while it has no place."""
+        assert self.header is None, "what has a place does not change"
+        self.entries = list(entries)
+        self.count = sum(entry.count for entry in self.entries)
+        self.charged = sum(entry.charged for entry in self.entries)
 
     def stand_at(self, header: SegmentHeader) -> None:
         """Take this place in the chain."""

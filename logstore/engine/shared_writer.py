@@ -40,7 +40,8 @@ from logstore.engine.shared_buffer import SEQUENCE_MODULUS, Entry, SharedBuffer,
 from logstore.engine.tiers import Tiers
 from logstore.engine.turns import Turns
 from logstore.engine.waiters import complete, fail
-from logstore.engine.writer import OPEN_BATCH_BYTES, WriterStats
+from logstore.engine.write_buffer import OPEN_BATCH_BYTES
+from logstore.engine.writer_protocol import WriterStats
 from logstore.errors import (
     Closed,
     CorruptData,
@@ -192,7 +193,7 @@ class SharedWriter:
 
     def flush_now(self, receipt: Receipt) -> Future[Receipt] | None:
         with self._tiers.lock:
-            last = self._buffer.last() or (self._window.entries[-1] if self._window else None)
+            last = self._buffer.last() or (self._window.entries[-1] if self._window is not None else None)
             if last is None:
                 return None
             if self.failed is not None:
@@ -249,7 +250,6 @@ class SharedWriter:
             self._top_up(window)
             self._settle_stored(window)
             if not window.entries:
-                self._next_window()
                 return None
             wait = self._turns.wait(clock.monotonic())
             if wait:
@@ -285,8 +285,9 @@ class SharedWriter:
     def _top_up(self, window: SharedWindow) -> None:
         """What has come while the window lost a race, or waited for its turn, goes with it."""
         with self._tiers.lock:
-            room = self._topic.segment_bytes - window.charged
-            window.entries += self._buffer.take(room, at_least_one=False)
+            more = self._buffer.take(self._topic.segment_bytes - window.charged, at_least_one=False)
+            if more:
+                window.carry(window.entries + more)
 
     def _advance(self) -> bool:
         """Take in the next segment of the chain if there is one."""
@@ -309,7 +310,12 @@ class SharedWriter:
                 summary.min_timestamp_ms,
                 summary.max_timestamp_ms,
             )
-            for batch in batch_headers(self._runtime.reader, [ref]):
+            try:
+                batches = batch_headers(self._runtime.reader, [ref])
+            except BaseException:
+                self._producers = None  # a table with a hole would let a duplicate pass: it is made anew
+                raise
+            for batch in batches:
                 self._producers.take_in(batch)
 
     def _committed(self, window: SharedWindow, seconds: float) -> None:
@@ -317,6 +323,7 @@ class SharedWriter:
             if self.failed is not None:
                 return  # given up by close() while the upload was under way
             placed = window.place()
+            self._window_done()
             self._linger_for = len(placed) + self._buffer.appends if len(placed) > 1 else 0
             self._linger_until = self._runtime.clock.monotonic() + seconds / _LINGER_SHARE
             self.stats.commits += 1
@@ -324,15 +331,14 @@ class SharedWriter:
             self.stats.last_progress_at = self._runtime.clock.monotonic()
         self._runtime.budget.give_back(window.charged)
         complete(placed)
-        self._next_window()
         self._on_commit()
 
-    def _next_window(self) -> None:
-        with self._tiers.lock:
-            self._window = None
-            self._tiers.moved.notify_all()
-            if len(self._buffer) or self._closing:
-                self._runtime.flusher.at(self, self._runtime.clock.monotonic())
+    def _window_done(self) -> None:
+        """Holds the lock."""
+        self._window = None
+        self._tiers.moved.notify_all()
+        if len(self._buffer):
+            self._runtime.flusher.at(self, self._runtime.clock.monotonic())
 
     def _failed_once(self, error: Exception) -> float:
         runtime = self._runtime
@@ -370,7 +376,9 @@ class SharedWriter:
                 self.stats.duplicates += 1
                 if offset is not None:  # else its waiters have joined the same append earlier in this window
                     placed += entry.place(offset)
-            window.entries = kept
+            window.carry(kept)
+            if not kept:
+                self._window_done()
         self._runtime.budget.give_back(sum(entry.charged for entry in settled))
         complete(placed)
         for future, why in refused:
