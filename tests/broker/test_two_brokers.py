@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import confluent_kafka
@@ -190,3 +191,32 @@ def test_B09_a_partition_comes_back_when_its_second_owner_dies(start_broker: Sta
         assert answer.base_offset == 2
         found = read_all(first, partition=moved)
         assert found == [(0, b"one"), (1, b"two"), (2, b"three")]
+
+
+def test_B09_the_other_broker_may_come_and_go_again_and_again(start_broker: Start) -> None:
+    """Each round a share moves away and comes back; the one who stays reads what the other stored, then writes on."""
+    store = MemoryStore()
+    one = start_broker(store, node_id=1, **CLUSTER)
+    cluster = one.server.broker.cluster
+    expected: list[tuple[int, bytes | None]] = [(0, b"start")]
+    with Wire(one.port) as first:
+        make_topic(first, partitions=8)
+        for index in range(8):
+            first.produce("t", batch(b"start"), partition=index)
+        for number in range(3):
+            with LocalBroker(store, node_id=2, **CLUSTER) as two:
+                one.until(lambda: len(spread(one, two, "t", 8)[1]) >= 1)
+                moved = min(spread(one, two, "t", 8)[1])
+                with Wire(two.port) as second:
+                    added = second.produce("t", batch(b"two-%d" % number), partition=moved)
+                    expected.append((added.base_offset, b"two-%d" % number))
+            one.until(partial(cluster.leads, "t", moved))
+            assert read_all(first, partition=moved) == expected, (
+                "before it writes, and so without a fence of its own"
+            )
+            added = first.produce("t", batch(b"one-%d" % number), partition=moved)
+            assert added.error_code == Code.NONE
+            expected.append((added.base_offset, b"one-%d" % number))
+            assert read_all(first, partition=moved) == expected
+        assert [offset for offset, _ in expected] == list(range(7))
+        assert len(list(one.server.broker._stores)) <= 3, "openings that nobody uses are closed"
