@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from broker.harness import BrokerProcess, LocalBroker, Wire, produce_body
-from broker.test_produce_fetch import batch, make_topic, owned, read_all, values
+from broker.steps import batch, make_topic, owned, read_all, values
 from broker_shim import messages, wire
 from broker_shim.apis import VERSIONS, Api
 from broker_shim.codes import Code

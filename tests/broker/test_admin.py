@@ -21,8 +21,8 @@ from confluent_kafka.admin import (
 
 from broker.clients import Confluent
 from broker.harness import LocalBroker, Wire
+from broker.steps import batch, make_topic, owned, values
 from broker.test_crash import commit, committed
-from broker.test_produce_fetch import batch, make_topic, owned, values
 from broker_shim.apis import Api
 from broker_shim.codes import Code
 from broker_shim.coordinator import java_hash

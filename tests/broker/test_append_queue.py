@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from broker.harness import LocalBroker, Wire, produce_body
-from broker.test_produce_fetch import make_topic, read_all
+from broker.steps import make_topic, read_all
 from broker_shim import append_queue
 from broker_shim.apis import Api
 from broker_shim.codes import Code

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from broker.clients import CLIENTS, AioKafka, Client, Confluent, Sent, kcat
 from broker.harness import LocalBroker, Wire
-from broker.test_produce_fetch import make_topic
+from broker.steps import make_topic
 from broker_shim.apis import Api
 from broker_shim.codes import Code
 from broker_shim.messages import Message

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import logstore
 from broker.clients import Confluent
 from broker.harness import BrokerProcess, LocalBroker, Wire, free_port, produce_body
-from broker.test_produce_fetch import batch, make_topic, values
+from broker.steps import batch, make_topic, values
 from broker_shim import messages
 from broker_shim.apis import Api
 from broker_shim.codes import Code

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from broker.harness import LocalBroker, Wire, produce_body
-from broker.test_produce_fetch import make_topic, values
+from broker.steps import make_topic, values
 from broker_shim import producer_recovery, producers
 from broker_shim.apis import Api
 from broker_shim.codes import Code

@@ -14,7 +14,7 @@ import pytest
 
 from broker.clients import Confluent
 from broker.harness import BrokerProcess, LocalBroker, Wire
-from broker.test_produce_fetch import batch, owned
+from broker.steps import batch, owned
 from broker_shim import logs
 from broker_shim.__main__ import parse
 from broker_shim.config import BrokerConfig

@@ -29,7 +29,7 @@ from cryptography.x509.oid import NameOID
 
 from broker.clients import AioKafka, Confluent, KafkaPython
 from broker.harness import LocalBroker, Wire
-from broker.test_produce_fetch import batch
+from broker.steps import batch
 from broker_shim.acls import Acl, AclFilter, Authorizer, Operation, Pattern, Permission, Resource
 from broker_shim.apis import Api
 from broker_shim.codes import Code

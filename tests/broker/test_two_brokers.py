@@ -12,8 +12,8 @@ import pytest
 
 from broker.clients import Confluent
 from broker.harness import BrokerProcess, LocalBroker, Wire
+from broker.steps import batch, make_topic, read_all, values
 from broker.test_crash import Load, check_log, commit, committed
-from broker.test_produce_fetch import batch, make_topic, read_all, values
 from broker_shim.apis import Api
 from broker_shim.codes import Code
 from logstore.objects.memory import MemoryStore
