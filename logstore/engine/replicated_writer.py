@@ -162,16 +162,23 @@ class ReplicatedWriter:
         `AppendTimeout` if it is not known in time: then the same call may be made again.
         """
         held = self._range(records, lower, upper, exact=False)
-        return self._append(held, timeout)
+        if lower > self.frontier and lower > (seen := self.upper()):
+            raise GapError(
+                f"{self._chain.paths}: source offsets {seen} to {lower} are missing before this range ({lower} to {upper}); "
+                f"nothing was written: feed from {seen} on"
+            )
+        self._hold(held, self._runtime.config.append_timeout if timeout is None else timeout)
+        return self.wait_for(held.future, timeout)
 
-    def append_exactly(
-        self, records: Iterable[Record | bytes], lower: int, upper: int, *, timeout: float | None = None
-    ) -> Applied:
-        """The same for records that were computed from the partition's contents at `lower`: all of them, or, if a peer has
-        moved the upper past `lower`, none. Then `Applied.by` is "peer", and `upper` says from where to compute anew.
+    def submit_exactly(self, records: Iterable[Record | bytes], lower: int, upper: int) -> Future[Applied]:
+        """For records that were computed from the partition's contents at `lower`: store all of them, or, if a peer moves
+        the upper past `lower` first, none. Then `Applied.by` is "peer", and `upper` says from where to compute anew.
 
-        What a peer stored is not compared with `records`: the caller reads it back from the partition."""
-        return self._append(self._range(records, lower, upper, exact=True), timeout)
+        What a peer stored is not compared with `records`: the caller reads it back from the partition.
+        """
+        held = self._range(records, lower, upper, exact=True)
+        self._hold(held, self._runtime.config.append_timeout)
+        return held.future
 
     def submit(self, records: Iterable[Record | bytes], lower: int, upper: int) -> Future[Applied]:
         """`compare_and_append` without waiting. A range above the upper is kept until what is missing has come, from here or
@@ -188,24 +195,17 @@ class ReplicatedWriter:
         self._hold(held, self._runtime.config.append_timeout)
         return held.future
 
-    def _append(self, held: SourceRange, timeout: float | None) -> Applied:
-        lower, upper = held.lower, held.upper
-        if lower > self.frontier and lower > (seen := self.upper()):
-            raise GapError(
-                f"{self._chain.paths}: source offsets {seen} to {lower} are missing before this range ({lower} to {upper}); "
-                f"nothing was written: feed from {seen} on"
-            )
-        wait = self._runtime.config.append_timeout if timeout is None else timeout
-        self._hold(held, wait)
+    def wait_for(self, submitted: Future[Applied], timeout: float | None = None) -> Applied:
+        """The outcome of a submitted range, or `AppendTimeout`: then it is still queued, and may be waited for again."""
         try:
-            return held.future.result(wait)
+            return submitted.result(self._runtime.config.append_timeout if timeout is None else timeout)
         except FutureTimeout:
-            if held.future.done():
-                return held.future.result()
+            if submitted.done():
+                return submitted.result()
             why = self.stats.last_error or "the store has not answered yet"
             raise AppendTimeout(
-                f"{self._chain.paths}: source range {lower} to {upper} was not stored in time ({why}); it is still queued. "
-                "Sending it again is safe"
+                f"{self._chain.paths}: a source range was not stored in time ({why}); the partition has the source up to "
+                f"{self.frontier}. It is still queued; sending it again is safe"
             ) from None
 
     def _range(self, given: Iterable[Record | bytes], lower: int, upper: int, *, exact: bool) -> SourceRange:

@@ -19,10 +19,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from logstore.engine.partition_log import PartitionLog
+from logstore.engine.source_ranges import Applied
 from logstore.errors import CorruptData, OffsetOutOfRange
 from logstore.format.record import Record
 from logstore.upsert.changes import decode_change, encode_change
@@ -68,6 +70,7 @@ class UpsertView:
         self._frontier = 0
         self._input_upper = 0
         self._dropped = 0
+        self._under_way: tuple[Future[Applied], int] | None = None
         self._damaged: CorruptData | None = None
         self.refresh()
 
@@ -219,18 +222,32 @@ class UpsertView:
     # Out: what is due, as changes
 
     def _emit(self, timeout: float | None) -> None:
-        """One commit from the frontier on. Whoever wins, `_take_in` reads what stands in the log afterwards."""
-        lower, upper, count = self._frontier, self._input_upper, 0
-        due: list[tuple[int, Latest]] = []
-        for time, latest in self._stash.eligible():
-            if count >= UPDATES_IN_COMMIT:
-                upper = time
-                break
-            due.append((time, latest))
-            count += len(latest)
-        applied = self._writer.append_exactly(self._changes(due), lower, upper, timeout=timeout)
+        """One commit from the frontier on. Whoever wins, `_take_in` reads what stands in the log afterwards.
+
+        A commit whose outcome was not known in time is still under way: it is waited for, not sent again.
+        """
+        if self._under_way is None:
+            due, upper = self._due()
+            self._under_way = (
+                self._writer.submit_exactly(self._changes(due), self._frontier, upper),
+                upper,
+            )
+        future, upper = self._under_way
+        applied = self._writer.wait_for(future, timeout)
+        self._under_way = None
         if applied.by == "us":
             self._stash.drop_below(upper)  # they did their work; what is below because of a peer is counted
+
+    def _due(self) -> tuple[list[tuple[int, Latest]], int]:
+        """The next times to emit, and up to which time that is complete."""
+        due: list[tuple[int, Latest]] = []
+        count = 0
+        for time, latest in self._stash.eligible():
+            if count >= UPDATES_IN_COMMIT:
+                return due, time
+            due.append((time, latest))
+            count += len(latest)
+        return due, self._input_upper
 
     def _changes(self, due: list[tuple[int, Latest]]) -> list[Record]:
         records: list[Record] = []

@@ -211,7 +211,8 @@ def test_U04_a_log_that_does_not_add_up_raises_with_key_and_time(
     mine.apply(b"k", b"1", order=1, time=0)
     mine.advance(1)
     stores.append(store := logstore.open(objects))
-    store.topic(TOPIC).partition(0).replicated("vandal").append_exactly([Record(value, b"k")], 1, 2)
+    vandal = store.topic(TOPIC).partition(0).replicated("vandal")
+    vandal.submit_exactly([Record(value, b"k")], 1, 2).result(10)
     with pytest.raises(CorruptData, match=why):
         mine.refresh()
     with pytest.raises(CorruptData, match=why):
@@ -233,6 +234,7 @@ def test_U05_one_drain_emits_at_most_once_for_a_key_and_time(view: Views, object
     mine.apply(b"k", b"2", order=1, time=1)
     assert mine.advance(2) == 2
     assert changes(objects) == [(b"k", None, b"1", 0), (b"k", b"1", b"2", 1)]
+    assert mine.dropped == 0
 
 
 def test_U06_drop_below_is_continuous(view: Views, objects: MemoryStore) -> None:
