@@ -97,6 +97,11 @@ class TopicConfig:
         _at_least("segment_bytes", self.segment_bytes, 1)
 
 
+def check_visibility(visibility: object) -> None:
+    """`ValueError` unless it is one of the two there are."""
+    _one_of("visibility", visibility, get_args(Visibility))
+
+
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ValueError(f"{name}={value!r}: it is one of {', '.join(allowed)}")

@@ -12,9 +12,10 @@ so that readers in this process see it; readers may have been faster, which does
 from __future__ import annotations
 
 from logstore.engine.chain import Chain, ChainTail, Link
+from logstore.engine.fencing import refuse_resurrection
 from logstore.engine.runtime import Runtime
 from logstore.engine.tiers import Tiers
-from logstore.errors import Fenced, LogStoreError, OutcomeUnknown, UnknownTopic
+from logstore.errors import Fenced, LogStoreError, UnknownTopic
 from logstore.format.segment import SegmentFlags, SegmentHeader, SegmentSummary, WriterMode
 
 ID_BYTES = 8
@@ -76,7 +77,8 @@ class ChainCursor:
     def commit(self, header: SegmentHeader, data: bytes, summary: SegmentSummary) -> None:
         """Create the segment and move past it. Raises what `Chain.commit` does."""
         self._chain.commit(header, data)
-        self._refuse_resurrection(header)
+        silent_ms = self._runtime.clock.now_ms() - self._confirmed_at_ms
+        refuse_resurrection(self._chain, header, silent_ms, self._runtime.config.delete_grace)
         self._confirmed_at_ms = self._runtime.clock.now_ms()
         self.era = header.epoch
         self._pass(Link(summary, len(data)))
@@ -125,16 +127,3 @@ class ChainCursor:
             f"{header.base_offset}; {what} stops every writer before it, this {ours} one (epoch {self.epoch}) among "
             "them, for good. What was not acked here was not stored. Open it again to join or to take it back"
         )
-
-    def _refuse_resurrection(self, header: SegmentHeader) -> None:
-        """As for the exclusive writer: after a long silence the place may have been empty *again*."""
-        silent_ms = self._runtime.clock.now_ms() - self._confirmed_at_ms
-        if silent_ms < self._runtime.config.delete_grace * 500:
-            return
-        view = self._chain.load()
-        if view.manifest_next_seq > header.seq:
-            raise OutcomeUnknown(
-                f"{self._chain.paths.segment(header.seq)}: this writer was silent for {silent_ms / 1000:.0f} s and the "
-                f"chain has gone on to {view.manifest_next_seq} without it; reopen, and read back from offset "
-                f"{header.base_offset}"
-            )

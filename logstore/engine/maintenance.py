@@ -220,13 +220,11 @@ class Maintenance:
             return []
         found = []
         for name, retired_at_ms in sorted(manifest.retired.items()):
+            if now_ms - retired_at_ms < self._grace_ms:
+                continue  # before any request: a day's worth of them is retired at any time
             key = self._chain.paths.prefix + name
             info = self._chain.store.head(key)
-            if (
-                info is not None
-                and now_ms - retired_at_ms >= self._grace_ms
-                and not self._must_stay(key, now_ms)
-            ):
+            if info is not None and not self._must_stay(key, now_ms):
                 found.append(Garbage(key, info.size, retired_at_ms))
         return found
 

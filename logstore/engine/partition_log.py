@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
-from logstore.config import Ack, TopicConfig, Visibility
+from logstore.config import Ack, TopicConfig, Visibility, check_visibility
 from logstore.engine.chain import Chain
 from logstore.engine.checkpoint import Checkpointer
 from logstore.engine.follower import Follower
@@ -22,11 +22,11 @@ from logstore.engine.intake import encode_runs, stamped, take_batches, take_one,
 from logstore.engine.maintenance import Maintenance
 from logstore.engine.partition_reader import PartitionReader
 from logstore.engine.replicated_writer import ReplicatedWriter
-from logstore.engine.results import ReadResult, Receipt
+from logstore.engine.results import ReadResult, Receipt, acked
 from logstore.engine.runtime import Runtime
 from logstore.engine.segments import LostRange, SegmentRef
 from logstore.engine.tiers import Tiers
-from logstore.engine.writer import OPEN_BATCH_BYTES
+from logstore.engine.write_buffer import OPEN_BATCH_BYTES
 from logstore.engine.writer_protocol import Writer
 from logstore.engine.writers import PartitionWriters
 from logstore.errors import (
@@ -42,7 +42,6 @@ from logstore.paths import PartitionPaths
 
 READ_BYTES = 1 << 20
 _ACKS = ("buffered", "local", "durable")
-_VISIBILITIES = ("buffered", "durable")
 Appendable = Record | bytes | Iterable[Record | bytes]
 Loaded = tuple[Tiers, PartitionReader, Follower]
 Submitted = tuple[Receipt, Future[Receipt] | None]
@@ -94,7 +93,7 @@ class PartitionLog:
         It waits only for room in the buffer, and, for the first append, for the writer to be opened.
         """
         receipt, future = self._submit(records, ack, self._deadline(None))
-        return future or _done(receipt)
+        return future or acked(receipt)
 
     def begin_append(
         self, records: Appendable, *, ack: Ack | None = None, timeout: float | None = None
@@ -119,7 +118,7 @@ class PartitionLog:
     ) -> Future[Receipt]:
         """`append_batches` without waiting for the ack."""
         receipt, future = self._submit_batches(raw, ack, self._deadline(None))
-        return future or _done(receipt)
+        return future or acked(receipt)
 
     def append_one(
         self,
@@ -306,7 +305,7 @@ class PartitionLog:
         `wait`: at the mark, wait up to so many seconds for something to come. Raises `OffsetOutOfRange` below the low or
         above the high mark, `CorruptData` with the object's name if stored bytes are damaged.
         """
-        _check_visibility(visibility)
+        check_visibility(visibility)
         if not isinstance(offset, int) or isinstance(offset, bool):
             raise TypeError(f"an offset is an int, not {type(offset).__name__}")
         tiers, reader, follower = self._load()
@@ -329,7 +328,7 @@ class PartitionLog:
         self, start: int | None = None, stop: int | None = None, *, visibility: Visibility = "buffered"
     ) -> Iterator[Record]:
         """The records from `start` (the low mark) up to, not including, `stop` (the mark at the time of the call)."""
-        _check_visibility(visibility)
+        check_visibility(visibility)
         tiers, _, follower = self._load()
         follower.refresh()
         mark = tiers.mark(visibility)
@@ -353,7 +352,7 @@ class PartitionLog:
 
         Ends when the store is closed.
         """
-        _check_visibility(visibility)
+        check_visibility(visibility)
         position = self._tiers.low if start is None else start
         while not self._closed:
             result = self.read(position, visibility=visibility, wait=3600.0)
@@ -501,14 +500,3 @@ class PartitionLog:
         """After the flusher has stopped: let go of the WAL's files."""
         if self._loaded is not None:
             self._writers.release(self._loaded[0].durable)
-
-
-def _done(receipt: Receipt) -> Future[Receipt]:
-    future: Future[Receipt] = Future()
-    future.set_result(receipt)
-    return future
-
-
-def _check_visibility(visibility: object) -> None:
-    if visibility not in _VISIBILITIES:
-        raise ValueError(f"visibility={visibility!r}: it is one of {', '.join(_VISIBILITIES)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -63,6 +64,13 @@ class Receipt:
             f"Receipt(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, "
             f"last_offset={self.last_offset}, timestamp_ms={self.timestamp_ms}, durability={self.durability!r})"
         )
+
+
+def acked(receipt: Receipt) -> Future[Receipt]:
+    """A future that is done: the append was acked before anybody could wait for it."""
+    future: Future[Receipt] = Future()
+    future.set_result(receipt)
+    return future
 
 
 @dataclass(frozen=True, slots=True)

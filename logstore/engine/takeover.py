@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from logstore.engine.chain import Chain, ChainTail, LostRace
+from logstore.engine.fencing import fenced_by
+from logstore.engine.reservation import RESERVATION
 from logstore.engine.runtime import Runtime
 from logstore.engine.tiers import Tiers
 from logstore.engine.wal import Wal
-from logstore.engine.writer import RESERVATION, fenced_by
 from logstore.errors import (
     CorruptData,
     Indeterminate,

@@ -13,6 +13,9 @@ from logstore.engine.pending_batch import Exposure, PendingBatch, covering
 from logstore.format.batch import BatchInfo
 from logstore.format.record import Record
 
+OPEN_BATCH_BYTES = 256 * 1024
+"""Records that arrive one by one share a batch of up to this size."""
+
 
 class WriteBuffer:
     def __init__(self, next_offset: int, leader_epoch: int, codec_id: int, batch_bytes: int) -> None:

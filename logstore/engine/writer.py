@@ -17,56 +17,40 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
 from logstore.config import Ack, TopicConfig
 from logstore.engine.chain import Chain, LostRace
+from logstore.engine.fencing import fenced_by, refuse_resurrection
 from logstore.engine.flush_window import FlushWindow
 from logstore.engine.flusher import Task
 from logstore.engine.pending_batch import Exposure, PendingBatch
+from logstore.engine.reservation import Reservation
 from logstore.engine.results import Receipt
 from logstore.engine.runtime import Runtime
 from logstore.engine.segments import LostRange
 from logstore.engine.tiers import Tiers
 from logstore.engine.waiters import OffsetWaiters, complete, fail
-from logstore.engine.write_buffer import WriteBuffer
+from logstore.engine.write_buffer import OPEN_BATCH_BYTES, WriteBuffer
+from logstore.engine.writer_protocol import WriterStats
 from logstore.errors import (
     BufferFull,
     Closed,
     CorruptData,
-    Fenced,
     LogStoreError,
     OutcomeUnknown,
-    UnknownTopic,
     UnsupportedStore,
 )
 from logstore.format.batch import BatchInfo
 from logstore.format.codecs import CODEC_IDS
 from logstore.format.record import Record
-from logstore.format.segment import SegmentFlags, SegmentHeader, SegmentSummary, WriterMode
+from logstore.format.segment import SegmentHeader, SegmentSummary, WriterMode
 
 logger = logging.getLogger(__name__)
 
-RESERVATION = 1 << 14
-RESERVATION_MAX = 1 << 20
-"""How many offsets past its end a segment reserves once records are acked before they are durable: as many as the buffer
-could hold at the size of the records seen so far, and no more, because after a crash they are skipped. Until a size is known
-it is the smaller number; a writer that runs out of them reserves four times as many from then on."""
-OPEN_BATCH_BYTES = 256 * 1024
 CREDIT_BYTES = 16 * 1024
 _LINGER_SHARE = 8
 EXPOSURES = {"durable": Exposure.DURABLE, "local": Exposure.LOCAL, "buffered": Exposure.BUFFERED}
-
-
-@dataclass(slots=True)
-class WriterStats:
-    """What `health()` shows. Written under the partition's lock."""
-
-    commits: int = 0
-    failures: int = 0
-    last_error: str | None = None
-    last_progress_at: float = 0.0
 
 
 class ExclusiveWriter:
@@ -96,8 +80,9 @@ class ExclusiveWriter:
         codec = CODEC_IDS[runtime.config.compression]
         batch_bytes = min(OPEN_BATCH_BYTES, runtime.config.max_batch_bytes)
         self._buffer = WriteBuffer(tiers.tail.end_offset, epoch, codec, batch_bytes)
-        self._reserve = RESERVATION if tiers.tail.reserved_until > tiers.tail.end_offset else 0
-        self._reservation_wanted = 0
+        self._reservation = Reservation(
+            runtime.config.max_buffered_bytes, begun=tiers.tail.reserved_until > tiers.tail.end_offset
+        )
         self._flush_bytes = runtime.config.flush_bytes
         self._credit = 0  # bytes taken from the budget that no record has used yet
         self._urgent_until = 0
@@ -234,7 +219,7 @@ class ExclusiveWriter:
 
     def _flush_due(self) -> float | None:
         buffer = self._buffer
-        if self._urgent_until > self._tiers.durable or self._reservation_wanted or self._closing:
+        if self._urgent_until > self._tiers.durable or self._reservation.wanted or self._closing:
             return self._runtime.clock.monotonic()
         if buffer.oldest_at is None:
             return None
@@ -259,9 +244,7 @@ class ExclusiveWriter:
     def _await_reservation(self, count: int, deadline: float) -> None:
         """Wait for a committed reservation that covers `count` more offsets. Holds the lock, waits without it."""
         clock, tiers = self._runtime.clock, self._tiers
-        grown = min(self._reserve * 4, RESERVATION_MAX) if self._reservation_wanted == 0 else self._reserve
-        self._reserve = max(grown, RESERVATION, count)
-        self._reservation_wanted = max(self._reservation_wanted, count)
+        self._reservation.ask(count)
         self._ask_for_flush()
         left = deadline - clock.monotonic()
         if left <= 0:
@@ -330,7 +313,8 @@ class ExclusiveWriter:
         try:
             data, summary = window.build()
             self._chain.commit(window.header, data)
-            self._refuse_resurrection(window.header)
+            silent_ms = runtime.clock.now_ms() - self._confirmed_at_ms
+            refuse_resurrection(self._chain, window.header, silent_ms, runtime.config.delete_grace)
         except LostRace as lost:
             runtime.breaker.success()
             self.stop(fenced_by(self._chain, self.epoch, lost.winner))
@@ -361,18 +345,14 @@ class ExclusiveWriter:
         if tiers.window is not None:
             return tiers.window
         closes_reservation = self._closing and tiers.tail.reserved_until > buffer.next_offset
-        if not len(buffer) and not self._reservation_wanted and not closes_reservation:
+        if not len(buffer) and not self._reservation.wanted and not closes_reservation:
             return None
         base = buffer.base_offset
         batches = buffer.take(self._topic.segment_bytes)
         end = batches[-1].end_offset if batches else base
-        if self._reserve and batches:
-            self._reserve = max(self._reserve, self._offsets_that_fit(batches))
-        # While closing nothing more can be shown, so the last segment gives the rest of the reservation back.
-        # Else it never goes back: readers may have seen everything below it.
-        reserved = (
-            buffer.next_offset if self._closing else max(end + self._reserve, tiers.tail.reserved_until)
-        )
+        reserved = self._reservation.until(end, batches, tiers.tail.reserved_until)
+        if self._closing:  # nothing more can be shown: the last segment gives the rest back
+            reserved = buffer.next_offset
         header = SegmentHeader(
             seq=tiers.tail.next_seq,
             epoch=self.epoch,
@@ -383,16 +363,9 @@ class ExclusiveWriter:
             reserved_until=reserved,
             mode=WriterMode.EXCLUSIVE,
         )
-        self._reservation_wanted = 0
         tiers.window = FlushWindow(header, batches)
         self._return_credit()
         return tiers.window
-
-    def _offsets_that_fit(self, batches: list[PendingBatch]) -> int:
-        """How many records of this size the buffer could hold: with so many reserved, an outage meets the limit in bytes
-        first, not the reservation."""
-        size = sum(batch.charged for batch in batches) / sum(batch.count for batch in batches)
-        return min(int(self._runtime.config.max_buffered_bytes / size) + 1, RESERVATION_MAX)
 
     def _return_credit(self) -> None:
         if self._credit:
@@ -434,22 +407,6 @@ class ExclusiveWriter:
             error,
         )
         runtime.flusher.at(self, runtime.clock.monotonic() + wait)
-
-    def _refuse_resurrection(self, header: SegmentHeader) -> None:
-        """A writer that slept so long that maintenance may have deleted the segments that fenced it looks once more.
-
-        Its PUT may have succeeded only because the place was empty *again*; then it committed into the past.
-        """
-        silent_ms = self._runtime.clock.now_ms() - self._confirmed_at_ms
-        if silent_ms < self._runtime.config.delete_grace * 500:
-            return
-        view = self._chain.load()
-        if view.manifest_next_seq > header.seq:
-            raise OutcomeUnknown(
-                f"{self._chain.paths.segment(header.seq)}: this writer was silent for {silent_ms / 1000:.0f} s and the "
-                f"chain has gone on to {view.manifest_next_seq} without it; reopen, and read back from offset "
-                f"{header.base_offset}"
-            )
 
     def stop(self, error: LogStoreError) -> None:
         """For good: tell every waiter, free the memory, wake the readers."""
@@ -520,15 +477,3 @@ class ExclusiveWriter:
     def health(self) -> dict[str, Any]:
         """Its own lines of `PartitionLog.health()`. Called with the lock held."""
         return {"mode": "exclusive", "epoch": self.epoch}
-
-
-def fenced_by(chain: Chain, epoch: int, winner: SegmentHeader) -> LogStoreError:
-    """What it means for an exclusive writer to meet another's segment in its place."""
-    if SegmentFlags.DELETED in winner.flags:
-        return UnknownTopic(
-            f"{chain.paths}: the topic was deleted at offset {winner.base_offset}; nothing more is stored"
-        )
-    return Fenced(
-        f"{chain.paths}: a writer of epoch {winner.epoch} took over at offset {winner.base_offset}, this one is of epoch "
-        f"{epoch} and has stopped for good; reopen the store to take the partition back"
-    )

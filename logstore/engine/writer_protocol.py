@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from logstore.config import Ack
 from logstore.engine.results import Receipt
 from logstore.engine.segments import LostRange
-from logstore.engine.writer import WriterStats
 from logstore.errors import LogStoreError
 from logstore.format.batch import BatchInfo
 from logstore.format.record import Record
+
+
+@dataclass(slots=True)
+class WriterStats:
+    """What `health()` shows. Written under the partition's lock."""
+
+    commits: int = 0
+    failures: int = 0
+    last_error: str | None = None
+    last_progress_at: float = 0.0
 
 
 class Writer(Protocol):

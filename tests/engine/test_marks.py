@@ -21,9 +21,9 @@ from engine.harness import (
     running,
     until,
 )
-from logstore.engine import writer as writer_module
+from logstore.engine import reservation as reservation_module
 from logstore.engine.partition_log import PartitionLog
-from logstore.engine.writer import RESERVATION
+from logstore.engine.reservation import RESERVATION
 from logstore.errors import BufferFull, Fenced, OffsetOutOfRange, OutcomeUnknown
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
@@ -198,8 +198,8 @@ def test_L17_a_crash_after_the_reservation_ran_out_reuses_nothing() -> None:
 def test_L17_a_smaller_reservation_never_takes_a_larger_one_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """One large append made a large reservation, and all of it has been shown. The next segment holds only the first of the
     records that wait and reserves less; a crash right behind it must not give shown offsets away."""
-    monkeypatch.setattr(writer_module, "RESERVATION", 16)
-    monkeypatch.setattr(writer_module, "RESERVATION_MAX", 64)
+    monkeypatch.setattr(reservation_module, "RESERVATION", 16)
+    monkeypatch.setattr(reservation_module, "RESERVATION_MAX", 64)
     objects = MemoryStore()
     lifeline = FaultyStore(objects)
     gated = GatedStore(lifeline)
