@@ -23,10 +23,6 @@ logger = logging.getLogger(__name__)
 _WHOLE_PARTITIONS = 1 << 62
 
 
-class DataLoss(OffsetOutOfRange):
-    """Offsets that were asked for are gone, and `failOnDataLoss` is true."""
-
-
 def plan_batch(store: ObjectStore, options: ReadOptions, bounds: Bounds = EVERYTHING) -> list[Split]:
     """The splits of a batch read: a snapshot, because segments never change and the end is fixed now."""
     partitions = select(store, options, bounds)
@@ -91,10 +87,10 @@ def _resolve(
 
 
 def within(partition: LogPartition, offset: int, fail: bool) -> int:
-    """`offset` if the partition has it; else the nearest one it has, or `DataLoss`."""
+    """`offset` if the partition has it; else the nearest one it has, or `OffsetOutOfRange`."""
     nearest = min(max(offset, partition.low), partition.end)
     if nearest != offset:
-        loss = DataLoss(partition.low, partition.end, offset, str(partition.paths))
+        loss = OffsetOutOfRange(partition.low, partition.end, offset, str(partition.paths))
         if fail:
             raise loss
         logger.warning("%s; failOnDataLoss is false: going on at %d", loss, nearest)

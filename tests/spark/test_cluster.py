@@ -22,12 +22,20 @@ pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.timeout(600)]
 EXPECTED = [400, 400, sum(range(400))]
 
 
-@pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory, moto: Any) -> dict[str, Any]:
+@pytest.fixture(
+    scope="module",
+    params=[
+        "moto",
+        pytest.param("seaweedfs", marks=pytest.mark.soak),
+        pytest.param("folder", marks=pytest.mark.soak),
+    ],
+)
+def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the driver in `cluster_job.py` found, and the URL of the log it worked on."""
     folder = tmp_path_factory.mktemp("cluster")
     (folder / "flags").mkdir()
-    url = moto.url()
+    home = request.param
+    url = (folder / "log").as_uri() if home == "folder" else request.getfixturevalue(home).url()
     with logstore.open(url) as store:
         orders = store.create_topic("orders", partitions=2)
         for n in range(0, 400, 50):

@@ -20,7 +20,7 @@ from logstore.format.segment import WriterMode
 from logstore.objects import MemoryStore, MeteredStore, open_url
 from logstore.paths import PartitionPaths
 from logstore.spark.bounds import narrowed
-from logstore.spark.planner import DataLoss, plan_batch
+from logstore.spark.planner import plan_batch
 
 from .material import START_MS, at, numbered, offsets, options, plan, read_all, rows
 
@@ -150,7 +150,9 @@ def test_S05_every_partition_with_records_gets_a_task_and_an_empty_one_none(make
 def test_S02_offsets_out_of_range_are_data_loss_and_obey_the_flag(make_log: MakeLog):
     where = make_log("orders", [numbered(0, 10)])
     beyond = {"subscribe": "orders", "endingOffsets": '{"orders": {"0": 99}}'}
-    with pytest.raises(DataLoss, match=r"offset 99 is outside of orders/0, which holds 0 to 10"):
+    with pytest.raises(
+        logstore.OffsetOutOfRange, match=r"offset 99 is outside of orders/0, which holds 0 to 10"
+    ):
         rows(where, **beyond)
     assert len(rows(where, failOnDataLoss="false", **beyond)) == 10
     with pytest.raises(logstore.UnknownTopic, match="partition 7 of 'orders'"):

@@ -16,7 +16,7 @@ from logstore.engine.segment_reader import SegmentReader
 from logstore.objects import MeteredStore, ObjectStore, open_url
 from logstore.paths import PartitionPaths
 from logstore.spark.latest import LatestScan
-from logstore.spark.planner import DataLoss, plan_batch
+from logstore.spark.planner import plan_batch
 from logstore.spark.schema import arrow_schema
 from logstore.spark.split_scan import Scan
 from logstore.spark.splits import Split
@@ -146,7 +146,7 @@ def test_S06_segments_expired_during_the_scan_are_an_error_or_left_out_as_failOn
     (split,) = plan(where, subscribe="orders")
     low = expire_half(where, split.paths)
     assert 0 < low < 60
-    with pytest.raises(DataLoss, match=rf"orders/0, which holds {low} to 60"):
+    with pytest.raises(logstore.OffsetOutOfRange, match=rf"orders/0, which holds {low} to 60"):
         read_all(where, [split])
     assert [row["offset"] for row in read_all(where, [split], fail=False)] == list(range(low, 60))
 

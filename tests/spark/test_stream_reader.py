@@ -19,7 +19,6 @@ from logstore.objects import MeteredStore, open_url
 from logstore.spark import heads as heads_module
 from logstore.spark.heads import Heads
 from logstore.spark.options import Subscription, read_options
-from logstore.spark.planner import DataLoss
 from logstore.spark.rate import limited
 from logstore.spark.schema import BASE_COLUMNS, spark_schema
 from logstore.spark.stream import LogStreamReader
@@ -134,7 +133,7 @@ def test_S06_retention_that_overtakes_a_stream_is_an_error_or_a_jump_as_failOnDa
             stream._options = reader(where, failOnDataLoss=fail)._options
             stream._scan = reader(where, failOnDataLoss=fail)._scan
             if fail == "true":
-                with pytest.raises(DataLoss, match=f"holds {low} to 60"):
+                with pytest.raises(logstore.OffsetOutOfRange, match=f"holds {low} to 60"):
                     micro_batch(stream, start, end)
             else:
                 assert micro_batch(stream, start, end) == [(0, n) for n in range(low, 60)]
@@ -159,7 +158,9 @@ def test_S06_a_topic_that_was_created_anew_is_data_loss_and_not_silence(make_log
     with logstore.open(where) as store:
         store.delete_topic("orders")
         store.create_topic("orders").append(b"another life")
-    with pytest.raises(DataLoss, match="offset 10 is outside of orders/0, which holds 0 to 1"):
+    with pytest.raises(
+        logstore.OffsetOutOfRange, match="offset 10 is outside of orders/0, which holds 0 to 1"
+    ):
         stream.latestOffset(start, ALL)
     assert reader(where, failOnDataLoss="false").latestOffset(start, ALL) == {"orders": {"0": 1}}
 
