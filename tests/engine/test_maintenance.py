@@ -170,3 +170,19 @@ def test_L23_a_merge_that_loses_the_race_for_the_manifest_changes_nothing() -> N
             assert log.maintenance.merge(clock.now_ms(), b"a" * 16) > 0
             assert there.maintenance._change(view, lambda manifest: manifest) is False
         assert values_of(log) == expected
+
+
+def test_L23_collecting_asks_about_no_object_that_is_still_in_its_grace_period() -> None:
+    """On a busy partition a day's worth of objects waits to be deleted: not a request for each of them, each time."""
+    objects, clock = MemoryStore(), ManualClock()
+    counted = FaultyStore(objects)
+    with open_store(counted, clock) as store:
+        log = store.create_topic("t").partition(0)
+        fill(log, 20)
+        assert merge_all(log, clock) >= 15
+        counted.forget_calls()
+        assert log.maintenance.collect(clock.now_ms()) == []
+        asked = {call.key for call in counted.calls if call.operation == "head"}
+        assert not [key for key in asked if key.endswith(".seg")]
+        clock.advance(GRACE_S)
+        assert len(log.maintenance.collect(clock.now_ms())) >= 15
