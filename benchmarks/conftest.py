@@ -14,10 +14,15 @@ QUICK = os.environ.get("BENCH_QUICK") == "1"
 
 
 @pytest.fixture(scope="session")
-def figures() -> Iterator[Figures]:
-    found = Figures(quick=QUICK)
-    yield found
-    found.write()
+def figures() -> Figures:
+    return Figures(quick=QUICK)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _written_after_each_suite(figures: Figures) -> Iterator[None]:
+    """So that a run which is cut short keeps what it has found."""
+    yield
+    figures.write()
 
 
 @pytest.fixture(scope="session")

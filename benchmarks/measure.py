@@ -96,11 +96,12 @@ class Figure:
 
 
 class Figures:
-    """What a run of the suites found, written when it ends. `quick` runs are kept apart from full ones."""
+    """What a run of the suites found, written as each of them ends. `quick` runs are kept apart from full ones."""
 
     def __init__(self, *, quick: bool = False) -> None:
         self.quick = quick
         self.found: list[Figure] = []
+        self._written = 0
         self.skipped: dict[str, str] = {}
 
     def add(
@@ -178,9 +179,11 @@ class Figures:
         print(f"\n{suite}: NOT MEASURED: {what}: {why}")
 
     def write(self) -> None:
+        """The suites that have found something since the last call."""
         folder = results_folder(quick=self.quick)
         folder.mkdir(parents=True, exist_ok=True)
-        for suite in {figure.suite for figure in self.found}:
+        fresh, self._written = self.found[self._written :], len(self.found)
+        for suite in {figure.suite for figure in fresh}:
             written = {
                 "run": describe(),
                 "skipped": {k: v for k, v in self.skipped.items() if k.startswith(f"{suite}: ")},
