@@ -1,4 +1,4 @@
-"""The pictures of a report: bars for peers, lines on logarithmic scales for sweeps. Needs matplotlib."""
+"""The pictures of a report: bars for peers, lines on logarithmic scales for sweeps, memory over time. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -49,6 +49,14 @@ def draw_sweeps(run: SuiteRun, folder: Path) -> list[str]:
     return [_save(f"{run.suite}-sweeps.png", folder, [(_line, f.name, [f]) for f in sweeps])]
 
 
+def draw_outages(run: SuiteRun, folder: Path) -> list[str]:
+    """Resident memory, minute by minute, against the limit."""
+    found = [figure for figure in run.figures if "resident_MiB_by_minute" in figure.details]
+    if not found:
+        return []
+    return [_save(f"{run.suite}-outage.png", folder, [(_outage, f.name, [f]) for f in found])]
+
+
 def _save(name: str, folder: Path, panels: list[tuple[Any, str, list[Figure]]]) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     with pyplot.rc_context(STYLE):
@@ -96,6 +104,18 @@ def _line(axis: Any, figures: list[Figure]) -> None:
     axis.set_ylabel(details["measured"])
     axis.grid(True, color=GRID)
     axis.legend(frameon=False, loc="best")
+
+
+def _outage(axis: Any, figures: list[Figure]) -> None:
+    details = figures[0].details
+    resident, limit = details["resident_MiB_by_minute"], details["limit_MiB"]
+    axis.plot(range(len(resident)), resident, "o-", color=OURS, label="resident")
+    axis.axhline(limit, linestyle=":", color=INK, alpha=0.6, label=f"limit, {limit:.0f} MiB")
+    axis.set_ylim(0, limit * 1.25)
+    axis.set_xlabel("minutes of outage")
+    axis.set_ylabel("MiB")
+    axis.grid(True, color=GRID)
+    axis.legend(frameon=False, loc="lower right")
 
 
 def _short(value: float) -> str:

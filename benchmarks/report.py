@@ -17,7 +17,7 @@ from itertools import groupby
 from pathlib import Path
 
 from benchmarks.measure import Figure, SuiteRun, load
-from benchmarks.plots import draw_groups, draw_sweeps
+from benchmarks.plots import draw_groups, draw_outages, draw_sweeps
 
 HERE = Path(__file__).parent
 REASONS = HERE / "reasons.toml"
@@ -141,7 +141,7 @@ def write(runs: list[SuiteRun], out: Path, plots: Path) -> list[str]:
     reasons = tomllib.loads(REASONS.read_text())
     lines = [INTRODUCTION, *summary(runs), *machine(runs)]
     for run in runs:
-        drawn = [*draw_groups(run, plots), *draw_sweeps(run, plots)]
+        drawn = [*draw_groups(run, plots), *draw_sweeps(run, plots), *draw_outages(run, plots)]
         lines += section(run, drawn, reasons)
     out.write_text("\n".join(lines))
     return [

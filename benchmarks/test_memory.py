@@ -63,5 +63,6 @@ def test_ten_minutes_of_outage(kind: str, tmp_path: Path, figures: Figures, quic
         "MiB",
         target=FLAT_MIB,
         lower_is_better=True,
+        limit_MiB=(BUFFER + CACHE) / MIB + ALLOWANCE_MIB,
         resident_MiB_by_minute=[round(mib, 1) for mib in resident],
     )
