@@ -58,9 +58,10 @@ def serve(url: str, orders: int = 600, seed: int = 1) -> None:
 def sums_per_minute(orders: DataFrame) -> DataFrame:
     """The same lines for a table and for a stream."""
     order = F.from_json(orders["value"].cast("string"), ORDER)
-    minute = F.window("timestamp", "1 minute")["start"].alias("minute")
     parsed = orders.select("timestamp", order.alias("order"))
-    return parsed.groupBy(minute).agg(F.count("*").alias("orders"), F.sum("order.cents").alias("cents"))
+    sums = parsed.groupBy(F.window("timestamp", "1 minute").alias("minute"))
+    added = sums.agg(F.count("*").alias("orders"), F.sum("order.cents").alias("cents"))
+    return added.withColumn("minute", added["minute.start"])
 
 
 def stream_of_orders(spark: SparkSession, url: str) -> DataFrame:
