@@ -344,6 +344,27 @@ def test_W11_a_retry_of_an_older_append_that_is_still_queued_joins_it_too(
     assert [value for _, value in contents(objects)] == [b"first", b"0", b"1", b"2"]
 
 
+def test_W11_a_peers_segment_that_could_not_be_read_at_once_still_counts(
+    opened: Open, objects: MemoryStore
+) -> None:
+    """The retry loses a race against the very append it repeats, and the look into that segment fails the first time."""
+    gated = GatedStore(objects)
+    mine = Producer(log_of(opened(gated)), 17)
+    mine.append(b"0", sequence=0)
+    assert Producer(log_of(opened()), 17).append(b"1", sequence=1).offset == 1
+    refused = StoreUnavailable("no")
+    refused.retriable = False  # so that no wrapper repeats it unseen
+    with gated.hold("get", suffix=".seg") as reads:
+        future = mine.submit(b"1", sequence=1)
+        for _ in range(2):  # whose segment it is, and its tail
+            reads.wait_held()
+            reads.release()
+        reads.wait_held()
+        reads.fail(refused)
+    assert future.result(10).offset == 1
+    assert [value for _, value in contents(objects)] == [b"0", b"1"]
+
+
 def test_W11_flush_and_close_with_numbered_appends_of_many_batches(
     opened: Open, objects: MemoryStore
 ) -> None:

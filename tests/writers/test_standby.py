@@ -7,12 +7,21 @@ from itertools import count
 
 import pytest
 
+import logstore
 from logstore.engine.source_ranges import Applied
 from logstore.engine.standby import Standby
-from logstore.errors import AppendTimeout, Fenced, LogStoreError, OutcomeUnknown, StoreUnavailable
+from logstore.errors import (
+    AppendTimeout,
+    Fenced,
+    Indeterminate,
+    LogStoreError,
+    OutcomeUnknown,
+    StoreUnavailable,
+)
 from logstore.objects import MemoryStore
+from logstore.testing import GatedStore, ManualClock
 from logstore.testing.scheduler import Choices, RandomChoices, Schedule, for_every_schedule
-from tests.writers.actors import DiesAt, Process, contents, kill
+from tests.writers.actors import TOPIC, DiesAt, Process, contents, kill
 
 
 @pytest.fixture(autouse=True)
@@ -134,6 +143,20 @@ def test_W12_a_promotion_that_cannot_reach_the_store_can_be_repeated() -> None:
     assert future.result(10) == Applied("us", 1)
     passive.close()
     assert contents(objects) == [(0, b"0")]
+
+
+def test_W12_promoting_a_writer_whose_commit_is_in_doubt_stores_it_behind_the_fence() -> None:
+    """Its PUT was lost, and before the retry is due it becomes the only writer: the fence stands where the retry would go."""
+    gated = GatedStore(MemoryStore())
+    with logstore.open(gated, clock=ManualClock()) as store:
+        writer = store.create_topic(TOPIC).partition(0).replicated("mine")
+        with gated.hold("put", suffix=".seg") as puts:
+            future = writer.submit([b"0"], 0, 1)
+            puts.wait_held()
+            puts.fail(Indeterminate("lost on the way"))
+        assert writer.promote() == 0
+        assert future.result(10) == Applied("us", 1)
+    assert contents(gated.inner) == [(0, b"0")]
 
 
 def run_race(choices: Choices, *, faults_max: int) -> None:
