@@ -1,0 +1,44 @@
+"""The commands at the top of the page about the broker: started as they stand there, on a folder and a free port."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import logstore
+from tests.docs.blocks import ROOT, blocks
+from tests.servers import free_port
+
+_COMMANDS = [block for block in blocks(ROOT / "docs" / "broker.md") if block.language == "sh"]
+
+
+def test_the_broker_starts_and_a_client_produces(tmp_path: Path) -> None:
+    if shutil.which("kcat") is None:
+        pytest.skip("kcat is not installed here (Debian: apt-get install kcat)")
+    serve, produce = _COMMANDS[0].code.splitlines()
+    address, store = f"127.0.0.1:{free_port()}", str(tmp_path / "store")
+    serve = serve.replace("s3://bucket/prefix", store).replace("127.0.0.1:9092", address)
+    produce = produce.replace("127.0.0.1:9092", address)
+    env = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    broker = subprocess.Popen(
+        ["bash", "-c", f"exec {serve}"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        assert broker.stdout is not None, "asked for a pipe"
+        assert address in broker.stdout.readline()  # it says where it listens once it does
+        done = subprocess.run(
+            ["bash", "-c", produce], input="paid\n", env=env, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+    finally:
+        broker.send_signal(signal.SIGTERM)
+        broker.communicate(timeout=60)
+    assert broker.returncode == 0
+    with logstore.open(store, writer="read_only") as opened:
+        assert [record.value for record in opened.topic("orders").partition(0).records()] == [b"paid"]
