@@ -85,7 +85,7 @@ class AppendQueue:
 
     def close(self, error: BaseException) -> None:
         """Answer everything that waits: the log will not take it from us."""
-        self._producers = None
+        self._producers = self._log = None
         code = codes.of_produce(error)
         waiting, self._waiting = self._waiting, deque()
         for append in waiting:
@@ -145,11 +145,11 @@ class AppendQueue:
             self._workers.submit(self._submit_apart, self._log, append)
             return True
         try:
-            self._submitted(append, self._log.submit_batches(append.records, ack=append.ack))
+            self._submitted(self._log, append, self._log.submit_batches(append.records, ack=append.ack))
         except BufferFull:
             return False
         except LogStoreError as error:
-            self._refused(append, error)
+            self._refused(self._log, append, error)
         return True
 
     def _submit_apart(self, partition: PartitionLog, append: Append) -> None:
@@ -159,48 +159,54 @@ class AppendQueue:
             outcome = partition.submit_batches(append.records, ack=append.ack)
         except LogStoreError as error:
             outcome = error
-        self._call(self._back, append, outcome)
+        self._call(self._back, partition, append, outcome)
 
-    def _back(self, append: Append, outcome: Future[Receipt] | LogStoreError) -> None:
+    def _back(
+        self, partition: PartitionLog, append: Append, outcome: Future[Receipt] | LogStoreError
+    ) -> None:
         self._busy = False
-        if isinstance(outcome, BufferFull):
+        if isinstance(outcome, BufferFull) and partition is self._log:
             self._wait_for_room(append)
             return
         if isinstance(outcome, LogStoreError):
-            self._refused(append, outcome)
+            self._refused(partition, append, outcome)
         else:
-            self._submitted(append, outcome)
+            self._submitted(partition, append, outcome)
         self.pump()
 
-    def _submitted(self, append: Append, future: Future[Receipt]) -> None:
-        if append.is_idempotent and self._producers is not None:
+    # What became of an append. `partition` is the log that it was handed to: by now the queue may stand in front of
+    # another one, opened since, and an old one's failure says nothing about that.
+
+    def _submitted(self, partition: PartitionLog, append: Append, future: Future[Receipt]) -> None:
+        if append.is_idempotent and self._producers is not None and partition is self._log:
             self._producers.remember(append.batch, None, future)
         if future.done():
-            self._acked(append, future)
+            self._acked(partition, append, future)
         else:
-            future.add_done_callback(lambda done: self._call(self._acked, append, done))
+            future.add_done_callback(lambda done: self._call(self._acked, partition, append, done))
 
-    def _refused(self, append: Append, error: LogStoreError) -> None:
+    def _refused(self, partition: PartitionLog, append: Append, error: LogStoreError) -> None:
         append.answer(codes.of_produce(error), -1)
         if isinstance(error, InvalidRecord):
-            log.info("%s: a record set was refused: %s", self._log, error)
-        else:
+            log.info("%s: a record set was refused: %s", partition, error)
+        elif partition is self._log:
             self._on_lost(error)
 
-    def _acked(self, append: Append, done: Future[Receipt]) -> None:
-        error = Closed(f"{self._log} was closed") if done.cancelled() else done.exception()
+    def _acked(self, partition: PartitionLog, append: Append, done: Future[Receipt]) -> None:
+        error = Closed(f"{partition} was closed") if done.cancelled() else done.exception()
         if error is not None:
             append.answer(codes.of_produce(error), -1)
-            self._on_lost(error)
+            if partition is self._log:
+                self._on_lost(error)
             return
         offset = done.result().offset
         append.answer(Code.NONE, offset)
-        if self._producers is None or self._log is None:
+        if self._producers is None or self._log is not partition:
             return
         if append.is_idempotent:
             self._producers.stored(append.batch, offset)
         if self._snapshots.grew(len(append.records)):
-            table = self._producers.dump(self._log.durable_high_watermark)
+            table = self._producers.dump(partition.durable_high_watermark)
             self._workers.submit(self._snapshots.write, table)
 
     def _answer_duplicate(self, append: Append, known: Remembered) -> None:

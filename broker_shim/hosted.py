@@ -67,6 +67,7 @@ class Hosted:
         self._stores = stores
         self._opening_number: int | None = None
         self._is_stale = True
+        self._handing_over: asyncio.Future[int] | None = None
         self._snapshots = Snapshots(stores.first.objects, partition.paths)
         self._queue = AppendQueue(self._snapshots, loop, workers, self.lose)
         self._watchers: set[Watcher] = set()
@@ -120,6 +121,8 @@ class Hosted:
         try:
             if self.is_owned:
                 return
+            if self._handing_over is not None:
+                await asyncio.wait([self._handing_over])  # our own fence must not overtake our own flush
             await self.open()
             table = await self._loop.run_in_executor(self._workers, self._take)
         except (LogStoreError, OSError, TimeoutError) as error:
@@ -150,14 +153,19 @@ class Hosted:
             self._owner.lost(self, error)
         self._tell()
 
-    def release(self) -> asyncio.Future[int] | None:
-        """Another broker will lead: take no more, and bring what we have to the store before it fences us."""
+    def release(self, why: str) -> asyncio.Future[int] | None:
+        """Give the partition up: take no more, and bring what we have to the store before anybody fences us."""
         if not self.is_owned:
             return None
-        self._queue.close(Fenced(f"{self} moves to another broker"))
-        flushing = self._loop.run_in_executor(self._workers, self.log.flush, TAKE_TIMEOUT_S)
+        self._queue.close(Fenced(f"{self}: {why}"))
+        self._handing_over = self._loop.run_in_executor(self._workers, self.log.flush, TAKE_TIMEOUT_S)
+        self._handing_over.add_done_callback(self._handed_over)
         self._let_go()
-        return flushing
+        return self._handing_over
+
+    def _handed_over(self, flushing: asyncio.Future[int]) -> None:
+        if not flushing.cancelled() and flushing.exception() is not None:
+            log.warning("%s was given up with records that are not stored: %s", self, flushing.exception())
 
     def _let_go(self) -> None:
         """From now on others write here: whoever wants to read or write through us has to open it anew."""

@@ -170,6 +170,9 @@ class Partitions:
         known = self._known.get(topic.name)
         if known is None or known.topic.incarnation != topic.incarnation:
             known = self._known[topic.name] = _Known(topic, self._loop.time())
+        if known.topic.config != topic.config:
+            # A log keeps the settings that it was opened with: opened anew, at the next produce, it has these.
+            self._give_up(known.hosted.values(), "the topic's settings have changed")
         known.topic = topic
         known.looked_at = self._loop.time()
         self._absent.pop(topic.name, None)
@@ -188,15 +191,14 @@ class Partitions:
             self._cluster.fenced(partition.topic, partition.index)
         self._on_lost(partition, error)
 
+    @staticmethod
+    def _give_up(partitions: Iterable[Hosted], why: str) -> list[asyncio.Future[int]]:
+        flushing = (each.release(why) for each in partitions)
+        return [future for future in flushing if future is not None]
+
     async def release_unled(self) -> None:
         """The view has changed: flush what now belongs to others, before they fence us."""
-        flushing = [
-            future
-            for hosted in self.all_hosted()
-            if hosted.is_owned
-            and self._cluster.leader(hosted.topic, hosted.index) != self._cluster.me.node_id
-            and (future := hosted.release()) is not None
-        ]
-        for outcome in await asyncio.gather(*flushing, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                log.warning("a partition was handed over with records that are not stored: %s", outcome)
+        me = self._cluster.me.node_id
+        moving = [each for each in self.all_hosted() if self._cluster.leader(each.topic, each.index) != me]
+        flushing = self._give_up(moving, "another broker leads it")
+        await asyncio.gather(*flushing, return_exceptions=True)

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 
 from broker.clients import Confluent
 from broker.harness import LocalBroker, Wire
-from broker.steps import batch, make_topic, owned, values
+from broker.steps import batch, make_topic, owned, read_all, values
 from broker.test_crash import commit, committed
 from broker_shim.apis import Api
 from broker_shim.codes import Code
@@ -327,3 +327,24 @@ def test_B09_owned_means_no_request_while_idle(start_broker: Start) -> None:
         for _ in range(5):
             assert values(client.fetch("t", 1, wait_ms=30)) == []
         assert store.calls == []
+
+
+def test_B01_changed_settings_reach_a_partition_that_is_being_written(start_broker: Start) -> None:
+    """Producers do not notice: what was on its way is stored, and the next record goes to the log with the new settings."""
+    broker = start_broker(flush_on_ack=False, flush_interval=3600.0)
+    with Wire(broker.port) as client:
+        make_topic(client)
+        assert client.produce("t", batch(b"before")).base_offset == 0
+        hosted = broker.server.broker.partitions.hosted("t", 0)
+        assert hosted is not None
+        resource = {
+            "resource_type": 2,
+            "resource_name": "t",
+            "configs": [{"name": "retention.ms", "config_operation": 0, "value": "3600000"}],
+        }
+        answer = client.ask(Api.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource])
+        assert answer.responses[0].error_code == Code.NONE
+        while (produced := client.produce("t", batch(b"after"))).error_code:
+            assert produced.error_code == Code.NOT_LEADER_OR_FOLLOWER
+        assert hosted.log.maintenance._topic.retention_seconds == 3600
+        assert read_all(client) == [(0, b"before"), (produced.base_offset, b"after")]
