@@ -19,7 +19,7 @@ from benchmarks.peers.raw_put import boto3_client
 from tests.servers import BUCKET, Server, export_credentials, moto_server_process, seaweedfs_server
 
 SUITE = "object-stores"
-SEGMENTS = 3
+SEGMENTS = 5
 BATCHES_A_SEGMENT = 8
 BLOCK = random.Random(8).randbytes((1 << 20) - 1000)  # one record, one batch, 1 MiB with its framing
 SEGMENT = BLOCK * BATCHES_A_SEGMENT
@@ -40,7 +40,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[tuple[str, Server]]:
 def test_durable_throughput(server: tuple[str, Server], figures: Figures, quick: bool) -> None:
     """Segments of 8 MiB, compression off: as many bytes as boto3 sends, in as many objects."""
     name, running = server
-    turns, client, number = 5 if quick else 15, boto3_client(running), count()
+    turns, client, number = 4 if quick else 9, boto3_client(running), count()
     with logstore.open(
         running.url("durable"), compression="none", flush_bytes=len(SEGMENT), max_buffered_bytes=32 << 20
     ) as store:
@@ -74,7 +74,7 @@ def test_cold_read(server: tuple[str, Server], figures: Figures, quick: bool) ->
     """From an open partition, again and again from its start: the cache holds half of it, so the scan never finds in it what
     it wants next. Against GETs of the same objects."""
     name, running = server
-    turns, client, url = 4 if quick else 11, boto3_client(running), running.url("cold")
+    turns, client, url = 4 if quick else 7, boto3_client(running), running.url("cold")
     last = 2 * SEGMENTS * BATCHES_A_SEGMENT
     with logstore.open(url, compression="none", flush_bytes=1 << 30, max_buffered_bytes=128 << 20) as store:
         log = store.create_topic("t", segment_bytes=len(SEGMENT) + 10_000).partition(0)
