@@ -29,7 +29,7 @@ demo: $(STAMP)
 	$(BIN)/python examples/orders_pipeline.py --batch
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -m 'not soak'
+	$(BIN)/python -m pytest -q -m 'not soak' --numprocesses=2 --dist=loadgroup
 
 # Long runs: more seeds, more kills, more connections.
 soak: $(STAMP)

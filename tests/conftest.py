@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from servers import Server, export_credentials, moto_server, seaweedfs_server
 
 export_credentials()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several workers (`make test`) a file stays on one of them, and so does all that needs a JVM."""
+    for item in items:
+        place = item.path.relative_to(Path(__file__).parent).parts
+        item.add_marker(pytest.mark.xdist_group("spark" if place[0] == "spark" else "/".join(place)))
 
 
 @pytest.fixture(scope="session")
