@@ -146,7 +146,7 @@ def test_W12_a_promotion_that_cannot_reach_the_store_can_be_repeated() -> None:
 
 
 def test_W12_promoting_a_writer_whose_commit_is_in_doubt_stores_it_behind_the_fence() -> None:
-    """Its PUT was lost, and before the retry is due it becomes the only writer: the fence stands where the retry would go."""
+    """Its PUT was lost; before the retry is due it becomes the only writer: the fence stands where the retry would go."""
     gated = GatedStore(MemoryStore())
     with logstore.open(gated, clock=ManualClock()) as store:
         writer = store.create_topic(TOPIC).partition(0).replicated("mine")
