@@ -111,8 +111,8 @@ def test_a_full_scan_against_parquet_and_against_tuples(bench: Bench, figures: F
         "key and value of parquet": lambda: noop(parquet.select("key", "value")),
     }
     times = in_turns(candidates, turns(quick))
-    # A fifth of the rows is enough to see what a row costs, and does not take minutes.
-    some = {"endingOffsets": json.dumps({"rows": {str(n): bench.rows // 20 for n in range(4)}})}
+    # Some of the rows are enough to see what a row costs, and do not take minutes.
+    some = {"endingOffsets": json.dumps({"rows": {str(n): 200_000 for n in range(4)}})}
     slow = in_turns(
         {
             "tuples": lambda: noop(bench.read(form="logstore_tuples", **some)),
@@ -207,16 +207,26 @@ def stream(bench: Bench, topic: str, limit: int) -> Any:
 
 
 def test_a_stream_against_a_batch_scan(bench: Bench, figures: Figures, quick: bool) -> None:
-    batches = max(1, bench.rows // 1_000_000)
-    times = in_turns(
-        {
-            "stream": lambda: stream(bench, "rows", bench.rows // batches),
-            "batch": lambda: noop(bench.read()),
-        },
-        turns(quick),
+    """Sustained: the first micro-batch, which starts workers and compiles, is left out, as the first scan is."""
+    batches = 3 if quick else 5
+    rates: list[float] = []
+
+    def run() -> None:
+        progress = stream(bench, "rows", -(-bench.rows // batches)).recentProgress
+        later = [one for one in progress if one["numInputRows"]][1:]
+        assert len(later) == batches - 1
+        spent_ms = sum(one["durationMs"]["triggerExecution"] for one in later)
+        rates.append(sum(one["numInputRows"] for one in later) / spent_ms * 1000)
+
+    times = in_turns({"stream": run, "batch": lambda: noop(bench.read())}, turns(quick))
+    ratio = max(rates) * times["batch"].best / bench.rows
+    figures.add(
+        SUITE,
+        f"stream, {bench.rows // batches:,} rows a trigger, against the batch scan",
+        ratio,
+        "×",
+        target=0.6,
     )
-    ratio = times["batch"].best / times["stream"].best
-    figures.add(SUITE, f"stream of {batches} micro-batches, against the batch scan", ratio, "×", target=0.6)
 
 
 def test_what_a_trigger_costs(bench: Bench, figures: Figures) -> None:
