@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
+
+from logstore.cli import build_parser
 
 PAGE = Path(__file__).parents[2] / "docs" / "ingest.md"
 
@@ -16,3 +19,16 @@ def test_the_examples_of_the_page_run():
     for block in blocks:
         exec(block, names)
     assert names["confirmed"] == [1288, 1288]
+
+
+def test_the_command_of_the_page_is_one():
+    """As it stands there, but for the database, which `test_cli_ingest` has."""
+    (line,) = re.findall(r"```sh\n(.*?)\n```", PAGE.read_text(), re.DOTALL)
+    program, *words = shlex.split(line)
+    args = build_parser().parse_args(words)
+    assert (program, args.command, args.source, args.publication) == (
+        "logstore",
+        "ingest",
+        "postgres",
+        "shop",
+    )
