@@ -38,8 +38,12 @@ class Standby:
 
     def promote(self, timeout: float | None = None) -> int:
         """Fence the active writer off. Returns the offset at which this process goes on; from now on `append` works here."""
-        self._log.open_writer(timeout=timeout)
-        return self._log.durable_high_watermark
+        writer = self._log.open_writer(timeout=timeout)
+        if not writer.is_alone:
+            raise ValueError(
+                f'{self._log!r} is written in shared mode, where nobody takes over: open with writer="exclusive"'
+            )
+        return writer.next_offset
 
 
 def fence(

@@ -159,6 +159,25 @@ def test_W12_promoting_a_writer_whose_commit_is_in_doubt_stores_it_behind_the_fe
     assert contents(gated.inner) == [(0, b"0")]
 
 
+def test_W12_a_standby_is_for_exclusive_stores_and_skips_what_readers_may_have_seen() -> None:
+    objects = MemoryStore()
+    active, passive, shared = (
+        Process(objects, 0, nothing, ack="buffered", flush_interval=3600.0),
+        Process(objects, 1, nothing),
+        Process(objects, 2, nothing, writer="shared"),
+    )
+    seen = active.log.append(b"acked buffered, read by somebody, never stored")
+    kill(active)
+    start = Standby(passive.log).promote()
+    assert start > seen.offset
+    passive.append(b"next")
+    assert passive.acked == [(start, b"next")]
+    with pytest.raises(ValueError, match="shared mode"):
+        Standby(shared.log).promote()
+    passive.close()
+    shared.close()
+
+
 def run_race(choices: Choices, *, faults_max: int) -> None:
     """The active feeds on while the standby, which holds the same input, is promoted."""
     objects = MemoryStore()
