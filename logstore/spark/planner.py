@@ -9,6 +9,7 @@ nearest offset is taken.
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 
 from logstore.errors import LogStoreError, OffsetOutOfRange, UnknownTopic
 from logstore.objects import ObjectStore
@@ -41,7 +42,12 @@ def plan_batch(store: ObjectStore, options: ReadOptions, bounds: Bounds = EVERYT
 def select(store: ObjectStore, options: ReadOptions, bounds: Bounds = EVERYTHING) -> list[LogPartition]:
     """The partitions that the options mean and the bounds leave, loaded."""
     wanted = subscribed(store, options.subscription)
-    known = {(paths.topic, paths.partition) for paths in wanted}
+    check_named(options, {(paths.topic, paths.partition) for paths in wanted})
+    return load(store, [paths for paths in wanted if bounds.takes(paths.topic, paths.partition)])
+
+
+def check_named(options: ReadOptions, known: Collection[tuple[str, int]]) -> None:
+    """Offsets for a partition that is not read are a mistake, and not nothing."""
     for bound in (options.start, options.end):
         for topic, partition in bound.named():
             if (topic, partition) not in known:
@@ -49,7 +55,6 @@ def select(store: ObjectStore, options: ReadOptions, bounds: Bounds = EVERYTHING
                     f"offsets are given for partition {partition} of {topic!r}, which is not read: "
                     "fix the offsets or the subscription"
                 )
-    return load(store, [paths for paths in wanted if bounds.takes(paths.topic, paths.partition)])
 
 
 def _range(store: ObjectStore, options: ReadOptions, partition: LogPartition) -> Range:

@@ -19,7 +19,7 @@ from logstore.spark.batch import SplitPartition
 from logstore.spark.heads import Heads
 from logstore.spark.options import ReadOptions
 from logstore.spark.partitions import open_store
-from logstore.spark.planner import start_offset, within
+from logstore.spark.planner import check_named, start_offset, within
 from logstore.spark.positions import Offsets, from_json, to_json
 from logstore.spark.rate import Key, limited
 from logstore.spark.splits import Range, cut
@@ -56,9 +56,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         store, heads = self._open()
-        return _packed(
-            {key: start_offset(store, self._options, found) for key, found in heads.current().items()}
-        )
+        current = heads.current()
+        check_named(self._options, current)
+        return _packed({key: start_offset(store, self._options, found) for key, found in current.items()})
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
         """How far the next micro-batch goes. Spark before 4.2 passes neither argument: then there is no limit."""

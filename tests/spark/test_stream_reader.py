@@ -60,6 +60,8 @@ def test_S06_offsets_are_the_json_of_sparks_kafka_source(make_log: MakeLog):
     assert reader(
         where, startingTimestamp=START_MS + 4, startingOffsetsByTimestampStrategy="latest"
     ).initialOffset() == {"orders": {"0": 4, "1": 3}}
+    with pytest.raises(logstore.UnknownTopic, match="partition 9 of 'orders'"):
+        reader(where, startingOffsets='{"orders": {"9": 5}}').initialOffset()
     assert stream.latestOffset(stream.initialOffset(), ALL) == {"orders": {"0": 7, "1": 3}}
     assert stream.latestOffset() == {"orders": {"0": 7, "1": 3}}, "Spark before 4.2 passes nothing"
 
