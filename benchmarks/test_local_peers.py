@@ -1,10 +1,15 @@
 """On a local disk, against embedded stores and a server: the same records, the same promise, in turns.
 
 * **fsynced**: when an append returns, its records survive a power cut. Ours is `ack="local"`.
-* **not fsynced**: they survive the process at most as far as the kernel has them; ours is `ack="buffered"`, which promises
-  this process only, and is flushed behind its back: the figure includes making everything durable at the end of each turn.
+* **not fsynced**: they survive the process at most as far as the kernel has them. Ours is `ack="buffered"`, which promises
+  this process only.
 
-Everything that was stored is read back and compared, row by row, before a figure counts.
+Either way our turn ends when everything is in the object store (a folder, fsynced), because that would be done behind its
+back otherwise, in the turns of the others. Their background work is theirs.
+
+A disk that others use too is slow for seconds at a time. So turns are short and many, and the median of them counts: the
+best would be that of whoever met a quiet moment. Everything that was stored is read back and compared, row by row, before a
+figure counts.
 """
 
 from __future__ import annotations
@@ -37,12 +42,10 @@ US = "logstore"
 
 def openers(folder: Path, *, synced: bool) -> dict[str, Opener]:
     settings = {"wal_dir": str(folder / "wal"), "max_buffered_bytes": 256 << 20}
-    flushed = "in this process; on this disk, fsynced, at the end of a turn"
     found: dict[str, Opener] = {
         US: lambda: ours.opened(
             str(folder / "ours"),
             "local" if synced else "buffered",
-            None if synced else flushed,
             **settings,
         ),
         "SQLite WAL": lambda: sqlite_wal.opened(folder, synced=synced),
@@ -53,23 +56,21 @@ def openers(folder: Path, *, synced: bool) -> dict[str, Opener]:
     return found
 
 
-def append_in_turns(
-    peers: dict[str, Peer], work: Callable[[Peer], None], turns: int, *, flush: bool
-) -> dict[str, float]:
-    """Seconds of each peer's best turn."""
+def append_in_turns(peers: dict[str, Peer], work: Callable[[Peer], None], turns: int) -> dict[str, float]:
+    """Seconds of each peer's median turn."""
 
     def turn(peer: Peer) -> None:
         work(peer)
-        if flush and isinstance(peer, ours.Ours):
+        if isinstance(peer, ours.Ours):
             peer.log.flush()
 
     found = in_turns({name: functools.partial(turn, peer) for name, peer in peers.items()}, turns)
-    return {name: timing.best for name, timing in found.items()}
+    return {name: timing.median for name, timing in found.items()}
 
 
 @pytest.mark.parametrize("synced", [True, False], ids=["fsynced", "not-fsynced"])
 def test_appends_of_1000(synced: bool, tmp_path: Path, figures: Figures, quick: bool) -> None:
-    many, appends, turns = rows(1000), 3 if quick else 10, 2 if quick else 4
+    many, appends, turns = rows(1000), 3, 3 if quick else 9
     with ExitStack() as stack:
         peers = open_all(stack, openers(tmp_path, synced=synced), figures, SUITE)
 
@@ -77,20 +78,20 @@ def test_appends_of_1000(synced: bool, tmp_path: Path, figures: Figures, quick: 
             for _ in range(appends):
                 peer.append(many)
 
-        seconds = append_in_turns(peers, work, turns, flush=not synced)
+        seconds = append_in_turns(peers, work, turns)
         reading = in_turns(
             {name: functools.partial(read, peer) for name, peer in peers.items()},
-            turns,
+            3 if quick else 7,
         )
         for peer in peers.values():
             check_scan(peer, many, appends * (turns + 1))
     how = "fsynced" if synced else "not fsynced"
     levels = {name: peer.level for name, peer in peers.items()}
-    rates = {name: appends * len(many) / best / 1e3 for name, best in seconds.items()}
+    rates = {name: appends * len(many) / median / 1e3 for name, median in seconds.items()}
     figures.add_peers(SUITE, f"appends of 1,000, {how}", US, rates, "k records/s", levels)
     if synced:
         stored = appends * len(many) * (turns + 1)
-        scans = {name: stored / timing.best / 1e3 for name, timing in reading.items()}
+        scans = {name: stored / timing.median / 1e3 for name, timing in reading.items()}
         reads = dict.fromkeys(scans, "read back in order, file cache warm")
         figures.add_peers(SUITE, "scan in order", US, scans, "k records/s", reads)
 
@@ -102,19 +103,19 @@ def read(peer: Peer) -> None:
 
 @pytest.mark.parametrize("synced", [True, False], ids=["fsynced", "not-fsynced"])
 def test_appends_one_by_one(synced: bool, tmp_path: Path, figures: Figures, quick: bool) -> None:
-    count = (100 if quick else 300) if synced else (2_000 if quick else 10_000)
-    few, turns = rows(count), 2 if quick else 4
+    count, turns = 100 if synced else 2_000, 3 if quick else 9
+    few = rows(count)
     chosen = openers(tmp_path, synced=synced)
     if synced:  # it always syncs, and knows single items alone
         chosen["persist-queue"] = lambda: persist_queue.opened(tmp_path)
     with ExitStack() as stack:
         peers = open_all(stack, chosen, figures, SUITE)
-        seconds = append_in_turns(peers, functools.partial(append_each, few), turns, flush=not synced)
+        seconds = append_in_turns(peers, functools.partial(append_each, few), turns)
         for peer in peers.values():
             check_scan(peer, few, turns + 1)
     how = "fsynced" if synced else "not fsynced"
     levels = {name: peer.level for name, peer in peers.items()}
-    rates = {name: count / best / 1e3 for name, best in seconds.items()}
+    rates = {name: count / median / 1e3 for name, median in seconds.items()}
     figures.add_peers(SUITE, f"appends one by one, {how}", US, rates, "k records/s", levels)
 
 
