@@ -84,7 +84,7 @@ def through(bulk: bool, folder: str, buffer_bytes: int, cache_bytes: int, minute
     store = logstore.open(
         objects, clock=clock, compression="none", max_buffered_bytes=buffer_bytes, cache_bytes=cache_bytes
     )
-    topic = store.create_topic("t", partitions=PRODUCERS)
+    topic = store.create_topic("t", partitions=PRODUCERS, segment_bytes=8 * MIB)
     logs = [topic.partition(number) for number in range(PRODUCERS)]
     get_up_to_speed(store, logs)
     fill_cache(store, logs, cache_bytes)
