@@ -54,7 +54,13 @@ def draw_outages(run: SuiteRun, folder: Path) -> list[str]:
     found = [figure for figure in run.figures if "resident_MiB_by_minute" in figure.details]
     if not found:
         return []
-    return [_save(f"{run.suite}-outage.png", folder, [(_outage, f.name, [f]) for f in found])]
+    return [
+        _save(
+            f"{run.suite}-outage.png",
+            folder,
+            [(_outage, "resident memory, " + f.name.rpartition(", ")[2], [f]) for f in found],
+        )
+    ]
 
 
 def _save(name: str, folder: Path, panels: list[tuple[Any, str, list[Figure]]]) -> str:

@@ -23,9 +23,10 @@ HERE = Path(__file__).parent
 REASONS = HERE / "reasons.toml"
 INTRODUCTION = """# What was measured
 
-Written by `python -m benchmarks.report` from the last full run (`make bench`); do not edit. How to read it is in
+Written by `python -m benchmarks.report` from the last full run of each suite; do not edit. How to read it is in
 [README.md](README.md). Candidates of one table ran in turns (A B A B …) in the same run, so a ratio means more than a time.
-Everything that was stored was read back and compared before its figure counted.
+Everything that was stored was read back and compared before its figure counted. When a suite ran, and what load the machine
+had at its end (other work included; the number of cores would be full), stands under its title.
 """
 
 
@@ -118,7 +119,7 @@ def machine(runs: list[SuiteRun]) -> list[str]:
         f"{newest['cpu']}, {newest['cores']} cores, {newest['memory_gib']} GiB, {newest['system']}, "
         f"Python {newest['python']}, {kernels}.",
         "",
-        "Command: `make bench`.",
+        "Command: `make bench`; for a suite that ran apart from the others, `python -m pytest -s` with its file.",
         "",
         "Versions: " + ", ".join(f"{name} {version}" for name, version in newest["versions"].items()) + ".",
         "",
