@@ -82,6 +82,10 @@ def main(master: str, url: str, folder: str) -> dict[str, Any]:
         .config("spark.driver.memory", "512m")
         .config("spark.executor.memory", "512m")
         .config("spark.cores.max", "2")
+        .config(
+            "spark.scheduler.minRegisteredResourcesRatio", "1.0"
+        )  # no task before both executors are there
+        .config("spark.scheduler.maxRegisteredResourcesWaitingTime", "120s")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
         .config("spark.speculation", "true")
