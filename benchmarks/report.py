@@ -103,6 +103,8 @@ def section(run: SuiteRun, plots: list[str], reasons: dict[str, dict[str, str]])
     for group, members in groupby(peers, key=lambda figure: figure.details["group"]):
         lines += [*peer_table(group, list(members)), ""]
     lines += [f"![{run.suite}](plots/{name})" for name in plots]
+    if note := reasons.get(run.suite, {}).get("note"):
+        lines += ["", " ".join(note.split())]
     lines += reasons_for(run.suite, run.figures, reasons)
     if run.skipped:
         lines += ["", "Not measured here:", ""]
