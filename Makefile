@@ -6,9 +6,9 @@ STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.installed-bench
 WHAT ?= append
 
-# The suites without a JVM or a PostgreSQL: what bench-quick and bench-check run.
-QUICK_SUITES := $(filter-out benchmarks/test_spark.py benchmarks/test_ingest.py benchmarks/test_broker.py \
-	benchmarks/test_growth.py benchmarks/test_memory.py,$(sort $(wildcard benchmarks/test_*.py)))
+BENCH := $(BIN)/python -m pytest -q -s -p no:cacheprovider --timeout=900 --benchmark-max-time=0.2 --benchmark-min-rounds=3
+# The suites without a JVM or a PostgreSQL.
+QUICK := codec append read growth group_commit memory local_peers object_peers object_stores recovery tracker upsert
 
 .PHONY: setup demo test lint format soak fuzz bench bench-quick bench-check profile clean
 
@@ -49,11 +49,11 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 bench: $(BENCH_STAMP)
-	$(BIN)/python -m pytest -q -s --timeout=900 benchmarks
+	$(BENCH) benchmarks
 	$(BIN)/python -m benchmarks.report
 
 bench-quick: $(BENCH_STAMP)
-	BENCH_QUICK=1 $(BIN)/python -m pytest -q -s --timeout=300 $(QUICK_SUITES)
+	BENCH_QUICK=1 $(BENCH) $(QUICK:%=benchmarks/test_%.py)
 
 bench-check: bench-quick
 	$(BIN)/python -m benchmarks.check
