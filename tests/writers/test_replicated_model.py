@@ -6,6 +6,7 @@ The oracle is the source itself: at every moment the partition holds exactly its
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 
@@ -163,7 +164,16 @@ class Fencing:
         return True
 
 
-logging.getLogger("logstore").setLevel(logging.CRITICAL)
+@pytest.fixture(autouse=True, scope="module")
+def _quiet() -> Iterator[None]:
+    """A writer that stops says so in the log; here thousands do, as planned."""
+    logger = logging.getLogger("logstore")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(before)
+
+
 ReplicatedModel.TestCase.settings = settings(
     max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
