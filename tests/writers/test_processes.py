@@ -41,6 +41,8 @@ class Worker:
             with subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True) as process:
                 assert process.stdout is not None
                 for line in process.stdout:
+                    if not line.endswith("\n"):
+                        break  # cut off by the kill: an ack that nobody has heard
                     sequence, offset = line.split()
                     self.acked.append((int(sequence), int(offset)))
                     if self.lives == 1 and len(self.acked) == self._dies_after:
