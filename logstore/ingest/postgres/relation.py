@@ -66,10 +66,6 @@ class Relation:
     def name(self) -> str:
         return f"{self.schema}.{self.table}"
 
-    @property
-    def has_key(self) -> bool:
-        return bool(self._keys)
-
     def key_json(self, row: Row) -> bytes | None:
         """The record key: the identifying columns. None for a table that has none."""
         if not self._keys:
