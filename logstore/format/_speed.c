@@ -108,8 +108,7 @@ static inline reason read_slice(const uint8_t **at, const uint8_t *end, slice *o
     return NULL;
 }
 
-/* Everything up to the header count; the headers themselves are read by read_header. */
-static inline reason read_record(const uint8_t **at, const uint8_t *end, Py_ssize_t index, record *out)
+static reason read_any_record(const uint8_t **at, const uint8_t *end, Py_ssize_t index, record *out)
 {
     uint64_t number;
     reason why = read_number(at, end, INT_BYTES, &number);
@@ -143,6 +142,68 @@ static inline reason read_record(const uint8_t **at, const uint8_t *end, Py_ssiz
     out->end = end;
     *at = end;
     return NULL;
+}
+
+/* One byte or two; 0 for a longer one. The caller knows that two bytes are there. */
+static inline int read_short(const uint8_t **at, uint32_t *out)
+{
+    const uint8_t *p = *at;
+    uint32_t number = p[0];
+    if (number < 0x80) {
+        *out = number;
+        *at = p + 1;
+        return 1;
+    }
+    *out = (number & 0x7F) | (uint32_t)p[1] << 7;
+    *at = p + 2;
+    return p[1] < 0x80;
+}
+
+/* Leaves at least three bytes after it, so that what follows may be read without a look. The last record of an area,
+ * which has one, is read by read_any_record. */
+static inline int read_short_slice(const uint8_t **at, const uint8_t *end, slice *out)
+{
+    uint32_t number;
+    if (!read_short(at, &number))
+        return 0;
+    out->data = *at;
+    if (number & 1) {
+        out->size = -1;
+        return number == 1 && end - *at >= 3;
+    }
+    out->size = number >> 1;
+    if (out->size + 3 > end - *at)
+        return 0;
+    *at += out->size;
+    return 1;
+}
+
+/* A record as most are: varints of one byte or two, no headers. Returns 0, having read nothing, if it is another one or
+ * a wrong one. No field ends before it begins, so that one look at the end of the record covers every length in it. */
+static inline int read_usual_record(const uint8_t **at, const uint8_t *end, Py_ssize_t index, record *out)
+{
+    const uint8_t *p = *at;
+    uint32_t size, delta, number;
+    if (end - p < 16 || !read_short(&p, &size))
+        return 0;
+    const uint8_t *start = p++; /* attributes */
+    if (!read_short(&p, &delta) || !read_short(&p, &number) || number != (uint64_t)index << 1 ||
+        !read_short_slice(&p, end, &out->key) || !read_short_slice(&p, end, &out->value))
+        return 0;
+    if (*p++ != 0 || (uint64_t)(p - start) << 1 != size)
+        return 0;
+    out->timestamp_delta = signed_number(delta);
+    out->header_count = 0;
+    out->headers = out->end = *at = p;
+    return 1;
+}
+
+/* Everything up to the header count; the headers themselves are read by read_header. */
+static inline reason read_record(const uint8_t **at, const uint8_t *end, Py_ssize_t index, record *out)
+{
+    if (read_usual_record(at, end, index, out))
+        return NULL;
+    return read_any_record(at, end, index, out);
 }
 
 /* Strict UTF-8, as Python decodes it: no overlong forms, no surrogates, nothing past U+10FFFF. */
@@ -245,36 +306,34 @@ static int open_area(PyObject *source, area *out)
  * into the object that will hold them; else into scratch memory that grows, because memory touched for the first time
  * costs more than copying it once. */
 typedef struct {
-    PyObject *validity, *offsets, *data; /* no data: scratch */
-    uint8_t *valid, *bytes;
+    int scratch;
+    PyObject *offsets, *data; /* scratch: no data before the end */
+    uint8_t *valid, *bytes;   /* valid: NULL until there is a null */
     int32_t *ends;
-    Py_ssize_t rows, most, used, room, nulls;
+    Py_ssize_t rows, most, used, room;
 } column;
 
 static int column_open(column *out, Py_ssize_t rows, Py_ssize_t room, int scratch)
 {
-    out->validity = PyBytes_FromStringAndSize(NULL, (rows + 7) / 8);
     out->offsets = PyBytes_FromStringAndSize(NULL, (rows + 1) * (Py_ssize_t)sizeof(int32_t));
-    if (scratch)
+    if ((out->scratch = scratch))
         out->bytes = PyMem_RawMalloc(room ? room : 1);
     else if ((out->data = PyBytes_FromStringAndSize(NULL, room)))
         out->bytes = (uint8_t *)PyBytes_AS_STRING(out->data);
-    if (out->validity == NULL || out->offsets == NULL || out->bytes == NULL) {
+    if (out->offsets == NULL || out->bytes == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    out->valid = (uint8_t *)PyBytes_AS_STRING(out->validity);
     out->ends = (int32_t *)PyBytes_AS_STRING(out->offsets);
     out->most = rows;
     out->room = room;
-    memset(out->valid, 0xFF, (rows + 7) / 8);
     out->ends[0] = 0;
     return 0;
 }
 
 static reason column_grow(column *to, Py_ssize_t size)
 {
-    uint8_t *bytes = to->data ? NULL : PyMem_RawRealloc(to->bytes, 2 * (to->room + size));
+    uint8_t *bytes = to->scratch ? PyMem_RawRealloc(to->bytes, 2 * (to->room + size)) : NULL;
     if (bytes == NULL)
         return NO_MEMORY;
     to->bytes = bytes;
@@ -282,47 +341,74 @@ static reason column_grow(column *to, Py_ssize_t size)
     return NULL;
 }
 
+/* In raw memory, because the GIL may be released. */
+static reason column_add_null(column *to)
+{
+    size_t size = (size_t)(to->most + 7) / 8;
+    if (to->valid == NULL) {
+        if ((to->valid = PyMem_RawMalloc(size)) == NULL)
+            return NO_MEMORY;
+        memset(to->valid, 0xFF, size);
+    }
+    to->valid[to->rows >> 3] &= (uint8_t)~(1 << (to->rows & 7));
+    return NULL;
+}
+
+/* Two moves of a fixed size, which may overlap, are quicker than a call: keys are short. */
+static inline void copy_bytes(uint8_t *to, const uint8_t *from, Py_ssize_t size)
+{
+    if (size < 8 || size > 32)
+        memcpy(to, from, size);
+    else if (size < 16) {
+        memcpy(to, from, 8);
+        memcpy(to + size - 8, from + size - 8, 8);
+    }
+    else {
+        memcpy(to, from, 16);
+        memcpy(to + size - 16, from + size - 16, 16);
+    }
+}
+
 static inline reason column_add(column *to, const slice *from)
 {
     if (to->rows == to->most) /* headers were counted before they are read: a read-only view of bytes that change */
         return "the bytes have changed while they were read";
+    reason why;
     if (from->size > 0) {
-        reason why;
         if (from->size > to->room - to->used && (why = column_grow(to, from->size)))
             return why;
-        memcpy(to->bytes + to->used, from->data, from->size);
+        copy_bytes(to->bytes + to->used, from->data, from->size);
         to->used += from->size;
     }
-    else if (from->size < 0) {
-        to->valid[to->rows >> 3] &= (uint8_t)~(1 << (to->rows & 7));
-        to->nulls++;
-    }
+    else if (from->size < 0 && (why = column_add_null(to)))
+        return why;
     to->ends[++to->rows] = (int32_t)to->used;
     return NULL;
 }
 
-/* (validity or None, offsets, data) */
+/* (validity or None, offsets, data)
+ *
+ * Arrow does not mind data that is longer than the offsets say, and malloc does mind to be asked for more than is freed
+ * later: it takes large pieces from the system and gives them back then, each time anew, and touching them costs three
+ * times what the decoding does. So a little too much stays; only when a quarter would be lost is it cut off. */
 static PyObject *column_close(column *from)
 {
-    if (from->data == NULL) {
+    if (from->data == NULL)
         from->data = PyBytes_FromStringAndSize((char *)from->bytes, from->used);
-        PyMem_RawFree(from->bytes);
-        from->bytes = NULL;
-    }
-    else
+    else if (from->used < from->room - from->room / 4)
         _PyBytes_Resize(&from->data, from->used);
     if (from->data == NULL)
         return NULL;
-    if (from->nulls == 0)
-        Py_SETREF(from->validity, Py_NewRef(Py_None));
-    return PyTuple_Pack(3, from->validity, from->offsets, from->data);
+    if (from->valid == NULL)
+        return Py_BuildValue("OOO", Py_None, from->offsets, from->data);
+    return Py_BuildValue("y#OO", (char *)from->valid, (from->most + 7) / 8, from->offsets, from->data);
 }
 
 static void column_free(column *one)
 {
-    if (one->data == NULL)
+    if (one->scratch)
         PyMem_RawFree(one->bytes);
-    Py_CLEAR(one->validity);
+    PyMem_RawFree(one->valid);
     Py_CLEAR(one->offsets);
     Py_CLEAR(one->data);
 }

@@ -53,6 +53,17 @@ def test_S10_columns_hold_what_was_written(batches: list[list[Record]], codec_id
     assert rows(decode_columns(raw, split(raw))) == expected
 
 
+@pytest.mark.parametrize("value_size", [0, 10, 1000])
+def test_a_column_holds_little_more_memory_than_its_values(value_size: int) -> None:
+    """Whatever else lies in the batches, and however few of the rows are asked for."""
+    raw = log_of([[Record(b"v" * value_size, b"k" * 500)] * 100])
+    for stop in (100, 3):
+        batch = decode_columns(raw, split(raw), columns=("value",), stop_offset=stop)
+        assert batch.column("value").to_pylist() == [b"v" * value_size] * stop
+        _, _, data = batch.column("value").buffers()
+        assert data is None or 3 * data.size <= 4 * value_size * stop + 256
+
+
 def test_S10_many_batches_of_many_codecs_in_one() -> None:
     raw, infos, records = mixed_log()
     assert rows(decode_columns(raw, infos)) == records
