@@ -22,10 +22,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from logstore.config import Ack, TopicConfig
+from logstore.config import Ack
 from logstore.engine.chain import Chain, Link, LostRace
 from logstore.engine.chain_cursor import ID_BYTES, ChainCursor
 from logstore.engine.intake import take_records
+from logstore.engine.linger import Linger
 from logstore.engine.producer_table import (
     LOOK_BACK_SEGMENTS,
     ProducerTable,
@@ -38,6 +39,7 @@ from logstore.engine.runtime import Runtime
 from logstore.engine.segments import LostRange, SegmentRef
 from logstore.engine.shared_buffer import SEQUENCE_MODULUS, Entry, SharedBuffer, SharedWindow
 from logstore.engine.tiers import Tiers
+from logstore.engine.topic_settings import TopicLimits
 from logstore.engine.turns import Turns
 from logstore.engine.waiters import complete, fail
 from logstore.engine.write_buffer import OPEN_BATCH_BYTES
@@ -57,7 +59,6 @@ from logstore.format.segment import WriterMode
 
 logger = logging.getLogger(__name__)
 
-_LINGER_SHARE = 8
 _FINAL = (Fenced, UnknownTopic, CorruptData, OutcomeUnknown)
 Placed = list[tuple[Future[Receipt], Receipt]]
 
@@ -75,7 +76,7 @@ class SharedWriter:
     is_alone = False
 
     def __init__(
-        self, runtime: Runtime, chain: Chain, tiers: Tiers, topic: TopicConfig, on_commit: Callable[[], None]
+        self, runtime: Runtime, chain: Chain, tiers: Tiers, topic: TopicLimits, on_commit: Callable[[], None]
     ) -> None:
         self.stats = SharedStats(last_progress_at=runtime.clock.monotonic())
         self.failed: LogStoreError | None = None
@@ -92,8 +93,7 @@ class SharedWriter:
         self._buffer = SharedBuffer(CODEC_IDS[runtime.config.compression], batch_bytes)
         self._window: SharedWindow | None = None
         self._closing = False
-        self._linger_for = 0
-        self._linger_until = 0.0
+        self._linger = Linger(runtime.clock, tiers.moved)
 
     @property
     def next_offset(self) -> int:
@@ -161,8 +161,7 @@ class SharedWriter:
 
     def _ask(self) -> None:
         """Somebody waits for every append here, so each wants to be committed at once. Holds the lock."""
-        if self._linger_for and self._buffer.appends >= self._linger_for:
-            self._tiers.moved.notify_all()
+        self._linger.came(self._buffer.appends)
         if self._window is None:
             self._runtime.flusher.at(self, self._runtime.clock.monotonic())
 
@@ -206,7 +205,7 @@ class SharedWriter:
         """One step: try to commit the window there is, or the next one."""
         runtime = self._runtime
         with self._tiers.lock:
-            self._linger()
+            self._linger.wait(lambda: self._buffer.appends, self._need_not_linger)
             window = self._prepare()
         if window is None:
             return
@@ -227,15 +226,8 @@ class SharedWriter:
                 wait = again
         runtime.flusher.at(self, runtime.clock.monotonic() + wait)
 
-    def _linger(self) -> None:
-        """Wait a moment for the producers that the last commit released. Holds the lock, waits without it."""
-        clock = self._runtime.clock
-        while self._window is None and self._buffer.appends < self._linger_for and not self._closing:
-            left = self._linger_until - clock.monotonic()
-            if left <= 0:
-                break
-            clock.wait(self._tiers.moved, left)
-        self._linger_for = 0
+    def _need_not_linger(self) -> bool:
+        return self._window is not None or self._closing
 
     def _prepare(self) -> SharedWindow | None:
         if self.failed is None and self._window is None:
@@ -324,8 +316,7 @@ class SharedWriter:
                 return  # given up by close() while the upload was under way
             placed = window.place()
             self._window_done()
-            self._linger_for = len(placed) + self._buffer.appends if len(placed) > 1 else 0
-            self._linger_until = self._runtime.clock.monotonic() + seconds / _LINGER_SHARE
+            self._linger.after_commit(len(placed), self._buffer.appends, seconds)
             self.stats.commits += 1
             self.stats.failures, self.stats.last_error = 0, None
             self.stats.last_progress_at = self._runtime.clock.monotonic()

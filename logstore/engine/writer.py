@@ -6,8 +6,7 @@
   `buffered` at once, `local` when the WAL is fsynced, `durable` when the segment that holds it is committed.
 * **A flush** (`run`, on the flusher) takes the buffer as a window, builds one segment and commits it. One is in flight at a
   time; what arrives meanwhile is the next one. A failed upload keeps its window, readable, and is tried again, in order.
-* **Group commit.** When a commit releases n durable producers, most come back at once. The next flush waits for as many, at
-  most an eighth of the last upload's time, so that they share a segment instead of queueing behind the first one.
+* **Group commit.** The producers that a commit releases share the next segment, too: see `linger`.
 * **Reservation.** A writer shows readers no offset at or past the last *committed* `reserved_until`; the next writer starts
   there. So an offset that anybody has seen is never given to another record, not even after a crash.
 """
@@ -19,17 +18,19 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from logstore.config import Ack, TopicConfig
+from logstore.config import Ack
 from logstore.engine.chain import Chain, LostRace
 from logstore.engine.fencing import fenced_by, refuse_resurrection
 from logstore.engine.flush_window import FlushWindow
 from logstore.engine.flusher import Task
+from logstore.engine.linger import Linger
 from logstore.engine.pending_batch import Exposure, PendingBatch
 from logstore.engine.reservation import Reservation
 from logstore.engine.results import Receipt
 from logstore.engine.runtime import Runtime
 from logstore.engine.segments import LostRange
 from logstore.engine.tiers import Tiers
+from logstore.engine.topic_settings import TopicLimits
 from logstore.engine.waiters import OffsetWaiters, complete, fail
 from logstore.engine.write_buffer import OPEN_BATCH_BYTES, WriteBuffer
 from logstore.engine.writer_protocol import WriterStats
@@ -49,7 +50,6 @@ from logstore.format.segment import SegmentHeader, SegmentSummary, WriterMode
 logger = logging.getLogger(__name__)
 
 CREDIT_BYTES = 16 * 1024
-_LINGER_SHARE = 8
 EXPOSURES = {"durable": Exposure.DURABLE, "local": Exposure.LOCAL, "buffered": Exposure.BUFFERED}
 
 
@@ -63,7 +63,7 @@ class ExclusiveWriter:
     is_alone = True
 
     def __init__(
-        self, runtime: Runtime, chain: Chain, tiers: Tiers, topic: TopicConfig, on_commit: Callable[[], None]
+        self, runtime: Runtime, chain: Chain, tiers: Tiers, topic: TopicLimits, on_commit: Callable[[], None]
     ) -> None:
         self.epoch = epoch = tiers.tail.epoch
         self.stats = WriterStats(last_progress_at=runtime.clock.monotonic())
@@ -88,8 +88,7 @@ class ExclusiveWriter:
         self._urgent_until = 0
         self._due: float | None = None
         self._closing = False
-        self._linger_until = 0.0
-        self._linger_for = 0
+        self._linger = Linger(runtime.clock, tiers.moved)
         self._confirmed_at_ms = runtime.clock.now_ms()
         self.local_sync: Task | None = None
         with tiers.lock:
@@ -203,8 +202,7 @@ class ExclusiveWriter:
         else:
             future = self.durable_waiters.add(receipt.last_offset, receipt)
             self._urgent_until = end
-            if self._linger_for and len(self.durable_waiters) >= self._linger_for:
-                self._tiers.moved.notify_all()
+            self._linger.came(len(self.durable_waiters))
         self._ask_for_flush()
         return future
 
@@ -300,7 +298,7 @@ class ExclusiveWriter:
         """One step: upload the window there is, or take the next one."""
         with self._tiers.lock:
             self._due = None
-            self._linger()
+            self._linger.wait(self.durable_waiters.__len__, self._is_over)
             window = self._prepare()
         if window is None:
             return
@@ -327,15 +325,8 @@ class ExclusiveWriter:
             runtime.breaker.success()
             self._committed(window, summary, len(data), runtime.clock.monotonic() - began)
 
-    def _linger(self) -> None:
-        """Wait a moment for the producers that the last commit released. Holds the lock, waits without it."""
-        clock = self._runtime.clock
-        while len(self.durable_waiters) < self._linger_for and self.failed is None and not self._closing:
-            left = self._linger_until - clock.monotonic()
-            if left <= 0:
-                break
-            clock.wait(self._tiers.moved, left)
-        self._linger_for = 0
+    def _is_over(self) -> bool:
+        return self.failed is not None or self._closing
 
     def _prepare(self) -> FlushWindow | None:
         """The window that is waiting for its retry, or a new one. Holds the lock."""
@@ -380,8 +371,7 @@ class ExclusiveWriter:
             tiers.committed(summary, size)
             released = self.durable_waiters.release(tiers.durable)
             released += self.local_waiters.release(tiers.durable)
-            self._linger_for = len(released) + len(self.durable_waiters) if len(released) > 1 else 0
-            self._linger_until = clock.monotonic() + seconds / _LINGER_SHARE
+            self._linger.after_commit(len(released), len(self.durable_waiters), seconds)
             self._confirmed_at_ms = clock.now_ms()
             self.stats.commits += 1
             self.stats.failures, self.stats.last_error = 0, None

@@ -1,0 +1,45 @@
+"""Group commit's patience: after a commit, wait a moment for the producers that it released.
+
+When a commit releases n producers, most come back at once with their next record. A flush that starts with the first of them
+makes all others wait for two uploads. So it waits until as many have come as were released or were waiting already, at most
+a quarter of the last upload's time: for 64 threads of one interpreter, that long is needed before all have run. A producer
+that is alone never waits, and of a crowd that leaves, the last one does so once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from logstore.engine.clock import Clock
+
+_SHARE_OF_UPLOAD = 4
+
+
+class Linger:
+    """Guarded by the partition's lock; `moved` is a condition on it."""
+
+    def __init__(self, clock: Clock, moved: threading.Condition) -> None:
+        self._clock = clock
+        self._moved = moved
+        self._for = 0
+        self._until = 0.0
+
+    def after_commit(self, released: int, waiting: int, upload_s: float) -> None:
+        """A commit that took `upload_s` has released so many appends, and so many wait for the next one already."""
+        self._for = released + waiting if released > 1 else 0
+        self._until = self._clock.monotonic() + upload_s / _SHARE_OF_UPLOAD
+
+    def came(self, waiting: int) -> None:
+        """One more append; `waiting` with it. Wakes the flush that waits for the last of them."""
+        if self._for and waiting >= self._for:
+            self._moved.notify_all()
+
+    def wait(self, waiting: Callable[[], int], is_over: Callable[[], bool]) -> None:
+        """Before a flush. Holds the lock, waits without it."""
+        while waiting() < self._for and not is_over():
+            left = self._until - self._clock.monotonic()
+            if left <= 0:
+                break
+            self._clock.wait(self._moved, left)
+        self._for = 0
