@@ -7,6 +7,7 @@ each append behind one lock, so that producers queue. Every ack is checked again
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -69,24 +70,31 @@ def check_acks(log: logstore.PartitionLog, acked: dict[int, bytes]) -> None:
 
 
 def test_64_durable_producers(benchmark: Any, figures: Figures, quick: bool) -> None:
-    seconds = 2.0 if quick else 6.0
+    """The median of three runs: a machine that stops for 60 ms, as shared ones do, is a whole percent of one run."""
+    seconds, rounds = (1.0, 1) if quick else (3.0, 3)
     objects = MemoryStore()
     with logstore.open(SlowStore(objects, put=PUT_S)) as store:
         log = store.create_topic("t").partition(0)
         log.append(b"open the writer")
+        run_producers(lambda value: log.append(value).offset, 0.3)
         before = commits(objects, log)
         found: list[tuple[list[float], dict[int, bytes], float]] = []
         benchmark.pedantic(
-            lambda: found.append(run_producers(lambda value: log.append(value).offset, seconds)), rounds=1
+            lambda: found.append(run_producers(lambda value: log.append(value).offset, seconds)),
+            rounds=rounds,
         )
-        latencies, acked, took = found[0]
         segments = commits(objects, log) - before
-        check_acks(log, acked)
-    rate, p99 = len(latencies) / took, percentile(latencies, 0.99)
-    details = {"p50_ms": round(percentile(latencies, 0.5) * 1e3, 1), "max_ms": round(max(latencies) * 1e3, 1)}
+        for _, acked, _ in found:
+            check_acks(log, acked)
+    rate = statistics.median(len(latencies) / took for latencies, _, took in found)
+    p50, p99 = (
+        statistics.median(percentile(latencies, share) for latencies, _, _ in found) for share in (0.5, 0.99)
+    )
+    details = {"p50_ms": round(p50 * 1e3, 1), "p99_ms": round(p99 * 1e3, 1)}
     figures.add(SUITE, "64 durable producers, 40 ms PUT", rate, "acks/s", target=1200, **details)
     figures.add(SUITE, "p99 of an ack, in PUT times", p99 / PUT_S, "×", target=2.5, lower_is_better=True)
-    figures.add(SUITE, "records a segment", len(latencies) / segments, "records", target=25)
+    acks = sum(len(latencies) for latencies, _, _ in found)
+    figures.add(SUITE, "records a segment", acks / segments, "records", target=25)
 
 
 def test_the_broken_way(figures: Figures, quick: bool) -> None:
