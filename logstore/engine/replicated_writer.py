@@ -18,13 +18,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any
 
-from logstore.config import TopicConfig
 from logstore.engine.audit import Audit
 from logstore.engine.chain import Chain, LostRace
 from logstore.engine.chain_cursor import ChainCursor
@@ -36,10 +35,12 @@ from logstore.engine.source_ranges import (
     Place,
     SourceRange,
     classify,
+    take_exact_range,
     take_range,
 )
 from logstore.engine.standby import fence
 from logstore.engine.tiers import Tiers
+from logstore.engine.topic_settings import TopicLimits
 from logstore.errors import (
     AppendTimeout,
     BufferFull,
@@ -88,7 +89,7 @@ class ReplicatedWriter:
         runtime: Runtime,
         chain: Chain,
         tiers: Tiers,
-        topic: TopicConfig,
+        topic: TopicLimits,
         on_commit: Callable[[], None],
         *,
         passive: bool = False,
@@ -161,7 +162,7 @@ class ReplicatedWriter:
         stored other records for this range, `StraddlingTransaction` if only a part is missing and it cannot be told which,
         `AppendTimeout` if it is not known in time: then the same call may be made again.
         """
-        held = self._range(records, lower, upper, exact=False)
+        held = self._range(records, lower, upper)
         if lower > self.frontier and lower > (seen := self.upper()):
             raise GapError(
                 f"{self._chain.paths}: source offsets {seen} to {lower} are missing before this range ({lower} to {upper}); "
@@ -170,21 +171,25 @@ class ReplicatedWriter:
         self._hold(held, self._runtime.config.append_timeout if timeout is None else timeout)
         return self.wait_for(held.future, timeout)
 
-    def submit_exactly(self, records: Iterable[Record | bytes], lower: int, upper: int) -> Future[Applied]:
-        """For records that were computed from the partition's contents at `lower`: store all of them, or, if a peer moves
-        the upper past `lower` first, none. Then `Applied.by` is "peer", and `upper` says from where to compute anew.
+    def submit_exactly(
+        self, keys: Sequence[bytes], values: Sequence[bytes], lower: int, upper: int
+    ) -> Future[Applied]:
+        """For records (`keys` and `values`, one by one) that were computed from the partition's contents at `lower`: store
+        all of them, or, if a peer moves the upper past `lower` first, none. Then `Applied.by` is "peer", and `upper` says
+        from where to compute anew.
 
-        What a peer stored is not compared with `records`: the caller reads it back from the partition.
+        What a peer stored is not compared with them: the caller reads it back from the partition.
         """
-        held = self._range(records, lower, upper, exact=True)
-        self._hold(held, self._runtime.config.append_timeout)
+        config = self._runtime.config
+        held = take_exact_range(keys, values, lower, upper, config.max_batch_bytes, config.max_buffered_bytes)
+        self._hold(held, config.append_timeout)
         return held.future
 
     def submit(self, records: Iterable[Record | bytes], lower: int, upper: int) -> Future[Applied]:
         """`compare_and_append` without waiting. A range above the upper is kept until what is missing has come, from here or
         from a peer. It waits only for room in the store's buffer, of which ranges above may take half: else what is missing
         would find none."""
-        held = self._range(records, lower, upper, exact=False)
+        held = self._range(records, lower, upper)
         with self._lock:
             ahead = self._held.charged + held.charged
         if lower > self.frontier and 2 * ahead > self._runtime.budget.limit:
@@ -208,9 +213,9 @@ class ReplicatedWriter:
                 f"{self.frontier}. It is still queued; sending it again is safe"
             ) from None
 
-    def _range(self, given: Iterable[Record | bytes], lower: int, upper: int, *, exact: bool) -> SourceRange:
+    def _range(self, given: Iterable[Record | bytes], lower: int, upper: int) -> SourceRange:
         config = self._runtime.config
-        return take_range(given, lower, upper, config.max_batch_bytes, config.max_buffered_bytes, exact=exact)
+        return take_range(given, lower, upper, config.max_batch_bytes, config.max_buffered_bytes)
 
     def _hold(self, held: SourceRange, timeout: float) -> None:
         runtime = self._runtime

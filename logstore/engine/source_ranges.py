@@ -14,7 +14,7 @@ Pure, no I/O, and guarded by the writer's lock.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
@@ -22,7 +22,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
-from logstore.engine.intake import Run, take_records
+from logstore.engine.intake import Run, take_columns, take_records
 from logstore.errors import RecordTooLarge, StraddlingTransaction
 from logstore.format.record import Record
 
@@ -118,33 +118,48 @@ def positions(records: list[Record | bytes], lower: int, upper: int) -> list[int
 
 
 def take_range(
-    given: Iterable[Record | bytes],
+    given: Iterable[Record | bytes], lower: int, upper: int, max_batch_bytes: int, max_range_bytes: int
+) -> SourceRange:
+    """Check everything that can be wrong with a range, before anything is taken."""
+    records = list(given)
+    _check_bounds(lower, upper, len(records))
+    known = positions(records, lower, upper)
+    runs = take_records(records, max_batch_bytes) if records else []
+    return SourceRange(lower, upper, runs, known, _charge(runs, max_range_bytes))
+
+
+def take_exact_range(
+    keys: Sequence[bytes],
+    values: Sequence[bytes],
     lower: int,
     upper: int,
     max_batch_bytes: int,
     max_range_bytes: int,
-    *,
-    exact: bool,
 ) -> SourceRange:
-    """Check everything that can be wrong with a range, before anything is taken."""
+    """The same for one that is stored whole or not at all."""
+    _check_bounds(lower, upper, len(keys))
+    runs = take_columns(keys, values, max_batch_bytes)
+    return SourceRange(lower, upper, runs, None, _charge(runs, max_range_bytes), exact=True)
+
+
+def _check_bounds(lower: int, upper: int, count: int) -> None:
     for name, value in (("lower", lower), ("upper", upper)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise ValueError(f"{name}={value!r}: a source offset is an int, 0 or more")
-    records = list(given)
-    if lower > upper or (lower == upper and records):
+    if lower > upper or (lower == upper and count):
         raise ValueError(
-            f"source range {lower} to {upper} with {len(records)} records: it ends before it begins, or is empty and has "
-            "records"
+            f"source range {lower} to {upper} with {count} records: it ends before it begins, or is empty and has records"
         )
-    known = None if exact else positions(records, lower, upper)
-    runs = take_records(records, max_batch_bytes) if records else []
+
+
+def _charge(runs: Sequence[Run], max_range_bytes: int) -> int:
     charged = sum(run.charged for run in runs)
     if charged > max_range_bytes:
         raise RecordTooLarge(
             f"a source range of {charged} bytes can never fit max_buffered_bytes={max_range_bytes}: nothing was taken; "
             "cut it"
         )
-    return SourceRange(lower, upper, runs, known, charged, exact)
+    return charged
 
 
 class HeldRanges:

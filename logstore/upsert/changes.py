@@ -11,6 +11,7 @@ a key the halves give 0 or 1 at every time, and the last record of a key tells i
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 HAS_OLD = 1
 HAS_NEW = 2
@@ -26,7 +27,34 @@ def encode_change(old: bytes | None, new: bytes | None, time: int) -> bytes:
         return _pack(HAS_NEW, time, 0) + new if new is not None else _pack(0, time, 0)
     if new is None:
         return _pack(HAS_OLD, time, len(old)) + old
-    return b"".join((_pack(3, time, len(old)), old, new))
+    return b"".join((_pack(HAS_OLD | HAS_NEW, time, len(old)), old, new))
+
+
+def encode_changes(
+    old_values: Sequence[bytes | None], new_values: Sequence[bytes | None], time: int
+) -> list[bytes]:
+    """`encode_change` for each pair, faster: at one time the fronts differ by the length of the old value alone."""
+    fronts, insertion = _Fronts(time), _pack(HAS_NEW, time, 0)
+    return [
+        b"".join((fronts[len(old)], old, new))
+        if old is not None and new is not None
+        else insertion + new
+        if new is not None
+        else encode_change(old, new, time)
+        for old, new in zip(old_values, new_values, strict=True)
+    ]
+
+
+class _Fronts(dict[int, bytes]):
+    """Length of the old value → the front of an update of it."""
+
+    def __init__(self, time: int) -> None:
+        super().__init__()
+        self._time = time
+
+    def __missing__(self, size: int) -> bytes:
+        self[size] = front = _pack(HAS_OLD | HAS_NEW, self._time, size)
+        return front
 
 
 def decode_change(value: bytes | None) -> tuple[bytes | None, bytes | None, int]:

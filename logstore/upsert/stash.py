@@ -79,6 +79,10 @@ class Stash:
         for time in self._complete:
             yield time, self._by_time[time]
 
+    def held_at(self, time: int) -> Latest | None:
+        """The updates that wait at `time`, complete or not."""
+        return self._by_time.get(time)
+
     @property
     def first(self) -> int | None:
         """The earliest time there is."""

@@ -13,6 +13,7 @@ first time that it does not hold yet.
 * **The three-way rule**, at every step and not only at the start: an update below the frontier is dropped and counted, for
   the log has that time already; at it, it is emitted; above it, it is kept. Nothing can pin the frontier.
 * **Checked on reading.** A change whose old value is not the value of its key is a damaged log: `CorruptData` names both.
+  A peer's changes that are not those of our own input are `DivergentWriters` (`agreement`).
 """
 
 from __future__ import annotations
@@ -20,19 +21,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from logstore.engine.partition_log import PartitionLog
 from logstore.engine.source_ranges import Applied
-from logstore.errors import CorruptData, OffsetOutOfRange
+from logstore.errors import CorruptData, DivergentWriters, LogStoreError, OffsetOutOfRange
 from logstore.format.record import Record
-from logstore.upsert.changes import decode_change, encode_change
+from logstore.upsert.agreement import Agreement
+from logstore.upsert.changes import decode_change
+from logstore.upsert.emission import Emission, emission
 from logstore.upsert.stash import TIME_MAX, Latest, Stash
 from logstore.upsert.values import Values
 
 _READ_BYTES = 8 << 20
-_record = tuple.__new__  # a Record's own constructor takes twice the time
 UPDATES_IN_COMMIT = 100_000
 """A commit takes in whole times until it has this many updates."""
 
@@ -71,7 +74,9 @@ class UpsertView:
         self._input_upper = 0
         self._dropped = 0
         self._under_way: tuple[Future[Applied], int] | None = None
-        self._damaged: CorruptData | None = None
+        self._emission: Emission | None = None
+        self._agreement = Agreement(repr(partition), self._held_complete_at)
+        self._broken: LogStoreError | None = None
         self.refresh()
 
     # Reading
@@ -176,8 +181,11 @@ class UpsertView:
             if self._writer.is_passive:
                 return self.refresh()
             self._check_sound()
+            if self._under_way is not None:
+                self._finish(timeout)
             while self._take_in() < self._input_upper:
-                self._emit(timeout)
+                self._begin()
+                self._finish(timeout)
             return self._frontier
 
     def refresh(self) -> int:
@@ -185,6 +193,8 @@ class UpsertView:
         with self._feeding:
             self._check_sound()
             self._writer.upper()
+            if self._under_way is not None and self._under_way[0].done():
+                self._finish(0)
             return self._take_in()
 
     def promote(self, *, timeout: float | None = None) -> int:
@@ -215,28 +225,31 @@ class UpsertView:
             self._values.close()
 
     def _check_sound(self) -> None:
-        """Once the log was found damaged, what is in memory may be half of a commit: nothing more is told."""
-        if self._damaged is not None:
-            raise self._damaged
+        """Once the log was found damaged, or not ours, what is in memory may be half of a commit: nothing more is told."""
+        if self._broken is not None:
+            raise self._broken
 
     # Out: what is due, as changes
 
-    def _emit(self, timeout: float | None) -> None:
-        """One commit from the frontier on. Whoever wins, `_take_in` reads what stands in the log afterwards.
+    def _begin(self) -> None:
+        """One commit from the frontier on. Whoever wins, `_take_in` reads what stands in the log afterwards."""
+        due, upper = self._due()
+        with self._reading:
+            known = self._values.get_many(key for _, latest in due for key in latest)
+            self._emission = made = emission(due, known, self._position)
+        submitted = self._writer.submit_exactly(made.keys, made.changes, self._frontier, upper)
+        self._under_way = (submitted, upper)
 
-        A commit whose outcome was not known in time is still under way: it is waited for, not sent again.
-        """
-        if self._under_way is None:
-            due, upper = self._due()
-            self._under_way = (
-                self._writer.submit_exactly(self._changes(due), self._frontier, upper),
-                upper,
-            )
-        future, upper = self._under_way
-        applied = self._writer.wait_for(future, timeout)
+    def _finish(self, timeout: float | None) -> None:
+        """A commit whose outcome is not known in time is still under way: it is waited for, not sent again."""
+        assert self._under_way is not None
+        submitted, upper = self._under_way
+        applied = self._writer.wait_for(submitted, timeout)
         self._under_way = None
         if applied.by == "us":
             self._stash.drop_below(upper)  # they did their work; what is below because of a peer is counted
+        else:
+            self._emission = None
 
     def _due(self) -> tuple[list[tuple[int, Latest]], int]:
         """The next times to emit, and up to which time that is complete."""
@@ -248,27 +261,6 @@ class UpsertView:
             due.append((time, latest))
             count += len(latest)
         return due, self._input_upper
-
-    def _changes(self, due: list[tuple[int, Latest]]) -> list[Record]:
-        records: list[Record] = []
-        with self._reading:
-            known = self._values.get_many(key for _, latest in due for key in latest).get
-            overlay: dict[bytes, bytes | None] = {}
-            for number, (time, latest) in enumerate(due):
-                if not number:
-                    records = [
-                        _record(Record, (encode_change(old, new, time), key, (), None, None))
-                        for key, (_, new) in latest.items()
-                        if (old := known(key)) != new
-                    ]
-                else:
-                    for key, (_, new) in latest.items():
-                        old = overlay[key] if key in overlay else known(key)
-                        if old != new:
-                            records.append(Record(encode_change(old, new, time), key))
-                if number + 1 < len(due):
-                    overlay.update((key, new) for key, (_, new) in latest.items())
-        return records
 
     # In: what stands in the log
 
@@ -284,7 +276,8 @@ class UpsertView:
             self._absorb(records, upper)
             self._position = min(result.next_offset, end)
         if upper > self._frontier:
-            with self._reading:
+            with self._reading, self._breaking():
+                self._agreement.end(self._values.get)
                 self._frontier = upper
             self._dropped += self._drop_below(upper)
         return self._frontier
@@ -292,19 +285,37 @@ class UpsertView:
     def _drop_below(self, frontier: int) -> int:
         return self._stash.drop_below(frontier)
 
+    def _held_complete_at(self, time: int) -> Latest | None:
+        return self._stash.held_at(time) if time < self._input_upper else None
+
     def _absorb(self, records: list[Record], upper: int) -> None:
-        with self._reading:
-            live = self._values.working_set(record.key or b"" for record in records)
-            try:
+        made, self._emission = self._emission, None
+        with self._reading, self._breaking():
+            if made is not None and made.stands_in(records, self._position):
+                live, grown = self._values.working_set(made.keys), made.grown
+                live.update(zip(made.keys, made.values, strict=True))
+            else:
+                live = self._values.working_set(record.key or b"" for record in records)
                 grown = self._fold(records, live, upper)
-            except CorruptData as damage:
-                self._damaged = damage
-                raise
             self._values.update(live, grown)
+
+    @contextmanager
+    def _breaking(self) -> Iterator[None]:
+        """What is raised inside leaves half of a commit in memory: this view has ended, and so has its writer."""
+        try:
+            yield
+        except (CorruptData, DivergentWriters) as error:
+            self._broken = error
+            self._writer.stop(error)
+            raise
 
     def _fold(self, records: list[Record], live: dict[bytes, bytes | None], upper: int) -> int:
         """Apply changes to `live`. Returns by how many keys it grew."""
-        grown, lowest, get = 0, self._frontier, live.get
+        grown, lowest, get, agreement = 0, self._frontier, live.get, self._agreement
+
+        def value_of(key: bytes) -> bytes | None:
+            return live[key] if key in live else self._values.get(key)
+
         for value, key, _, _, offset in records:
             try:
                 old, new, time = decode_change(value)
@@ -315,6 +326,10 @@ class UpsertView:
             current = get(key)
             if current != old or not lowest <= time < upper:
                 raise self._violation(offset, key, (old, current), time, (lowest, upper))
+            if time != agreement.time:
+                agreement.begin(time, value_of)
+            if agreement.held is not None:
+                agreement.saw(key, new)
             live[key] = new
             lowest = time
             if old is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,8 +12,14 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore.errors import AppendTimeout, CorruptData, Fenced, OffsetOutOfRange, OutcomeUnknown
-from logstore.format.record import Record
+from logstore.errors import (
+    AppendTimeout,
+    CorruptData,
+    DivergentWriters,
+    Fenced,
+    OffsetOutOfRange,
+    OutcomeUnknown,
+)
 from logstore.objects import MemoryStore
 from logstore.store import Store
 from logstore.testing import GatedStore
@@ -71,13 +78,103 @@ def test_U01_state_changes_only_by_reading_the_committed_log(view: Views, object
 
 
 def test_U01_a_peers_commit_is_believed_not_our_own_input(view: Views) -> None:
-    """A peer stored another value for the same key and time. The log is right, whatever we were fed."""
+    """A peer stored a time before all of our input for it had come. The log is right, whatever we hold."""
     mine, peer = view("mine"), view("peer")
-    mine.apply(b"k", b"ours", order=1, time=0)
-    peer.apply(b"k", b"theirs", order=1, time=0)
+    mine.apply(b"k", b"an earlier one", order=1, time=0)
+    peer.apply(b"k", b"the last one", order=2, time=0)
     peer.advance(1)
-    assert mine.advance(1) == 1
-    assert (mine.get(b"k"), mine.dropped) == (b"theirs", 1)
+    assert mine.refresh() == 1
+    assert (mine.get(b"k"), mine.dropped) == (b"the last one", 1)
+
+
+def test_U01_a_commit_is_taken_in_alike_whether_we_computed_it_or_not(
+    view: Views, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours, read back in one piece or in many, and a peer's: values, count and frontier are the same."""
+    mine, peer = view("mine"), view("peer")
+    dice = random.Random(5)
+    for time in range(0, 40, 2):
+        monkeypatch.setattr("logstore.upsert.view._READ_BYTES", dice.choice([1, 1 << 20]))
+        mine.apply_many(
+            (b"%d" % dice.randrange(50), dice.choice([None, b"x", b"%d" % time]), order, time + order % 2)
+            for order in range(60)
+        )
+        mine.advance(time + 2)
+        peer.refresh()
+        assert (peer.frontier, len(peer), dict(peer.items())) == (time + 2, len(mine), dict(mine.items()))
+    assert mine.snapshot() == view("fresh").snapshot()
+
+
+def test_U02_our_own_commit_found_by_a_refresh_is_not_counted_as_a_peers(
+    view: Views, objects: MemoryStore
+) -> None:
+    gated = GatedStore(objects)
+    mine = view("mine", gated)
+    mine.apply(b"k", b"1", order=1, time=0)
+    with gated.hold("put", suffix=".seg") as gate:
+        with pytest.raises(AppendTimeout):
+            mine.advance(1, timeout=0.01)
+        gate.wait_held()
+    assert mine._under_way is not None
+    mine._under_way[0].result(10)
+    assert (mine.refresh(), mine.get(b"k"), mine.dropped, mine.stashed) == (1, b"1", 0, 0)
+
+
+Fed = dict[bytes, bytes | None]
+
+
+@pytest.mark.parametrize("spilled", [False, True], ids=["in-memory", "spilled"])
+@pytest.mark.parametrize(
+    ("theirs", "ours", "why"),
+    [
+        ({b"k": b"theirs"}, {b"k": b"ours"}, "b'k' at time 1: a peer stored b'theirs', and we hold b'ours'"),
+        ({b"k": None}, {b"k": b"ours"}, "b'k' at time 1: a peer stored None, and we hold b'ours'"),
+        ({b"a": b"1", b"k": b"2"}, {b"a": b"1"}, "b'k' at time 1: a peer stored b'2', and we hold no update"),
+        ({b"a": b"1"}, {b"a": b"1", b"k": b"2"}, "b'k' at time 1: we hold b'2', and a peer stored no change"),
+        ({b"a": b"1"}, {b"a": b"1", b"k": None}, "b'k' at time 1: we hold None, and a peer stored no change"),
+    ],
+)
+@pytest.mark.parametrize("later", [0, 1], ids=["alone", "with-a-later-time"])
+def test_W10_views_that_get_other_input_for_the_same_time_raise(
+    view: Views, theirs: Fed, ours: Fed, why: str, later: int, spilled: bool
+) -> None:
+    settings = {"max_memory_bytes": 1} if spilled else {}
+    mine, peer = view("mine", **settings), view("peer")
+    for one, fed in ((mine, ours), (peer, theirs)):
+        one.apply(b"k", b"before", order=1, time=0)
+        one.apply_many((key, value, 1, 1) for key, value in fed.items())
+        if later:
+            one.apply(b"k", b"after", order=1, time=2)
+    peer.advance(1)
+    mine.refresh()
+    peer.advance(2 + later)
+    with pytest.raises(DivergentWriters, match=why):
+        mine.advance(2 + later)
+    for call in (mine.drain, mine.refresh, lambda: mine.get(b"k")):
+        with pytest.raises(DivergentWriters, match=why):
+            call()
+    assert mine.health()["state"] == "stopped"
+    peer.apply(b"k", b"goes on", order=1, time=3)
+    assert peer.advance(4) == 4
+
+
+def test_W10_input_that_says_the_same_in_other_words_is_no_divergence(view: Views) -> None:
+    """Updates that change nothing, lower orders, another order of arrival, and other cuts of the times into commits."""
+    mine, peer = view("mine"), view("peer")
+    for time in range(6):
+        peer.apply_many([(b"a", b"%d" % time, 2, time), (b"b", b"x", 1, time)])
+        mine.apply_many(
+            [
+                (b"b", b"x", 1, time),
+                (b"absent", None, 1, time),
+                (b"a", b"lower", 1, time),
+                (b"a", b"%d" % time, 2, time),
+            ]
+        )
+    peer.advance(2)
+    peer.advance(5)
+    assert mine.advance(6) == 6
+    assert (mine.get(b"a"), mine.dropped) == (b"5", 15)
 
 
 def test_U02_only_complete_times_are_emitted(view: Views, objects: MemoryStore) -> None:
@@ -212,7 +309,7 @@ def test_U04_a_log_that_does_not_add_up_raises_with_key_and_time(
     mine.advance(1)
     stores.append(store := logstore.open(objects))
     vandal = store.topic(TOPIC).partition(0).replicated("vandal")
-    vandal.submit_exactly([Record(value, b"k")], 1, 2).result(10)
+    vandal.submit_exactly([b"k"], [value], 1, 2).result(10)
     with pytest.raises(CorruptData, match=why):
         mine.refresh()
     with pytest.raises(CorruptData, match=why):
