@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from broker_shim import topic_configs
@@ -17,7 +16,6 @@ from broker_shim.partitions import Partitions
 from broker_shim.producer_recovery import topic_prefix
 from broker_shim.topic_configs import InvalidConfig
 from broker_shim.topics import INTERNAL_TOPIC
-from logstore.catalog import Catalog
 from logstore.errors import LogStoreError, UnknownTopic
 from logstore.paths import check_topic_name
 from logstore.store import Store
@@ -40,7 +38,6 @@ class Refused(Exception):
 class AdminApi:
     def __init__(self, store: Store, partitions: Partitions, config: BrokerConfig) -> None:
         self._store = store
-        self._catalog = Catalog(store.objects)
         self._partitions = partitions
         self._config = config
 
@@ -119,9 +116,10 @@ class AdminApi:
         return {"name": name, "error_code": Code.NONE}
 
     def _delete_now(self, name: str) -> None:
-        incarnation = self._store.topic(name).incarnation
+        # Listed first: what a new topic of this name writes from then on is not ours to delete.
+        snapshots = list(self._store.objects.list(topic_prefix(name)))
         self._store.delete_topic(name)
-        for info in list(self._store.objects.list(topic_prefix(name, incarnation))):
+        for info in snapshots:
             self._store.objects.delete(info.key)
 
     async def create_partitions(self, call: Call) -> Response:
@@ -142,7 +140,10 @@ class AdminApi:
             if asked.name == INTERNAL_TOPIC:
                 raise Refused(Code.INVALID_REQUEST, "groups would move away from their offsets")
             if not call.request.validate_only:
-                self._catalog.change(asked.name, partitions=asked.count)
+                try:
+                    self._store.add_partitions(asked.name, asked.count)
+                except ValueError as error:  # another broker has added more since we looked
+                    raise Refused(Code.INVALID_PARTITIONS, str(error)) from error
 
         return grow
 
@@ -232,9 +233,9 @@ class AdminApi:
                 raise Refused(
                     Code.INVALID_CONFIG, "none of the settings is a list: there is nothing to append to"
                 )
-            config = replace(topic.config, **topic_configs.to_settings(changes))
+            settings = topic_configs.to_settings(changes)
             if not call.request.validate_only:
-                self._catalog.change(topic.name, config=config)
+                self._store.alter_topic(topic.name, **settings)
 
         if asked.resource_type != TOPIC_RESOURCE:
             message = "a broker's settings are its flags: start it with others"

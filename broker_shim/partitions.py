@@ -170,9 +170,6 @@ class Partitions:
         known = self._known.get(topic.name)
         if known is None or known.topic.incarnation != topic.incarnation:
             known = self._known[topic.name] = _Known(topic, self._loop.time())
-        if known.topic.config != topic.config:
-            # A log keeps the settings that it was opened with: opened anew, at the next produce, it has these.
-            self._give_up(known.hosted.values(), "the topic's settings have changed")
         known.topic = topic
         known.looked_at = self._loop.time()
         self._absent.pop(topic.name, None)

@@ -27,8 +27,8 @@ READ_BYTES = 8 << 20
 LOOK_BACK_BYTES = 4 * SNAPSHOT_EVERY_BYTES
 
 
-def topic_prefix(topic: str, incarnation: str) -> str:
-    return f"{PREFIX}{topic}/{incarnation}/"
+def topic_prefix(topic: str) -> str:
+    return f"{PREFIX}{topic}/"
 
 
 class Snapshots:
@@ -36,7 +36,7 @@ class Snapshots:
 
     def __init__(self, objects: ObjectStore, paths: PartitionPaths) -> None:
         self._objects = objects
-        self._key = f"{topic_prefix(paths.topic, paths.incarnation)}{paths.partition}"
+        self._key = f"{topic_prefix(paths.topic)}{paths.incarnation}/{paths.partition}"
         self._since = 0
 
     def grew(self, size: int) -> bool:

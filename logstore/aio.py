@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 from logstore import store as blocking
 from logstore.config import Ack, StoreConfig, Visibility
 from logstore.engine import partition_log
+from logstore.engine.maintenance import Garbage
 from logstore.engine.partition_log import READ_BYTES, Appendable
 from logstore.engine.results import ReadResult, Receipt
 from logstore.engine.segments import LostRange
@@ -65,8 +66,18 @@ class Store:
     async def topics(self) -> list[str]:
         return await self._threads.run(self.blocking.topics)
 
+    async def alter_topic(self, name: str, **settings: Any) -> Topic:
+        altered = await self._threads.run(partial(self.blocking.alter_topic, name, **settings))
+        return Topic(altered, self._threads)
+
+    async def add_partitions(self, name: str, total: int) -> Topic:
+        return Topic(await self._threads.run(self.blocking.add_partitions, name, total), self._threads)
+
     async def delete_topic(self, name: str) -> None:
         await self._threads.run(self.blocking.delete_topic, name)
+
+    async def collect_garbage(self, topic: str | None = None, *, dry_run: bool = False) -> list[Garbage]:
+        return await self._threads.run(partial(self.blocking.collect_garbage, topic, dry_run=dry_run))
 
     async def flush(self, timeout: float | None = None) -> None:
         await self._threads.run(self.blocking.flush, timeout)

@@ -1,15 +1,19 @@
 """Which topics there are: one small object each, changed only by conditional puts.
 
 A deleted topic leaves its descriptor behind with `deleted` set; creating it again replaces that with a new incarnation. So
-of two processes that create or delete the same topic at once exactly one wins, and the other is told.
+of two processes that create the same topic at once exactly one wins, and the other is told.
+
+A deletion takes many requests, and whoever makes them may die. Until they are all done the descriptor names the incarnation
+in `removing`, also when a new topic has taken the name: so anybody can finish it.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, NamedTuple
 
 from logstore.config import TopicConfig
 from logstore.errors import (
@@ -32,13 +36,24 @@ PARTITIONS_MAX = 100_000
 _DOUBTS_MAX = 5  # answers that may get lost before the caller is asked to look
 
 
+class Removal(NamedTuple):
+    """A deleted incarnation whose records may not be gone yet, and how many partitions it had."""
+
+    incarnation: str
+    partitions: int
+
+
 @dataclass(frozen=True, slots=True)
 class TopicDescriptor:
+    """`revision` grows with each change, across incarnations: of two descriptors the newer one can be told."""
+
     name: str
     incarnation: str
     partitions: int
     config: TopicConfig
     deleted: bool = False
+    revision: int = 0
+    removing: tuple[Removal, ...] = ()
 
     def pack(self) -> bytes:
         content = {
@@ -48,6 +63,8 @@ class TopicDescriptor:
             "partitions": self.partitions,
             "deleted": self.deleted,
             "config": asdict(self.config),
+            "revision": self.revision,
+            "removing": [list(removal) for removal in self.removing],
         }
         return pack_document(content)
 
@@ -59,15 +76,17 @@ class TopicDescriptor:
                 raise UnsupportedStore(
                     f"{key}: topic format {content['format']}, this release reads {FORMAT_VERSION}: use a newer one"
                 )
-            if not re.fullmatch(r"[0-9a-f]{16}", content["incarnation"]):
-                raise ValueError("the incarnation is malformed")
-            config = TopicConfig(**content["config"])
+            current = _removal([content["incarnation"], content["partitions"]])
+            # Before there was a list, nobody noted whether a removal had ended.
+            removing = content.get("removing", [current] if content["deleted"] else [])
             return cls(
                 check_topic_name(content["name"]),
-                content["incarnation"],
-                content["partitions"],
-                config,
+                current.incarnation,
+                current.partitions,
+                TopicConfig(**content["config"]),
                 content["deleted"],
+                content.get("revision", 0),
+                tuple(_removal(fields) for fields in removing),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptData(key, None, f"the topic's descriptor cannot be read ({error})") from error
@@ -82,29 +101,39 @@ class Catalog:
     def find(self, name: str) -> TopicDescriptor:
         found = self._get(check_topic_name(name))
         if found is None or found.deleted:
-            raise UnknownTopic(f"there is no topic {name!r}: create it with create_topic({name!r})")
+            raise _unknown(name)
         return found
 
     def all(self) -> list[TopicDescriptor]:
-        found = [
-            self._get(info.key.removeprefix(CATALOG_PREFIX)) for info in self._store.list(CATALOG_PREFIX)
-        ]
+        found = [self._get(name) for name in self._every_name()]
         return [topic for topic in found if topic is not None and not topic.deleted]
 
     def names(self) -> list[str]:
         """The names of all topics, sorted. One that cannot be read is among them, and does not hide the rest."""
-        found = []
-        for info in self._store.list(CATALOG_PREFIX):
-            name = info.key.removeprefix(CATALOG_PREFIX)
+        return sorted(name for name, topic in self._readable() if topic is None or not topic.deleted)
+
+    def unfinished(self) -> list[tuple[str, Removal]]:
+        """Deletions that were begun and, as far as anybody noted, not finished: topic and incarnation."""
+        return [
+            (name, removal)
+            for name, topic in self._readable()
+            for removal in (topic.removing if topic is not None else ())
+        ]
+
+    def _every_name(self) -> list[str]:
+        return [info.key.removeprefix(CATALOG_PREFIX) for info in self._store.list(CATALOG_PREFIX)]
+
+    def _readable(self) -> Iterator[tuple[str, TopicDescriptor | None]]:
+        """Every name, with its descriptor; None if that cannot be read."""
+        for name in self._every_name():
             try:
                 topic = self._get(name)
             except (CorruptData, UnsupportedStore) as error:
                 logger.error("%s", error)
-                found.append(name)
+                yield name, None
             else:
-                if topic is not None and not topic.deleted:
-                    found.append(name)
-        return sorted(found)
+                if topic is not None:
+                    yield name, topic
 
     def create(
         self, name: str, partitions: int, settings: dict[str, Any], exist_ok: bool, incarnation: str
@@ -121,6 +150,8 @@ class Catalog:
                 return old  # only the answer was lost
             if old is not None and not old.deleted:
                 return self._existing(old, partitions, exist_ok)
+            if old is not None:
+                new = replace(new, revision=old.revision + 1, removing=old.removing)
             try:
                 if known is None:
                     self._store.put(key, new.pack(), if_absent=True)
@@ -143,18 +174,71 @@ class Catalog:
             raise TopicExists(f"topic {old.name!r} exists with {old.partitions} partitions, not {partitions}")
         return old
 
-    def change(self, name: str, **changes: Any) -> TopicDescriptor:
-        """Replace the descriptor of a topic that exists by one with some fields changed."""
+    def alter(self, name: str, settings: dict[str, Any]) -> TopicDescriptor:
+        """Change some of a topic's settings; the others stay."""
+
+        def altered(old: TopicDescriptor) -> TopicDescriptor:
+            return replace(old, config=_topic_config(asdict(old.config) | settings))
+
+        return self._change(name, _of_one_incarnation(altered))
+
+    def add_partitions(self, name: str, total: int) -> TopicDescriptor:
+        """Give a topic more partitions, so that it has `total`; nothing happens if it has as many."""
+        _check_partitions(total)
+
+        def grown(old: TopicDescriptor) -> TopicDescriptor:
+            if total < old.partitions:
+                raise ValueError(
+                    f"partitions={total!r}: topic {name!r} has {old.partitions}, and they only become more: the records of "
+                    "one that was taken away would be lost"
+                )
+            return replace(old, partitions=total)
+
+        return self._change(name, _of_one_incarnation(grown))
+
+    def delete(self, name: str) -> TopicDescriptor:
+        """Note that the topic is gone; what is left to remove is in the descriptor's `removing`. `UnknownTopic` if there is
+        neither a topic nor anything left of one."""
+        target: str | None = None
+
+        def gone(old: TopicDescriptor) -> TopicDescriptor:
+            nonlocal target
+            if target is None and old.deleted and not old.removing:
+                raise _unknown(name)
+            target = target or old.incarnation
+            # A lost answer makes us look again: by then somebody may have created the next topic of this name.
+            if old.deleted or old.incarnation != target:
+                return old
+            mine = Removal(old.incarnation, old.partitions)
+            return replace(old, deleted=True, removing=(*old.removing, mine))
+
+        return self._change(name, gone)
+
+    def removed(self, name: str, removal: Removal) -> TopicDescriptor:
+        """Note that nothing is left of that incarnation."""
+
+        def without(old: TopicDescriptor) -> TopicDescriptor:
+            return replace(old, removing=tuple(other for other in old.removing if other != removal))
+
+        return self._change(name, without)
+
+    def _change(self, name: str, change: Callable[[TopicDescriptor], TopicDescriptor]) -> TopicDescriptor:
+        """Replace the descriptor that stands, also a deleted one, by what `change` makes of it; nothing is written if that
+        is the same. `change` is called again if somebody else was faster."""
         key = catalog_key(check_topic_name(name))
         sent: TopicDescriptor | None = None
         doubts = 0
         while True:
             known = self._store.head(key)
-            if sent is not None and self._get(name) == sent:
+            old = self._get(name) if known is not None else None
+            if known is None or old is None:
+                raise _unknown(name)
+            if sent is not None and old == sent:
                 return sent  # only the answer was lost
-            old = self.find(name)
-            new = TopicDescriptor(**{field.name: getattr(old, field.name) for field in fields(old)} | changes)
-            assert known is not None, "find() has seen it"
+            new = change(old)
+            if new == old:
+                return old
+            new = replace(new, revision=old.revision + 1)
             try:
                 self._store.put(key, new.pack(), if_match=known.etag)
             except PreconditionFailed:
@@ -172,6 +256,33 @@ class Catalog:
             return TopicDescriptor.parse(key, self._store.get(key))
         except ObjectNotFound:
             return None
+
+
+def _of_one_incarnation(
+    change: Callable[[TopicDescriptor], TopicDescriptor],
+) -> Callable[[TopicDescriptor], TopicDescriptor]:
+    """`change`, for the topic that was met first: one that took its name since is another one."""
+    target: str | None = None
+
+    def checked(old: TopicDescriptor) -> TopicDescriptor:
+        nonlocal target
+        target = target or old.incarnation
+        if old.deleted or old.incarnation != target:
+            raise _unknown(old.name)
+        return change(old)
+
+    return checked
+
+
+def _unknown(name: str) -> UnknownTopic:
+    return UnknownTopic(f"there is no topic {name!r}: create it with create_topic({name!r})")
+
+
+def _removal(fields: list[Any]) -> Removal:
+    incarnation, partitions = fields
+    if not re.fullmatch(r"[0-9a-f]{16}", incarnation):
+        raise ValueError("an incarnation is malformed")
+    return Removal(incarnation, _check_partitions(partitions))
 
 
 def _check_partitions(partitions: object) -> int:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import logging
 import random
 import threading
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 from logstore.catalog import Catalog, TopicDescriptor
 from logstore.config import StoreConfig
-from logstore.engine.chain import Chain
 from logstore.engine.clock import Clock, SystemClock
+from logstore.engine.maintenance import Garbage
 from logstore.engine.partition_log import PartitionLog
-from logstore.engine.removal import remove_partition
 from logstore.engine.runtime import Runtime
+from logstore.engine.topic_settings import TopicSettings
 from logstore.errors import (
     Closed,
     OutcomeUnknown,
     ReadOnly,
+    UnknownTopic,
 )
 from logstore.marker import enter
 from logstore.objects.closing import close_store
@@ -27,6 +30,7 @@ from logstore.objects.protocol import ObjectStore
 from logstore.objects.retrying import RetryingStore, RetryPolicy
 from logstore.objects.url import open_url
 from logstore.paths import PartitionPaths
+from logstore.sweep import Sweeper
 from logstore.topic import Topic
 
 logger = logging.getLogger(__name__)
@@ -90,9 +94,11 @@ class Store:
         wrapped = RetryingStore(self._metered, READ_RETRIES)
         self._runtime = Runtime(wrapped, config, clock, dice)
         self._catalog = Catalog(wrapped)
-        self._lock = threading.Lock()  # guards the two fields below
+        self._sweeper = Sweeper(self._runtime, self._catalog)
+        self._lock = threading.Lock()  # guards the three fields below
         self._topics: dict[str, Topic] = {}
-        self._logs: list[PartitionLog] = []
+        self._settings: dict[str, TopicSettings] = {}  # by incarnation
+        self._logs: dict[PartitionPaths, PartitionLog] = {}
         self._closed = False
         self._runtime.store_id = enter(wrapped, dice, read_only=config.writer == "read_only")
 
@@ -116,41 +122,86 @@ class Store:
         self._check_open()
         return self._catalog.names()
 
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic and its records. Writers that still hold it are stopped; a new topic may take the name at once."""
+    def alter_topic(self, name: str, **topic_settings: Any) -> Topic:
+        """Change some of a topic's settings; the others stay. `None` takes a limit away.
+
+        Partitions that are open here go by them at once; those that another process writes, from their next checkpoint on
+        (after at most 64 more segments), or when that process asks for the topic again. Raises `UnknownTopic`,
+        `ReadOnly`, `TypeError` for a setting that does not exist, `ValueError` for a value that it cannot have.
+        """
         self._check_writable()
-        gone = self._catalog.change(name, deleted=True)
+        return self._topic(self._catalog.alter(name, topic_settings))
+
+    def add_partitions(self, name: str, total: int) -> Topic:
+        """Give a topic more partitions, so that it has `total`. Nothing happens if it has as many; `ValueError` if it has
+        more. A `Topic` that somebody holds stays as it is; the next `topic(name)` has them all.
+
+        From then on a key may belong to another partition than before.
+        """
+        self._check_writable()
+        return self._topic(self._catalog.add_partitions(name, total))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and its records. Writers that still hold it are stopped; a new topic may take the name at once.
+
+        If it is interrupted, or the store fails, the topic may be gone and some of its records not: call it again, or
+        `collect_garbage`. `UnknownTopic` if there is no topic of that name and nothing left of one.
+        """
+        self._check_writable()
+        gone = self._catalog.delete(name)
+        incarnations = [removal.incarnation for removal in gone.removing]
         with self._lock:
             self._topics.pop(name, None)
-            mine = [log for log in self._logs if log.paths.incarnation == gone.incarnation]
-            self._logs = [log for log in self._logs if log not in mine]
+            for incarnation in incarnations:
+                self._settings.pop(incarnation, None)
+            mine = [log for log in self._logs.values() if log.paths.incarnation in incarnations]
+            for log in mine:
+                del self._logs[log.paths]
         for log in mine:
             log.topic_deleted()
-        for partition in range(gone.partitions):
-            chain = Chain(self._runtime.store, PartitionPaths(name, gone.incarnation, partition))
-            remove_partition(chain, self._runtime.new_id, self._runtime.clock.now_ms())
+        for removal in gone.removing:
+            self._sweeper.finish(name, removal)
+
+    def collect_garbage(self, topic: str | None = None, *, dry_run: bool = False) -> list[Garbage]:
+        """Take away what nobody needs any more, in the whole store or of one topic: objects that were merged or expired
+        longer ago than `delete_grace`, and what an interrupted `delete_topic` has left. Returns what went, or, with
+        `dry_run`, what would.
+
+        Safe beside writers and readers anywhere. It appends nothing, so a `read_only` store may do it too.
+        """
+        self._check_open()
+        return self._sweeper.garbage(topic) if dry_run else self._sweeper.collect(topic)
 
     def _topic(self, descriptor: TopicDescriptor) -> Topic:
         with self._lock:
+            self._learn(descriptor)
             known = self._topics.get(descriptor.name)
-            if (
-                known is None
-                or known.incarnation != descriptor.incarnation
-                or known.partitions != descriptor.partitions
-                or known.config != descriptor.config
-            ):
+            if known is None or known.is_older_than(descriptor):
                 known = self._topics[descriptor.name] = Topic(descriptor, self._open_partition)
             return known
+
+    def _learn(self, descriptor: TopicDescriptor) -> TopicSettings:
+        """The settings that the topic's open partitions go by, brought up to date. Holds the lock."""
+        known = self._settings.get(descriptor.incarnation)
+        if known is None:
+            look = partial(self._look_again, descriptor.name)
+            known = TopicSettings(descriptor.config, descriptor.revision, look)
+            self._settings[descriptor.incarnation] = known
+        known.learn(descriptor.config, descriptor.revision)
+        return known
+
+    def _look_again(self, name: str) -> None:
+        """What a checkpoint calls: somebody else may have altered the topic."""
+        with suppress(UnknownTopic):  # its writer will meet the end of its chain, and say so
+            self._topic(self._catalog.find(name))
 
     def _open_partition(self, descriptor: TopicDescriptor, partition: int) -> PartitionLog:
         paths = PartitionPaths(descriptor.name, descriptor.incarnation, partition)
         with self._lock:
             self._check_open()
-            for log in self._logs:
-                if log.paths == paths:
-                    return log
-            log = PartitionLog(self._runtime, paths, descriptor.config)
-            self._logs.append(log)
+            log = self._logs.get(paths)
+            if log is None:
+                log = self._logs[paths] = PartitionLog(self._runtime, paths, self._learn(descriptor))
             return log
 
     # All of it
@@ -188,7 +239,7 @@ class Store:
             if self._closed:
                 return
             self._closed = True
-            logs = list(self._logs)
+            logs = list(self._logs.values())
         wait = self.config.append_timeout if timeout is None else timeout
         deadline = self._runtime.clock.monotonic() + wait
         self._runtime.begin_close()
@@ -207,7 +258,7 @@ class Store:
 
     def _all_logs(self) -> list[PartitionLog]:
         with self._lock:
-            return list(self._logs)
+            return list(self._logs.values())
 
     def _check_open(self) -> None:
         if self._closed:

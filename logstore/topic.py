@@ -44,6 +44,16 @@ class Topic:
         """New each time a topic of this name is created."""
         return self._descriptor.incarnation
 
+    def is_older_than(self, descriptor: TopicDescriptor) -> bool:
+        """Whether that says something new. (One that was read before this one was made does not.)"""
+        mine = self._descriptor
+        same = (mine.incarnation, mine.partitions, mine.config) == (
+            descriptor.incarnation,
+            descriptor.partitions,
+            descriptor.config,
+        )
+        return not same and descriptor.revision > mine.revision
+
     def partition(self, i: int) -> PartitionLog:
         """The log of partition `i`, counted from 0."""
         if not isinstance(i, int) or isinstance(i, bool) or not 0 <= i < len(self._logs):

@@ -19,6 +19,7 @@ from logstore.errors import LogStoreError
 COMMANDS = (
     "topics",
     "create",
+    "alter",
     "delete",
     "append",
     "cat",

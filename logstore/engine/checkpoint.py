@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
+from collections.abc import Callable
 
 from logstore.engine.chain import Chain
 from logstore.engine.maintenance import Maintenance
@@ -28,13 +29,20 @@ class Checkpointer:
     """After a checkpoint it also runs one round of maintenance, if no other partition of the store is at it."""
 
     def __init__(
-        self, runtime: Runtime, chain: Chain, tiers: Tiers, manifest_next_seq: int, maintenance: Maintenance
+        self,
+        runtime: Runtime,
+        chain: Chain,
+        tiers: Tiers,
+        manifest_next_seq: int,
+        maintenance: Maintenance,
+        refresh_settings: Callable[[], None],
     ) -> None:
         self._runtime = runtime
         self._chain = chain
         self._tiers = tiers
         self._next_seq = manifest_next_seq
         self._maintenance = maintenance
+        self._refresh_settings = refresh_settings
 
     def after_commit(self) -> None:
         """Ask for a checkpoint if enough segments have come since the last one."""
@@ -53,6 +61,7 @@ class Checkpointer:
     def _maintain(self) -> None:
         if self._runtime.maintaining.acquire(blocking=False):
             try:
+                self._refresh_settings()
                 self._maintenance.run(self._runtime.clock.now_ms(), self._runtime.new_id())
             finally:
                 self._runtime.maintaining.release()

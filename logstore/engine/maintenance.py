@@ -18,10 +18,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from logstore.config import TopicConfig
 from logstore.engine.chain import Chain, ChainView
 from logstore.engine.segment_reader import SegmentReader
 from logstore.engine.segments import SegmentRef, Segments
+from logstore.engine.topic_settings import TopicLimits
 from logstore.errors import CorruptData, ObjectNotFound, PreconditionFailed
 from logstore.format.batch import PATCH_SIZE
 from logstore.format.errors import FormatError
@@ -53,7 +53,7 @@ class Garbage:
 class Maintenance:
     """Holds no state of its own: what there is to do is read from the store each time."""
 
-    def __init__(self, chain: Chain, reader: SegmentReader, topic: TopicConfig, delete_grace: float) -> None:
+    def __init__(self, chain: Chain, reader: SegmentReader, topic: TopicLimits, delete_grace: float) -> None:
         self._chain = chain
         self._reader = reader
         self._topic = topic

@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
-from logstore.config import Ack, TopicConfig, Visibility, check_visibility
+from logstore.config import Ack, Visibility, check_visibility
 from logstore.engine.chain import Chain
 from logstore.engine.checkpoint import Checkpointer
 from logstore.engine.follower import Follower
@@ -26,6 +26,7 @@ from logstore.engine.results import ReadResult, Receipt, acked
 from logstore.engine.runtime import Runtime
 from logstore.engine.segments import LostRange, SegmentRef
 from logstore.engine.tiers import Tiers
+from logstore.engine.topic_settings import TopicSettings
 from logstore.engine.write_buffer import OPEN_BATCH_BYTES
 from logstore.engine.writer_protocol import Writer
 from logstore.engine.writers import PartitionWriters
@@ -50,11 +51,11 @@ Submitted = tuple[Receipt, Future[Receipt] | None]
 class PartitionLog:
     """Safe for threads. Get it from `Topic.partition(i)`; a store hands out one for each partition."""
 
-    def __init__(self, runtime: Runtime, paths: PartitionPaths, topic_config: TopicConfig) -> None:
+    def __init__(self, runtime: Runtime, paths: PartitionPaths, settings: TopicSettings) -> None:
         self.paths = paths
         self._runtime = runtime
         self._config = runtime.config
-        self._topic_config = topic_config
+        self._settings = settings
         self._chain = Chain(runtime.store, paths)
         self._opening = (
             threading.RLock()
@@ -62,7 +63,7 @@ class PartitionLog:
         self._loaded: Loaded | None = None
         self._checkpointer: Checkpointer | None = None
         self._writer: Writer | None = None
-        self._writers = PartitionWriters(runtime, self._chain, topic_config)
+        self._writers = PartitionWriters(runtime, self._chain, settings)
         self._closed = False
 
     @property
@@ -442,7 +443,7 @@ class PartitionLog:
     def maintenance(self) -> Maintenance:
         """Merge, expire and collect by hand; a writer does it by itself now and then."""
         config = self._config
-        return Maintenance(self._chain, self._runtime.reader, self._topic_config, config.delete_grace)
+        return Maintenance(self._chain, self._runtime.reader, self._settings, config.delete_grace)
 
     # Life
 
@@ -461,7 +462,12 @@ class PartitionLog:
                 view = self._chain.load()
                 tiers = Tiers(view)
                 self._checkpointer = Checkpointer(
-                    self._runtime, self._chain, tiers, view.manifest_next_seq, self.maintenance
+                    self._runtime,
+                    self._chain,
+                    tiers,
+                    view.manifest_next_seq,
+                    self.maintenance,
+                    self._settings.refresh,
                 )
                 reader = PartitionReader(tiers, self._chain, self._runtime.reader)
                 self._loaded = tiers, reader, Follower(self._runtime, self._chain, tiers, self)

@@ -4,7 +4,8 @@ The chain ends with a fence that says so: a writer in another process meets it i
 writer that slept longer, while others took the partition over, goes on where the first of *them* put its fence. So every
 fence stays; one that also carries records (from a WAL) is replaced by one that carries none. All else is deleted.
 
-Safe to repeat and to interrupt anywhere: the topic's descriptor says that it is gone before this begins.
+Safe to repeat, to interrupt anywhere, and to run in several processes at once: the topic's descriptor says that it is gone
+before this begins, and that it is being removed until all of it is done.
 """
 
 from __future__ import annotations
@@ -31,12 +32,23 @@ _DOUBTS_MAX = 5  # answers that may get lost before the caller is asked to try a
 _GONE = SegmentFlags.FENCE | SegmentFlags.DELETED
 
 
-def remove_partition(chain: Chain, new_id: Callable[[], bytes], now_ms: int) -> None:
-    """End the chain and remove its records."""
+def remove_partition(chain: Chain, new_id: Callable[[], bytes], now_ms: int) -> list[ObjectInfo]:
+    """End the chain and remove its records. Returns what went."""
     _end(chain, new_id, now_ms)
+    gone = leftovers(chain)
     with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="logstore-remove") as pool:
-        for _ in pool.map(lambda info: _remove(chain, info), chain.store.list(chain.paths.prefix)):
+        for _ in pool.map(lambda info: _remove(chain, info), gone):
             pass
+    return gone
+
+
+def leftovers(chain: Chain) -> list[ObjectInfo]:
+    """What there is to remove: everything but segments without records."""
+    return [
+        info
+        for info in chain.store.list(chain.paths.prefix)
+        if chain.paths.seq_of(info.key) is None or info.size != _EMPTY_SIZE
+    ]
 
 
 def _end(chain: Chain, new_id: Callable[[], bytes], now_ms: int) -> None:
@@ -76,15 +88,12 @@ def _commit_end(chain: Chain, tail: ChainTail, identity: bytes, now_ms: int) -> 
 
 def _remove(chain: Chain, info: ObjectInfo) -> None:
     seq = chain.paths.seq_of(info.key)
-    if seq is None:
+    fence = None if seq is None else _fence_at(chain, seq)
+    if fence is None:
         chain.store.delete(info.key)
-    elif info.size != _EMPTY_SIZE:
-        fence = _fence_at(chain, seq)
-        if fence is None:
-            chain.store.delete(info.key)
-        else:
-            bare = replace(fence, base_offset=fence.end_offset, flags=_GONE)
-            chain.store.put(info.key, build_segment(bare, [])[0])
+    else:
+        bare = replace(fence, base_offset=fence.end_offset, flags=_GONE)
+        chain.store.put(info.key, build_segment(bare, [])[0])
 
 
 def _fence_at(chain: Chain, seq: int) -> SegmentHeader | None:

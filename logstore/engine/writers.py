@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from logstore.config import Ack, TopicConfig
+from logstore.config import Ack
 from logstore.engine.chain import Chain
 from logstore.engine.local_sync import LocalSync
 from logstore.engine.replicated_writer import ReplicatedWriter
@@ -20,6 +20,7 @@ from logstore.engine.runtime import Runtime
 from logstore.engine.shared_writer import SharedWriter
 from logstore.engine.takeover import catch_up, take_over
 from logstore.engine.tiers import Tiers
+from logstore.engine.topic_settings import TopicLimits
 from logstore.engine.wal import Wal
 from logstore.engine.writer import ExclusiveWriter
 from logstore.engine.writer_protocol import Writer
@@ -27,7 +28,7 @@ from logstore.errors import LogStoreError, ReadOnly
 
 
 class PartitionWriters:
-    def __init__(self, runtime: Runtime, chain: Chain, topic: TopicConfig) -> None:
+    def __init__(self, runtime: Runtime, chain: Chain, topic: TopicLimits) -> None:
         self._runtime = runtime
         self._chain = chain
         self._topic = topic

@@ -83,6 +83,20 @@ def test_B01_a_deleted_topic_comes_back_empty(broker: LocalBroker, admin: AdminC
     assert Confluent().consume(broker.address, "again", 1) == [(0, b"k", b"new", [])]
 
 
+def test_B01_a_deletion_that_was_interrupted_is_finished_by_the_next_request(
+    broker: LocalBroker, admin: AdminClient
+) -> None:
+    Confluent().produce(broker.address, "t", [(b"k", b"old", [])])
+    store = broker.server.store
+    prefix = f"topics/t/{store.topic('t').incarnation}/"
+    store._catalog.delete("t")  # as far as another broker came
+    assert any(b"old" in store.objects.get(info.key) for info in store.objects.list(prefix))
+    wait(admin.delete_topics(["t"]))
+    assert not any(b"old" in store.objects.get(info.key) for info in store.objects.list(prefix))
+    with pytest.raises(confluent_kafka.KafkaException, match="UNKNOWN_TOPIC"):
+        wait(admin.delete_topics(["t"]))
+
+
 def test_B01_settings_take_effect(broker: LocalBroker, admin: AdminClient) -> None:
     wait(admin.create_topics([NewTopic("t", 1, 1, config={"retention.ms": "86400000"})]))
     assert broker.server.store.topic("t").config.retention_seconds == 86_400
@@ -95,7 +109,10 @@ def test_B01_settings_take_effect(broker: LocalBroker, admin: AdminClient) -> No
             ConfigEntry("segment.bytes", "2000000", incremental_operation=AlterConfigOpType.SET),
         ],
     )
+    Confluent().produce(broker.address, "t", [(b"k", b"it is open", [])])
+    log = broker.server.store.topic("t").partition(0)
     wait(admin.incremental_alter_configs([change]))
+    assert log._settings.segment_bytes == 2_000_000, "without being opened anew"
     config = broker.server.store.topic("t").config
     assert (config.retention_seconds, config.retention_bytes, config.segment_bytes) == (
         None,

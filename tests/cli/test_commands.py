@@ -130,6 +130,47 @@ def test_compact_then_gc(url: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().out.split() == [str(n) for n in range(12)]
 
 
+def test_alter_changes_what_is_named_and_says_how_it_is_now(
+    url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run("create", "t", "--retention-seconds", "60", "--retention-bytes", "1000")
+    capfd.readouterr()
+    assert (
+        run("alter", "t", "-p", "3", "--retention-seconds", "none", "--segment-bytes", "5000", "--json") == 0
+    )
+    assert json.loads(capfd.readouterr().out) == {
+        "topic": "t",
+        "partitions": 3,
+        "retention_seconds": None,
+        "retention_bytes": 1000,
+        "segment_bytes": 5000,
+    }
+    for words, message in (
+        (("-p", "2"), "only become more"),
+        (("--segment-bytes", "0"), "at least 1"),
+        ((), "what"),
+    ):
+        assert run("alter", "t", *words) == 2
+        assert message in capfd.readouterr().err
+    assert run("alter", "nope", "-p", "2") == 1
+    assert "UnknownTopic" in capfd.readouterr().err
+
+
+def test_gc_finishes_a_deletion_that_was_interrupted(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with logstore.open(url) as store:
+        log = store.create_topic("t").partition(0)
+        log.append(b"secret")
+        store._catalog.delete("t")  # as far as `delete_topic` came
+        key = log.segments()[0].key
+    assert run("gc", "--dry-run", "--json") == 0
+    assert [json.loads(line)["key"] for line in capfd.readouterr().out.splitlines()] == [key]
+    assert (Path(url) / key).exists()
+    assert run("gc", "t") == 0
+    assert not (Path(url) / key).exists()
+    assert run("gc", "t") == 1
+    assert "UnknownTopic" in capfd.readouterr().err
+
+
 def test_delete_asks_first(url: str, capfd: pytest.CaptureFixture[str]) -> None:
     run("create", "t")
     assert run("delete", "t") == 2

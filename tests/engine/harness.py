@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import logstore
 from logstore.engine.partition_log import PartitionLog
+from logstore.engine.topic_settings import TopicSettings
 from logstore.objects import ObjectStore
 from logstore.testing import FaultyStore, ManualClock
 
@@ -50,6 +51,11 @@ def running(
         crash(store, hanging=True)
         raise
     store.close()
+
+
+def unaltered() -> TopicSettings:
+    """The settings of a topic that nobody alters, for a `PartitionLog` that no store has made."""
+    return TopicSettings(logstore.TopicConfig(), 0, lambda: None)
 
 
 def partition(store: logstore.Store, topic: str = "t") -> PartitionLog:

@@ -79,7 +79,7 @@ def test_S06_rate_limits_restarts_and_new_partitions_give_each_record_once(
 
     forget_commit(checkpoint, 2)  # the query died after its last batch was written and before that was noted
     with logstore.open(where) as store:
-        store._catalog.change("orders", partitions=3)
+        store.add_partitions("orders", 3)
     make_log("orders", [numbered(100, 120)], [], [numbered(0, 5)])
     go()
     found = sorted((row.partition, row.offset, bytes(row.value)) for row in spark.read.parquet(out).collect())

@@ -111,7 +111,7 @@ def test_S06_new_partitions_and_new_topics_are_picked_up_from_their_earliest_rec
     )
     start = stream.initialOffset()
     assert pattern.initialOffset() == start == {"orders": {"0": 5}}
-    Catalog(open_url(where)).change("orders", partitions=2)
+    Catalog(open_url(where)).add_partitions("orders", 2)
     with logstore.open(where) as store:
         store.topic("orders").partition(1).append(numbered(0, 3))
         store.create_topic("orchids").append(b"new")

@@ -1,0 +1,58 @@
+"""Change a topic's settings, or give it more partitions. What is not named stays as it is.
+
+Open partitions follow by themselves, here at once and elsewhere with their next checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from logstore.cli.output import Output
+from logstore.cli.places import add_topic, open_store
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_topic(parser)
+    parser.add_argument("-p", "--partitions", type=int, help="how many it shall have: never fewer than now")
+    parser.add_argument("--retention-seconds", type=_limit(float), help="or none")
+    parser.add_argument("--retention-bytes", type=_limit(int), help="or none")
+    parser.add_argument("--segment-bytes", type=int)
+    parser.set_defaults(**dict.fromkeys(_SETTINGS, _UNCHANGED))
+
+
+_SETTINGS = ("retention_seconds", "retention_bytes", "segment_bytes")
+_UNCHANGED = object()
+
+
+def _limit(number: Callable[[str], float]) -> Callable[[str], float | None]:
+    def limit(text: str) -> float | None:
+        return None if text == "none" else number(text)
+
+    limit.__name__ = f"{number.__name__} or none"  # argparse shows it
+    return limit
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    from logstore.cli import UsageError
+
+    settings: dict[str, Any] = {
+        name: getattr(args, name) for name in _SETTINGS if getattr(args, name) is not _UNCHANGED
+    }
+    if not settings and args.partitions is None:
+        raise UsageError("what shall change? Pass --partitions, or a setting")
+    with open_store(args) as store:
+        try:
+            if settings:
+                store.alter_topic(args.topic, **settings)
+            if args.partitions is not None:
+                store.add_partitions(args.topic, args.partitions)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        topic = store.topic(args.topic)
+        now = {name: getattr(topic.config, name) for name in _SETTINGS}
+        shown = ", ".join(f"{name} {'none' if value is None else value}" for name, value in now.items())
+        fields = {"topic": topic.name, "partitions": topic.partitions} | now
+        out.row(fields, f"{topic.name}: {topic.partitions} partition(s), {shown}")
+    return 0

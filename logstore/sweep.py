@@ -1,0 +1,79 @@
+"""Taking away what nobody needs any more, in the whole store: what `Store.collect_garbage` and `logstore gc` do.
+
+* What is left of deleted topics, if whoever deleted them died half-way. There is no grace for these: they are gone.
+* Objects of topics that were merged or expired longer ago than the grace period (see `engine.maintenance`).
+
+Everything is safe to repeat, to interrupt anywhere, and to run in several processes at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from logstore.catalog import Catalog, Removal
+from logstore.engine.chain import Chain
+from logstore.engine.maintenance import Garbage, Maintenance
+from logstore.engine.removal import leftovers, remove_partition
+from logstore.engine.runtime import Runtime
+from logstore.errors import UnknownTopic
+from logstore.paths import PartitionPaths
+
+
+class Sweeper:
+    def __init__(self, runtime: Runtime, catalog: Catalog) -> None:
+        self._runtime = runtime
+        self._catalog = catalog
+
+    def finish(self, name: str, removal: Removal) -> list[Garbage]:
+        """Remove what is left of a deleted incarnation, and note that nothing is. Returns what went."""
+        now_ms = self._runtime.clock.now_ms()
+        gone = [
+            Garbage(info.key, info.size, now_ms)
+            for chain in self._chains(name, removal)
+            for info in remove_partition(chain, self._runtime.new_id, now_ms)
+        ]
+        self._catalog.removed(name, removal)
+        return gone
+
+    def collect(self, topic: str | None) -> list[Garbage]:
+        """Everything, once, or what belongs to one topic. Returns what went."""
+        gone: list[Garbage] = []
+        for name, removal in self._unfinished(topic):
+            gone += self.finish(name, removal)
+        for upkeep in self._upkeep(topic):
+            gone += upkeep.collect(self._runtime.clock.now_ms())
+        return gone
+
+    def garbage(self, topic: str | None) -> list[Garbage]:
+        """What `collect` would take away now."""
+        now_ms = self._runtime.clock.now_ms()
+        found = [
+            Garbage(info.key, info.size, now_ms)
+            for name, removal in self._unfinished(topic)
+            for chain in self._chains(name, removal)
+            for info in leftovers(chain)
+        ]
+        for upkeep in self._upkeep(topic):
+            found += upkeep.garbage(now_ms)
+        return found
+
+    def _unfinished(self, topic: str | None) -> list[tuple[str, Removal]]:
+        found = [(name, removal) for name, removal in self._catalog.unfinished() if topic in (None, name)]
+        if topic is not None and not found:
+            self._catalog.find(topic)  # or it is unknown
+        return found
+
+    def _chains(self, name: str, removal: Removal) -> Iterator[Chain]:
+        for number in range(removal.partitions):
+            yield Chain(self._runtime.store, PartitionPaths(name, removal.incarnation, number))
+
+    def _upkeep(self, topic: str | None) -> Iterator[Maintenance]:
+        """Maintenance of every partition there is."""
+        grace = self._runtime.config.delete_grace
+        for name in self._catalog.names() if topic is None else [topic]:
+            try:
+                known = self._catalog.find(name)
+            except UnknownTopic:
+                continue  # deleted: now, or before we began to finish that
+            for chain in self._chains(name, Removal(known.incarnation, known.partitions)):
+                yield Maintenance(chain, self._runtime.reader, known.config, grace)
