@@ -42,31 +42,14 @@ class Area(NamedTuple):
     append_timestamp_ms: int | None
 
 
-class Binary(NamedTuple):
-    """The buffers of an Arrow array of variable-length bytes; no validity means no nulls."""
+# The buffers of Arrow arrays, as the kernels hand them out. They are made for every batch, so they are plain tuples.
 
-    validity: Any
-    offsets: Any
-    data: Any
-
-
-class HeaderLists(NamedTuple):
-    """The buffers of an Arrow array of lists of (key, value); a record without headers is null."""
-
-    validity: Any
-    offsets: Any
-    keys: Binary
-    values: Binary
-    headers: int
-
-
-class Gathered(NamedTuple):
-    """The columns of some records, as Arrow wants them in memory. What was not asked for is None."""
-
-    timestamps_us: Any
-    keys: Binary | None
-    values: Binary | None
-    headers: HeaderLists | None
+# Variable-length bytes: validity (None if there are no nulls), offsets, data (which may be longer than they say).
+Binary = tuple[Any, Any, Any]
+# Lists of (key, value): validity, offsets, keys, values, how many pairs. A record without headers is null.
+HeaderLists = tuple[Any, Any, Binary, Binary, int]
+# Timestamps in microseconds, keys, values, headers of some records. What was not asked for is None.
+Gathered = tuple[Any, Binary | None, Binary | None, HeaderLists | None]
 
 
 def check_timestamp(stamp: int) -> int:

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from logstore.format import plain_encode, plain_fields, plain_walk
-from logstore.format.area import Area, Binary, Gathered, HeaderLists
+from logstore.format.area import Area, Gathered
 from logstore.format.record import Record
 
 speed: ModuleType | None = None
@@ -65,23 +65,8 @@ def _speed_encode(records: Sequence[Record], now_ms: int) -> tuple[bytes, int, i
     return encoded
 
 
-def _speed_gather(
-    areas: Sequence[Area], first: int, stop: int, timestamps: bool, keys: bool, values: bool, headers: bool
-) -> Gathered:
-    assert speed is not None
-    stamps, key, value, lists = speed.gather(areas, first, stop, timestamps, keys, values, headers)
-    return Gathered(
-        stamps,
-        None if key is None else Binary(*key),
-        None if value is None else Binary(*value),
-        None
-        if lists is None
-        else HeaderLists(lists[0], lists[1], Binary(*lists[2]), Binary(*lists[3]), lists[4]),
-    )
-
-
 PLAIN = Kernels("plain", plain_encode.encode, _records, _check, _gather)
 ALL: tuple[Kernels, ...] = (PLAIN,)
 if speed is not None:
-    ALL += (Kernels("speed", _speed_encode, speed.records, speed.check, _speed_gather),)
+    ALL += (Kernels("speed", _speed_encode, speed.records, speed.check, speed.gather),)
 active = ALL[-1]

@@ -23,7 +23,7 @@ def gather(
     joined, data, found = plain_fields.locate(areas)
     stamps = plain_fields.timestamps(areas, found)
     taken = slice(first, stop)
-    return Gathered(
+    return (
         pa.py_buffer(stamps[taken] * 1000) if timestamps else None,
         _pack(data, found.key_positions[taken], found.key_lengths[taken]) if keys else None,
         _pack(data, found.value_positions[taken], found.value_lengths[taken]) if values else None,
@@ -41,7 +41,7 @@ def _pack(data: Any, positions: Any, lengths: Any) -> Binary:
     null = lengths < 0
     spread = pa.Array.from_buffers(pa.binary(), 2 * rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
     # A null among the rows to take becomes a null in the result.
-    return Binary(*spread.take(pa.array(odd, mask=null if null.any() else None)).buffers())
+    return tuple(spread.take(pa.array(odd, mask=null if null.any() else None)).buffers())
 
 
 def _header_lists(joined: bytes, found: plain_fields.Fields, first: int, stop: int) -> HeaderLists:
@@ -56,10 +56,10 @@ def _header_lists(joined: bytes, found: plain_fields.Fields, first: int, stop: i
                 values.append(value)
     offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
-    return HeaderLists(
+    return (
         pa.py_buffer(np.packbits(counts > 0, bitorder="little")),
         pa.py_buffer(offsets),
-        Binary(*pa.array(keys, pa.string()).buffers()),
-        Binary(*pa.array(values, pa.binary()).buffers()),
+        tuple(pa.array(keys, pa.string()).buffers()),
+        tuple(pa.array(values, pa.binary()).buffers()),
         len(keys),
     )

@@ -109,7 +109,7 @@ def one_round(speed: Any, seed: int) -> None:
     """Raises AssertionError where the kernels differ."""
     from logstore.format import kernels, plain_encode
     from logstore.format.area import Area
-    from logstore.format.columns import _array
+    from logstore.format.arrays import plan
 
     rng = random.Random(seed)
     kernels.speed = speed
@@ -140,12 +140,12 @@ def one_round(speed: Any, seed: int) -> None:
     columns = [
         name for name, want in zip(("timestamp", "key", "value", "headers"), wanted, strict=True) if want
     ]
-    ours = outcome(kernels._speed_gather, [area, area], first, stop, *wanted)
+    ours = outcome(speed.gather, [area, area], first, stop, *wanted)
     theirs = outcome(kernels.PLAIN.gather, [plain, plain], first, stop, *wanted)
     assert (ours == "refused") == (theirs == "refused"), "gather"
     if ours != "refused":
-        for name in columns:
-            left, right = (_array(name, [], found, first, stop) for found in (ours, theirs))
+        for name, make in zip(columns, plan(tuple(columns)).makers, strict=True):
+            left, right = (make([], found, first, stop) for found in (ours, theirs))
             left.validate(full=True)
             assert left.equals(right), name
 

@@ -1,0 +1,129 @@
+"""Arrow arrays out of the buffers that the kernels fill: the one file of the format that needs pyarrow to be imported.
+
+`columns` says which columns there are and which batches go into one; here is what each of them is made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from logstore.format import kernels
+from logstore.format.area import Area, Binary, Gathered, HeaderLists
+from logstore.format.batch import LOG_APPEND_TIME, BatchInfo
+
+_BINARY, _STRING, _MICROSECONDS = pa.binary(), pa.string(), pa.timestamp("us", tz="UTC")
+_PAIR = pa.struct([("key", _STRING), ("value", _BINARY)])
+_PAIRS = pa.list_(pa.field("element", _PAIR))  # the name that Spark gives it
+
+_TYPES = {
+    "key": _BINARY,
+    "value": _BINARY,
+    "offset": pa.int64(),
+    "timestamp": _MICROSECONDS,
+    "timestampType": pa.int32(),
+    "headers": _PAIRS,
+}
+
+Makers = list[Callable[[Sequence[BatchInfo], Gathered, int, int], pa.Array]]
+
+
+class Plan(NamedTuple):
+    """What a choice of columns comes to; the same for every batch. Without areas only what batch headers tell is known."""
+
+    needs_areas: bool
+    schema: pa.Schema
+    makers: Makers
+    timestamps: bool
+    keys: bool
+    values: bool
+    headers: bool
+
+
+def plan(columns: tuple[str, ...]) -> Plan:
+    return Plan(
+        not {"key", "value", "timestamp", "headers"}.isdisjoint(columns),
+        pa.schema([(name, _TYPES[name]) for name in columns]),
+        [_MAKERS[name] for name in columns],
+        "timestamp" in columns,
+        "key" in columns,
+        "value" in columns,
+        "headers" in columns,
+    )
+
+
+def build(
+    of: Plan, infos: Sequence[BatchInfo], areas: Sequence[Area], first: int, stop: int
+) -> pa.RecordBatch:
+    """The rows with index `first` up to, not including, `stop`."""
+    _, schema, makers, *wanted = of
+    gathered = kernels.active.gather(areas, first, stop, *wanted) if areas else (None, None, None, None)
+    return pa.RecordBatch.from_arrays([make(infos, gathered, first, stop) for make in makers], schema=schema)
+
+
+def empty(of: Plan) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], of.schema)
+
+
+def _keys(infos: Sequence[BatchInfo], gathered: Gathered, first: int, stop: int) -> pa.Array:
+    return _bytes(_BINARY, gathered[1], stop - first)
+
+
+def _values(infos: Sequence[BatchInfo], gathered: Gathered, first: int, stop: int) -> pa.Array:
+    return _bytes(_BINARY, gathered[2], stop - first)
+
+
+def _offsets(infos: Sequence[BatchInfo], gathered: Gathered, first: int, stop: int) -> pa.Array:
+    counts = np.array([info[3] for info in infos])
+    # How far each batch's offsets lie from its row numbers; the same for all rows where there is no gap.
+    shifts = np.array([info[0] for info in infos]) - (counts.cumsum() - counts)
+    if (shifts == shifts[0]).all():
+        return pa.array(np.arange(first + shifts[0], stop + shifts[0]))
+    return pa.array(np.arange(first, stop) + np.repeat(shifts, counts)[first:stop])
+
+
+def _timestamps(infos: Sequence[BatchInfo], gathered: Gathered, first: int, stop: int) -> pa.Array:
+    return pa.Array.from_buffers(_MICROSECONDS, stop - first, [None, pa.py_buffer(gathered[0])])
+
+
+def _timestamp_types(infos: Sequence[BatchInfo], gathered: Gathered, first: int, stop: int) -> pa.Array:
+    kinds = np.array([info.attributes & LOG_APPEND_TIME != 0 for info in infos], np.int32)
+    if not kinds.any():
+        return pa.array(np.zeros(stop - first, np.int32))
+    return pa.array(np.repeat(kinds, [info.count for info in infos])[first:stop])
+
+
+def _headers(infos: Sequence[BatchInfo], gathered: Gathered, first: int, stop: int) -> pa.Array:
+    lists: HeaderLists | None = gathered[3]
+    assert lists is not None
+    validity, offsets, keys, values, headers = lists
+    pairs = pa.StructArray.from_arrays(
+        [_bytes(_STRING, keys, headers), _bytes(_BINARY, values, headers)], fields=list(_PAIR)
+    )
+    buffers = [pa.py_buffer(validity), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(_PAIRS, stop - first, buffers, children=[pairs])
+
+
+def _bytes(kind: Any, column: Binary | None, rows: int) -> pa.Array:
+    assert column is not None
+    validity, offsets, data = column
+    buffer = pa.py_buffer
+    parts = [
+        None if validity is None else buffer(validity),
+        buffer(offsets),
+        None if data is None else buffer(data),
+    ]
+    return pa.Array.from_buffers(kind, rows, parts)
+
+
+_MAKERS = {
+    "key": _keys,
+    "value": _values,
+    "offset": _offsets,
+    "timestamp": _timestamps,
+    "timestampType": _timestamp_types,
+    "headers": _headers,
+}
