@@ -7,6 +7,9 @@
         ‹seq, 20 digits›.seg                            the chain; creating one is the commit
         manifest                                        a checkpoint of the chain
         merged/‹first seq›-‹last seq›-‹id›.seg          several segments rewritten as one by maintenance
+    spark/‹app, a digest›/
+        ledger                                          which write of the app is stored, and the plan of one under way
+        staged/‹version, 20 digits›/‹ms›-‹id›           record batches that a task wrote, until the job commits them
 
 A topic's incarnation is new each time it is created, so a topic that was deleted and created again starts empty whatever
 a slow writer of the old one still does.
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from logstore.errors import InvalidTopicName
 
@@ -23,11 +27,13 @@ STORE_KEY = "store"
 PROBE_PREFIX = "probe/"
 CATALOG_PREFIX = "catalog/"
 TOPICS_PREFIX = "topics/"
+SPARK_PREFIX = "spark/"
 
 TOPIC_NAME_MAX = 249  # Kafka's limit; also keeps a file name below 255 bytes
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _MERGED_NAME = re.compile(r"(\d{20})-(\d{20})-([0-9a-f]{32})\.seg", re.ASCII)
 _SEGMENT_NAME = re.compile(r"(\d{20})\.seg", re.ASCII)
+_STAGED_NAME = re.compile(r"spark/([0-9a-f]{32})/staged/(\d{20})/(\d{13,})-[0-9a-f]{32}", re.ASCII)
 
 
 def check_topic_name(name: object) -> str:
@@ -48,6 +54,24 @@ def catalog_key(topic: str) -> str:
 
 def incarnation_prefix(topic: str, incarnation: str) -> str:
     return f"{TOPICS_PREFIX}{topic}/{incarnation}/"
+
+
+def spark_ledger(app: str) -> str:
+    return f"{SPARK_PREFIX}{app}/ledger"
+
+
+class StagedName(NamedTuple):
+    """What the key of a staged object says."""
+
+    app: str
+    version: int
+    staged_at_ms: int
+
+    @classmethod
+    def parse(cls, key: str) -> StagedName | None:
+        """None for any other object."""
+        found = _STAGED_NAME.fullmatch(key)
+        return cls(found[1], int(found[2]), int(found[3])) if found else None
 
 
 @dataclass(frozen=True, slots=True)

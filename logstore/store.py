@@ -164,10 +164,11 @@ class Store:
 
     def collect_garbage(self, topic: str | None = None, *, dry_run: bool = False) -> list[Garbage]:
         """Take away what nobody needs any more, in the whole store or of one topic: objects that were merged or expired
-        longer ago than `delete_grace`, and what an interrupted `delete_topic` has left. Returns what went, or, with
-        `dry_run`, what would.
+        longer ago than `delete_grace`, and what an interrupted `delete_topic` has left; for the whole store also what Spark
+        jobs that died have staged. Returns what went, or, with `dry_run`, what would.
 
-        Safe beside writers and readers anywhere. It appends nothing, so a `read_only` store may do it too.
+        Safe beside writers and readers anywhere, and beside Spark jobs none of whose tasks takes longer than
+        `delete_grace`. It appends nothing, so a `read_only` store may do it too.
         """
         self._check_open()
         return self._sweeper.garbage(topic) if dry_run else self._sweeper.collect(topic)

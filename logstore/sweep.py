@@ -2,6 +2,7 @@
 
 * What is left of deleted topics, if whoever deleted them died half-way. There is no grace for these: they are gone.
 * Objects of topics that were merged or expired longer ago than the grace period (see `engine.maintenance`).
+* What Spark jobs staged longer ago than that and nobody will publish (see `staged`).
 
 Everything is safe to repeat, to interrupt anywhere, and to run in several processes at once.
 """
@@ -17,6 +18,7 @@ from logstore.engine.removal import leftovers, remove_partition
 from logstore.engine.runtime import Runtime
 from logstore.errors import UnknownTopic
 from logstore.paths import PartitionPaths
+from logstore.staged import unneeded
 
 
 class Sweeper:
@@ -42,6 +44,9 @@ class Sweeper:
             gone += self.finish(name, removal)
         for upkeep in self._upkeep(topic):
             gone += upkeep.collect(self._runtime.clock.now_ms())
+        for staged in self._staged(topic):
+            self._runtime.store.delete(staged.key)
+            gone.append(staged)
         return gone
 
     def garbage(self, topic: str | None) -> list[Garbage]:
@@ -55,7 +60,13 @@ class Sweeper:
         ]
         for upkeep in self._upkeep(topic):
             found += upkeep.garbage(now_ms)
-        return found
+        return found + self._staged(topic)
+
+    def _staged(self, topic: str | None) -> list[Garbage]:
+        """Only for the whole store: one staged object may hold records of many topics."""
+        if topic is not None:
+            return []
+        return unneeded(self._runtime.store, self._runtime.clock.now_ms(), self._runtime.config.delete_grace)
 
     def _unfinished(self, topic: str | None) -> list[tuple[str, Removal]]:
         found = [(name, removal) for name, removal in self._catalog.unfinished() if topic in (None, name)]

@@ -1,6 +1,8 @@
 """Delete objects that nobody needs any more. --dry-run only lists them.
 
-Those that were replaced or expired longer ago than the grace period, and what an interrupted `logstore delete` has left.
+Those that were replaced or expired longer ago than the grace period, what an interrupted `logstore delete` has left, and, if
+no topic is named, what Spark jobs that died have staged. A grace period that is shorter than a task of a Spark job that
+writes takes away what that job needs.
 """
 
 from __future__ import annotations

@@ -28,6 +28,9 @@ def test_the_keys_are_pinned() -> None:
         "topics/orders/0123456789abcdef/12/merged/00000000000000000001-00000000000000000040-"
         "00112233445566778899aabbccddeeff.seg"
     )
+    assert paths.spark_ledger(identity) == "spark/00112233445566778899aabbccddeeff/ledger"
+    staged = f"spark/{identity}/staged/00000000000000000008/1763280000000-ffeeddccbbaa99887766554433221100"
+    assert paths.StagedName.parse(staged) == (identity, 8, 1763280000000)
 
 
 def test_names_are_read_back_and_nothing_else_is_taken_for_one() -> None:
@@ -36,6 +39,7 @@ def test_names_are_read_back_and_nothing_else_is_taken_for_one() -> None:
     assert P.merged_name(P.merged(1, 40, "0" * 32)) == (1, 40, "0" * 32)
     for key in (P.manifest, P.merged(1, 2, "0" * 32), P.prefix + "7.seg", P.segment(7) + "x", P.prefix):
         assert P.seq_of(key) is None, key
+        assert paths.StagedName.parse(key) is None, key
     assert P.seq_of(P.prefix + "٠" * 20 + ".seg") is None, "digits of other scripts"
 
 
@@ -92,7 +96,9 @@ def test_the_wal_has_its_place_too(tmp_path: Path) -> None:
         assert place == (store._runtime.store_id, "orders", log.paths.incarnation, "0", f"{1:020d}.wal")
 
 
-@pytest.mark.parametrize("line", ["store", "catalog/‹topic›", "‹seq, 20 digits›.seg", "manifest", "merged/"])
+@pytest.mark.parametrize(
+    "line", ["store", "catalog/‹topic›", "‹seq, 20 digits›.seg", "manifest", "merged/", "ledger", "staged/"]
+)
 def test_the_layout_is_drawn_where_the_keys_are_made(line: str) -> None:
     assert paths.__doc__ is not None
     assert line in paths.__doc__
