@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,44 +28,31 @@ _TYPES = {
     "headers": _PAIRS,
 }
 
-Makers = list[Callable[[Sequence[BatchInfo], Gathered, int, int], pa.Array]]
+_NOTHING: Gathered = (None, None, None, None)
+
+Maker = Callable[[Sequence[BatchInfo], Gathered, int, int], pa.Array]
 
 
-class Plan(NamedTuple):
-    """What a choice of columns comes to; the same for every batch. Without areas only what batch headers tell is known."""
+class Plan:
+    """What a choice of columns comes to, the same for every batch."""
 
-    needs_areas: bool
-    schema: pa.Schema
-    makers: Makers
-    timestamps: bool
-    keys: bool
-    values: bool
-    headers: bool
+    def __init__(self, columns: Sequence[str]) -> None:
+        self.schema = pa.schema([(name, _TYPES[name]) for name in columns])
+        self.makers: list[Maker] = [_MAKERS[name] for name in columns]
+        self.wanted = tuple(name in columns for name in ("timestamp", "key", "value", "headers"))
+        self.needs_areas = any(self.wanted)
+        """If not, batch headers tell everything."""
 
+    def build(
+        self, infos: Sequence[BatchInfo], areas: Sequence[Area], first: int, stop: int
+    ) -> pa.RecordBatch:
+        """The rows with index `first` up to, not including, `stop`."""
+        gathered = kernels.active.gather(areas, first, stop, *self.wanted) if areas else _NOTHING
+        arrays = [make(infos, gathered, first, stop) for make in self.makers]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-def plan(columns: tuple[str, ...]) -> Plan:
-    return Plan(
-        not {"key", "value", "timestamp", "headers"}.isdisjoint(columns),
-        pa.schema([(name, _TYPES[name]) for name in columns]),
-        [_MAKERS[name] for name in columns],
-        "timestamp" in columns,
-        "key" in columns,
-        "value" in columns,
-        "headers" in columns,
-    )
-
-
-def build(
-    of: Plan, infos: Sequence[BatchInfo], areas: Sequence[Area], first: int, stop: int
-) -> pa.RecordBatch:
-    """The rows with index `first` up to, not including, `stop`."""
-    _, schema, makers, *wanted = of
-    gathered = kernels.active.gather(areas, first, stop, *wanted) if areas else (None, None, None, None)
-    return pa.RecordBatch.from_arrays([make(infos, gathered, first, stop) for make in makers], schema=schema)
-
-
-def empty(of: Plan) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], of.schema)
+    def empty(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([], self.schema)
 
 
 def _keys(infos: Sequence[BatchInfo], gathered: Gathered, first: int, stop: int) -> pa.Array:

@@ -95,25 +95,23 @@ def _wanted(infos: Sequence[BatchInfo], start_offset: int, stop_offset: int | No
 
 
 def _build(
-    of: Plan, infos: Sequence[BatchInfo], areas: Sequence[Area], start_offset: int, stop_offset: int | None
+    plan: Plan, infos: Sequence[BatchInfo], areas: Sequence[Area], start_offset: int, stop_offset: int | None
 ) -> pa.RecordBatch:
-    from logstore.format import arrays
-
     if not infos:
-        return arrays.empty(of)
+        return plan.empty()
     first = start_offset - infos[0][0]
     stop = infos[0][3] if len(infos) == 1 else sum([info[3] for info in infos])
     if stop_offset is not None:
         stop -= max(0, infos[-1].last_offset + 1 - stop_offset)
-    return arrays.build(of, infos, areas, first if first > 0 else 0, stop)
+    return plan.build(infos, areas, first if first > 0 else 0, stop)
 
 
 @cache
 def _plan(columns: tuple[str, ...]) -> Plan:
-    from logstore.format import arrays
+    from logstore.format.arrays import Plan  # needs pyarrow, which the core can do without
 
     unknown = [name for name in columns if name not in COLUMNS]
     if unknown or not columns:
         asked = ", ".join(unknown) or "(none)"
         raise FormatError(f"columns {asked} asked for; there are {', '.join(COLUMNS)}")
-    return arrays.plan(columns)
+    return Plan(columns)

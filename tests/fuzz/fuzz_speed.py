@@ -109,7 +109,7 @@ def one_round(speed: Any, seed: int) -> None:
     """Raises AssertionError where the kernels differ."""
     from logstore.format import kernels, plain_encode
     from logstore.format.area import Area
-    from logstore.format.arrays import plan
+    from logstore.format.arrays import Plan
 
     rng = random.Random(seed)
     kernels.speed = speed
@@ -144,7 +144,7 @@ def one_round(speed: Any, seed: int) -> None:
     theirs = outcome(kernels.PLAIN.gather, [plain, plain], first, stop, *wanted)
     assert (ours == "refused") == (theirs == "refused"), "gather"
     if ours != "refused":
-        for name, make in zip(columns, plan(tuple(columns)).makers, strict=True):
+        for name, make in zip(columns, Plan(columns).makers, strict=True):
             left, right = (make([], found, first, stop) for found in (ours, theirs))
             left.validate(full=True)
             assert left.equals(right), name
