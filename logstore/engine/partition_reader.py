@@ -17,6 +17,9 @@ from logstore.errors import CorruptData, ObjectNotFound, StoreError, UnknownTopi
 from logstore.format.batch import split
 from logstore.format.records import decode_records
 
+AHEAD_MAX = 4
+"""So many segments are on their way in a scan: at S3's latency one alone leaves the reader waiting for the next."""
+
 
 class _Gathering:
     """The batches of one read, as they come together."""
@@ -50,6 +53,7 @@ class PartitionReader:
         self._chain = chain
         self._reader = reader
         self._last_end = -1
+        self._in_a_row = 0  # reads that began where the one before ended
 
     def read(self, offset: int, max_bytes: int, visibility: Visibility) -> ReadResult:
         """May do I/O, never under a lock."""
@@ -86,12 +90,12 @@ class PartitionReader:
 
     def _read(self, look: Lookup, offset: int, max_bytes: int) -> ReadResult:
         gathering = _Gathering(offset, max_bytes)
-        for number, ref in enumerate(look.refs):
+        self._in_a_row = self._in_a_row + 1 if offset == self._last_end else 0
+        for ref in look.refs:
             if gathering.full:
                 break
-            following = look.refs[number + 1] if number + 1 < len(look.refs) else None
             try:
-                self._add_segment(ref, following, gathering)
+                self._add_segment(ref, gathering)
             except (CorruptData, StoreError):
                 if not gathering.parts:
                     raise
@@ -102,11 +106,11 @@ class PartitionReader:
         self._last_end = result.next_offset
         return result
 
-    def _add_segment(self, ref: SegmentRef, following: SegmentRef | None, gathering: _Gathering) -> None:
+    def _add_segment(self, ref: SegmentRef, gathering: _Gathering) -> None:
         position = gathering.position = max(gathering.position, ref.base_offset)
         scanning = position == ref.base_offset or position == self._last_end
-        if scanning and following is not None:
-            self._reader.prefetch(following)
+        if scanning:
+            self._reader.prefetch(self._tiers.segments.behind(ref, min(1 + self._in_a_row, AHEAD_MAX)))
         while gathering.position < ref.end_offset and not gathering.full:
             gathering.add_run(self._reader.block(ref, gathering.position, scanning=scanning))
 

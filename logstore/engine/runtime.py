@@ -15,7 +15,7 @@ from logstore.engine.flusher import Flusher
 from logstore.engine.segment_reader import SegmentReader
 from logstore.objects.protocol import ObjectStore
 
-_PREFETCH_THREADS = 2
+_PREFETCH_THREADS = 4
 _DISK_THREADS = 2
 
 

@@ -121,18 +121,20 @@ class SegmentReader:
             return LoadedIndex(whole.index, np.zeros(len(whole.index), np.int64))
         return self._cache.get((ref.key, "index"), TAIL_SIZE, lambda: self._load_index(ref))
 
-    def prefetch(self, ref: SegmentRef) -> None:
-        """Begin to load a segment that a scan will want next."""
-        if (
-            self._prefetcher is None
-            or not self._comes_whole(ref, True)
-            or self._cache.is_known((ref.key, "all"))
-        ):
+    def prefetch(self, refs: list[SegmentRef]) -> None:
+        """Begin to load the segments that a scan will want next, as far as they leave most of the cache to others."""
+        if self._prefetcher is None:
             return
-        if ref.size * 3 > self._cache.limit:
-            return  # it would push out what is being read now, or what was fetched ahead before it
-        with suppress(RuntimeError):  # the store was closed under a scan, which goes on without reading ahead
-            self._prefetcher.submit(self._prefetch_one, ref)
+        room = (
+            self._cache.limit // 3
+        )  # more would push out what is being read now, or what was fetched ahead before
+        for ref in refs:
+            room -= ref.size
+            if room < 0 or not self._comes_whole(ref, True):
+                return
+            if not self._cache.is_known((ref.key, "all")):
+                with suppress(RuntimeError):  # closed under a scan, which goes on without reading ahead
+                    self._prefetcher.submit(self._prefetch_one, ref)
 
     def _prefetch_one(self, ref: SegmentRef) -> None:
         try:

@@ -107,6 +107,11 @@ class Segments:
                 break
         return refs
 
+    def behind(self, ref: SegmentRef, count: int) -> list[SegmentRef]:
+        """The next `count` segments after this one."""
+        first = self.row_at(ref.end_offset)
+        return [self.ref(row) for row in range(first, min(first + count, len(self)))]
+
     def up_to(self, next_seq: int) -> Segments:
         """Without the rows from `next_seq` on."""
         count = bisect_left(self.table.first_seq, next_seq)

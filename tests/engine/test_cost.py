@@ -239,6 +239,55 @@ def test_L30_a_sequential_read_prefetches_the_next_segment() -> None:
         assert [value for _, value in pairs(log)] == [b"value-%d" % number for number in range(6)]
 
 
+def test_L30_a_scan_that_goes_on_reads_further_ahead() -> None:
+    """One segment ahead for a single read; four, once reads follow on each other. A read elsewhere begins anew."""
+    objects = MemoryStore()
+    with running(objects) as store:
+        log = partition(store)
+        for number in range(12):
+            log.append(b"value-%d" % number)
+    gated = GatedStore(objects)
+    with open_store(gated, writer="read_only") as store:
+        log = store.topic("t").partition(0)
+        chain = Chain(objects, log.paths)
+        keys = [chain.paths.segment(number) for number in range(1, 13)]
+        _ = log.durable_high_watermark
+        cache = store._runtime.cache
+        assert log.read(0, 1).next_offset == 1
+        until(lambda: cache.is_known((keys[1], "all")))
+        assert not cache.is_known((keys[2], "all"))
+        for offset in (1, 2, 3):
+            assert [record.offset for record in log.read(offset, 1).records()] == [offset]
+        until(lambda: all(cache.peek((key, "all")) for key in keys[4:8]))
+        with gated.hold("get", prefix=chain.paths.prefix) as gate:
+            assert [record.value for record in log.read(4, 1).records()] == [b"value-4"]
+            (held,) = gate.wait_held()
+            assert held.key == keys[8]
+            assert not cache.is_known((keys[9], "all"))
+        assert [record.value for record in log.read(10, 1).records()] == [b"value-10"]
+        assert [value for _, value in pairs(log)] == [b"value-%d" % number for number in range(12)]
+
+
+def test_L30_what_is_read_ahead_leaves_most_of_the_cache_alone() -> None:
+    objects = MemoryStore()
+    with running(objects, compression="none") as store:
+        log = partition(store)
+        for _ in range(8):
+            log.append(b"x" * 100_000)
+    faulty = FaultyStore(objects)
+    with open_store(faulty, writer="read_only", cache_bytes=700_000) as store:
+        log = store.topic("t").partition(0)
+        chain = Chain(objects, log.paths)
+        for offset in range(3):
+            log.read(offset, 1)
+        known = store._runtime.cache.is_known
+        until(lambda: known((chain.paths.segment(5), "all")))
+        assert not known((chain.paths.segment(6), "all")), (
+            "two segments ahead are all that fit a third of the cache"
+        )
+        assert [offset for offset, _ in pairs(log)] == list(range(8))
+
+
 def test_L30_every_segment_is_fetched_once_in_a_scan_with_prefetch() -> None:
     objects = MemoryStore()
     with running(objects) as store:
