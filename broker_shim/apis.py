@@ -122,5 +122,10 @@ def is_flexible(api: Api, version: int) -> bool:
 
 
 def is_supported(api: Api, version: int) -> bool:
-    low, high = VERSIONS[api]
+    low, high = _VERSIONS[api]
     return low <= version <= high
+
+
+# By key: looking up an enum member in a dict costs a call, for each request.
+_OFFERED = {int(api): bounds for api, bounds in VERSIONS.items()}
+_VERSIONS = [_OFFERED.get(key, (0, -1)) for key in range(max(_OFFERED) + 1)]

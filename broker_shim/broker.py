@@ -221,17 +221,18 @@ class Broker:
         api = _APIS.get(header.api_key)
         if api is None:
             raise MalformedRequest("no API of this broker")
-        self.counters.requests[api.name] += 1
+        self.counters.requests[header.api_key] += 1
         if not is_supported(api, header.version):
             if api is Api.API_VERSIONS:
                 # Whatever the client speaks, it reads version 0 and learns from it what to speak.
                 return (messages.encode(api, 0, api_versions(Code.UNSUPPORTED_VERSION)),)
             raise MalformedRequest("a version that ApiVersions does not offer")
-        self._identify(connection, api)
-        if api is Api.PRODUCE:
-            return self._produce.handle(connection, header, frame)
+        if connection.principal is None:
+            self._identify(connection, api)
         if api is Api.FETCH:
             return self._fetch.handle(connection, header, frame)
+        if api is Api.PRODUCE:
+            return self._produce.handle(connection, header, frame)
         request = messages.decode(api, header.version, frame, header.body)
         if api is Api.API_VERSIONS:
             return (messages.encode(api, header.version, api_versions()),)
@@ -243,8 +244,6 @@ class Broker:
 
     def _identify(self, connection: Connection, api: Api) -> None:
         """Who is this? Only what TLS and SASL have proved counts."""
-        if connection.principal is not None:
-            return
         if self._sasl.is_required:
             if api not in BEFORE_LOGIN:
                 raise MalformedRequest("authentication comes first")

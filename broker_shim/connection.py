@@ -34,6 +34,8 @@ _LENGTH = struct.Struct(">i")
 SHARED_BUFFER_BYTES = 256 << 10
 MAX_BYTES_BEFORE_LOGIN = 64 << 10
 """A stranger needs room for his password, not for records."""
+SMALL_BYTES = 4 << 10
+"""A frame of this size is welcome whatever it is."""
 Parts = Sequence[bytes | memoryview]
 
 
@@ -96,6 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         self._dispatcher = dispatcher
         self._limits = limits
         self._memory = memory
+        self._small = min(SMALL_BYTES, limits.max_control_bytes, limits.max_frame_bytes)
         self._registry = registry
         self._loop = loop
         self._transport: asyncio.Transport | None = None
@@ -114,6 +117,7 @@ class Connection(asyncio.BufferedProtocol):
         self.close_after_answer = False
         self.principal: str | None = None
         self.sasl: Any = None
+        self.last_fetch: tuple[int, bytes, Any] = (-1, b"", None)
         self.peer = "?"
         self.last_activity = loop.time()
         self._unsent_before = 0
@@ -191,9 +195,9 @@ class Connection(asyncio.BufferedProtocol):
         position, end = 0, len(data)
         while end - position >= 4 and not self.closing:
             size = _LENGTH.unpack_from(data, position)[0]
-            if not self._is_welcome(size, data[position + 4 : position + 6]):
-                return
             start = position + 4
+            if not 8 <= size <= self._small and not self._is_welcome(size, data[start : start + 2]):
+                return
             if end - start < size:
                 self._begin_large(size, data[start:end])
                 return
@@ -302,7 +306,8 @@ class Connection(asyncio.BufferedProtocol):
             answer = slot.answer
             assert answer is not None
             header = slot.header
-            self._memory.release(slot.charged)
+            if slot.charged:
+                self._memory.release(slot.charged)
             if not answer:
                 continue  # acks=0: the request is done, and there is nothing to say
             head = wire.response_header(header.api_key, header.version, header.correlation_id)
@@ -318,12 +323,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _regulate(self) -> None:
         """Read only while what we read can be served."""
-        if self._transport is None or self.closing:
-            return
         pause = self._write_paused or self._starved or self._draining or bool(self._waiting)
-        if pause and not self._read_paused:
+        if pause is self._read_paused or self._transport is None or self.closing:
+            return
+        if pause:
             self._transport.pause_reading()
-        elif not pause and self._read_paused:
+        else:
             self._transport.resume_reading()
         self._read_paused = pause
 

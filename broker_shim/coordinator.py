@@ -13,6 +13,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
+from functools import lru_cache
 
 from broker_shim.cluster import Cluster
 from broker_shim.codes import Code
@@ -133,6 +134,7 @@ def new_member_id(prefix: str) -> str:
     return f"{prefix or 'consumer'}-{uuid.uuid4()}"
 
 
+@lru_cache(maxsize=10_000)
 def java_hash(text: str) -> int:
     """The absolute value of Java's `String.hashCode`: how Kafka finds a group's partition."""
     value = 0

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import cast
 
 from broker_shim import codes, fetch_codec
 from broker_shim.codes import Code
 from broker_shim.connection import Connection, Parts
+from broker_shim.deadlines import Deadlines
 from broker_shim.fetch_codec import READ_COMMITTED, FetchRequest, PartitionData, PartitionFetch
 from broker_shim.hosted import Hosted
 from broker_shim.metrics import Counters
@@ -27,6 +29,8 @@ from logstore.engine.results import ReadResult
 from logstore.errors import LogStoreError, OffsetOutOfRange
 
 COLD_READS_AT_ONCE = 8
+REPEATS_UP_TO_BYTES = 4096
+"""A request up to this size is remembered: a consumer with nothing to read asks the same thing again and again."""
 MayRead = Callable[[Connection, str], bool]
 
 
@@ -43,37 +47,43 @@ class FetchHandler:
         self.partitions = partitions
         self.counters = counters
         self.loop = loop
-        self._may_read = may_read
+        self.may_read = may_read
         self._max_bytes = max_bytes
+        self.deadlines = Deadlines(loop)
         self.waiting: set[_Fetch] = set()
 
     def handle(
         self, connection: Connection, header: RequestHeader, frame: memoryview
     ) -> Parts | asyncio.Future[Parts]:
+        body = frame[header.body :]
+        version, known, repeated = connection.last_fetch
+        if version == header.version and known == body and repeated.may_repeat(connection):
+            return cast(_Fetch, repeated).run()
         request = fetch_codec.read(frame, header.body, header.version)
         if request.session_id != 0:
             return fetch_codec.write(header.version, [], request.isolation, Code.FETCH_SESSION_ID_NOT_FOUND)
         unknown = self.partitions.missing(topic for topic, _ in request.topics)
         if unknown:
             return self.loop.create_task(self._look_up_first(connection, header, request, unknown))
-        return self._begin(connection, header, request)
+        fetch = self._new(connection, header, request)
+        if len(body) <= REPEATS_UP_TO_BYTES:
+            connection.last_fetch = (header.version, bytes(body), fetch)
+        return fetch.run()
 
     async def _look_up_first(
         self, connection: Connection, header: RequestHeader, request: FetchRequest, unknown: list[str]
     ) -> Parts:
         await self.partitions.look_up(unknown)
-        answer = self._begin(connection, header, request)
+        answer = self._new(connection, header, request).run()
         return await answer if isinstance(answer, asyncio.Future) else answer
 
-    def _begin(
-        self, connection: Connection, header: RequestHeader, request: FetchRequest
-    ) -> Parts | asyncio.Future[Parts]:
+    def _new(self, connection: Connection, header: RequestHeader, request: FetchRequest) -> _Fetch:
         budget = min(max(request.max_bytes, 0), self._max_bytes)
         fetch = _Fetch(self, request, header.version, budget)
         for topic, partitions in request.topics:
-            allowed = self._may_read(connection, topic)
+            allowed = self.may_read(connection, topic)
             fetch.add(topic, partitions, Code.NONE if allowed else Code.TOPIC_AUTHORIZATION_FAILED)
-        return fetch.run()
+        return fetch
 
     def end_all(self) -> None:
         """The broker stops: whoever waits gets what there is."""
@@ -94,12 +104,13 @@ class _Entry:
 
 
 class _Fetch:
-    """One request on its way to its answer."""
+    """One request on its way to its answer. It can go there again, if the client asks the same once more."""
 
     __slots__ = (
         "_answers",
         "_budget",
         "_by_partition",
+        "_due",
         "_entries",
         "_failed",
         "_future",
@@ -107,7 +118,6 @@ class _Fetch:
         "_reading",
         "_request",
         "_size",
-        "_timer",
         "_version",
         "_visibility",
     )
@@ -124,7 +134,7 @@ class _Fetch:
         self._size = 0
         self._failed = False
         self._future: asyncio.Future[Parts] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
         self._reading: asyncio.Task[None] | None = None
 
     def add(self, topic: str, partitions: list[PartitionFetch], refusal: Code) -> None:
@@ -146,7 +156,19 @@ class _Fetch:
             if hosted is not None:
                 self._by_partition.setdefault(hosted, []).append(entry)
 
+    def may_repeat(self, connection: Connection) -> bool:
+        """Is the same request still about the same partitions, all of them led here and open to this client?"""
+        handler = self._handler
+        return (
+            self._future is None
+            and self._reading is None
+            and not self._failed
+            and all(handler.may_read(connection, topic) for topic, _ in self._answers)
+            and all(handler.partitions.get(each.topic, each.index) is each for each in self._by_partition)
+        )
+
     def run(self) -> Parts | asyncio.Future[Parts]:
+        self._size = 0
         for entry in self._entries:
             if entry.hosted is not None:
                 self._read_hot(entry)
@@ -155,7 +177,7 @@ class _Fetch:
         self._future = self._handler.loop.create_future()
         self._future.add_done_callback(self._ended)
         self._handler.waiting.add(self)
-        self._timer = self._handler.loop.call_later(max(self._request.max_wait_ms, 0) / 1000, self._time_up)
+        self._due = self._handler.deadlines.add(self, max(self._request.max_wait_ms, 0) / 1000)
         for hosted in self._by_partition:
             hosted.watch(self)
         self._read_cold_soon()
@@ -178,9 +200,8 @@ class _Fetch:
 
     def _ended(self, _: asyncio.Future[Parts]) -> None:
         """Answered, or cancelled because the client has gone. What refers back to us is let go of: no cycles."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._future = self._timer = None
+        self._handler.deadlines.remove(self, self._due)
+        self._future = None
         self._handler.waiting.discard(self)
         for hosted in self._by_partition:
             hosted.unwatch(self)
@@ -304,6 +325,7 @@ class _Fetch:
 
     def _out_of_range(self, entry: _Entry, hosted: Hosted, error: OffsetOutOfRange) -> None:
         self._note_marks(entry, hosted)
+        entry.data.log_start = hosted.low_watermark
         data, offset = entry.data, entry.asked.offset
         if data.log_start <= offset <= data.high_watermark:
             return  # acked and not yet durable: for a read_committed consumer that is the end, not an error
@@ -317,13 +339,12 @@ class _Fetch:
         """The durable mark is read first: both only grow, so the answer never has it above the other."""
         entry.data.last_stable = hosted.log.durable_high_watermark
         entry.data.high_watermark = hosted.log.buffered_high_watermark
-        entry.data.log_start = hosted.low_watermark
 
     def _fail(self, entry: _Entry, code: Code) -> None:
         entry.data.code = code
         self._failed = True
 
-    def _time_up(self) -> None:
+    def time_up(self) -> None:
         """Time is up. A cold read that runs is waited for: an answer without it would only be asked for
         again.
         """
@@ -334,8 +355,13 @@ class _Fetch:
 
     def _answer(self) -> Parts:
         counters = self._handler.counters
-        counters.bytes_out += self._size
-        for entry in self._entries:
-            if entry.data.code is not Code.NONE:
-                counters.errors[entry.data.code.name] += 1
-        return fetch_codec.write(self._version, self._answers, self._request.isolation)
+        if self._failed:
+            for entry in self._entries:
+                if entry.data.code is not Code.NONE:
+                    counters.errors[entry.data.code.name] += 1
+        answer = fetch_codec.write(self._version, self._answers, self._request.isolation)
+        if self._size:
+            counters.bytes_out += self._size
+            for entry in self._entries:
+                entry.data.parts = ()  # sent once: who may be asked again must not keep them
+        return answer

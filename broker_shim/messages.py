@@ -65,7 +65,7 @@ _ZEROS: dict[str, Any] = {"string": "", "bytes": b"", "bool": False, "uuid": UUI
 
 def decode(api: int, version: int, frame: bytes | memoryview, position: int) -> Message:
     """The request body at `position`. Raises `MalformedRequest`."""
-    plan = _plan(load_request_schema(api, version))
+    plan = _request_plan(api, version)
     reader = Reader(frame, position, flexible=plan.flexible)
     return _read_struct(plan, reader)
 
@@ -73,21 +73,31 @@ def decode(api: int, version: int, frame: bytes | memoryview, position: int) -> 
 def encode(api: int, version: int, values: Mapping[str, Any]) -> bytes:
     """The response body."""
     out: list[bytes] = []
-    _write_struct(_plan(load_response_schema(api, version)), values, out)
+    _write_struct(_response_plan(api, version), values, out)
     return b"".join(out)
 
 
 def encode_request(api: int, version: int, values: Mapping[str, Any]) -> bytes:
     """The request body, as a client writes it: the other end of `decode`, for those who test a broker."""
     out: list[bytes] = []
-    _write_struct(_plan(load_request_schema(api, version)), values, out)
+    _write_struct(_request_plan(api, version), values, out)
     return b"".join(out)
 
 
 def decode_response(api: int, version: int, frame: bytes | memoryview, position: int) -> Message:
     """The response body at `position`, as a client reads it: the other end of `encode`."""
-    plan = _plan(load_response_schema(api, version))
+    plan = _response_plan(api, version)
     return _read_struct(plan, Reader(frame, position, flexible=plan.flexible))
+
+
+@cache  # kio finds a schema by importing its name, anew each time
+def _request_plan(api: int, version: int) -> _Plan:
+    return _plan(load_request_schema(api, version))
+
+
+@cache
+def _response_plan(api: int, version: int) -> _Plan:
+    return _plan(load_response_schema(api, version))
 
 
 @cache

@@ -10,6 +10,8 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
+from broker_shim.apis import Api
+
 LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 MAX_REQUEST_BYTES = 8192
 REQUEST_TIMEOUT_S = 5.0
@@ -21,7 +23,7 @@ class Counters:
     """Requests by API, errors by code, bytes in and out, and produce latency as a histogram."""
 
     def __init__(self) -> None:
-        self.requests: dict[str, int] = defaultdict(int)
+        self.requests: dict[int, int] = defaultdict(int)
         self.errors: dict[str, int] = defaultdict(int)
         self.bytes_in = 0
         self.bytes_out = 0
@@ -38,7 +40,7 @@ class Counters:
 
     def samples(self) -> Iterable[Sample]:
         for api, count in sorted(self.requests.items()):
-            yield "broker_shim_requests_total", {"api": api}, count
+            yield "broker_shim_requests_total", {"api": Api(api).name}, count
         for code, count in sorted(self.errors.items()):
             yield "broker_shim_errors_total", {"code": code}, count
         yield "broker_shim_produced_bytes_total", {}, self.bytes_in
