@@ -22,6 +22,10 @@ from broker_shim.server import Server
 from logstore.errors import LogStoreError
 
 log = logging.getLogger("broker_shim")
+SWITCH_INTERVAL_S = 0.001
+"""How long a worker or flush thread may go on while the event loop wants to run. The interpreter's own choice, 5 ms, is
+more than a record takes from its producer to its consumer.
+"""
 
 
 def parse(arguments: Sequence[str] | None = None) -> BrokerConfig:
@@ -88,6 +92,7 @@ async def serve(config: BrokerConfig) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     config = parse(arguments)
     logs.set_up(config.log_format, config.log_level)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         import uvloop
     except ImportError:
