@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.installed-bench
 WHAT ?= append
+CHECK ?= $(QUICK)
 
 BENCH := $(BIN)/python -m pytest -q -s -p no:cacheprovider --timeout=900 --benchmark-max-time=0.2 --benchmark-min-rounds=3
 # The suites without a JVM or a PostgreSQL.
@@ -55,8 +56,8 @@ bench: $(BENCH_STAMP)
 bench-quick: $(BENCH_STAMP)
 	BENCH_QUICK=1 $(BENCH) $(QUICK:%=benchmarks/test_%.py)
 
-bench-check: bench-quick
-	$(BIN)/python -m benchmarks.check
+bench-check: $(STAMP)
+	$(BIN)/python -m benchmarks.check $(CHECK)
 
 profile: $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks.profile $(WHAT)

@@ -64,4 +64,5 @@ def test_explain_with_100_000_debtors(benchmark: Any, figures: Figures) -> None:
     explanation = benchmark(tracker.explain)
     assert len(explanation.held_by) == 10
     assert explanation.owed == 100_000
-    figures.add(SUITE, "explain() with 100,000 debtors", benchmark.stats.stats.median * 1e6, "µs")
+    took = in_turns({"explain": tracker.explain}, 20)["explain"].median
+    figures.add(SUITE, "explain() with 100,000 debtors", took * 1e6, "µs")

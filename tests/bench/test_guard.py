@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
 
-from benchmarks.check import FLOORS, Floor, read_floors
-from benchmarks.measure import Figure, Timing, in_turns, percentile, slope
+from benchmarks import check, measure
+from benchmarks.check import FLOORS, Floor, read_floors, suite_of
+from benchmarks.measure import Figure, Figures, Timing, in_turns, percentile, slope
 
 
 def figure(value: float) -> Figure:
@@ -26,6 +30,40 @@ def test_a_figure_above_its_ceiling_is_named_with_both_numbers() -> None:
 
 def test_a_figure_that_was_not_measured_has_fallen() -> None:
     assert Floor("suite", "name", 2.0, is_ceiling=False).judge(None) == "suite: name: was not measured"
+
+
+@pytest.mark.parametrize(
+    ("runs", "verdict"),
+    [([[2.0]], 0), ([[0.5], [2.0]], 0), ([[0.5], [0.5]], 1), ([[], []], 1), ([None], 1)],
+    ids=["holds", "fell-once", "fell-twice", "not-measured", "suite-failed"],
+)
+def test_a_floor_has_to_fall_twice(
+    runs: list[list[float] | None], verdict: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The suite of a floor that fell is measured once more, alone; what that says counts."""
+    left = iter(runs)
+    asked: list[list[str]] = []
+
+    def run(modules: Sequence[str]) -> bool:
+        asked.append(list(modules))
+        values = next(left)
+        if values is None:
+            return False
+        for module in modules:
+            found = Figures(quick=True)
+            found.add(suite_of(module), "something else", 1.0, "×")
+            for value in values if module == "tracker" else [1.0]:
+                found.add(suite_of(module), "name", value, "×")
+            found.write()
+        return True
+
+    floors = tmp_path / "floors.toml"
+    floors.write_text('[tracker]\nname = { at_least = 1 }\n["group commit"]\nname = { at_least = 1 }\n')
+    monkeypatch.setattr(measure, "RESULTS", tmp_path)
+    monkeypatch.setattr(check, "FLOORS", floors)
+    monkeypatch.setattr(check, "measure", run)
+    assert check.main(["group_commit", "tracker"]) == verdict
+    assert asked == [["group_commit", "tracker"], ["tracker"]][: len(runs)]
 
 
 def test_the_floors_that_are_kept_can_be_read() -> None:
