@@ -64,6 +64,33 @@ def test_a_column_holds_little_more_memory_than_its_values(value_size: int) -> N
         assert data is None or 3 * data.size <= 4 * value_size * stop + 256
 
 
+@pytest.mark.parametrize("place", [0, 60, 149])
+@pytest.mark.parametrize("size", [0, 40, 63, 64, 8170, 8191, 8192, 1 << 20])
+def test_a_record_among_others_of_another_length(size: int, place: int) -> None:
+    """Lengths of one, two, three and more bytes, of the record and of its value, in an area that is read as arrays."""
+    records = [Record(b"%03d" % number, b"key") for number in range(150)]
+    records[place] = Record(b"x" * size, None)
+    raw = log_of([records, records])
+    assert rows(decode_columns(raw, split(raw))) == stored(records * 2)
+    assert decode_records(raw, split(raw)[0]) == stored(records)
+
+
+@pytest.mark.parametrize("place", [0, 60, 149])
+@pytest.mark.parametrize("length", [b"\x01", b"\x0d", b"\x81\x01", b"\xff\xff\xff\xff\xff\x01"])
+def test_a_record_with_a_length_that_cannot_be_is_refused(length: bytes, place: int) -> None:
+    records = [Record(b"%03d" % number, b"key") for number in range(150)]
+    raw = log_of([records])
+    before_value = raw[HEADER_SIZE:].index(b"000") + (
+        place >= 64
+    )  # from there on an offset delta takes two bytes
+    one = raw.index(b"%03d" % place) - before_value
+    raw = sealed(raw[:one] + length + raw[one + len(length) :])
+    with pytest.raises(FormatError):
+        decode_columns(raw, split(raw))
+    with pytest.raises(FormatError):
+        decode_records(raw, split(raw)[0])
+
+
 def test_S10_many_batches_of_many_codecs_in_one() -> None:
     raw, infos, records = mixed_log()
     assert rows(decode_columns(raw, infos)) == records
