@@ -6,15 +6,13 @@ Reading needs no ownership and fences nobody. The first produce takes the partit
 fences the previous owner, and rebuilds the table of idempotent producers. A partition that was lost or handed over is
 opened anew before it is read or taken again (`stores`): its old writer cannot know what others have stored since.
 
-Everything here runs on the event loop, except `_open`, `_take`, `_refresh` and `_trim` (worker threads) and `_moved` (any
-thread).
+Everything here runs on the event loop, except `_open`, `_take` and `_refresh` (worker threads) and `_moved` (any thread).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Protocol
@@ -72,7 +70,6 @@ class Hosted:
         self._queue = AppendQueue(self._snapshots, loop, workers, self.lose)
         self._watchers: set[Watcher] = set()
         self._notified = False
-        self._trimmed_to = 0
         self._opening: asyncio.Future[None] | None = None
         self._taking: asyncio.Future[None] | None = None
         self._following: asyncio.Task[None] | None = None
@@ -188,17 +185,12 @@ class Hosted:
 
     def trim(self, offset: int) -> asyncio.Future[int]:
         """Delete every record before `offset`. Resolves to the new low watermark."""
-        return self._loop.run_in_executor(self._workers, self._trim, offset)
-
-    def _trim(self, offset: int) -> int:
-        low = self.log.maintenance.delete_before(offset, int(time.time() * 1000))
-        self._trimmed_to = max(self._trimmed_to, low)
-        return low
+        return self._loop.run_in_executor(self._workers, self.log.delete_before, offset)
 
     @property
     def low_watermark(self) -> int:
-        """The first offset there is. The log itself hears of a trim with its next checkpoint, clients at once."""
-        return max(self.log.low_watermark, self._trimmed_to)
+        """The first offset there is."""
+        return self.log.low_watermark
 
     # Watching
 

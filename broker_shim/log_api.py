@@ -119,11 +119,9 @@ class LogApi:
             hosted = await self._open(topic, asked.partition_index, allowed)
             if isinstance(hosted, Code):
                 return {**answer, "error_code": hosted}
-            high = hosted.log.durable_high_watermark
-            offset = high if asked.offset == LATEST else asked.offset
-            if not 0 <= offset <= high:
-                return {**answer, "error_code": Code.OFFSET_OUT_OF_RANGE}
-            low = await hosted.trim(offset)
+            low = await hosted.trim(
+                hosted.log.buffered_high_watermark if asked.offset == LATEST else asked.offset
+            )
         except (LogStoreError, OSError) as error:
             return {**answer, "error_code": codes.of_admin(error)}
         return {**answer, "low_watermark": low, "error_code": Code.NONE}

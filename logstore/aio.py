@@ -264,6 +264,9 @@ class PartitionLog:
     async def offset_for_timestamp(self, ms: int) -> int | None:
         return await self._threads.run(self.blocking.offset_for_timestamp, ms)
 
+    async def delete_before(self, offset: int) -> int:
+        return await self._threads.run(self.blocking.delete_before, offset)
+
     async def lost_ranges(self) -> list[LostRange]:
         return await self._threads.run(self.blocking.lost_ranges)
 

@@ -22,7 +22,7 @@ from logstore.engine.chain import Chain, ChainView
 from logstore.engine.segment_reader import SegmentReader
 from logstore.engine.segments import SegmentRef, Segments
 from logstore.engine.topic_settings import TopicLimits
-from logstore.errors import CorruptData, ObjectNotFound, PreconditionFailed
+from logstore.errors import CorruptData, Indeterminate, ObjectNotFound, PreconditionFailed
 from logstore.format.batch import PATCH_SIZE
 from logstore.format.errors import FormatError
 from logstore.format.manifest import Manifest, SegmentTable
@@ -39,6 +39,7 @@ from logstore.format.segment import (
 logger = logging.getLogger(__name__)
 
 MERGE_AT_LEAST = 4
+_DOUBTS_MAX = 5  # answers that may get lost before the caller is asked to look
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,18 +168,33 @@ class Maintenance:
         """Move the low watermark as retention says. Returns the new one."""
         view = self._chain.load()
         keep_from = self._first_kept(view, now_ms)
-        low = max(view.low_watermark, keep_from)
-        if low == view.low_watermark:
-            return low
-        return self._raise_low(view, low, now_ms)
+        moved = keep_from > view.low_watermark and self._raise_low(view, keep_from, now_ms)
+        return keep_from if moved else view.low_watermark
 
     def delete_before(self, offset: int, now_ms: int) -> int:
-        """Move the low watermark up to `offset`, at the most to the end. Returns the new one."""
-        view = self._chain.load()
-        low = min(max(offset, view.low_watermark), view.tail.end_offset)
-        return low if low == view.low_watermark else self._raise_low(view, low, now_ms)
+        """Move the low watermark up to `offset`, at the most to the end. Returns the new one once it stands in the store.
 
-    def _raise_low(self, view: ChainView, low: int, now_ms: int) -> int:
+        Raises `CorruptData` if that cannot be noted, because an object of the partition is missing or damaged.
+        """
+        doubts = 0
+        while True:
+            view = self._chain.load()
+            low = min(offset, view.tail.end_offset)
+            if low <= view.low_watermark:
+                return view.low_watermark
+            if not view.segments.is_complete:
+                raise view.tail.damaged or CorruptData(
+                    self._chain.paths.prefix, low, "an object is missing or damaged: nothing was deleted"
+                )
+            try:
+                if self._raise_low(view, low, now_ms):
+                    return low
+            except Indeterminate:  # the next look at the manifest tells
+                doubts += 1
+                if doubts == _DOUBTS_MAX:
+                    raise
+
+    def _raise_low(self, view: ChainView, low: int, now_ms: int) -> bool:
         def cut(manifest: Manifest) -> Manifest | None:
             rows = Segments(self._chain.paths, manifest.table)
             first = rows.row_at(low)
@@ -192,7 +208,7 @@ class Maintenance:
                 retired=manifest.retired | self._names(gone, now_ms),
             )
 
-        return low if self._change(view, cut) else view.low_watermark
+        return self._change(view, cut)
 
     def _first_kept(self, view: ChainView, now_ms: int) -> int:
         table, low = view.segments.table, view.low_watermark

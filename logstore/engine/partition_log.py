@@ -33,6 +33,7 @@ from logstore.engine.writers import PartitionWriters
 from logstore.errors import (
     AppendTimeout,
     Closed,
+    OffsetOutOfRange,
     RecordTooLarge,
     UnknownTopic,
 )
@@ -307,8 +308,7 @@ class PartitionLog:
         above the high mark, `CorruptData` with the object's name if stored bytes are damaged.
         """
         check_visibility(visibility)
-        if not isinstance(offset, int) or isinstance(offset, bool):
-            raise TypeError(f"an offset is an int, not {type(offset).__name__}")
+        _check_offset(offset)
         tiers, reader, follower = self._load()
         if offset >= tiers.readable(visibility):
             if wait <= 0 or offset > tiers.mark(visibility):
@@ -381,6 +381,30 @@ class PartitionLog:
     def lost_ranges(self) -> list[LostRange]:
         """Offsets that were acked below `durable`, went down with a crash, and will never be given to other records."""
         return self._tiers.lost_ranges()
+
+    def delete_before(self, offset: int) -> int:
+        """Delete the records before `offset`, as Kafka's DeleteRecords does. Returns the new low mark: `offset`, or a later
+        one that stood before.
+
+        It fences nobody and needs no writer. What of them is only buffered here is flushed first. When it returns, nobody
+        here sees them any more and no crash brings them back; a process that has the partition open elsewhere hears of it
+        with its next checkpoint, or when it opens it anew. The objects go after the grace period. Raises
+        `OffsetOutOfRange` below 0 or above the high mark, `ReadOnly`, `CorruptData` if an object is missing or damaged.
+        """
+        _check_offset(offset)
+        self._writers.check_writable()
+        tiers, _, follower = self._load()
+        follower.refresh()
+        high = tiers.readable("buffered")
+        if not 0 <= offset <= high:
+            raise OffsetOutOfRange(tiers.low, high, offset, str(self.paths))
+        if offset > tiers.durable:
+            self.flush()
+        low = self.maintenance.delete_before(offset, self._runtime.clock.now_ms())
+        with tiers.lock:
+            tiers.begin_at(low)
+        tiers.tell_listeners()
+        return low
 
     # The marks
 
@@ -506,3 +530,8 @@ class PartitionLog:
         """After the flusher has stopped: let go of the WAL's files."""
         if self._loaded is not None:
             self._writers.release(self._loaded[0].durable)
+
+
+def _check_offset(offset: object) -> None:
+    if not isinstance(offset, int) or isinstance(offset, bool):
+        raise TypeError(f"an offset is an int, not {type(offset).__name__}")

@@ -149,6 +149,10 @@ class Tiers:
             self._raise_marks(view.tail.end_offset)
         self.low = max(self.low, view.low_watermark)
 
+    def begin_at(self, low: int) -> None:
+        """The records below were deleted."""
+        self.low = max(self.low, low)
+
     def wake(self) -> None:
         if self._readers_waiting:
             self.moved.notify_all()

@@ -38,7 +38,7 @@ class PartitionWriters:
 
     def open(self, tiers: Tiers, on_commit: Callable[[], None], ack: Ack, timeout: float) -> Writer:
         """The writer that `append` uses."""
-        self._check_writable()
+        self.check_writable()
         alive = [name for name, writer in self._replicated.items() if writer.failed is None]
         if alive:
             raise ValueError(
@@ -86,7 +86,7 @@ class PartitionWriters:
         self, tiers: Tiers, on_commit: Callable[[], None], writer_id: str, *, passive: bool
     ) -> ReplicatedWriter:
         """The replicated writer of that name: the one there is, or a new one."""
-        self._check_writable()
+        self.check_writable()
         if not isinstance(writer_id, str) or not writer_id:
             raise ValueError(f"writer_id={writer_id!r}: it is a name, a str that is not empty")
         if self._writer is not None and self._writer.failed is None:
@@ -104,7 +104,8 @@ class PartitionWriters:
         self._replicated[writer_id] = made
         return made
 
-    def _check_writable(self) -> None:
+    def check_writable(self) -> None:
+        """`ReadOnly` if this process has no business changing the partition."""
         if self._runtime.config.writer == "read_only":
             raise ReadOnly(f'{self._chain.paths}: the store was opened with writer="read_only"')
 

@@ -2,67 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TypeVar
 
 import pytest
 
 import logstore
+from engine.dying import DiesAt
 from engine.harness import crash, open_store, pairs, running
 from logstore.catalog import Catalog
-from logstore.errors import Fenced, LogStoreError, StoreUnavailable, UnknownTopic
+from logstore.errors import Fenced, LogStoreError, UnknownTopic
 from logstore.format.document import pack_document, parse_document
-from logstore.objects import MemoryStore, ObjectStore
+from logstore.objects import MemoryStore
 from logstore.objects.protocol import Buffer, ObjectInfo
 from logstore.testing import ManualClock
 
-T = TypeVar("T")
 REQUESTS_MAX = 200
-
-
-class DiesAt:
-    """The store as seen by a process that is killed at its `n`-th request: before it is carried out, or right after."""
-
-    def __init__(self, inner: ObjectStore) -> None:
-        self._inner = inner
-        self._left = -1
-        self._after = False
-        self._lock = threading.Lock()
-        self.died = False
-
-    def die_at(self, request: int, *, after: bool) -> None:
-        self._left, self._after = request, after
-
-    def _through(self, call: Callable[[], T]) -> T:
-        with self._lock:
-            last = self._left == 0
-            if self.died or (last and not self._after):
-                self.died = True
-                dead = StoreUnavailable("this process is dead")
-                dead.retriable = False
-                raise dead
-            self._left -= 1
-            self.died = last
-        return call()
-
-    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
-        return self._through(lambda: self._inner.get(key, start, end))
-
-    def put(
-        self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None
-    ) -> ObjectInfo:
-        return self._through(lambda: self._inner.put(key, data, if_absent=if_absent, if_match=if_match))
-
-    def head(self, key: str) -> ObjectInfo | None:
-        return self._through(lambda: self._inner.head(key))
-
-    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
-        return self._through(lambda: self._inner.list(prefix, start_after))
-
-    def delete(self, key: str) -> None:
-        self._through(lambda: self._inner.delete(key))
 
 
 class Scene:

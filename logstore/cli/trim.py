@@ -1,0 +1,41 @@
+"""Delete the records of a partition before an offset. There is no way back.
+
+The log begins there at once, also for a writer that runs elsewhere once it has written its next checkpoint; the objects are
+deleted by `logstore gc` after the grace period.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from logstore.cli.output import Output
+from logstore.cli.places import add_topic, open_store, start_offset
+from logstore.cli.usage import UsageError
+from logstore.cli.usage import UsageError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_topic(parser)
+    parser.add_argument("-p", "--partition", type=int, required=True)
+    parser.add_argument(
+        "--before", required=True, help="an offset, end, -N (keep the last N) or @MILLISECONDS"
+    )
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    with open_store(args) as store:
+        topic = store.topic(args.topic)
+        try:
+            log = topic.partition(args.partition)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        before = start_offset(log, args.before)
+        if not args.yes:
+            raise UsageError(
+                f"this deletes the records of {log.paths} before offset {before}: say so with --yes"
+            )
+        low = log.delete_before(before)
+        fields = {"topic": log.topic, "partition": log.partition, "low": low}
+        out.row(fields, f"{log.paths}: begins at offset {low}")
+    return 0
