@@ -45,6 +45,8 @@ READ_OPTIONS = (
 STREAM_ONLY = ("maxOffsetsPerTrigger", "pollInterval")
 BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 VIEWS = ("log", "latest", "upsert")
+TASK_BYTES = 128 * MIB
+"""As in Spark's file sources. Smaller tasks are dear: Spark's Python worker collects garbage after each of them."""
 
 View = Literal["log", "latest", "upsert"]
 
@@ -115,7 +117,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
         push_filters=_flag(options, "pushFilters", False),
         min_partitions=_count(options, "minPartitions"),
         max_records_per_partition=_count(options, "maxRecordsPerPartition"),
-        max_bytes_per_partition=_count(options, "maxBytesPerPartition") or 32 * MIB,
+        max_bytes_per_partition=_count(options, "maxBytesPerPartition") or TASK_BYTES,
         max_offsets_per_trigger=_count(options, "maxOffsetsPerTrigger"),
         poll_interval_s=_seconds(options, "pollInterval", 0.2),
     )
