@@ -1,16 +1,17 @@
 """One string that says where the objects live.
 
-    s3://bucket/prefix?endpoint_url=http://…&region=…&profile=…     credentials come from boto3's chain, never
-    from here file:///var/lib/shop, or a plain path                           a local folder memory://name
-    this process's memory, shared by name
+    s3://bucket/prefix?endpoint_url=http://…&region=…&profile=…   credentials come from boto3's chain, never from here
+    file:///var/lib/shop, file:/var/lib/shop, or a plain path      a local folder
+    memory://name                                                  this process's memory, shared by name
 
-What cannot be opened raises `UnsupportedStore` and says what can. No message repeats a part of the URL that
-might be a secret.
+What cannot be opened raises `UnsupportedStore` and says what can. No message repeats a part of the URL that might be a
+secret.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from logstore.errors import UnsupportedStore
@@ -21,6 +22,9 @@ from logstore.objects.protocol import ObjectStore
 ALLOWED = (
     "s3://bucket/prefix, file:///absolute/path, memory://name, a plain path, or an ObjectStore of your own"
 )
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""With one slash already: `s3:/bucket` is a slip of the finger and `file:/path` is a URL, neither a folder's name. One letter
+is a drive."""
 S3_PARAMETERS = ("endpoint_url", "region", "profile")
 
 
@@ -35,7 +39,7 @@ def open_url(where: str | os.PathLike[str] | ObjectStore) -> ObjectStore:
         if isinstance(where, ObjectStore):
             return where
         raise UnsupportedStore(f"a {type(where).__name__} is no object store: use {ALLOWED}")
-    if "://" not in where:
+    if not _SCHEME.match(where):
         return _folder(where)
     url = urlsplit(where)
     if "@" in url.netloc:
@@ -54,9 +58,11 @@ def open_url(where: str | os.PathLike[str] | ObjectStore) -> ObjectStore:
     if url.scheme == "memory":
         _parameters(url, ())
         name = url.netloc + url.path
-        if not name:
+        if not name or "://" not in where:
             raise UnsupportedStore("memory:// needs a name: memory://name")
         return MemoryStore.named(name)
+    if url.scheme in ("s3a", "s3n"):
+        raise UnsupportedStore(f"{url.scheme}:// is Hadoop's name for a bucket: use s3://bucket/prefix")
     raise UnsupportedStore(f"{url.scheme}:// is not known: use {ALLOWED}")
 
 

@@ -17,6 +17,7 @@ def test_a_path_is_a_folder(tmp_path: Path) -> None:
         tmp_path / "a b",
         f"file://{tmp_path}/a%20b",
         f"file://localhost{tmp_path}/a b",
+        f"file:{tmp_path}/a b",
     ):
         store = open_url(where)
         assert isinstance(store, LocalStore)
@@ -65,7 +66,10 @@ def test_an_object_with_the_methods_is_returned_as_it_is() -> None:
     ("where", "says"),
     [
         ("gs://bucket/x", "gs:// is not known: use s3://bucket/prefix, file:///absolute/path, memory://name"),
-        ("s3a://bucket/x", "s3a:// is not known"),
+        ("s3a://bucket/x", "s3a:// is Hadoop's name for a bucket: use s3://bucket/prefix"),
+        ("s3:/bucket/x", "the bucket's name is missing: s3://bucket/prefix"),
+        ("memory:/x", "memory:// needs a name: memory://name"),
+        ("gs:/bucket", "gs:// is not known"),
         ("http://host/x", "http:// is not known"),
         ("", "empty string"),
         ("s3://", "s3://bucket/prefix"),
