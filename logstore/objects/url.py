@@ -23,8 +23,8 @@ ALLOWED = (
     "s3://bucket/prefix, file:///absolute/path, memory://name, a plain path, or an ObjectStore of your own"
 )
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-"""With one slash already: `s3:/bucket` is a slip of the finger and `file:/path` is a URL, neither a folder's name. One letter
-is a drive."""
+"""With one slash already: `s3:/bucket` is a slip of the finger and `file:/path` is a URL, neither a folder's name. One
+letter is a drive."""
 S3_PARAMETERS = ("endpoint_url", "region", "profile")
 
 
