@@ -219,13 +219,19 @@ def test_L30_a_failed_get_is_not_remembered() -> None:
         assert pairs(log) == [(0, b"value")]
 
 
-def test_L30_a_sequential_read_prefetches_the_next_segment() -> None:
-    """When the reader has come to a segment, the one behind it is on its way."""
+def a_segment_each(count: int) -> MemoryStore:
+    """`value-0`, `value-1`, …: each in a segment of its own."""
     objects = MemoryStore()
     with running(objects) as store:
         log = partition(store)
-        for number in range(6):
+        for number in range(count):
             log.append(b"value-%d" % number)
+    return objects
+
+
+def test_L30_a_sequential_read_prefetches_the_next_segment() -> None:
+    """When the reader has come to a segment, the one behind it is on its way."""
+    objects = a_segment_each(6)
     gated = GatedStore(objects)
     with open_store(gated, writer="read_only") as store:
         log = store.topic("t").partition(0)
@@ -241,11 +247,7 @@ def test_L30_a_sequential_read_prefetches_the_next_segment() -> None:
 
 def test_L30_a_scan_that_goes_on_reads_further_ahead() -> None:
     """One segment ahead for a single read; four, once reads follow on each other. A read elsewhere begins anew."""
-    objects = MemoryStore()
-    with running(objects) as store:
-        log = partition(store)
-        for number in range(12):
-            log.append(b"value-%d" % number)
+    objects = a_segment_each(12)
     gated = GatedStore(objects)
     with open_store(gated, writer="read_only") as store:
         log = store.topic("t").partition(0)
@@ -289,11 +291,7 @@ def test_L30_what_is_read_ahead_leaves_most_of_the_cache_alone() -> None:
 
 
 def test_L30_every_segment_is_fetched_once_in_a_scan_with_prefetch() -> None:
-    objects = MemoryStore()
-    with running(objects) as store:
-        log = partition(store)
-        for number in range(20):
-            log.append(b"value-%d" % number)
+    objects = a_segment_each(20)
     faulty = FaultyStore(objects)
     with open_store(faulty, writer="read_only") as store:
         log = store.topic("t").partition(0)

@@ -77,16 +77,22 @@ def test_L09_a_second_crash_during_recovery_doubles_nothing(tmp_path: Path) -> N
             assert pairs(log) == at(0, numbered(0, 3))
 
 
-def test_L09_a_torn_last_frame_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> None:
+def three_frames(disk: Path) -> tuple[MemoryStore, list[int]]:
+    """A crash after three local acks: the store as it was left, and where in the WAL each frame ends."""
     objects = MemoryStore()
     lifeline = FaultyStore(objects)
-    store = open_store(lifeline, wal_dir=str(tmp_path / "disk"), compression="none")
+    store = open_store(lifeline, wal_dir=str(disk), compression="none")
     log = partition(store)
     ends = []
     for value in numbered(0, 3):
         log.append(value, ack="local")
-        ends.append(wal_files(tmp_path / "disk")[0].stat().st_size)
+        ends.append(wal_files(disk)[0].stat().st_size)
     crash(store, lifeline)
+    return objects, ends
+
+
+def test_L09_a_torn_last_frame_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> None:
+    objects, ends = three_frames(tmp_path / "disk")
     for cut in range(ends[0], ends[2] + 1):
         disk = disk_of(tmp_path / "disk", tmp_path / f"cut-{cut}")
         os.truncate(wal_files(disk)[0], cut)
@@ -113,15 +119,7 @@ def test_L09_junk_behind_the_last_frame_is_no_record(tmp_path: Path) -> None:
 
 
 def test_L09_a_damaged_frame_before_the_end_is_an_error_that_names_the_file(tmp_path: Path) -> None:
-    objects = MemoryStore()
-    lifeline = FaultyStore(objects)
-    store = open_store(lifeline, wal_dir=str(tmp_path / "disk"), compression="none")
-    log = partition(store)
-    ends = []
-    for value in numbered(0, 3):
-        log.append(value, ack="local")
-        ends.append(wal_files(tmp_path / "disk")[0].stat().st_size)
-    crash(store, lifeline)
+    objects, ends = three_frames(tmp_path / "disk")
     for position in range(ends[0], ends[1]):
         disk = disk_of(tmp_path / "disk", tmp_path / f"flip-{position}")
         file = wal_files(disk)[0]
