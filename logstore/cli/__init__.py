@@ -1,7 +1,7 @@
 """The `logstore` command: one module for each subcommand, with the habits of kcat and rpk.
 
-Exit codes: 0 done, 1 it could not be done (the reason is on stderr), 2 the command line is wrong. `--json` prints one JSON
-object a line, on every command.
+Exit codes: 0 done, 1 it could not be done (the reason is on stderr), 2 the command line is wrong, 130 interrupted before
+it was done. `--json` prints one JSON object a line, on every command.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
-from importlib import import_module
-from typing import Protocol
+from importlib import import_module, metadata
+from typing import Any, Protocol
 
 from logstore.cli.output import Output
+from logstore.cli.usage import UsageError
 from logstore.errors import LogStoreError
 
 COMMANDS = (
@@ -28,6 +30,7 @@ COMMANDS = (
     "inspect",
     "verify",
     "compact",
+    "trim",
     "gc",
     "ingest",
     "bench",
@@ -50,11 +53,14 @@ def build_parser() -> argparse.ArgumentParser:
         description="A partitioned, append-only log whose home is an object store.",
         epilog="The store is --store URL or the environment variable LOGSTORE_URL: a path, file:///…, s3://bucket/prefix.",
     )
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, parser_class=_CommandParser
+    )
     for name in COMMANDS:
         module: Command = import_module(f"logstore.cli.{name}")
         summary = (module.__doc__ or "").splitlines()[0]
-        sub = commands.add_parser(name, help=summary, description=module.__doc__, formatter_class=_Raw)
+        sub = commands.add_parser(name, help=summary, description=module.__doc__, formatter_class=_Paragraphs)
         sub.add_argument("--json", action="store_true", help="one JSON object a line")
         sub.add_argument(
             "--store", metavar="URL", default=os.environ.get("LOGSTORE_URL"), help="or LOGSTORE_URL"
@@ -64,27 +70,53 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-class _Raw(argparse.RawDescriptionHelpFormatter):
-    """Keeps the paragraphs of a module's docstring."""
+class _CommandParser(argparse.ArgumentParser):
+    """Takes options between the arguments: `append orders -k 17 paid`, where plain argparse gives up on `paid`."""
+
+    _parsing = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        if self._parsing:  # the call below, from inside
+            return super().parse_known_args(args, namespace)
+        self._parsing = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._parsing = False
+
+
+class _Paragraphs(argparse.HelpFormatter):
+    """Keeps the paragraphs of a module's docstring, each as wide as the terminal."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        filled = (textwrap.fill(" ".join(part.split()), width) for part in text.split("\n\n"))
+        return textwrap.indent("\n\n".join(filled), indent)
+
+
+def _version() -> str:
+    try:
+        return metadata.version("logstore")
+    except metadata.PackageNotFoundError:
+        return "(run from a folder, not installed)"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point of the `logstore` command."""
     args = build_parser().parse_args(argv)
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a terminal that knows no ✓
+    out = Output(sys.stdout, args.json)
     try:
-        return int(args.run(args, Output(sys.stdout, args.json)))
+        code = int(args.run(args, out))
+        out.flush()
+        return code
     except UsageError as error:
         print(f"logstore {args.command}: {error}", file=sys.stderr)
         return 2
     except (LogStoreError, OSError) as error:
         if isinstance(error, BrokenPipeError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `| head` has seen enough
+            out.abandon()  # `| head` has seen enough
             return 0
         print(f"logstore {args.command}: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        return 0
-
-
-class UsageError(Exception):
-    """The command line asks for something that makes no sense."""
+        return 130

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from logstore.cli.output import Output
-from logstore.cli.places import add_topic, open_store
+from logstore.cli.places import add_topic, open_existing
+from logstore.cli.usage import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,14 +36,12 @@ def _limit(number: Callable[[str], float]) -> Callable[[str], float | None]:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    from logstore.cli import UsageError
-
     settings: dict[str, Any] = {
         name: getattr(args, name) for name in _SETTINGS if getattr(args, name) is not _UNCHANGED
     }
     if not settings and args.partitions is None:
         raise UsageError("what shall change? Pass --partitions, or a setting")
-    with open_store(args) as store:
+    with open_existing(args) as store:
         try:
             if settings:
                 store.alter_topic(args.topic, **settings)

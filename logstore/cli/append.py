@@ -6,15 +6,17 @@ Takes the partition over from a writer that is still running: that one stops wit
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 
 from logstore.cli.output import Output
-from logstore.cli.places import add_partition, add_topic, open_store
+from logstore.cli.places import add_topic, find_topic, open_existing
+from logstore.cli.usage import UsageError
 from logstore.engine.results import Receipt
 from logstore.format.record import Record
 
-_LINES_AT_ONCE = 1000
+_READ_BYTES = 1 << 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,19 +27,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-H", "--header", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--tombstone", action="store_true", help="no value at all: marks the key as deleted")
     parser.add_argument("--ack", choices=("buffered", "durable"), default="durable")
-    add_partition(parser)
+    parser.add_argument(
+        "-p", "--partition", type=int, help="to this one (default: the key picks, or in turn)"
+    )
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    with open_store(args) as store:
-        topic = store.topic(args.topic)
+    _check(args)
+    appended = 0
+    with open_existing(args) as store:
+        topic = find_topic(store, args.topic)
+        if args.partition is not None and not 0 <= args.partition < topic.partitions:
+            raise UsageError(
+                f"--partition {args.partition}: topic {topic.name!r} has partitions 0 to {topic.partitions - 1}"
+            )
         for records in _batches(args):
-            for receipt in topic.append_many(records, partition=args.partition, ack=args.ack):
-                out.row(
-                    _fields(receipt),
-                    f"{receipt.topic}/{receipt.partition} @ {receipt.offset} ({receipt.durability})",
+            receipts = topic.append_many(records, partition=args.partition, ack=args.ack)
+            appended += len(receipts)
+            try:
+                _print_all(receipts, out)
+            except BrokenPipeError:
+                # Unlike a reader that has seen enough, input that is left over must not look like success.
+                out.abandon()
+                print(
+                    f"logstore append: nobody reads the receipts any more; stopped after {appended} records",
+                    file=sys.stderr,
                 )
+                return 1
     return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.tombstone and args.value is not None:
+        raise UsageError("a tombstone has no value: leave out the one or the other")
+    if args.tombstone and args.key is None:
+        raise UsageError("a tombstone deletes a key: say which with --key")
+    if args.key_delimiter is not None and (args.tombstone or args.value is not None):
+        raise UsageError("--key-delimiter splits lines of standard input: use --key with a value")
+    if args.key_delimiter == "":
+        raise UsageError("--key-delimiter is empty")
+
+
+def _print_all(receipts: list[Receipt], out: Output) -> None:
+    for receipt in receipts:
+        place = f"{receipt.topic}/{receipt.partition} @ {receipt.offset}"
+        out.row(_fields(receipt), f"{place} ({receipt.durability})")
+    out.flush()
 
 
 def _fields(receipt: Receipt) -> dict[str, object]:
@@ -52,26 +87,37 @@ def _fields(receipt: Receipt) -> dict[str, object]:
 
 def _batches(args: argparse.Namespace) -> Iterator[list[Record]]:
     headers = tuple(_header(text) for text in args.header)
-    key = args.key.encode() if args.key is not None else None
+    key = os.fsencode(args.key) if args.key is not None else None
     if args.tombstone or args.value is not None:
-        value = None if args.tombstone else args.value.encode()
+        value = None if args.tombstone else os.fsencode(args.value)
         yield [Record(value, key, headers)]
         return
-    waiting: list[Record] = []
-    for line in sys.stdin.buffer:
-        value = line.rstrip(b"\n")
-        own_key = key
-        if args.key_delimiter is not None:
-            before, found, after = value.partition(args.key_delimiter.encode())
-            own_key, value = (before, after) if found else (key, value)
-        waiting.append(Record(value, own_key, headers))
-        if len(waiting) == _LINES_AT_ONCE:
-            yield waiting
-            waiting = []
-    if waiting:
-        yield waiting
+    delimiter = None if args.key_delimiter is None else os.fsencode(args.key_delimiter)
+    for lines in _lines(sys.stdin.fileno()):
+        yield [
+            Record(value, own_key, headers)
+            for own_key, value in (_split(line, key, delimiter) for line in lines)
+        ]
+
+
+def _lines(descriptor: int) -> Iterator[list[bytes]]:
+    """The lines of a file, as many at once as are there: what somebody types, or a slow pipe, does not wait for more."""
+    rest = b""
+    while data := os.read(descriptor, _READ_BYTES):
+        *lines, rest = (rest + data).split(b"\n")
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
+
+
+def _split(line: bytes, key: bytes | None, delimiter: bytes | None) -> tuple[bytes | None, bytes]:
+    if delimiter is None:
+        return key, line
+    before, found, after = line.partition(delimiter)
+    return (before, after) if found else (key, line)
 
 
 def _header(text: str) -> tuple[str, bytes | None]:
     name, found, value = text.partition("=")
-    return name, value.encode() if found else None
+    return name, os.fsencode(value) if found else None

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import logstore
 from logstore.cli.output import Output
 from logstore.cli.places import open_store
+from logstore.cli.usage import positive
 from logstore.config import Ack
 from logstore.engine.partition_log import PartitionLog
 
@@ -21,9 +22,9 @@ _PRODUCERS = 16
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--records", type=int, default=200_000)
-    parser.add_argument("--value-bytes", type=int, default=100)
-    parser.add_argument("--durable-appends", type=int, default=200)
+    parser.add_argument("--records", type=positive, default=200_000)
+    parser.add_argument("--value-bytes", type=positive, default=100)
+    parser.add_argument("--durable-appends", type=positive, default=200)
 
 
 def run(args: argparse.Namespace, out: Output) -> int:

@@ -8,7 +8,15 @@ from __future__ import annotations
 import argparse
 
 from logstore.cli.output import Output
-from logstore.cli.places import add_partition, add_range, add_topic, chosen, open_store, start_offset
+from logstore.cli.places import (
+    add_partition,
+    add_range,
+    add_topic,
+    chosen,
+    find_topic,
+    open_store,
+    start_offsets,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,8 +29,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
     printed = 0
     visibility = "durable" if args.durable else "buffered"
     with open_store(args, writer="read_only") as store:
-        for log in chosen(store.topic(args.topic), args.partition):
-            for record in log.records(start_offset(log, args.start), visibility=visibility):  # type: ignore[arg-type]
+        logs = chosen(find_topic(store, args.topic), args.partition)
+        for log, start in zip(logs, start_offsets(logs, args.start), strict=True):
+            for record in log.records(start, visibility=visibility):  # type: ignore[arg-type]
                 if args.count is not None and printed >= args.count:
                     return 0
                 out.record(log.topic, log.partition, record, args.format)

@@ -10,7 +10,7 @@ import os
 import time
 
 from logstore.cli.output import Output
-from logstore.cli.places import add_topic, chosen, open_store
+from logstore.cli.places import add_topic, chosen, find_topic, open_store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> int:
     with open_store(args, writer="read_only") as store:
-        for log in chosen(store.topic(args.topic), None):
+        for log in chosen(find_topic(store, args.topic), None):
             now_ms = time.time_ns() // 1_000_000
             low, merged = log.maintenance.expire(now_ms), 0
             while (count := log.maintenance.merge(now_ms, os.urandom(16))) > 0:

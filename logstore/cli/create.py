@@ -9,6 +9,8 @@ import argparse
 
 from logstore.cli.output import Output
 from logstore.cli.places import add_topic, open_store
+from logstore.cli.usage import UsageError
+from logstore.errors import TopicExists
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,8 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    from logstore.cli import UsageError
-
     names = ("retention_seconds", "retention_bytes", "segment_bytes")
     settings = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     with open_store(args) as store:
@@ -30,6 +30,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
             topic = store.create_topic(args.topic, args.partitions, exist_ok=args.exist_ok, **settings)
         except ValueError as error:
             raise UsageError(str(error)) from error
+        except TopicExists:
+            if args.exist_ok:
+                raise
+            raise TopicExists(f"topic {args.topic!r} exists: with --exist-ok that is fine") from None
         fields = {"topic": topic.name, "partitions": topic.partitions, "incarnation": topic.incarnation}
-        out.row(fields, f"created {topic.name} with {topic.partitions} partition(s)")
+        done = "there is" if args.exist_ok else "created"
+        out.row(fields, f"{done} {topic.name} with {topic.partitions} partition(s)")
     return 0

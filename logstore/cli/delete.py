@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from logstore.cli.output import Output
-from logstore.cli.places import add_topic, open_store
+from logstore.cli.places import add_topic, open_existing
+from logstore.cli.usage import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,11 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    from logstore.cli import UsageError
-
     if not args.yes:
         raise UsageError(f"this deletes every record of {args.topic}: say so with --yes")
-    with open_store(args) as store:
+    with open_existing(args) as store:
         store.delete_topic(args.topic)
         out.row({"topic": args.topic, "deleted": True}, f"deleted {args.topic}")
     return 0

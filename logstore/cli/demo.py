@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 
 import logstore
@@ -67,16 +68,23 @@ class _Show:
         self._out.row({"step": self._step, "title": text}, "\n" + self._paint("1;36", line))
 
     def say(self, text: str) -> None:
-        self._out.row({"step": self._step, "text": text}, "   " + text)
+        self._out.row({"step": self._step, "text": text}, self._filled("   ", text))
 
     def good(self, text: str) -> None:
-        self._out.row({"step": self._step, "ok": text}, "   " + self._paint("32", "✓ ") + text)
+        self._out.row({"step": self._step, "ok": text}, self._filled("   " + self._paint("32", "✓ "), text))
 
     def marks(self, log: PartitionLog, when: str) -> None:
         low, durable, buffered = log.low_watermark, log.durable_high_watermark, log.buffered_high_watermark
         fields = {"step": self._step, "when": when, "low": low, "durable": durable, "buffered": buffered}
         high = f"durable {self._paint('33', str(durable))}   buffered {self._paint('35', str(buffered))}"
         self._out.row(fields, f"   marks {when:16} low {low}   {high}")
+
+    def _filled(self, before: str, text: str) -> str:
+        """Lines that a terminal need not break in the middle of a word."""
+        if not self._out.stream.isatty():
+            return before + text
+        room = shutil.get_terminal_size().columns - len("   ✓ ")
+        return before + ("\n" + " " * len("   ✓ ")).join(textwrap.wrap(text, room))
 
     def _paint(self, code: str, text: str) -> str:
         return f"\033[{code}m{text}\033[0m" if self._colour else text
@@ -141,6 +149,9 @@ def _crash(folder: Path, show: _Show) -> None:
         (lost,) = log.lost_ranges()
         show.good(
             f"the buffered ones are gone, and it says so: lost offsets {lost.start} to {lost.end - 1}, never used again"
+        )
+        show.say(
+            "(a writer reserves offsets in blocks before it shows any, so nobody can have seen one that is given again)"
         )
         show.good(f"the next append gets offset {log.append(b'after the crash').offset}")
 

@@ -1,15 +1,15 @@
-"""Follow a PostgreSQL database: its tables become topics, and the slot is confirmed as far as all of it is
-stored.
+"""Follow a PostgreSQL database: its tables become topics.
 
-The first run reads every published row, then the stream of changes goes on from exactly there. Ends in
-order on Ctrl-C or SIGTERM, and goes on where it was the next time. The status line says how far the slot
-lags, and what holds it back.
+The first run reads every published row, then the stream of changes goes on from exactly there. The slot is confirmed as far
+as all of it is stored. Ends in order on Ctrl-C or SIGTERM, and goes on where it was the next time. The status line says how
+far the slot lags, and what holds it back.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from logstore.cli.output import Output
 from logstore.cli.places import open_store
+from logstore.cli.usage import UsageError
 
 if TYPE_CHECKING:
     from logstore.ingest.postgres import PostgresIngest, PostgresSettings, Status
@@ -61,8 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    from logstore.cli import UsageError
-
     try:
         import psycopg2
 
@@ -92,12 +91,13 @@ def run(args: argparse.Namespace, out: Output) -> int:
         with _stopped_by_signals(ingest):
             line.start()
             try:
-                ingest.run(until_caught_up=args.once)
-            except psycopg2.Error as error:
+                try:
+                    ingest.run(until_caught_up=args.once)
+                finally:
+                    line.stop()
+            except psycopg2.Error as error:  # said last, where it is seen
                 print(f"logstore ingest: PostgreSQL: {str(error).strip()}", file=sys.stderr)
                 return 1
-            finally:
-                line.stop()
     return 0
 
 
@@ -170,12 +170,12 @@ class StatusLine:
             return
         behind = "" if lag is None else f"lag {lag:,} B · "
         text = f"{behind}{rate:,.0f} records/s · {status}"
-        print(
-            f"\r\x1b[2K{text}" if self._live else text,
-            end="" if self._live else "\n",
-            file=sys.stderr,
-            flush=True,
-        )
+        if self._live:
+            # A line that wraps could not be written over: it would scroll.
+            room = shutil.get_terminal_size().columns - 1
+            print(f"\r\x1b[2K{text[:room]}", end="", file=sys.stderr, flush=True)
+        else:
+            print(text, file=sys.stderr, flush=True)
 
 
 def _fields(status: Status, lag: int | None, rate: float) -> dict[str, Any]:

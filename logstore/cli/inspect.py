@@ -9,7 +9,7 @@ import argparse
 from datetime import UTC, datetime
 
 from logstore.cli.output import Output
-from logstore.cli.places import add_partition, chosen, open_store
+from logstore.cli.places import add_partition, chosen, find_topic, open_store
 from logstore.errors import CorruptData
 from logstore.format.errors import FormatError
 from logstore.format.segment import parse_segment
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
                     "bytes": ref.size,
                     "newest": _time(ref.max_timestamp_ms),
                 }
-                for log in chosen(store.topic(args.target), args.partition)
+                for log in chosen(find_topic(store, args.target), args.partition)
                 for ref in log.segments()
             ]
         )

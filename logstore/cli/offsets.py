@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from logstore.cli.output import Output
-from logstore.cli.places import add_partition, add_topic, chosen, open_store
+from logstore.cli.places import add_partition, add_topic, chosen, find_topic, open_store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, out: Output) -> int:
     with open_store(args, writer="read_only") as store:
         rows = []
-        for log in chosen(store.topic(args.topic), args.partition):
+        for log in chosen(find_topic(store, args.topic), args.partition):
             row = {
                 "partition": log.partition,
                 "low": log.low_watermark,

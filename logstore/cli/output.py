@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from typing import Any, TextIO
 
+from logstore.cli.template import Template
 from logstore.format.record import Record
 
 
@@ -34,14 +36,21 @@ class Output:
                 file=self.stream,
             )
 
-    def record(self, topic: str, partition: int, record: Record, template: str) -> None:
-        """One record, as JSON or by a kcat-like template."""
+    def record(self, topic: str, partition: int, record: Record, template: Template) -> None:
+        """One record, as JSON or by a kcat-like template. The bytes of a record are printed as they are: a command that
+        prints records prints nothing else, because text and bytes have buffers of their own."""
         if self.as_json:
             print(json.dumps(record_fields(topic, partition, record)), file=self.stream)
-            return
+        else:
+            self.stream.buffer.write(template.bytes_of(topic, partition, record))
+
+    def flush(self) -> None:
+        """Let the reader of a pipe see all of it now. `BrokenPipeError` if there is none any more."""
         self.stream.flush()
-        self.stream.buffer.write(format_record(template, topic, partition, record))
-        self.stream.buffer.flush()
+
+    def abandon(self) -> None:
+        """Nobody reads any more: what is still buffered goes nowhere, and the interpreter's last flush says nothing."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
 
 
 def record_fields(topic: str, partition: int, record: Record) -> dict[str, Any]:
@@ -64,27 +73,3 @@ def _text(data: bytes | None) -> str | dict[str, str] | None:
         return data.decode()
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(data).decode()}
-
-
-def format_record(template: str, topic: str, partition: int, record: Record) -> bytes:
-    """kcat's letters: %t topic, %p partition, %o offset, %k key, %s value, %T timestamp, %h headers, %% a percent sign."""
-    headers = ",".join(f"{name}={(value or b'').decode(errors='replace')}" for name, value in record.headers)
-    fields = {
-        "t": topic.encode(),
-        "p": str(partition).encode(),
-        "o": str(record.offset).encode(),
-        "k": record.key or b"",
-        "s": record.value or b"",
-        "T": str(record.timestamp_ms).encode(),
-        "h": headers.encode(),
-        "%": b"%",
-    }
-    out = bytearray()
-    letters = iter(template.encode().decode("unicode_escape"))
-    for letter in letters:
-        if letter == "%":
-            code = next(letters, "")
-            out += fields.get(code, b"%" + code.encode())
-        else:
-            out += letter.encode()
-    return bytes(out)

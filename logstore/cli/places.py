@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from difflib import get_close_matches
 from typing import Any
 
 import logstore
+from logstore.cli.template import Template
+from logstore.cli.usage import UsageError, positive
 from logstore.engine.partition_log import PartitionLog
 from logstore.topic import Topic
 
@@ -13,11 +16,31 @@ DEFAULT_FORMAT = "%s\\n"
 
 
 def open_store(args: argparse.Namespace, **settings: Any) -> logstore.Store:
-    from logstore.cli import UsageError
-
+    """The store that the command line names. One that is not there is created, unless it is opened to read."""
     if not args.store:
         raise UsageError("which store? Pass --store URL, or set LOGSTORE_URL")
-    return logstore.open(args.store, **settings)
+    try:
+        return logstore.open(args.store, **settings)
+    except ValueError as error:  # a setting that came from an option
+        raise UsageError(str(error)) from error
+
+
+def open_existing(args: argparse.Namespace, **settings: Any) -> logstore.Store:
+    """`open_store` for a command that changes what is there: a mistyped URL must not become a new, empty store."""
+    open_store(args, writer="read_only").close()
+    return open_store(args, **settings)
+
+
+def find_topic(store: logstore.Store, name: str) -> Topic:
+    """The topic, or an `UnknownTopic` in the words of the command line, with what may have been meant."""
+    try:
+        return store.topic(name)
+    except logstore.UnknownTopic:
+        near = get_close_matches(name, store.topics(), n=1)
+        hint = f"did you mean {near[0]}?" if near else "`logstore topics` lists those that there are."
+        raise logstore.UnknownTopic(
+            f"there is no topic {name!r}: {hint} `logstore create {name}` makes it"
+        ) from None
 
 
 def add_topic(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
@@ -30,22 +53,40 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
 
 def add_range(parser: argparse.ArgumentParser, start_help: str) -> None:
     parser.add_argument("-o", "--start", default=None, help=start_help)
-    parser.add_argument("-c", "--count", type=int, help="stop after so many records")
+    parser.add_argument("-c", "--count", type=positive, help="stop after so many records")
     parser.add_argument(
-        "-f", "--format", default=DEFAULT_FORMAT, help="%%t %%p %%o %%k %%s %%T %%h (default: %%s\\n)"
+        "-f",
+        "--format",
+        type=Template,
+        default=DEFAULT_FORMAT,
+        help="%%t topic, %%p partition, %%o offset, %%k key, %%s value, %%T timestamp, %%h headers (default: %%s\\n)",
     )
     parser.add_argument("--durable", action="store_true", help="only what is in the object store")
 
 
 def chosen(topic: Topic, partition: int | None) -> list[PartitionLog]:
+    """The partitions that `--partition` leaves: that one, or all."""
     numbers = range(topic.partitions) if partition is None else [partition]
-    return [topic.partition(number) for number in numbers]
+    try:
+        return [topic.partition(number) for number in numbers]
+    except ValueError as error:
+        raise UsageError(f"--partition {partition}: {error}") from error
+
+
+def start_offsets(logs: list[PartitionLog], start: str | None) -> list[int]:
+    """Where to begin in each. One that ends before that offset begins at its end; if all do, it is a mistake."""
+    starts = [start_offset(log, start) for log in logs]
+    ends = [log.buffered_high_watermark for log in logs]
+    if all(begin > end for begin, end in zip(starts, ends, strict=True)):
+        last = max(logs, key=lambda log: log.buffered_high_watermark)
+        raise logstore.OffsetOutOfRange(
+            last.low_watermark, max(ends), min(starts), f"{last.topic}/{last.partition}"
+        )
+    return [min(begin, end) for begin, end in zip(starts, ends, strict=True)]
 
 
 def start_offset(log: PartitionLog, start: str | None) -> int:
     """An offset, `beginning`, `end`, `-n` (the last n), or `@ms` (the first record at or after that time)."""
-    from logstore.cli import UsageError
-
     low, high = log.low_watermark, log.buffered_high_watermark
     if start in (None, "beginning"):
         return low

@@ -7,10 +7,19 @@ from __future__ import annotations
 
 import argparse
 import threading
+from contextlib import suppress
 from queue import Queue
 
 from logstore.cli.output import Output
-from logstore.cli.places import add_partition, add_range, add_topic, chosen, open_store, start_offset
+from logstore.cli.places import (
+    add_partition,
+    add_range,
+    add_topic,
+    chosen,
+    find_topic,
+    open_store,
+    start_offsets,
+)
 from logstore.engine.partition_log import PartitionLog
 from logstore.errors import LogStoreError
 from logstore.format.record import Record
@@ -25,10 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
+    with suppress(KeyboardInterrupt):  # the way to end it
+        _print_all(args, out)
+    return 0
+
+
+def _print_all(args: argparse.Namespace, out: Output) -> None:
     found: Queue[tuple[PartitionLog, Record] | LogStoreError] = Queue(_WAITING_MAX)
     with open_store(args, writer="read_only") as store:
-        for log in chosen(store.topic(args.topic), args.partition):
-            start = start_offset(log, args.start or "end")
+        logs = chosen(find_topic(store, args.topic), args.partition)
+        for log, start in zip(logs, start_offsets(logs, args.start or "end"), strict=True):
             threading.Thread(target=_follow, args=(log, start, args.durable, found), daemon=True).start()
         printed = 0
         while args.count is None or printed < args.count:
@@ -37,9 +52,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
                 raise item
             log, record = item
             out.record(log.topic, log.partition, record, args.format)
-            out.stream.flush()
+            if found.empty():
+                out.flush()
             printed += 1
-    return 0
 
 
 def _follow(

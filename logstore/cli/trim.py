@@ -9,8 +9,7 @@ from __future__ import annotations
 import argparse
 
 from logstore.cli.output import Output
-from logstore.cli.places import add_topic, open_store, start_offset
-from logstore.cli.usage import UsageError
+from logstore.cli.places import add_topic, chosen, find_topic, open_existing, start_offset
 from logstore.cli.usage import UsageError
 
 
@@ -24,12 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    with open_store(args) as store:
-        topic = store.topic(args.topic)
-        try:
-            log = topic.partition(args.partition)
-        except ValueError as error:
-            raise UsageError(str(error)) from error
+    with open_existing(args) as store:
+        (log,) = chosen(find_topic(store, args.topic), args.partition)
         before = start_offset(log, args.before)
         if not args.yes:
             raise UsageError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from logstore.cli.output import Output
-from logstore.cli.places import add_topic, chosen, open_store
+from logstore.cli.places import add_topic, chosen, find_topic, open_store
 from logstore.engine.partition_log import PartitionLog
 from logstore.engine.segments import SegmentRef
 from logstore.errors import LogStoreError, ObjectNotFound
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     damaged = 0
     with open_store(args, writer="read_only", cache_bytes=0) as store:
         for name in [args.topic] if args.topic else store.topics():
-            for log in chosen(store.topic(name), None):
+            for log in chosen(find_topic(store, name), None):
                 damaged += _verify(store.objects, log, out)
     return 1 if damaged else 0
 

@@ -1,0 +1,141 @@
+"""The command in a pipeline: input that comes slowly, output that nobody reads, bytes that are no text, Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import logstore
+
+SECONDS = 60
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    where = str(tmp_path / "store")
+    with logstore.open(where) as store:
+        store.create_topic("t")
+    return where
+
+
+def command(url: str, *words: str | bytes) -> list[str | bytes]:
+    return [sys.executable, "-m", "logstore.cli", *words, "--store", url]
+
+
+def stored(url: str) -> list[bytes | None]:
+    with logstore.open(url, writer="read_only") as store:
+        return [record.value for record in store.topic("t").partition(0).records()]
+
+
+@contextmanager
+def running(words: list[str | bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_line_is_appended_when_it_is_there_and_waits_for_no_other(url: str) -> None:
+    with running(command(url, "append", "t")) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for number, line in enumerate((b"one\n", b"two\nthr", b"ee\n")):
+            process.stdin.write(line)
+            process.stdin.flush()
+            assert process.stdout.readline() == b"t/0 @ %d (durable)\n" % number
+        assert stored(url) == [b"one", b"two", b"three"]
+        process.stdin.write(b"no newline at the end")
+        process.stdin.close()
+        assert process.stdout.readline() == b"t/0 @ 3 (durable)\n"
+        assert process.wait(SECONDS) == 0
+    assert stored(url)[-1] == b"no newline at the end"
+
+
+def test_an_append_that_is_interrupted_does_not_say_that_all_is_well(url: str) -> None:
+    with running(command(url, "append", "t")) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"whole\nhalf")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"t/0 @ 0 (durable)\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS) == 130
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert stored(url) == [b"whole"]
+
+
+def test_an_append_whose_receipts_nobody_reads_says_where_it_stopped(url: str) -> None:
+    with running(command(url, "append", "t")) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.close()
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        assert process.wait(SECONDS) == 1
+        assert process.stderr is not None
+        assert b"stopped after 1 records" in process.stderr.read()
+    assert stored(url) == [b"one"]
+
+
+@pytest.mark.parametrize("words", [("cat", "t"), ("cat", "t", "--json"), ("inspect", "t")])
+def test_a_reader_that_has_seen_enough_is_no_error(words: tuple[str, ...], url: str) -> None:
+    with logstore.open(url) as store:
+        for _ in range(3):
+            store.topic("t").partition(0).append([b"x" * 100] * 2000)
+    with running(command(url, *words)) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(SECONDS) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+
+
+def test_tail_ends_in_order_on_an_interrupt(url: str) -> None:
+    with logstore.open(url) as store:
+        store.topic("t").append(b"seen")
+    with running(command(url, "tail", "t", "-o", "beginning")) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"seen\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+
+
+def test_bytes_that_are_no_text_go_in_and_come_out(url: str) -> None:
+    words = command(url, "append", "t", b"\xff\x01", "-k", b"\xfe", "-H", b"name=\xfd")
+    subprocess.run(words, check=True, capture_output=True, timeout=SECONDS)
+    shown = subprocess.run(
+        command(url, "cat", "t", "-f", "☃ %k|%s|%h|\\x41\\t%%\\n"),
+        capture_output=True,
+        check=True,
+        timeout=SECONDS,
+    )
+    assert shown.stdout == "☃ ".encode() + b"\xfe|\xff\x01|name=\xfd|A\t%\n"
+
+
+def test_a_terminal_without_unicode_gets_an_escape_and_no_traceback(url: str) -> None:
+    plain = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [sys.executable, "-m", "logstore.cli", "demo"], env=plain, capture_output=True, timeout=SECONDS
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"\\u2713 the next append gets offset" in done.stdout
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "logstore.cli", "--version"], capture_output=True, text=True, timeout=SECONDS
+    )
+    assert done.stdout.split()[0] == "logstore"
+    assert done.stdout.split()[1][0].isdigit()
