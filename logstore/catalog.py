@@ -101,7 +101,7 @@ class Catalog:
     def find(self, name: str) -> TopicDescriptor:
         found = self._get(check_topic_name(name))
         if found is None or found.deleted:
-            raise _unknown(name)
+            raise self._unknown(name)
         return found
 
     def all(self) -> list[TopicDescriptor]:
@@ -180,7 +180,7 @@ class Catalog:
         def altered(old: TopicDescriptor) -> TopicDescriptor:
             return replace(old, config=_topic_config(asdict(old.config) | settings))
 
-        return self._change(name, _of_one_incarnation(altered))
+        return self._change(name, self._of_one_incarnation(altered))
 
     def add_partitions(self, name: str, total: int) -> TopicDescriptor:
         """Give a topic more partitions, so that it has `total`; nothing happens if it has as many."""
@@ -194,7 +194,7 @@ class Catalog:
                 )
             return replace(old, partitions=total)
 
-        return self._change(name, _of_one_incarnation(grown))
+        return self._change(name, self._of_one_incarnation(grown))
 
     def delete(self, name: str) -> TopicDescriptor:
         """Note that the topic is gone; what is left to remove is in the descriptor's `removing`. `UnknownTopic` if there is
@@ -204,7 +204,7 @@ class Catalog:
         def gone(old: TopicDescriptor) -> TopicDescriptor:
             nonlocal target
             if target is None and old.deleted and not old.removing:
-                raise _unknown(name)
+                raise self._unknown(name)
             target = target or old.incarnation
             # A lost answer makes us look again: by then somebody may have created the next topic of this name.
             if old.deleted or old.incarnation != target:
@@ -232,7 +232,7 @@ class Catalog:
             known = self._store.head(key)
             old = self._get(name) if known is not None else None
             if known is None or old is None:
-                raise _unknown(name)
+                raise self._unknown(name)
             if sent is not None and old == sent:
                 return sent  # only the answer was lost
             new = change(old)
@@ -257,25 +257,25 @@ class Catalog:
         except ObjectNotFound:
             return None
 
+    def _of_one_incarnation(
+        self, change: Callable[[TopicDescriptor], TopicDescriptor]
+    ) -> Callable[[TopicDescriptor], TopicDescriptor]:
+        """`change`, for the topic that was met first: one that took its name since is another one."""
+        target: str | None = None
 
-def _of_one_incarnation(
-    change: Callable[[TopicDescriptor], TopicDescriptor],
-) -> Callable[[TopicDescriptor], TopicDescriptor]:
-    """`change`, for the topic that was met first: one that took its name since is another one."""
-    target: str | None = None
+        def checked(old: TopicDescriptor) -> TopicDescriptor:
+            nonlocal target
+            target = target or old.incarnation
+            if old.deleted or old.incarnation != target:
+                raise self._unknown(old.name)
+            return change(old)
 
-    def checked(old: TopicDescriptor) -> TopicDescriptor:
-        nonlocal target
-        target = target or old.incarnation
-        if old.deleted or old.incarnation != target:
-            raise _unknown(old.name)
-        return change(old)
+        return checked
 
-    return checked
-
-
-def _unknown(name: str) -> UnknownTopic:
-    return UnknownTopic(f"there is no topic {name!r}: create it with create_topic({name!r})")
+    def _unknown(self, name: str) -> UnknownTopic:
+        return UnknownTopic(
+            f"there is no topic {name!r} in {self._store!r}: check both names, or create it with create_topic({name!r})"
+        )
 
 
 def _removal(fields: list[Any]) -> Removal:

@@ -31,7 +31,8 @@ def enter(objects: ObjectStore, dice: random.Random, *, read_only: bool) -> str:
     if read_only:
         if found is None:
             raise UnsupportedStore(
-                f"{objects!r}: there is no log store here, and read_only cannot create one"
+                f"{objects!r}: there is no log store here. Check the path or URL; "
+                "a store is created where it is first opened to write"
             )
         return found
     if found is None:

@@ -47,6 +47,7 @@ ORPHAN_AGE_S = 24 * 3600.0
 
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP)
+_READS = ("get", "head", "list")
 # A failed link, rename or unlink with one of these changed nothing. Any other (EIO, or a network file
 # system's timeout) may hide a success.
 _NOTHING_HAPPENED = (
@@ -343,17 +344,16 @@ def _fsync_folder(folder: str) -> None:
 
 def _fail(operation: str, key: str, error: OSError, *, writing: bool = False) -> NoReturn:
     """Raise our error for an OSError. `writing`: the call that failed was the one that makes the change."""
-    raise _translate(f"{operation} {key}", error, writing) from error
+    raise _translate(operation, key, error, writing) from error
 
 
-def _translate(what: str, error: OSError, writing: bool) -> StoreError:
-    why = f"{what}: {error.strerror or error}"
+def _translate(operation: str, key: str, error: OSError, writing: bool) -> StoreError:
+    why = f"{operation} {key}: {error.strerror or error}"
     if writing and error.errno not in _NOTHING_HAPPENED:
         return Indeterminate(f"{why}. It may have happened: look before you try again")
     if error.errno in _REFUSED:
-        refused = StoreUnavailable(
-            f"{why}. Give this user write access to {error.filename!r}, and a writable mount"
-        )
+        access = "read" if operation in _READS else "write"
+        refused = StoreUnavailable(f"{why}. Give this user {access} access to {error.filename!r}")
         refused.retriable = False
         return refused
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

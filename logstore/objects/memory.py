@@ -37,6 +37,9 @@ class MemoryStore:
         with _named_lock:
             return _named.setdefault(name, cls())
 
+    def __repr__(self) -> str:
+        return "MemoryStore()"
+
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
         check_key(key)
         with self._lock:

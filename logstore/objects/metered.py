@@ -62,7 +62,7 @@ class MeteredStore:
         self._tallies = {name: _Tally() for name in ("get", "put", "head", "list", "delete")}
 
     def __repr__(self) -> str:
-        return f"MeteredStore({self.inner!r})"
+        return repr(self.inner)  # messages name the place, not how it is wrapped
 
     def snapshot(self) -> dict[str, OperationStats]:
         """The counts of all operations, as of one moment."""

@@ -65,7 +65,7 @@ class RetryingStore:
         self._dice = dice
 
     def __repr__(self) -> str:
-        return f"RetryingStore({self.inner!r})"
+        return repr(self.inner)  # messages name the place, not how it is wrapped
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
         return self._repeat(lambda: self.inner.get(key, start, end))

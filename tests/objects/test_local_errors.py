@@ -107,6 +107,13 @@ def test_W03_a_folder_that_may_not_be_written(
     assert store.get("log/first") == b"x"
 
 
+def test_a_file_that_may_not_be_read(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken(monkeypatch, "open", errno.EACCES, lambda path, flags, *_: not flags & os.O_CREAT)
+    error = outcome(lambda: store.get("log/first"))
+    assert type(error) is StoreUnavailable
+    assert "read access" in str(error)
+
+
 def test_a_root_whose_parent_is_closed_to_us_works(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch, "open", errno.EACCES, lambda path, *_: path == str(root.parent))
     store = LocalStore(root)
