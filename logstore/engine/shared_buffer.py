@@ -166,6 +166,12 @@ class SharedWindow:
         self.count = sum(entry.count for entry in self.entries)
         self.charged = sum(entry.charged for entry in self.entries)
 
+    def encode(self) -> None:
+        """Do what can be done before it has a place. Costs nothing the second time."""
+        for entry in self.entries:
+            for batch in entry.batches:
+                batch.encoded()
+
     def stand_at(self, header: SegmentHeader) -> None:
         """Take this place in the chain."""
         self.header, self._built = header, None

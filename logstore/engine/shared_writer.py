@@ -239,13 +239,15 @@ class SharedWriter:
         """Try once. None if the window is done with, else how long to wait before the next step."""
         clock = self._runtime.clock
         if window.header is None:
+            self._settle_stored(window)
+            if not window.entries:
+                return None
+            if not self._turns.is_ours(now := clock.monotonic()):
+                return self._look(window, now)
             self._top_up(window)
             self._settle_stored(window)
             if not window.entries:
                 return None
-            wait = self._turns.wait(clock.monotonic())
-            if wait:
-                return 0.0 if self._advance() else wait
             window.stand_at(self._cursor.header(window.count))
         header, data, summary = window.build()
         began = clock.monotonic()
@@ -264,6 +266,15 @@ class SharedWriter:
                     self._producers.add(entry.sequences, base)
         self._committed(window, seconds)
         return None
+
+    def _look(self, window: SharedWindow, now: float) -> float:
+        """It is another's turn: has it committed? Returns how long to wait before the next step."""
+        window.encode()  # now is the time: once it is our turn, the others wait for us
+        if not self._turns.wait(now):
+            if self._advance():
+                return 0.0
+            self._turns.found_nothing(now)
+        return self._turns.wait(self._runtime.clock.monotonic())
 
     def _lost_race(self, window: SharedWindow) -> None:
         """Take in the winner. The next attempt has another place; if this was not the first loss, we may be far behind and

@@ -3,7 +3,9 @@
 Any of them may try at any time: the conditional create keeps the chain right. But if all try at once, all but one waste an
 upload, and who wins is luck: with eight writers one append in a hundred loses 34 times in a row. So they take turns, by what
 each of them reads in the chain anyway: the one whose last segment is the oldest goes first. The others look for its segment
-(a small read instead of a lost upload), and each moves up when it comes.
+(a small read instead of a lost upload), and each moves up when it comes. It hardly comes before an upload's time has passed
+since the one before it, so nobody looks earlier than that; then the next in line looks often, because the whole chain waits
+as long as it does, and the others now and then.
 
 Nobody waits for the dead: a writer that lets its turn pass (two and a half uploads without a new segment) is left out until
 it commits again. A writer that is new goes at once, and one that seems to be alone pauses now and then, so that a new one
@@ -17,7 +19,9 @@ import random
 
 _WORTHWHILE_S = 0.005  # an upload that takes less is cheaper than waiting for a turn
 _PATIENCE = 2.5  # uploads without a new segment, after which the one ahead of us is thought idle
-_LOOKS = 16  # how often the next in line looks for the segment in front of it, in one upload's time
+_LOOKS = 16  # looks in one upload's time, once the segment in front may be there
+_LOOKS_OF_NEXT = 64  # the same for the next in line, but no more than the time of an upload can be told
+_LEEWAY = 3  # the usual deviations from the usual time of an upload, by which one may be earlier or later
 _FORGET_AFTER = 64  # segments
 _PAUSE_EVERY = 4  # segments of ours in a row
 _PAUSE = 0.25  # of an upload's time
@@ -31,8 +35,12 @@ class Turns:
         self._dice = dice
         self._last: dict[bytes, int] = {}  # who → the number of their last segment, oldest first
         self._idle: set[bytes] = set()
-        self._moved_at = 0.0
+        self._moved_at = 0.0  # when the last segment was seen
+        self._moved_from = 0.0  # before this it did not stand
+        self._empty_at = 0.0  # when we last looked and nothing new stood there
+        self._look_at = 0.0
         self._put_s = 0.0
+        self._spread_s = 0.0
         self._streak = 0
         self._pause_until = 0.0
 
@@ -42,6 +50,8 @@ class Turns:
         self._last[who] = seq
         self._idle.discard(who)
         self._moved_at = now
+        self._moved_from = now if who == self._me else max(self._moved_from, self._empty_at)
+        self._look_at = self._moved_from + self._put_s - _LEEWAY * self._spread_s
         self._streak = self._streak + 1 if who == self._me else 0
         if self._streak % _PAUSE_EVERY == 1:
             self._pause_until = now + self._put_s * _PAUSE
@@ -52,7 +62,11 @@ class Turns:
 
     def took(self, seconds: float) -> None:
         """How long an upload of ours took, won or lost."""
-        self._put_s = seconds if not self._put_s else self._put_s * 0.8 + seconds * 0.2
+        if not self._put_s:
+            self._put_s, self._spread_s = seconds, seconds / 4
+            return
+        self._spread_s = self._spread_s * 0.8 + abs(seconds - self._put_s) * 0.2
+        self._put_s = self._put_s * 0.8 + seconds * 0.2
 
     @property
     def ahead(self) -> int:
@@ -70,14 +84,26 @@ class Turns:
                 before.append(who)
         return before
 
-    def wait(self, now: float) -> float:
-        """0.0: it is our turn. Else: look at the chain again after so many seconds."""
+    def is_ours(self, now: float) -> bool:
+        """Whether we may try."""
         if self._put_s < _WORTHWHILE_S:
-            return 0.0
+            return True
         before = self._before()
         if before and now - self._moved_at > self._put_s * _PATIENCE:
             self._idle.add(before.pop(0))
             self._moved_at = now
-        if not before:
-            return max(0.0, self._pause_until - now) if self._streak else 0.0
-        return self._put_s / _LOOKS * min(len(before), _LOOKS / 2) * self._dice.uniform(0.8, 1.2)
+        return not before and (not self._streak or now >= self._pause_until)
+
+    def wait(self, now: float) -> float:
+        """While it is not ours: for how long there is nothing to do. 0.0: look at the chain."""
+        until = self._look_at if self._before() else self._pause_until
+        return max(0.0, until - now)
+
+    def found_nothing(self, now: float) -> None:
+        """We looked, and nothing new stood in the chain."""
+        self._empty_at = now
+        place, late = self.ahead, self._moved_from + self._put_s + _LEEWAY * self._spread_s
+        step = self._put_s / _LOOKS * min(max(place, 1), _LOOKS / 2)
+        if place == 1 and now < late:
+            step = max(self._put_s / _LOOKS_OF_NEXT, min(step, self._spread_s))
+        self._look_at = now + step * self._dice.uniform(0.8, 1.2)
