@@ -21,6 +21,7 @@ from benchmarks.plots import draw_groups, draw_outages, draw_sweeps
 
 HERE = Path(__file__).parent
 REASONS = HERE / "reasons.toml"
+CHANGES = HERE / "changes.toml"
 INTRODUCTION = """# What was measured
 
 Written by `python -m benchmarks.report` from the last full run of each suite; do not edit. How to read it is in
@@ -139,6 +140,13 @@ def summary(runs: list[SuiteRun]) -> list[str]:
     ]
 
 
+def changes() -> list[str]:
+    """What was done about a figure that was missed, with the figure before and after."""
+    kept: list[dict[str, str]] = tomllib.loads(CHANGES.read_text())["change"]
+    lines = [(each["what"], each["figure"], each["before"], each["after"]) for each in kept]
+    return ["## Before and after", "", *table(("what was changed", "figure", "before", "after"), lines), ""]
+
+
 def write(runs: list[SuiteRun], out: Path, plots: Path) -> list[str]:
     """Write the report; returns the names of figures whose reason is missing."""
     reasons = tomllib.loads(REASONS.read_text())
@@ -146,7 +154,7 @@ def write(runs: list[SuiteRun], out: Path, plots: Path) -> list[str]:
     for run in runs:
         drawn = [*draw_groups(run, plots), *draw_sweeps(run, plots), *draw_outages(run, plots)]
         lines += section(run, drawn, reasons)
-    out.write_text("\n".join(lines))
+    out.write_text("\n".join([*lines, *changes()]))
     return [
         f"{run.suite}: {figure.name}"
         for run in runs
