@@ -9,6 +9,9 @@ from __future__ import annotations
 import json
 import statistics
 import sys
+import time
+import tracemalloc
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +23,15 @@ from pyspark.sql.datasource import InputPartition
 import logstore
 from benchmarks.measure import Figures, in_turns
 from benchmarks.spark_session import cpu_of, session
+from logstore.catalog import Catalog
+from logstore.format.manifest import Manifest, SegmentTable
+from logstore.format.segment import WriterMode
+from logstore.objects import open_url
+from logstore.paths import PartitionPaths
 from logstore.spark import LogStoreDataSource
 from logstore.spark.batch import LogReader
 from logstore.spark.options import read_options
+from logstore.spark.schema import BASE_COLUMNS, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -240,6 +249,60 @@ def test_what_a_trigger_costs(bench: Bench, figures: Figures) -> None:
     figures.add(
         SUITE, "a micro-batch of one record", median, "ms", target=400, lower_is_better=True, planning=ours
     )
+
+
+def test_planning_ten_thousand_partitions(tmp_path: Path, figures: Figures) -> None:
+    """What the driver does before the first task starts: manifests are read and cut into splits, splits are pickled.
+
+    Nothing of the records is there: planning must not miss it.
+    """
+    partitions, segments = 10_000, 10
+    url = (tmp_path / "wide").as_uri()
+    topic = Catalog(open_url(url)).create("wide", partitions, {}, False, "0" * 16)
+    for number in range(partitions):
+        manifest = tmp_path / "wide" / PartitionPaths("wide", topic.incarnation, number).manifest
+        manifest.parent.mkdir(parents=True)
+        manifest.write_bytes(manifest_of(segments))
+    reader = LogReader(
+        read_options({"path": url, "subscribe": "wide"}, streaming=False), spark_schema(BASE_COLUMNS)
+    )
+    began, cpu = time.perf_counter(), time.process_time()
+    planned = reader.partitions()
+    plan_s = time.perf_counter() - began
+    sent = [cloudpickle.dumps(one) for one in planned]
+    spent_s = time.perf_counter() - began
+    details = {"cpu_seconds": time.process_time() - cpu, "planning_seconds": plan_s}
+    assert len(sent) == partitions
+    assert sum(len(one.value.refs) for one in planned) == partitions * segments
+    planned = []
+    tracemalloc.start()
+    planned = reader.partitions()
+    held, peak = tracemalloc.get_traced_memory()
+    assert len(planned) == partitions
+    tracemalloc.stop()
+    name = f"planning {partitions:,} partitions of {segments} segments"
+    figures.add(SUITE, name, spent_s, "s", target=5, lower_is_better=True, **details)
+    each = peak / (partitions * segments)
+    figures.add(
+        SUITE, f"{name}, memory for each segment", each, "bytes", target=2000, lower_is_better=True, held=held
+    )
+
+
+def manifest_of(segments: int) -> bytes:
+    """Of a partition whose segments hold 1,000 records and 1 MiB each."""
+    numbers = range(segments)
+    columns = [
+        numbers,
+        numbers,
+        (n * 1000 for n in numbers),
+        (n * 1000 + 1000 for n in numbers),
+        (1 << 20 for _ in numbers),
+        numbers,
+        numbers,
+    ]
+    table = SegmentTable(*(array("q", column) for column in columns))
+    end = segments * 1000
+    return Manifest(1, segments, 1, WriterMode.EXCLUSIVE, 0, end, end, -1, table).pack()
 
 
 def test_writes_against_parquet(bench: Bench, figures: Figures, quick: bool) -> None:
