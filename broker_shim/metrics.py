@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from broker_shim.apis import Api
+from logstore.writers import WriterMetrics
 
 LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 MAX_REQUEST_BYTES = 8192
@@ -53,12 +54,32 @@ class Counters:
         yield "broker_shim_produce_seconds_count", {}, total
 
 
+def writer_samples(writers: Iterable[WriterMetrics]) -> Iterable[Sample]:
+    """What `Store.writer_metrics` says. `…_stalled` is 1 beside the offset that holds the writer."""
+    for each in writers:
+        labels = {"topic": each.topic, "partition": str(each.partition), "mode": each.mode}
+        if each.writer:
+            labels["writer"] = each.writer
+        yield "broker_shim_writer_epoch", labels, each.epoch
+        yield "broker_shim_writer_frontier", labels, each.frontier
+        yield "broker_shim_writer_lag", labels, each.lag
+        yield "broker_shim_writer_dropped_below_upper_total", labels, each.dropped_below_upper
+        yield "broker_shim_writer_races_lost_total", labels, each.races_lost
+        yield "broker_shim_writer_last_progress_seconds", labels, each.last_progress_seconds_ago
+        yield "broker_shim_writer_stopped", labels, each.state == "stopped"
+        yield "broker_shim_writer_stalled", labels, each.stalled_at is not None
+        if each.stalled_at is not None:
+            yield "broker_shim_writer_stalled_at_offset", labels, each.stalled_at
+
+
 def render(samples: Iterable[Sample]) -> str:
     """Prometheus text format."""
     lines = []
     for name, labels, value in samples:
         inside = ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items())
-        lines.append(f"{name}{{{inside}}} {value:g}" if inside else f"{name} {value:g}")
+        # Every digit: a counter that is rounded to six of them stands still, then jumps.
+        number = f"{value:d}" if isinstance(value, int) else repr(value)
+        lines.append(f"{name}{{{inside}}} {number}" if inside else f"{name} {number}")
     return "\n".join(lines) + "\n"
 
 

@@ -16,6 +16,7 @@ from logstore.engine.clock import Clock, SystemClock
 from logstore.engine.maintenance import Garbage
 from logstore.engine.partition_log import PartitionLog
 from logstore.engine.runtime import Runtime
+from logstore.engine.writer_metrics import WriterMetrics, writers_of
 from logstore.engine.topic_settings import TopicSettings
 from logstore.errors import (
     Closed,
@@ -232,6 +233,10 @@ class Store:
     def metrics(self) -> dict[str, OperationStats]:
         """Requests to the object store so far, by operation: how many, how many bytes, which errors, how long."""
         return self._metered.snapshot()
+
+    def writer_metrics(self) -> list[WriterMetrics]:
+        """The writers of the partitions in use, in numbers, from memory alone."""
+        return [writer for log in self._all_logs() for writer in writers_of(log.health())]
 
     def close(self, timeout: float | None = None) -> None:
         """Make everything durable and stop. Raises `OutcomeUnknown` if that did not work, saying which offsets are not;

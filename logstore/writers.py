@@ -7,5 +7,6 @@ from logstore.engine.producer import Producer
 from logstore.engine.replicated_writer import ReplicatedWriter
 from logstore.engine.source_ranges import Applied
 from logstore.engine.standby import Standby
+from logstore.engine.writer_metrics import WriterMetrics
 
-__all__ = ["Applied", "Producer", "ReplicatedWriter", "Standby"]
+__all__ = ["Applied", "Producer", "ReplicatedWriter", "Standby", "WriterMetrics"]

@@ -18,9 +18,10 @@ from broker.steps import batch, owned
 from broker_shim import logs
 from broker_shim.__main__ import parse
 from broker_shim.config import BrokerConfig
-from broker_shim.metrics import Counters, render
+from broker_shim.metrics import Counters, render, writer_samples
 from logstore.objects.memory import MemoryStore
 from logstore.testing import FaultyStore
+from logstore.writers import WriterMetrics
 
 
 def get(port: int, path: str) -> tuple[int, str]:
@@ -87,6 +88,10 @@ def test_B10_health_readiness_and_metrics_of_a_running_process(tmp_path: Path) -
         assert float(metrics["broker_shim_produced_bytes_total"]) >= 100
         assert float(metrics["broker_shim_produce_seconds_count"]) >= 1
         assert metrics["broker_shim_owned_partitions"] == "1"
+        writer = '{topic="t",partition="0",mode="exclusive"}'
+        assert metrics[f"broker_shim_writer_frontier{writer}"] == "1"
+        assert metrics[f"broker_shim_writer_stalled{writer}"] == "0"
+        assert float(metrics["broker_shim_store_reachable"]) == 1
     entries = [json.loads(line) for line in log.read_text().splitlines()]
     assert {"time", "level", "logger", "message"} <= entries[0].keys()
     assert entries[-1]["message"] == "stopped"
@@ -115,6 +120,33 @@ def test_B10_the_http_port_answers_nothing_but_get(start_broker: Callable[..., L
     )
     with pytest.raises(urllib.error.HTTPError, match="405"):
         urllib.request.urlopen(request, timeout=10)
+
+
+def test_B10_large_numbers_are_shown_to_the_last_digit() -> None:
+    text = render([("a", {}, 123_456_789), ("b", {}, (1 << 53) + 1), ("c", {}, 0.25), ("d", {}, True)])
+    assert text == "a 123456789\nb 9007199254740993\nc 0.25\nd 1\n"
+
+
+def test_B10_a_stalled_writer_is_shown_with_the_offset_that_holds_it() -> None:
+    writer = WriterMetrics(
+        "t", 3, "replica-1", "replicated", "stalled", 4, 1_000_000, 7, 12, 5, 61.5, 1_000_000
+    )
+    lines = render(writer_samples([writer])).splitlines()
+    labels = '{topic="t",partition="3",mode="replicated",writer="replica-1"}'
+    assert lines == [
+        f"broker_shim_writer_epoch{labels} 4",
+        f"broker_shim_writer_frontier{labels} 1000000",
+        f"broker_shim_writer_lag{labels} 7",
+        f"broker_shim_writer_dropped_below_upper_total{labels} 12",
+        f"broker_shim_writer_races_lost_total{labels} 5",
+        f"broker_shim_writer_last_progress_seconds{labels} 61.5",
+        f"broker_shim_writer_stopped{labels} 0",
+        f"broker_shim_writer_stalled{labels} 1",
+        f"broker_shim_writer_stalled_at_offset{labels} 1000000",
+    ]
+    moving = render(writer_samples([writer._replace(stalled_at=None)]))
+    assert "stalled_at_offset" not in moving
+    assert f"broker_shim_writer_stalled{labels} 0" in moving
 
 
 def test_B10_metrics_are_a_true_histogram() -> None:
