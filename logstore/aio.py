@@ -52,6 +52,9 @@ class Store:
         self.blocking = store
         self._threads = threads
 
+    def __repr__(self) -> str:
+        return f"aio.{self.blocking!r}"
+
     async def create_topic(
         self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Any
     ) -> Topic:
@@ -107,6 +110,9 @@ class Topic:
         self.blocking = topic
         self._threads = threads
 
+    def __repr__(self) -> str:
+        return f"aio.{self.blocking!r}"
+
     @property
     def name(self) -> str:
         return self.blocking.name
@@ -152,6 +158,9 @@ class PartitionLog:
     def __init__(self, log: partition_log.PartitionLog, threads: _Threads) -> None:
         self.blocking = log
         self._threads = threads
+
+    def __repr__(self) -> str:
+        return f"aio.{self.blocking!r}"
 
     async def append(
         self, records: Appendable, *, ack: Ack | None = None, timeout: float | None = None

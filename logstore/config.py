@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
@@ -36,7 +37,7 @@ class StoreConfig:
     """How long an append waits for room, and for its ack, when the call does not say."""
     compression: str = "zstd"
     """Of the batches that we encode: zstd, lz4, snappy, gzip or none. Batches handed in encoded stay as they are."""
-    wal_dir: str | None = None
+    wal_dir: str | os.PathLike[str] | None = None
     """Where `local` acks are written. Needed for ack="local"."""
     cache_bytes: int = 64 * MIB
     """How much of the segments read is kept in memory."""
@@ -67,6 +68,8 @@ class StoreConfig:
             raise ValueError(
                 "max_batch_bytes must not be larger than max_buffered_bytes: such a batch could never be taken"
             )
+        if not isinstance(self.wal_dir, str | os.PathLike | None):
+            raise ValueError(f"wal_dir={self.wal_dir!r}: it is a path, or None")
         if self.ack == "local" and self.wal_dir is None:
             raise ValueError('ack="local" needs wal_dir, a folder on a local disk')
         if self.writer == "shared" and self.ack != "durable":

@@ -275,6 +275,9 @@ class Store:
         if self.config.writer == "read_only":
             raise ReadOnly('the store was opened with writer="read_only"')
 
+    def __repr__(self) -> str:
+        return f"Store({self.objects!r}, writer={self.config.writer!r}{', closed' if self._closed else ''})"
+
     def __enter__(self) -> Store:
         return self
 

@@ -81,7 +81,7 @@ class Topic:
         """
         if partition is None:
             partition = partition_for_key(key, len(self._logs)) if type(key) is bytes else self.pick(key)
-        log = self._logs[partition] if 0 <= partition < len(self._logs) else None
+        log = self._logs[partition] if type(partition) is int and 0 <= partition < len(self._logs) else None
         if log is None:
             log = self.partition(partition)
         return log.append_one(value, key, headers, timestamp_ms, ack, timeout)

@@ -67,7 +67,7 @@ class Budget:
                     )
                 self._clock.wait(self._freed, left)
             if self._closed:
-                raise Closed("the store was closed while an append waited for room; nothing was appended")
+                raise Closed("the store is closed; nothing was appended")
             self._add(size)
 
     def _add(self, size: int) -> None:

@@ -37,7 +37,7 @@ def take_records(given: object, max_batch_bytes: int) -> list[Run]:
         given = (given,)
     elif given is None or isinstance(given, str) or not isinstance(given, Iterable):
         raise InvalidRecord(
-            f"append takes a Record, bytes, or an iterable of them, not {type(given).__name__}"
+            f"append takes a Record, bytes, or an iterable of them, not {type(given).__name__}; nothing was appended"
         )
     runs: list[Run] = []
     records: list[Record] = []

@@ -53,8 +53,14 @@ class Wal:
         self._full: list[_File] = []
         self._guard = threading.Lock()
         self._closed = False
-        _make_folders(folder)
-        self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            _make_folders(folder)
+            self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise UnsupportedStore(
+                f"{folder}: no WAL can be kept here ({error.strerror}): set wal_dir to a folder on a local disk that this "
+                "user may write"
+            ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -457,3 +457,36 @@ def test_a_closed_store_refuses_everything_cleanly() -> None:
         with pytest.raises(Closed):
             call()
     assert store.health()["closed"]
+
+
+# Words
+
+
+def test_every_refusal_of_an_append_says_that_nothing_was_appended() -> None:
+    with logstore.open(MemoryStore()) as store:
+        topic = store.create_topic("t")
+        for given in ("text", 5, None, {"a": 1}):
+            with pytest.raises(InvalidRecord, match="nothing was appended"):
+                topic.partition(0).append(given)  # type: ignore[arg-type]
+        for partition in ("0", 1, -1, 0.0):
+            with pytest.raises(ValueError, match="has partitions 0 to 0"):
+                topic.append(b"x", partition=partition)  # type: ignore[arg-type]
+        assert topic.append(b"first").offset == 0
+    with pytest.raises(Closed, match="the store is closed; nothing was appended"):
+        topic.append(b"x")
+
+
+def test_a_wal_folder_that_cannot_be_is_a_typed_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with logstore.open(MemoryStore(), wal_dir=tmp_path / "file" / "wal") as store:
+        topic = store.create_topic("t")
+        with pytest.raises(UnsupportedStore, match="set wal_dir"):
+            topic.append(b"x", ack="local")
+    with pytest.raises(ValueError, match="wal_dir=5"):
+        logstore.open(MemoryStore(), wal_dir=5)
+
+
+def test_what_is_printed_says_what_it_is(tmp_path: Path) -> None:
+    with logstore.open(str(tmp_path), writer="shared") as store:
+        assert repr(store) == f"Store(LocalStore('{tmp_path}'), writer='shared')"
+    assert repr(store).endswith(", closed)")
