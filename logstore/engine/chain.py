@@ -114,7 +114,7 @@ class Chain:
         self.store = store
         self.paths = paths
 
-    def commit(self, header: SegmentHeader, data: bytes) -> None:
+    def commit(self, header: SegmentHeader, data: memoryview) -> None:
         """Create the segment. Returns once it is certain that it stands and is ours.
 
         Raises `LostRace` if another's stands there, `Determinate` if surely nothing happened, `Indeterminate` if it may

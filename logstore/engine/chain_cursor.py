@@ -74,7 +74,7 @@ class ChainCursor:
             digest=digest,
         )
 
-    def commit(self, header: SegmentHeader, data: bytes, summary: SegmentSummary) -> None:
+    def commit(self, header: SegmentHeader, data: memoryview, summary: SegmentSummary) -> None:
         """Create the segment and move past it. Raises what `Chain.commit` does."""
         self._chain.commit(header, data)
         silent_ms = self._runtime.clock.now_ms() - self._confirmed_at_ms

@@ -20,16 +20,16 @@ class FlushWindow:
         self.header = header
         self.batches = list(batches)
         self.charged = sum(batch.charged for batch in self.batches)
-        self._built: tuple[bytes, SegmentSummary] | None = None
+        self._built: tuple[memoryview, SegmentSummary] | None = None
 
-    def build(self) -> tuple[bytes, SegmentSummary]:
+    def build(self) -> tuple[memoryview, SegmentSummary]:
         """The segment's bytes, made once. Encodes what is not encoded yet: call it without the partition's lock.
 
         The batches move into it, so that a window which waits for its store is in memory once and not twice.
         """
         if self._built is None:
             self._built = build_segment(self.header, [batch.encoded() for batch in self.batches])
-            segment, position = memoryview(self._built[0]), HEADER_SIZE
+            segment, position = self._built[0], HEADER_SIZE
             for batch in self.batches:
                 position = batch.move_into(segment, position)
         return self._built

@@ -84,7 +84,7 @@ class Maintenance:
         self,
         view: ChainView,
         run: range,
-        data: bytes,
+        data: memoryview,
         summary: SegmentSummary,
         now_ms: int,
         identity: bytes,
@@ -129,7 +129,7 @@ class Maintenance:
 
     def _merged(
         self, view: ChainView, run: range, now_ms: int, identity: bytes
-    ) -> tuple[bytes, SegmentSummary]:
+    ) -> tuple[memoryview, SegmentSummary]:
         first, last = view.segments.ref(run.start), view.segments.ref(run.stop - 1)
         batches = [batch for row in run for batch in self._batches(view.segments.ref(row))]
         newest = self._summary(last)

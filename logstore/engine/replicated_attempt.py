@@ -21,7 +21,7 @@ from logstore.format.segment import EncodedBatch, SegmentHeader, SegmentSummary,
 class Attempt:
     ranges: list[SourceRange]
     header: SegmentHeader
-    data: bytes
+    data: memoryview
     summary: SegmentSummary
 
 

@@ -155,7 +155,7 @@ class SharedWindow:
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.header: SegmentHeader | None = None
         self.losses = 0
-        self._built: tuple[bytes, SegmentSummary] | None = None
+        self._built: tuple[memoryview, SegmentSummary] | None = None
 
         self.carry(entries)
 
@@ -181,7 +181,7 @@ class SharedWindow:
         self.header = self._built = None
         self.losses += 1
 
-    def build(self) -> tuple[SegmentHeader, bytes, SegmentSummary]:
+    def build(self) -> tuple[SegmentHeader, memoryview, SegmentSummary]:
         """The segment's bytes for the place it has: the heads of its batches are written anew, the bodies are not."""
         header = self.header
         assert header is not None, "a window is built once it has a place"

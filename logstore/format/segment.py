@@ -13,6 +13,7 @@ All integers are little endian, except inside the batches, which are Kafka's.
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,6 +42,9 @@ _FOOTER_CRCS = struct.Struct("<III8s")  # batches, index, everything in the foot
 FOOTER_SIZE = HEADER_SIZE + _FOOTER.size + _FOOTER_CRCS.size
 
 NO_TIMESTAMP = -1
+
+# From here on a segment is worth pages of its own: malloc reuses what is smaller.
+_PAGES_FROM = 1 << 20
 
 INDEX_ROW = np.dtype(
     [
@@ -241,8 +245,10 @@ class EncodedBatch:
         return b"".join((self.head, self.body))
 
 
-def build_segment(header: SegmentHeader, batches: Sequence[EncodedBatch]) -> tuple[bytes, SegmentSummary]:
-    """The whole object, in one piece, and what its footer says."""
+def build_segment(
+    header: SegmentHeader, batches: Sequence[EncodedBatch]
+) -> tuple[memoryview, SegmentSummary]:
+    """The whole object, in one piece, read-only, and what its footer says."""
     index = np.zeros(len(batches), INDEX_ROW)
     parts: list[Bytes] = [header.pack()]
     position, crc = HEADER_SIZE, 0
@@ -263,7 +269,21 @@ def build_segment(header: SegmentHeader, batches: Sequence[EncodedBatch]) -> tup
     rows = index.tobytes()
     summary = _summarise(header, index, position, crc, crc32c(rows))
     parts += (rows, summary.pack())
-    return b"".join(parts), summary
+    return _in_one_piece(parts, summary.object_size), summary
+
+
+def _in_one_piece(parts: Sequence[Bytes], size: int) -> memoryview:
+    """A large segment lies in pages of its own, which go back to the system when nobody looks at them any more.
+
+    From malloc it would come out of the heap of the thread that builds it, and stay there, unused, when it is freed: one
+    segment for each thread that ever built one.
+    """
+    if size < _PAGES_FROM:
+        return memoryview(b"".join(parts))
+    pages = mmap.mmap(-1, size)
+    for part in parts:
+        pages.write(part)
+    return memoryview(pages).toreadonly()
 
 
 def parse_segment(data: Bytes, *, strict: bool = False) -> tuple[SegmentSummary, Index]:

@@ -114,6 +114,10 @@ class TestPutAndGet:
         store.put("k", memoryview(BODY)[2:5])
         assert store.get("k") == b"234"
 
+    def test_a_view_of_wide_items_counts_its_bytes(self, store: ObjectStore) -> None:
+        assert store.put("k", memoryview(BODY[:8]).cast("I")).size == 8
+        assert store.get("k") == BODY[:8]
+
     def test_an_object_may_be_empty(self, store: ObjectStore) -> None:
         assert store.put("empty", b"", if_absent=True).size == 0
         assert store.get("empty") == b""
