@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Protocol, TypeVar, cast
 
 
@@ -31,7 +31,6 @@ class BlockCache:
         self._loading: dict[Hashable, Future[Sized]] = {}
         self._used = 0
         self._coming = 0
-        self.hits = 0
         self.misses = 0
 
     @property
@@ -57,7 +56,6 @@ class BlockCache:
             piece = self._pieces.get(key)
             if piece is not None:
                 self._pieces.move_to_end(key)
-                self.hits += 1
                 return cast(P, piece)
             loading = self._loading.get(key)
             if loading is None:
@@ -67,14 +65,20 @@ class BlockCache:
                 self._shrink()
                 self.misses += 1
         if loading is not None:
-            return cast(P, loading.result())
+            try:
+                return cast(P, loading.result())
+            except CancelledError:
+                return self.get(key, size, load)
         try:
             loaded = load()
         except BaseException as error:
             with self._lock:
                 del self._loading[key]
                 self._coming -= size
-            mine.set_exception(error)
+            if isinstance(error, Exception):
+                mine.set_exception(error)
+            else:
+                mine.cancel()  # Ctrl-C, or the end of its thread: not the others' affair, so one of them loads it
             raise
         with self._lock:
             del self._loading[key]

@@ -160,7 +160,7 @@ class Chain:
         except ObjectNotFound:
             return None
         except UnsupportedVersion as error:
-            raise _too_new(key, error) from error
+            raise too_new(key, error) from error
         except FormatError as error:
             raise CorruptData(key, None, error.why) from error
 
@@ -182,7 +182,7 @@ class Chain:
         try:
             summary = SegmentSummary.parse(tail, len(tail) if len(tail) < TAIL_SIZE else None)
         except UnsupportedVersion as error:
-            raise _too_new(key, error) from error
+            raise too_new(key, error) from error
         except FormatError:
             return self._link_from_whole(key)
         return Link(summary, summary.object_size)
@@ -193,7 +193,7 @@ class Chain:
         try:
             return Link(parse_segment(data)[0], len(data))
         except UnsupportedVersion as error:
-            raise _too_new(key, error) from error
+            raise too_new(key, error) from error
         except FormatError as damage:
             try:
                 header = SegmentHeader.parse(data)
@@ -240,7 +240,7 @@ class Chain:
         try:
             manifest = Manifest.parse(data)
         except UnsupportedVersion as error:
-            raise _too_new(self.paths.manifest, error) from error
+            raise too_new(self.paths.manifest, error) from error
         tail = ChainTail(
             manifest.next_seq,
             manifest.epoch,
@@ -364,5 +364,6 @@ class _Assembly:
         view.segments.is_complete = False
 
 
-def _too_new(key: str, error: UnsupportedVersion) -> UnsupportedStore:
+def too_new(key: str, error: UnsupportedVersion) -> UnsupportedStore:
+    """Not damage: nobody should restore or rewrite the object."""
     return UnsupportedStore(f"{key}: {error.why}. A newer release has written it: use that, or a later one")

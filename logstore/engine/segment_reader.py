@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from logstore.engine.cache import BlockCache
+from logstore.engine.chain import too_new
 from logstore.engine.segments import SegmentRef
-from logstore.errors import CorruptData
-from logstore.format.errors import FormatError
+from logstore.errors import CorruptData, LogStoreError
+from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.segment import (
     FOOTER_SIZE,
     HEADER_SIZE,
@@ -154,7 +155,7 @@ class SegmentReader:
         try:
             summary, index = parse_segment(data)
         except FormatError as damage:
-            raise CorruptData(ref.key, self._offset_of(ref, data, damage), damage.why) from damage
+            raise self._refusal(ref, data, damage) from damage
         self._check_place(ref, summary)
         return Block(index, memoryview(data)[HEADER_SIZE : summary.index_position], HEADER_SIZE)
 
@@ -173,7 +174,7 @@ class SegmentReader:
             try:
                 summary, index = parse_segment(data)
             except FormatError as damage:
-                raise CorruptData(ref.key, self._offset_of(ref, data, damage), damage.why) from damage
+                raise self._refusal(ref, data, damage) from damage
         self._check_place(ref, summary)
         ends = (index["position"] + index["size"]).astype(np.int64) - HEADER_SIZE
         return LoadedIndex(index, (ends - 1) // BLOCK_BYTES)
@@ -209,6 +210,11 @@ class SegmentReader:
                 f"the object holds segment {header.seq} with offsets {header.base_offset} to {header.end_offset}, "
                 f"not {ref.seq} with {ref.base_offset} to {ref.end_offset}",
             )
+
+    def _refusal(self, ref: SegmentRef, data: bytes, damage: FormatError) -> LogStoreError:
+        if isinstance(damage, UnsupportedVersion):
+            return too_new(ref.key, damage)
+        return CorruptData(ref.key, self._offset_of(ref, data, damage), damage.why)
 
     @staticmethod
     def _offset_of(ref: SegmentRef, data: bytes, damage: FormatError) -> int:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from logstore.engine.cache import BlockCache
+import pytest
+
+from logstore.engine import cache as cache_module
+from logstore.engine.cache import BlockCache, Sized
 
 PATIENCE_S = 30.0
 
@@ -62,3 +65,34 @@ def test_L30_a_piece_that_can_never_stay_pushes_nothing_out() -> None:
     assert cache.get("huge", 101, lambda: Piece("huge", 101)) == Piece("huge", 101)
     assert cache.peek("huge") is None
     assert cache.peek("small") == Piece("small", 50)
+
+
+def test_L30_an_interrupt_of_the_one_who_loads_is_not_raised_in_those_who_wait() -> None:
+    """Ctrl-C reaches the main thread inside a load that another thread waits for: that one loads the piece itself."""
+    cache = BlockCache(100)
+    begun, interrupt = threading.Event(), threading.Event()
+
+    def interrupted() -> Piece:
+        begun.set()
+        assert interrupt.wait(PATIENCE_S)
+        raise KeyboardInterrupt
+
+    asked = threading.Event()
+
+    class Waited(Future[Sized]):
+        """Tells that somebody waits for it."""
+
+        def result(self, timeout: float | None = None) -> Sized:
+            asked.set()
+            return super().result(timeout)
+
+    with ThreadPoolExecutor(2) as pool, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache_module, "Future", Waited)
+        first = pool.submit(cache.get, "piece", 50, interrupted)
+        assert begun.wait(PATIENCE_S)
+        second = pool.submit(cache.get, "piece", 50, lambda: Piece("piece", 50))
+        assert asked.wait(PATIENCE_S)
+        interrupt.set()
+        assert second.result(PATIENCE_S) == Piece("piece", 50)
+        assert isinstance(first.exception(PATIENCE_S), KeyboardInterrupt)
+    assert cache.used == 50

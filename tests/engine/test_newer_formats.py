@@ -10,6 +10,7 @@ from crc32c import crc32c
 
 import logstore
 from engine.harness import crash, open_store, pairs, partition, running
+from logstore.engine import segment_reader
 from logstore.errors import LogStoreError, UnsupportedStore
 from logstore.format import manifest, segment, wal
 from logstore.format.document import pack_document, parse_document
@@ -68,6 +69,23 @@ def test_L20_a_newer_segment_is_refused_and_nothing_is_stored() -> None:
         with pytest.raises(UnsupportedStore):
             log.append(b"behind it?")
     assert {info.key: objects.get(info.key) for info in objects.list("")} == before
+
+
+@pytest.mark.parametrize("whole_bytes", [segment_reader.WHOLE_BYTES, 0])
+def test_L20_a_newer_segment_that_is_first_met_by_a_read_is_no_damage(
+    whole_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newer release's maintenance may rewrite what a manifest of ours lists. Nobody should restore it from a copy."""
+    monkeypatch.setattr(segment_reader, "WHOLE_BYTES", whole_bytes)
+    monkeypatch.setattr(segment_reader, "SCAN_WHOLE_BYTES", whole_bytes)
+    objects = MemoryStore()
+    with running(objects) as store:
+        log = partition(store)
+        log.append(b"zero")
+        objects.put(log.paths.segment(1), newer_segment(1, 0))
+        with pytest.raises(UnsupportedStore, match="newer release") as caught:
+            log.read(0)
+        assert log.paths.segment(1) in str(caught.value)
 
 
 def test_L20_a_writer_that_meets_a_newer_releases_segment_in_its_place_stops() -> None:
