@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CORE_STAMP := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.installed-bench
 WHAT ?= append
@@ -15,18 +16,27 @@ QUICK := codec append read growth group_commit memory local_peers object_peers o
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml setup.py logstore/format/_speed.c
+# The library alone: quick, and all that `logstore demo` needs.
+$(CORE_STAMP): pyproject.toml setup.py logstore/format/_speed.c
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $(CORE_STAMP)
+
+# Spark looks for its sources in folders, and an editable install is none: the .pth file names this one.
+$(STAMP): $(CORE_STAMP)
+	@echo 'Installing Spark, Kafka clients and test tools into $(VENV): 1.5 GB, some minutes, once.'
 	$(BIN)/python -m pip install --quiet --editable '.[arrow,spark,broker,postgres,test]'
-	touch $(STAMP)
+	@echo '$(CURDIR)' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/logstore-checkout.pth"
+	@touch $(STAMP)
 
 $(BENCH_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'
 	touch $(BENCH_STAMP)
 
-demo: $(STAMP)
+demo: $(CORE_STAMP)
 	$(BIN)/logstore demo
+	@$(MAKE) --no-print-directory setup
 	$(BIN)/python examples/orders_pipeline.py --batch
 
 test: $(STAMP)
