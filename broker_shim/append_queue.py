@@ -5,7 +5,7 @@ the write buffer is full (an upload frees some of it), and while a large compres
 checked in a worker thread: unpacking it on the event loop would hold up every other client.
 
 Each append is answered exactly once: with its offset at the ack level asked for, with that of the first attempt if it is
-a retry (`producers`), or with a code that says what to do. Event loop only, except `_submit_apart`.
+a retry (`producers`), or with a code that says what to do. Event loop only, except `_submit_apart` and `_call`.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ class AppendQueue:
         self._waiting: deque[Append] = deque()
         self._busy = False
         self._retry: asyncio.TimerHandle | None = None
+        self._news: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
+        self._notified = False
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -223,9 +225,24 @@ class AppendQueue:
             append.answer(Code.NONE, first.result().offset)
 
     def _call(self, function: Callable[..., None], *arguments: object) -> None:
-        """Run on the loop. After the loop has been closed nobody is left to tell."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(function, *arguments)
+        """Run on the loop, from any thread. A commit acks many appends at once: they are one wake-up.
+
+        After the loop has been closed nobody is left to tell.
+        """
+        self._news.append((function, arguments))
+        if not self._notified and not self._loop.is_closed():
+            self._notified = True
+            self._loop.call_soon_threadsafe(self._hear)
+
+    def _hear(self) -> None:
+        self._notified = False  # before looking: what comes from now on is a wake-up of its own
+        try:
+            while self._news:
+                function, arguments = self._news.popleft()
+                function(*arguments)
+        finally:
+            if self._news:  # one of them failed: that is no reason for the others to wait
+                self._loop.call_soon(self._hear)
 
 
 def _refuse(batches: list[BatchInfo]) -> Code | None:

@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -173,9 +174,9 @@ class BrokerProcess:
         self.process.stdout.close()
 
     def cpu_seconds(self) -> float:
-        """User and system time that the process has used."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """User and system time that the process has used. Its own clock, which counts nanoseconds, not ticks of 10 ms."""
+        clock_of_process = ~self.pid << 3 | 2  # what clock_getcpuclockid(3) returns on Linux
+        return time.clock_gettime(clock_of_process)
 
     def memory_bytes(self) -> int:
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])

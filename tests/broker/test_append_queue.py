@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -58,8 +62,6 @@ def test_B10_large_and_small_batches_keep_their_order(broker: LocalBroker, pid: 
 def test_B10_the_event_loop_serves_others_while_a_batch_is_unpacked(
     broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import threading
-
     unpacking, go_on = threading.Event(), threading.Event()
     real = PartitionLog.submit_batches
 
@@ -111,3 +113,46 @@ def test_B10_a_compressed_batch_that_is_damaged_is_refused_and_the_next_one_goes
         bad = good[:-9] + bytes([good[-9] ^ 1]) + good[-8:]
         assert client.produce("t", bad).error_code == Code.CORRUPT_MESSAGE
         assert client.produce("t", good).base_offset == 0
+
+
+class CountingLoop(asyncio.SelectorEventLoop):
+    """Counts how often another thread wakes it, and for what."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.woken_for: list[str] = []
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *arguments: Any, **options: Any) -> Any:
+        self.woken_for.append(getattr(callback, "__qualname__", repr(callback)))
+        return super().call_soon_threadsafe(callback, *arguments, **options)
+
+
+def test_one_upload_that_acks_many_appends_wakes_the_loop_once() -> None:
+    producers = 16
+    store, loop = GatedStore(MemoryStore()), CountingLoop()
+    with LocalBroker(store, loop_factory=lambda: loop) as broker, ExitStack() as open_clients:
+        clients = [open_clients.enter_context(Wire(broker.port)) for _ in range(producers)]
+        make_topic(clients[0])
+        assert clients[0].produce("t", batch(0, large=False, pid=-1)).base_offset == 0
+        with store.hold("put", suffix=".seg") as gate:
+            held = send(clients[0], batch(1, large=False, pid=-1))
+            gate.wait_held()
+            # These wait for the upload after the one that is held, and are all in it.
+            sent = [send(client, batch(n, large=False, pid=-1)) for n, client in enumerate(clients[1:], 2)]
+            broker.until(lambda: broker.log("t").health()["next_offset"] == producers + 1)
+            stored, is_held, go_on = threading.Event(), threading.Event(), threading.Event()
+            log = broker.log("t")
+            # Listeners are told after the appends: then every ack has been handed over, and none was heard.
+            log.add_listener(lambda: stored.set() if log.durable_high_watermark > producers else None)
+            loop.call_soon_threadsafe(lambda: (is_held.set(), go_on.wait(30)))
+            assert is_held.wait(20)
+            loop.woken_for.clear()
+            gate.open()
+            try:
+                assert stored.wait(20)
+                assert loop.woken_for.count("AppendQueue._hear") == 1
+            finally:
+                go_on.set()
+        assert clients[0].produced(9, held).base_offset == 1
+        answers = [client.produced(9, each) for client, each in zip(clients[1:], sent, strict=True)]
+        assert sorted(answer.base_offset for answer in answers) == list(range(2, producers + 1))
