@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from broker_shim import messages
 from broker_shim.acl_api import AclApi
@@ -32,16 +30,16 @@ from broker_shim.hosted import Hosted
 from broker_shim.log_api import LogApi
 from broker_shim.member import Limits
 from broker_shim.metadata import MetadataApi, api_versions
-from broker_shim.metrics import Counters, Sample
+from broker_shim.metrics import Counters, Sample, writer_samples
 from broker_shim.offset_api import OffsetApi
 from broker_shim.partitions import Partitions
 from broker_shim.produce import ProduceHandler
 from broker_shim.sasl import Users
 from broker_shim.sasl_api import BEFORE_LOGIN, SaslApi
-from broker_shim.stores import Stores
 from broker_shim.wire import MalformedRequest, RequestHeader
 from logstore.config import Ack
-from logstore.errors import StoreError
+from logstore.errors import LogStoreError, StoreError
+from logstore.store import Store
 
 log = logging.getLogger(__name__)
 WORKERS = 16
@@ -51,11 +49,8 @@ _APIS = {int(api): api for api in Api}
 class Broker:
     """Made on the event loop that serves it. `start` before clients come, `stop` after they have gone."""
 
-    def __init__(
-        self, stores: Stores, config: BrokerConfig, me: Node, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self._stores = stores
-        self._store = store = stores.first
+    def __init__(self, store: Store, config: BrokerConfig, me: Node, loop: asyncio.AbstractEventLoop) -> None:
+        self._store = store
         self._config = config
         self._loop = loop
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="broker-worker")
@@ -69,7 +64,7 @@ class Broker:
         )
         ack: Ack = "durable" if config.flush_on_ack else "buffered"
         self.partitions = Partitions(
-            stores, self.cluster, loop, self._workers, self._on_lost, config.follow_interval, ack
+            store, self.cluster, loop, self._workers, self._on_lost, config.follow_interval, ack
         )
         self.coordinator = Coordinator(
             self.partitions,
@@ -153,9 +148,15 @@ class Broker:
         self.coordinator.close()
         for hosted in self.partitions.all_hosted():
             hosted.close()
-        await self.partitions.run(self._stores.close, timeout_s)
+        await self.partitions.run(self._close_store, timeout_s)
         await self.partitions.run(self.cluster.leave)
         self._workers.shutdown(wait=False, cancel_futures=True)
+
+    def _close_store(self, timeout_s: float) -> None:
+        try:
+            self._store.close(timeout_s)
+        except LogStoreError as error:
+            log.error("%s", error)  # it names what is not stored, by offset
 
     async def _beat(self) -> None:
         while True:
@@ -191,23 +192,21 @@ class Broker:
         """Why this broker should get no clients now, or None."""
         if self.cluster.replaced:
             return f"another broker with node id {self.cluster.me.node_id} has started"
-        reachable = all(store.health()["store_reachable"] for store in self._stores)
+        reachable = self._store.health()["store_reachable"]
         return None if reachable else "the object store cannot be reached"
 
     def samples(self) -> Iterable[Sample]:
         yield from self.counters.samples()
-        health: list[dict[str, Any]] = [store.health() for store in self._stores]
-        yield "broker_shim_store_reachable", {}, float(all(each["store_reachable"] for each in health))
-        asked = Counter[str]()
-        for store in self._stores:
-            asked.update({operation: stats.requests for operation, stats in store.metrics().items()})
-        for operation, requests in sorted(asked.items()):
-            yield "broker_shim_store_requests_total", {"operation": operation}, requests
-        yield "broker_shim_buffered_bytes", {}, sum(each["buffered_bytes"] for each in health)
-        yield "broker_shim_cached_bytes", {}, sum(each["cached_bytes"] for each in health)
+        health = self._store.health()
+        yield "broker_shim_store_reachable", {}, float(health["store_reachable"])
+        for operation, stats in sorted(self._store.metrics().items()):
+            yield "broker_shim_store_requests_total", {"operation": operation}, stats.requests
+        yield "broker_shim_buffered_bytes", {}, health["buffered_bytes"]
+        yield "broker_shim_cached_bytes", {}, health["cached_bytes"]
         yield "broker_shim_waiting_fetches", {}, len(self._fetch.waiting)
         yield "broker_shim_owned_partitions", {}, sum(each.is_owned for each in self.partitions.all_hosted())
         yield "broker_shim_brokers_alive", {}, len(self.cluster.view.nodes)
+        yield from writer_samples(self._store.writer_metrics())
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────
 

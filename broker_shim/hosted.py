@@ -4,9 +4,10 @@
 
 Reading needs no ownership and fences nobody. The first produce takes the partition: it opens the log's writer, which
 fences the previous owner, and rebuilds the table of idempotent producers. A partition that was lost or handed over is
-opened anew before it is read or taken again (`stores`): its old writer cannot know what others have stored since.
+reopened before it is read or taken again: its old writer cannot know what others have stored since.
 
-Everything here runs on the event loop, except `_open`, `_take` and `_refresh` (worker threads) and `_moved` (any thread).
+Everything here runs on the event loop, except `_open`, `_take`, `_hand_over` and `_refresh` (worker threads) and `_moved`
+(any thread).
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from typing import Protocol
 from broker_shim.append_queue import Answer, Append, AppendQueue
 from broker_shim.producer_recovery import Snapshots
 from broker_shim.producers import ProducerTable
-from broker_shim.stores import Stores
 from logstore.config import Ack
 from logstore.engine.partition_log import PartitionLog
 from logstore.errors import Fenced, LogStoreError, UnknownTopic
+from logstore.store import Store
 
 log = logging.getLogger(__name__)
 TAKE_TIMEOUT_S = 20.0
@@ -47,7 +48,7 @@ class Hosted:
         topic: str,
         index: int,
         partition: PartitionLog,
-        stores: Stores,
+        store: Store,
         loop: asyncio.AbstractEventLoop,
         workers: Executor,
         owner: Owner,
@@ -62,11 +63,11 @@ class Hosted:
         self._owner = owner
         self._follow_interval_s = follow_interval_s
         self._ack: Ack = ack
-        self._stores = stores
-        self._opening_number: int | None = None
+        self._store = store
+        self._was_open = False
         self._is_stale = True
-        self._handing_over: asyncio.Future[int] | None = None
-        self._snapshots = Snapshots(stores.first.objects, partition.paths)
+        self._handing_over: asyncio.Future[None] | None = None
+        self._snapshots = Snapshots(store.objects, partition.paths)
         self._queue = AppendQueue(self._snapshots, loop, workers, self.lose)
         self._watchers: set[Watcher] = set()
         self._notified = False
@@ -97,12 +98,13 @@ class Hosted:
 
     def _open(self) -> None:
         if self._is_stale:
-            if self._opening_number is not None:
+            found = self._store.topic(self.topic).partition(self.index)
+            if found.stopped is not None or (self._was_open and found is self.log):
+                found = found.reopen(TAKE_TIMEOUT_S)
+            if self._was_open:
                 self.log.remove_listener(self._moved)
-            self.log, self._opening_number = self._stores.partition(
-                self.topic, self.index, self._opening_number
-            )
-            self._is_stale = False
+            self.log = found
+            self._was_open, self._is_stale = True, False
         self.log.refresh()
         self.log.remove_listener(self._moved)
         self.log.add_listener(self._moved)
@@ -125,6 +127,7 @@ class Hosted:
         except (LogStoreError, OSError, TimeoutError) as error:
             log.warning("%s could not be taken: %s", self, error)
             self._queue.close(error)
+            self._let_go()
             raise
         else:
             log.info("%s is ours, epoch %d", self, self.log.epoch)
@@ -150,17 +153,20 @@ class Hosted:
             self._owner.lost(self, error)
         self._tell()
 
-    def release(self, why: str) -> asyncio.Future[int] | None:
+    def release(self, why: str) -> asyncio.Future[None] | None:
         """Give the partition up: take no more, and bring what we have to the store before anybody fences us."""
         if not self.is_owned:
             return None
         self._queue.close(Fenced(f"{self}: {why}"))
-        self._handing_over = self._loop.run_in_executor(self._workers, self.log.flush, TAKE_TIMEOUT_S)
+        self._handing_over = self._loop.run_in_executor(self._workers, self._hand_over)
         self._handing_over.add_done_callback(self._handed_over)
         self._let_go()
         return self._handing_over
 
-    def _handed_over(self, flushing: asyncio.Future[int]) -> None:
+    def _hand_over(self) -> None:
+        self.log.reopen(TAKE_TIMEOUT_S)  # which closes the writer: the next one finds no reservation of ours
+
+    def _handed_over(self, flushing: asyncio.Future[None]) -> None:
         if not flushing.cancelled() and flushing.exception() is not None:
             log.warning("%s was given up with records that are not stored: %s", self, flushing.exception())
 

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from broker_shim.cluster import Cluster
 from broker_shim.codes import Code
 from broker_shim.hosted import Hosted
-from broker_shim.stores import Stores
 from broker_shim.topics import INTERNAL_TOPIC
 from logstore.config import Ack
 from logstore.errors import InvalidTopicName, TopicExists, UnknownTopic
+from logstore.store import Store
 from logstore.topic import Topic
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class _Known:
 class Partitions:
     def __init__(
         self,
-        stores: Stores,
+        store: Store,
         cluster: Cluster,
         loop: asyncio.AbstractEventLoop,
         workers: Executor,
@@ -48,8 +48,7 @@ class Partitions:
         follow_interval_s: float,
         ack: Ack,
     ) -> None:
-        self._stores = stores
-        self._store = stores.first
+        self._store = store
         self._cluster = cluster
         self._loop = loop
         self._workers = workers
@@ -92,7 +91,7 @@ class Partitions:
                 name,
                 index,
                 known.topic.partition(index),
-                self._stores,
+                self._store,
                 self._loop,
                 self._workers,
                 self,
@@ -189,7 +188,7 @@ class Partitions:
         self._on_lost(partition, error)
 
     @staticmethod
-    def _give_up(partitions: Iterable[Hosted], why: str) -> list[asyncio.Future[int]]:
+    def _give_up(partitions: Iterable[Hosted], why: str) -> list[asyncio.Future[None]]:
         flushing = (each.release(why) for each in partitions)
         return [future for future in flushing if future is not None]
 

@@ -18,7 +18,6 @@ from broker_shim.config import BrokerConfig, parse_address
 from broker_shim.connection import Connection
 from broker_shim.metrics import HttpPort, Sample
 from broker_shim.request_memory import RequestMemory
-from broker_shim.stores import Stores
 from logstore.objects import ObjectStore
 from logstore.store import Store
 
@@ -65,8 +64,7 @@ class Server:
         self.port = self._listener.sockets[0].getsockname()[1]
         shown, shown_port = parse_address(config.advertise) if config.advertise else (host, 0)
         me = Node(config.node_id, shown, shown_port or self.port, new_incarnation(), int(time.time() * 1000))
-        stores = Stores(self.store, lambda: self._open_store(self.store.objects))
-        self.broker = Broker(stores, config, me, loop)
+        self.broker = Broker(self.store, config, me, loop)
         await self.broker.start()
         await self._listener.start_serving()
         self._sweeper = loop.create_task(self._sweep())

@@ -18,7 +18,8 @@ from logstore import store as blocking
 from logstore.config import Ack, StoreConfig, Visibility
 from logstore.engine import partition_log
 from logstore.engine.maintenance import Garbage
-from logstore.engine.partition_log import READ_BYTES, Appendable
+from logstore.engine.partition_log import Appendable
+from logstore.engine.readable_partition import READ_BYTES
 from logstore.engine.results import ReadResult, Receipt
 from logstore.engine.segments import LostRange
 from logstore.format.record import Headers, Record
@@ -180,9 +181,11 @@ class PartitionLog:
     ) -> Receipt:
         return await self._threads.run(partial(self.blocking.append_batches, raw, ack=ack, timeout=timeout))
 
-    async def submit(self, records: Appendable, *, ack: Ack | None = None) -> asyncio.Future[Receipt]:
+    async def submit(
+        self, records: Appendable, *, ack: Ack | None = None, timeout: float | None = None
+    ) -> asyncio.Future[Receipt]:
         """The records have their offsets when this returns; await the future for the ack."""
-        future = await self._threads.run(partial(self.blocking.submit, records, ack=ack))
+        future = await self._threads.run(partial(self.blocking.submit, records, ack=ack, timeout=timeout))
         return asyncio.wrap_future(future)
 
     async def read(
@@ -266,6 +269,9 @@ class PartitionLog:
         except TimeoutError:
             if follows:
                 await self._threads.run(self.blocking.refresh)
+
+    async def reopen(self, timeout: float | None = None) -> PartitionLog:
+        return PartitionLog(await self._threads.run(self.blocking.reopen, timeout), self._threads)
 
     async def flush(self, timeout: float | None = None) -> int:
         return await self._threads.run(self.blocking.flush, timeout)

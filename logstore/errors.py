@@ -10,7 +10,7 @@
     ├── BufferFull              try again later; nothing was taken
     ├── OutcomeUnknown          it may or may not be stored: read back before you send it again
     │   └── AppendTimeout       the same, because the deadline passed; the flush goes on
-    ├── Fenced                  another writer owns the partition: reopen to take it back
+    ├── Fenced                  another writer owns the partition: reopen() it to take it back
     ├── ReadOnly                open with writer="exclusive" or writer="shared"
     ├── Closed                  open it again
     ├── CorruptData             restore the object named by .key; .offset says from where

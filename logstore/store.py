@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import random
 import threading
+from collections import deque
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any
+from weakref import WeakSet
 
 from logstore.catalog import Catalog, TopicDescriptor
 from logstore.config import StoreConfig
@@ -16,8 +18,8 @@ from logstore.engine.clock import Clock, SystemClock
 from logstore.engine.maintenance import Garbage
 from logstore.engine.partition_log import PartitionLog
 from logstore.engine.runtime import Runtime
-from logstore.engine.writer_metrics import WriterMetrics, writers_of
 from logstore.engine.topic_settings import TopicSettings
+from logstore.engine.writer_metrics import WriterMetrics, writers_of
 from logstore.errors import (
     Closed,
     OutcomeUnknown,
@@ -36,6 +38,7 @@ from logstore.topic import Topic
 
 logger = logging.getLogger(__name__)
 
+_UNSTORED_MAX = 100
 READ_RETRIES = RetryPolicy(attempts=4, base_s=0.05, cap_s=0.5)
 
 
@@ -96,9 +99,13 @@ class Store:
         self._runtime = Runtime(wrapped, config, clock, dice)
         self._catalog = Catalog(wrapped)
         self._sweeper = Sweeper(self._runtime, self._catalog)
-        self._lock = threading.Lock()  # guards the three fields below
+        self._lock = threading.Lock()  # guards the five fields below
         self._topics: dict[str, Topic] = {}
+        self._handed_out: WeakSet[Topic] = WeakSet()
         self._settings: dict[str, TopicSettings] = {}  # by incarnation
+        self._unstored: deque[str] = deque(
+            maxlen=_UNSTORED_MAX
+        )  # what logs that were reopened could not store
         self._logs: dict[PartitionPaths, PartitionLog] = {}
         self._closed = False
         self._runtime.store_id = enter(wrapped, dice, read_only=config.writer == "read_only")
@@ -180,6 +187,7 @@ class Store:
             known = self._topics.get(descriptor.name)
             if known is None or known.is_older_than(descriptor):
                 known = self._topics[descriptor.name] = Topic(descriptor, self._open_partition)
+                self._handed_out.add(known)
             return known
 
     def _learn(self, descriptor: TopicDescriptor) -> TopicSettings:
@@ -203,8 +211,28 @@ class Store:
             self._check_open()
             log = self._logs.get(paths)
             if log is None:
-                log = self._logs[paths] = PartitionLog(self._runtime, paths, self._learn(descriptor))
+                log = self._logs[paths] = self._new_log(paths, self._learn(descriptor))
             return log
+
+    def _new_log(self, paths: PartitionPaths, settings: TopicSettings) -> PartitionLog:
+        return PartitionLog(self._runtime, paths, settings, self._replace)
+
+    def _replace(self, log: PartitionLog, problem: str | None) -> PartitionLog:
+        """What `PartitionLog.reopen` calls once the log has let go: the one that is handed out instead of it from now on.
+        `problem` is what it could not store."""
+        with self._lock:
+            self._check_open()
+            current, settings = self._logs.get(log.paths), self._settings.get(log.paths.incarnation)
+            if current is None or settings is None:
+                raise UnknownTopic(f"{log.paths}: the topic was deleted")
+            if problem is not None:
+                self._unstored.append(problem)
+            if current is log:
+                current = self._logs[log.paths] = self._new_log(log.paths, settings)
+                log.replaced = True
+                for topic in self._handed_out:
+                    topic.forget(log)
+            return current
 
     # All of it
 
@@ -245,13 +273,13 @@ class Store:
             if self._closed:
                 return
             self._closed = True
-            logs = list(self._logs.values())
+            logs, problems = list(self._logs.values()), list(self._unstored)
         wait = self.config.append_timeout if timeout is None else timeout
         deadline = self._runtime.clock.monotonic() + wait
         self._runtime.begin_close()
         for log in logs:
             log.begin_close()
-        problems = [problem for log in logs if (problem := log.finish_close(deadline)) is not None]
+        problems += [problem for log in logs if (problem := log.finish_close(deadline)) is not None]
         left = max(0.0, deadline - self._runtime.clock.monotonic())
         if not self._runtime.close(max(left, 1.0)):
             logger.warning("an upload did not end in time; its thread ends with the store's answer")

@@ -59,9 +59,13 @@ class Topic:
         if not isinstance(i, int) or isinstance(i, bool) or not 0 <= i < len(self._logs):
             raise ValueError(f"topic {self.name!r} has partitions 0 to {len(self._logs) - 1}, not {i!r}")
         log = self._logs[i]
-        if log is None:
+        while log is None or log.replaced:
             log = self._logs[i] = self._open(self._descriptor, i)
         return log
+
+    def forget(self, log: PartitionLog) -> None:
+        """The log was replaced: the next call asks for the one there is now."""
+        self._logs = [None if known is log else known for known in self._logs]
 
     def append(
         self,

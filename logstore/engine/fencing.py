@@ -15,7 +15,7 @@ def fenced_by(chain: Chain, epoch: int, winner: SegmentHeader) -> LogStoreError:
         )
     return Fenced(
         f"{chain.paths}: a writer of epoch {winner.epoch} took over at offset {winner.base_offset}, this one is of epoch "
-        f"{epoch} and has stopped for good; reopen the store to take the partition back"
+        f"{epoch} and has stopped for good; reopen() the partition to take it back"
     )
 
 
@@ -30,5 +30,6 @@ def refuse_resurrection(chain: Chain, header: SegmentHeader, silent_ms: int, gra
     if view.manifest_next_seq > header.seq:
         raise OutcomeUnknown(
             f"{chain.paths.segment(header.seq)}: this writer was silent for {silent_ms / 1000:.0f} s and the chain has gone "
-            f"on to {view.manifest_next_seq} without it; reopen, and read back from offset {header.base_offset}"
+            f"on to {view.manifest_next_seq} without it; reopen() the partition, and read back from offset "
+            f"{header.base_offset}"
         )

@@ -1,30 +1,24 @@
 """One partition: append, read back at once, follow.
 
-Reading never fences and never needs a writer. The first append opens the writer, which fences an older one off. While the
-writer is open here, nobody else can append, so marks and tail reads cost the store nothing. Without one, the partition is
-followed: a read that has come to the end asks the store for news, at most every `follow_interval` while it waits.
+Reading (`ReadablePartition`) never fences and never needs a writer. The first append opens the writer, which fences an older
+one off. A writer that has stopped stays stopped: `reopen` gives a fresh log.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
-from logstore.config import Ack, Visibility, check_visibility
-from logstore.engine.chain import Chain
-from logstore.engine.checkpoint import Checkpointer
-from logstore.engine.follower import Follower
+from logstore.config import Ack
 from logstore.engine.health import partition_health
 from logstore.engine.intake import encode_runs, stamped, take_batches, take_one, take_records
-from logstore.engine.maintenance import Maintenance
-from logstore.engine.partition_reader import PartitionReader
+from logstore.engine.readable_partition import ReadablePartition, check_offset
 from logstore.engine.replicated_writer import ReplicatedWriter
-from logstore.engine.results import ReadResult, Receipt, acked
+from logstore.engine.results import Receipt, acked
 from logstore.engine.runtime import Runtime
-from logstore.engine.segments import LostRange, SegmentRef
 from logstore.engine.tiers import Tiers
 from logstore.engine.topic_settings import TopicSettings
 from logstore.engine.write_buffer import OPEN_BATCH_BYTES
@@ -33,6 +27,7 @@ from logstore.engine.writers import PartitionWriters
 from logstore.errors import (
     AppendTimeout,
     Closed,
+    LogStoreError,
     OffsetOutOfRange,
     RecordTooLarge,
     UnknownTopic,
@@ -42,41 +37,29 @@ from logstore.format.codecs import CODEC_IDS
 from logstore.format.record import Headers, Record
 from logstore.paths import PartitionPaths
 
-READ_BYTES = 1 << 20
 _ACKS = ("buffered", "local", "durable")
 Appendable = Record | bytes | Iterable[Record | bytes]
-Loaded = tuple[Tiers, PartitionReader, Follower]
 Submitted = tuple[Receipt, Future[Receipt] | None]
 
 
-class PartitionLog:
-    """Safe for threads. Get it from `Topic.partition(i)`; a store hands out one for each partition."""
+class PartitionLog(ReadablePartition):
+    """Safe for threads. Get it from `Topic.partition(i)`; a store hands out one for each partition.
 
-    def __init__(self, runtime: Runtime, paths: PartitionPaths, settings: TopicSettings) -> None:
-        self.paths = paths
-        self._runtime = runtime
-        self._config = runtime.config
-        self._settings = settings
-        self._chain = Chain(runtime.store, paths)
-        self._opening = (
-            threading.RLock()
-        )  # held during I/O, so only by those who must wait for it: load and open_writer
-        self._loaded: Loaded | None = None
-        self._checkpointer: Checkpointer | None = None
-        self._writer: Writer | None = None
+    `replaced`: it was reopened, and the store hands out another one since.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        paths: PartitionPaths,
+        settings: TopicSettings,
+        replace: Callable[[PartitionLog, str | None], PartitionLog],
+    ) -> None:
+        super().__init__(runtime, paths, settings)
+        self.replaced = False
+        self._replace = replace
+        self._reopening = threading.Lock()  # held during I/O: of several who reopen it at once, one does
         self._writers = PartitionWriters(runtime, self._chain, settings)
-        self._closed = False
-
-    @property
-    def topic(self) -> str:
-        return self.paths.topic
-
-    @property
-    def partition(self) -> int:
-        return self.paths.partition
-
-    def __repr__(self) -> str:
-        return f"PartitionLog({self.topic!r}, {self.partition})"
 
     # Appending
 
@@ -89,12 +72,15 @@ class PartitionLog:
         deadline = self._deadline(timeout)
         return self._acked(self._submit(records, ack, deadline), deadline)
 
-    def submit(self, records: Appendable, *, ack: Ack | None = None) -> Future[Receipt]:
+    def submit(
+        self, records: Appendable, *, ack: Ack | None = None, timeout: float | None = None
+    ) -> Future[Receipt]:
         """The same, without waiting for the ack: the records have their offsets when this returns.
 
-        It waits only for room in the buffer, and, for the first append, for the writer to be opened.
+        It waits only for room in the buffer, for a reservation if the ack is below durable, and, for the first append, for
+        the writer to be opened; up to `timeout`, then it raises and nothing was taken.
         """
-        receipt, future = self._submit(records, ack, self._deadline(None))
+        receipt, future = self._submit(records, ack, self._deadline(timeout))
         return future or acked(receipt)
 
     def begin_append(
@@ -116,10 +102,10 @@ class PartitionLog:
         return self._acked(self._submit_batches(raw, ack, deadline), deadline)
 
     def submit_batches(
-        self, raw: bytes | bytearray | memoryview, *, ack: Ack | None = None
+        self, raw: bytes | bytearray | memoryview, *, ack: Ack | None = None, timeout: float | None = None
     ) -> Future[Receipt]:
-        """`append_batches` without waiting for the ack."""
-        receipt, future = self._submit_batches(raw, ack, self._deadline(None))
+        """`append_batches` without waiting for the ack; `timeout` as for `submit`."""
+        receipt, future = self._submit_batches(raw, ack, self._deadline(timeout))
         return future or acked(receipt)
 
     def append_one(
@@ -255,9 +241,49 @@ class PartitionLog:
         with self._opening:
             return self._writers.replicated(*self._for_writing(), writer_id, passive=standby)
 
+    @property
+    def stopped(self) -> LogStoreError | None:
+        """Why the writer that `append` uses has stopped for good; None while it has not, or if there is none."""
+        writer = self._writer
+        return writer.failed if writer is not None else None
+
+    def reopen(self, timeout: float | None = None) -> PartitionLog:
+        """A fresh log of the same partition, which starts from what the store says: after `Fenced` or `OutcomeUnknown`, the
+        way to take the partition back. The first append to it does that, and fences off whoever took it.
+
+        This one is over: it still reads what it knows, its tails end, its appends are refused as before, and from now on
+        `Topic.partition` gives the fresh one. A writer that has not stopped is closed first; if what it holds cannot be
+        made durable in time, `AppendTimeout` or what else is wrong is raised and nothing has changed. Acked records that a
+        writer took along when it stopped are still named by `Store.close`. Raises `Closed` if the store is closed,
+        `UnknownTopic` if the topic was deleted here. A second call gives the log there is now.
+        """
+        deadline = self._deadline(timeout)
+        with self._reopening:
+            problem = None if self.replaced else self._end(deadline)
+            return self._replace(self, problem)
+
+    def _end(self, deadline: float) -> str | None:
+        """Close it. Returns what is not stored, in words, or None."""
+        if self.stopped is None and not self._closed:
+            try:
+                self.finish_flush(self.begin_flush(), deadline)
+            except LogStoreError:
+                if self.stopped is None:
+                    raise  # else it holds nothing any more, and whoever waited was told
+        self.begin_close()
+        problem = self.finish_close(deadline)
+        self._writers.stop(self._reopened_error())
+        self.release()
+        return problem
+
+    def _reopened_error(self) -> Closed:
+        return Closed(f"{self.paths}: it was reopened; `Topic.partition` gives the log there is now")
+
+    def _closed_error(self) -> Closed:
+        return self._reopened_error() if self.replaced else super()._closed_error()
+
     def _for_writing(self) -> tuple[Tiers, Callable[[], None]]:
-        if self._closed:
-            raise Closed(f"{self.paths}: the store is closed")
+        self._check_open()
         tiers = self._tiers
         assert self._checkpointer is not None, "set by _load"
         return tiers, self._checkpointer.after_commit
@@ -292,96 +318,6 @@ class PartitionLog:
         if future is not None:
             self._await(future, receipt, None if timeout is None else self._deadline(timeout))
 
-    # Reading
-
-    def read(
-        self,
-        offset: int,
-        max_bytes: int = READ_BYTES,
-        *,
-        visibility: Visibility = "buffered",
-        wait: float = 0.0,
-    ) -> ReadResult:
-        """Whole batches from `offset` on: at least one, up to `max_bytes`; empty at the high mark.
-
-        `wait`: at the mark, wait up to so many seconds for something to come. Raises `OffsetOutOfRange` below the low or
-        above the high mark, `CorruptData` with the object's name if stored bytes are damaged.
-        """
-        check_visibility(visibility)
-        _check_offset(offset)
-        tiers, reader, follower = self._load()
-        if offset >= tiers.readable(visibility):
-            if wait <= 0 or offset > tiers.mark(visibility):
-                follower.refresh()
-            if wait > 0 and offset <= tiers.mark(visibility):
-                follower.wait_for(offset, visibility, wait)
-        return reader.read(offset, max_bytes, visibility)
-
-    def read_cached(
-        self, offset: int, max_bytes: int = READ_BYTES, *, visibility: Visibility = "buffered"
-    ) -> ReadResult | None:
-        """`read` from memory alone, so it never blocks; None if it would need the object store."""
-        if self._loaded is None:
-            return None
-        return self._loaded[1].read_cached(offset, max_bytes, visibility)
-
-    def records(
-        self, start: int | None = None, stop: int | None = None, *, visibility: Visibility = "buffered"
-    ) -> Iterator[Record]:
-        """The records from `start` (the low mark) up to, not including, `stop` (the mark at the time of the call)."""
-        check_visibility(visibility)
-        tiers, _, follower = self._load()
-        follower.refresh()
-        mark = tiers.mark(visibility)
-        return self._records(
-            tiers.low if start is None else start, mark if stop is None else min(stop, mark), visibility
-        )
-
-    def _records(self, position: int, stop: int, visibility: Visibility) -> Iterator[Record]:
-        while position < stop:
-            result = self.read(position, visibility=visibility)
-            for record in result.records():
-                if record.offset is not None and record.offset >= stop:
-                    return
-                yield record
-            if result.next_offset <= position:
-                return
-            position = result.next_offset
-
-    def tail(self, start: int | None = None, *, visibility: Visibility = "buffered") -> Iterator[Record]:
-        """The records from `start` (the low mark) on, for ever: at the end it waits, woken by the next append.
-
-        Ends when the store is closed.
-        """
-        check_visibility(visibility)
-        position = self._tiers.low if start is None else start
-        while not self._closed:
-            result = self.read(position, visibility=visibility, wait=3600.0)
-            yield from result.records()
-            position = result.next_offset
-
-    @property
-    def follows(self) -> bool:
-        """Whether somebody else may be appending, so that the end is known only by asking the store."""
-        writer = self._writer
-        return writer is None or writer.failed is not None or not writer.is_alone
-
-    def refresh(self) -> None:
-        """Ask the store what others have committed: one request if there is nothing new, none if we are the writer."""
-        self._load()[2].refresh()
-
-    def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
-        """The offset of the first record with this timestamp or a later one; None if there is none."""
-        if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool):
-            raise TypeError(f"a timestamp is an int, in milliseconds, not {type(timestamp_ms).__name__}")
-        _, reader, follower = self._load()
-        follower.refresh()
-        return reader.first_at(timestamp_ms)
-
-    def lost_ranges(self) -> list[LostRange]:
-        """Offsets that were acked below `durable`, went down with a crash, and will never be given to other records."""
-        return self._tiers.lost_ranges()
-
     def delete_before(self, offset: int) -> int:
         """Delete the records before `offset`, as Kafka's DeleteRecords does. Returns the new low mark: `offset`, or a later
         one that stood before.
@@ -391,7 +327,7 @@ class PartitionLog:
         with its next checkpoint, or when it opens it anew. The objects go after the grace period. Raises
         `OffsetOutOfRange` below 0 or above the high mark, `ReadOnly`, `CorruptData` if an object is missing or damaged.
         """
-        _check_offset(offset)
+        check_offset(offset)
         self._writers.check_writable()
         tiers, _, follower = self._load()
         follower.refresh()
@@ -406,96 +342,7 @@ class PartitionLog:
         tiers.tell_listeners()
         return low
 
-    # The marks
-
-    @property
-    def low_watermark(self) -> int:
-        """The first offset there is."""
-        return self._tiers.low
-
-    @property
-    def durable_high_watermark(self) -> int:
-        """One past the last offset in the object store, as last seen."""
-        return self._tiers.durable
-
-    @property
-    def buffered_high_watermark(self) -> int:
-        """One past the last acked offset, as last seen."""
-        return self._tiers.buffered
-
-    def mark(self, visibility: Visibility) -> int:
-        """The high mark for readers of that visibility, as last seen."""
-        return self._tiers.mark(visibility)
-
-    def readable(self, visibility: Visibility) -> int:
-        """Up to where there are records to be had, as last seen: the mark, unless a writer here has stopped below it."""
-        return self._tiers.readable(visibility)
-
-    @property
-    def now_ms(self) -> int:
-        """The store's clock: what a record without a timestamp gets."""
-        return self._runtime.clock.now_ms()
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
-    @property
-    def follow_interval(self) -> float:
-        """How often to ask the store while `follows`."""
-        return self._config.follow_interval
-
-    def add_listener(self, listener: Callable[[], None]) -> None:
-        """Call `listener()`, from any thread and with no lock held, after a visible mark moved. It must be quick."""
-        self._tiers.add_listener(listener)
-
-    def remove_listener(self, listener: Callable[[], None]) -> None:
-        self._tiers.remove_listener(listener)
-
-    def _tell_listeners(self) -> None:
-        loaded = self._loaded
-        if loaded is not None:
-            loaded[0].tell_listeners()
-
-    def segments(self) -> list[SegmentRef]:
-        """The committed objects that hold the records, as last seen."""
-        tiers = self._tiers
-        with tiers.lock:
-            return tiers.segments.all()
-
-    @property
-    def maintenance(self) -> Maintenance:
-        """Merge, expire and collect by hand; a writer does it by itself now and then."""
-        config = self._config
-        return Maintenance(self._chain, self._runtime.reader, self._settings, config.delete_grace)
-
     # Life
-
-    @property
-    def _tiers(self) -> Tiers:
-        return self._load()[0]
-
-    def _load(self) -> Loaded:
-        loaded = self._loaded
-        if loaded is not None:
-            return loaded
-        with self._opening:
-            if self._loaded is None:
-                if self._closed:
-                    raise Closed(f"{self.paths}: the store is closed")
-                view = self._chain.load()
-                tiers = Tiers(view)
-                self._checkpointer = Checkpointer(
-                    self._runtime,
-                    self._chain,
-                    tiers,
-                    view.manifest_next_seq,
-                    self.maintenance,
-                    self._settings.refresh,
-                )
-                reader = PartitionReader(tiers, self._chain, self._runtime.reader)
-                self._loaded = tiers, reader, Follower(self._runtime, self._chain, tiers, self)
-            return self._loaded
 
     def health(self) -> dict[str, Any]:
         """What an operator wants to see, from memory alone."""
@@ -530,8 +377,3 @@ class PartitionLog:
         """After the flusher has stopped: let go of the WAL's files."""
         if self._loaded is not None:
             self._writers.release(self._loaded[0].durable)
-
-
-def _check_offset(offset: object) -> None:
-    if not isinstance(offset, int) or isinstance(offset, bool):
-        raise TypeError(f"an offset is an int, not {type(offset).__name__}")

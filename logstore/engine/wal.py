@@ -181,8 +181,10 @@ class Wal:
         self._full = keep
 
     def close(self, durable: int) -> None:
-        """Let go of the folder; files whose records are all durable are deleted."""
+        """Let go of the folder; files whose records are all durable are deleted. A second call does nothing."""
         with self._guard:
+            if self._closed:
+                return
             self._closed = True
             for file in [*self._full, *([self._current] if self._current else [])]:
                 os.close(file.handle)

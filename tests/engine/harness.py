@@ -18,8 +18,10 @@ from typing import Any, TypeVar
 
 import logstore
 from logstore.engine.partition_log import PartitionLog
+from logstore.engine.runtime import Runtime
 from logstore.engine.topic_settings import TopicSettings
 from logstore.objects import ObjectStore
+from logstore.paths import PartitionPaths
 from logstore.testing import FaultyStore, ManualClock
 
 T = TypeVar("T")
@@ -53,9 +55,13 @@ def running(
     store.close()
 
 
-def unaltered() -> TopicSettings:
-    """The settings of a topic that nobody alters, for a `PartitionLog` that no store has made."""
-    return TopicSettings(logstore.TopicConfig(), 0, lambda: None)
+def lone_log(runtime: Runtime, paths: PartitionPaths) -> PartitionLog:
+    """A log that no store has made: of a topic that nobody alters, and never reopened."""
+
+    def refuse(log: PartitionLog, problem: str | None) -> PartitionLog:
+        raise AssertionError(f"{log} is not to be reopened")
+
+    return PartitionLog(runtime, paths, TopicSettings(logstore.TopicConfig(), 0, lambda: None), refuse)
 
 
 def partition(store: logstore.Store, topic: str = "t") -> PartitionLog:

@@ -12,7 +12,7 @@ from itertools import chain as every
 import pytest
 
 import logstore
-from engine.harness import unaltered
+from engine.harness import lone_log
 from logstore.engine import segment_reader
 from logstore.engine.partition_log import PartitionLog
 from logstore.errors import CorruptData
@@ -55,7 +55,7 @@ class Place:
         """The partition as one sees it who opens it now, with nothing in the cache."""
         self.objects.put(self.victim.key, data)
         self.reader._runtime.cache.clear()
-        return PartitionLog(self.reader._runtime, self.paths, unaltered())
+        return lone_log(self.reader._runtime, self.paths)
 
     def check(self, name: str, data: bytes) -> int:
         """Read one offset of each batch. Returns how many batches of the damaged segment could still be read."""

@@ -9,7 +9,7 @@ import pytest
 
 import logstore
 from engine.damage import cuts, extensions, flips, shifts
-from engine.harness import at, crash, open_store, pairs, partition, running, unaltered
+from engine.harness import at, crash, lone_log, open_store, pairs, partition, running
 from logstore.engine.partition_log import PartitionLog
 from logstore.errors import CorruptData
 from logstore.format.manifest import Manifest
@@ -53,7 +53,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[tuple[MemoryStore, Partiti
 
 def opened(log: PartitionLog, reader: logstore.Store) -> PartitionLog:
     reader._runtime.cache.clear()
-    return PartitionLog(reader._runtime, log.paths, unaltered())
+    return lone_log(reader._runtime, log.paths)
 
 
 def test_L20_no_damage_of_a_manifest_costs_a_record(

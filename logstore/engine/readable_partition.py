@@ -1,0 +1,255 @@
+"""The half of a partition that reads: it never fences and never needs a writer.
+
+While an exclusive writer is open in this process nobody else can append, so marks and tail reads cost the store nothing.
+Otherwise the partition is followed: a read that has come to the end asks the store for news, at most every
+`follow_interval` while it waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+from logstore.config import Visibility, check_visibility
+from logstore.engine.chain import Chain
+from logstore.engine.checkpoint import Checkpointer
+from logstore.engine.follower import Follower
+from logstore.engine.maintenance import Maintenance
+from logstore.engine.partition_reader import PartitionReader
+from logstore.engine.results import ReadResult
+from logstore.engine.runtime import Runtime
+from logstore.engine.segments import LostRange, SegmentRef
+from logstore.engine.tiers import Tiers
+from logstore.engine.topic_settings import TopicSettings
+from logstore.engine.writer_protocol import Writer
+from logstore.errors import Closed
+from logstore.format.record import Record
+from logstore.paths import PartitionPaths
+
+READ_BYTES = 1 << 20
+Loaded = tuple[Tiers, PartitionReader, Follower]
+
+
+class ReadablePartition:
+    """What `PartitionLog` offers to readers. It is loaded when it is first looked at.
+
+    `_writer` is the one that `append` uses, once there is one.
+    """
+
+    def __init__(self, runtime: Runtime, paths: PartitionPaths, settings: TopicSettings) -> None:
+        self.paths = paths
+        self._runtime = runtime
+        self._config = runtime.config
+        self._settings = settings
+        self._chain = Chain(runtime.store, paths)
+        self._opening = (
+            threading.RLock()
+        )  # held during I/O, so only by those who must wait for it: load and open_writer
+        self._loaded: Loaded | None = None
+        self._checkpointer: Checkpointer | None = None
+        self._writer: Writer | None = None
+        self._closed = False
+
+    @property
+    def topic(self) -> str:
+        return self.paths.topic
+
+    @property
+    def partition(self) -> int:
+        return self.paths.partition
+
+    def __repr__(self) -> str:
+        return f"PartitionLog({self.topic!r}, {self.partition})"
+
+    # Reading
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int = READ_BYTES,
+        *,
+        visibility: Visibility = "buffered",
+        wait: float = 0.0,
+    ) -> ReadResult:
+        """Whole batches from `offset` on: at least one, up to `max_bytes`; empty at the high mark.
+
+        `wait`: at the mark, wait up to so many seconds for something to come. Raises `OffsetOutOfRange` below the low or
+        above the high mark, `CorruptData` with the object's name if stored bytes are damaged.
+        """
+        check_visibility(visibility)
+        check_offset(offset)
+        tiers, reader, follower = self._load()
+        if offset >= tiers.readable(visibility):
+            if wait <= 0 or offset > tiers.mark(visibility):
+                follower.refresh()
+            if wait > 0 and offset <= tiers.mark(visibility):
+                follower.wait_for(offset, visibility, wait)
+        return reader.read(offset, max_bytes, visibility)
+
+    def read_cached(
+        self, offset: int, max_bytes: int = READ_BYTES, *, visibility: Visibility = "buffered"
+    ) -> ReadResult | None:
+        """`read` from memory alone, so it never blocks; None if it would need the object store."""
+        if self._loaded is None:
+            return None
+        return self._loaded[1].read_cached(offset, max_bytes, visibility)
+
+    def records(
+        self, start: int | None = None, stop: int | None = None, *, visibility: Visibility = "buffered"
+    ) -> Iterator[Record]:
+        """The records from `start` (the low mark) up to, not including, `stop` (the mark at the time of the call)."""
+        check_visibility(visibility)
+        tiers, _, follower = self._load()
+        follower.refresh()
+        mark = tiers.mark(visibility)
+        return self._records(
+            tiers.low if start is None else start, mark if stop is None else min(stop, mark), visibility
+        )
+
+    def _records(self, position: int, stop: int, visibility: Visibility) -> Iterator[Record]:
+        while position < stop:
+            result = self.read(position, visibility=visibility)
+            for record in result.records():
+                if record.offset is not None and record.offset >= stop:
+                    return
+                yield record
+            if result.next_offset <= position:
+                return
+            position = result.next_offset
+
+    def tail(self, start: int | None = None, *, visibility: Visibility = "buffered") -> Iterator[Record]:
+        """The records from `start` (the low mark) on, for ever: at the end it waits, woken by the next append.
+
+        Ends when the store is closed, or the partition reopened.
+        """
+        check_visibility(visibility)
+        position = self._tiers.low if start is None else start
+        while not self._closed:
+            result = self.read(position, visibility=visibility, wait=3600.0)
+            yield from result.records()
+            position = result.next_offset
+
+    @property
+    def follows(self) -> bool:
+        """Whether somebody else may be appending, so that the end is known only by asking the store."""
+        writer = self._writer
+        return writer is None or writer.failed is not None or not writer.is_alone
+
+    def refresh(self) -> None:
+        """Ask the store what others have committed: one request if there is nothing new, none if we are the writer."""
+        self._load()[2].refresh()
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
+        """The offset of the first record with this timestamp or a later one; None if there is none."""
+        if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool):
+            raise TypeError(f"a timestamp is an int, in milliseconds, not {type(timestamp_ms).__name__}")
+        _, reader, follower = self._load()
+        follower.refresh()
+        return reader.first_at(timestamp_ms)
+
+    def lost_ranges(self) -> list[LostRange]:
+        """Offsets that were acked below `durable`, went down with a crash, and will never be given to other records."""
+        return self._tiers.lost_ranges()
+
+    # The marks
+
+    @property
+    def low_watermark(self) -> int:
+        """The first offset there is."""
+        return self._tiers.low
+
+    @property
+    def durable_high_watermark(self) -> int:
+        """One past the last offset in the object store, as last seen."""
+        return self._tiers.durable
+
+    @property
+    def buffered_high_watermark(self) -> int:
+        """One past the last acked offset, as last seen."""
+        return self._tiers.buffered
+
+    def mark(self, visibility: Visibility) -> int:
+        """The high mark for readers of that visibility, as last seen."""
+        return self._tiers.mark(visibility)
+
+    def readable(self, visibility: Visibility) -> int:
+        """Up to where there are records to be had, as last seen: the mark, unless a writer here has stopped below it."""
+        return self._tiers.readable(visibility)
+
+    @property
+    def now_ms(self) -> int:
+        """The store's clock: what a record without a timestamp gets."""
+        return self._runtime.clock.now_ms()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def follow_interval(self) -> float:
+        """How often to ask the store while `follows`."""
+        return self._config.follow_interval
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Call `listener()`, from any thread and with no lock held, after a visible mark moved. It must be quick."""
+        self._tiers.add_listener(listener)
+
+    def remove_listener(self, listener: Callable[[], None]) -> None:
+        self._tiers.remove_listener(listener)
+
+    def _tell_listeners(self) -> None:
+        loaded = self._loaded
+        if loaded is not None:
+            loaded[0].tell_listeners()
+
+    def segments(self) -> list[SegmentRef]:
+        """The committed objects that hold the records, as last seen."""
+        tiers = self._tiers
+        with tiers.lock:
+            return tiers.segments.all()
+
+    @property
+    def maintenance(self) -> Maintenance:
+        """Merge, expire and collect by hand; a writer does it by itself now and then."""
+        config = self._config
+        return Maintenance(self._chain, self._runtime.reader, self._settings, config.delete_grace)
+
+    # Loading
+
+    @property
+    def _tiers(self) -> Tiers:
+        return self._load()[0]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise self._closed_error()
+
+    def _closed_error(self) -> Closed:
+        return Closed(f"{self.paths}: the store is closed")
+
+    def _load(self) -> Loaded:
+        loaded = self._loaded
+        if loaded is not None:
+            return loaded
+        with self._opening:
+            if self._loaded is None:
+                self._check_open()
+                view = self._chain.load()
+                tiers = Tiers(view)
+                self._checkpointer = Checkpointer(
+                    self._runtime,
+                    self._chain,
+                    tiers,
+                    view.manifest_next_seq,
+                    self.maintenance,
+                    self._settings.refresh,
+                )
+                reader = PartitionReader(tiers, self._chain, self._runtime.reader)
+                self._loaded = tiers, reader, Follower(self._runtime, self._chain, tiers, self)
+            return self._loaded
+
+
+def check_offset(offset: object) -> None:
+    """`TypeError` unless it could be one."""
+    if not isinstance(offset, int) or isinstance(offset, bool):
+        raise TypeError(f"an offset is an int, not {type(offset).__name__}")
