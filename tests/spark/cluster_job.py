@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 Rows = Iterator[pa.RecordBatch]
+PATIENCE_S = 120.0
 
 
 def parent_of(pid: int) -> int:
@@ -34,12 +35,12 @@ def kill_executor_once(flag: str) -> Callable[[Rows], Rows]:
         if context.partitionId() == 1 and not os.path.exists(flag):
             Path(flag).touch()
             os.kill(parent_of(os.getppid()), signal.SIGKILL)
-            time.sleep(60)  # until the signal has done its work: this process goes with it
+            signal.pause()  # this process goes with its executor
 
     return rows
 
 
-def straggle_once(started: str) -> Callable[[Rows], Rows]:
+def straggle_once(pipe: str, started: str) -> Callable[[Rows], Rows]:
     """The first attempt of task 1 waits for a second one to have its rows, so both of them are written out."""
 
     def rows(batches: Rows) -> Rows:
@@ -47,11 +48,10 @@ def straggle_once(started: str) -> Callable[[Rows], Rows]:
         held = list(batches)
         if context.partitionId() == 1:
             if context.attemptNumber() == 0:
-                deadline = time.monotonic() + 60
-                while not os.path.exists(started) and time.monotonic() < deadline:
-                    time.sleep(0.05)
+                select.select([os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)], [], [], PATIENCE_S)
             else:
                 Path(started).touch()
+                os.write(os.open(pipe, os.O_WRONLY), b"!")
         yield from held
 
     return rows
@@ -113,7 +113,8 @@ def main(master: str, url: str, folder: str) -> dict[str, Any]:
     write(killing, "copied")
     found["write with a killed executor"] = summary(read("copied"))
 
-    slow = orders.mapInArrow(straggle_once(f"{folder}/copy-started"), orders.schema)
+    os.mkfifo(f"{folder}/pipe")
+    slow = orders.mapInArrow(straggle_once(f"{folder}/pipe", f"{folder}/copy-started"), orders.schema)
     write(slow, "speculated")
     found["speculative write"] = summary(read("speculated"))
     found["flags"] = sorted(path.name for path in Path(folder).iterdir() if path.is_file())
