@@ -231,33 +231,39 @@ class Maintenance:
 
     def garbage(self, now_ms: int) -> list[Garbage]:
         """What `collect` would delete now."""
+        return self._due(now_ms)[0]
+
+    def _due(self, now_ms: int) -> tuple[list[Garbage], list[str]]:
+        """What may be deleted now, and the keys of what is gone already: deleted by one who could not note it."""
         manifest = self._manifest()
         if manifest is None:
-            return []
-        found = []
+            return [], []
+        found, gone = [], []
         for name, retired_at_ms in sorted(manifest.retired.items()):
             if now_ms - retired_at_ms < self._grace_ms:
                 continue  # before any request: a day's worth of them is retired at any time
             key = self._chain.paths.prefix + name
             info = self._chain.store.head(key)
-            if info is not None and not self._must_stay(key, now_ms):
+            if info is None:
+                gone.append(key)
+            elif not self._must_stay(key, now_ms):
                 found.append(Garbage(key, info.size, retired_at_ms))
-        return found
+        return found, gone
 
     def collect(self, now_ms: int) -> list[Garbage]:
         """Delete what has been retired for the grace period. Returns what went."""
-        gone = self.garbage(now_ms)
-        for garbage in gone:
-            self._chain.store.delete(garbage.key)
-        view = self._chain.load()
+        garbage, gone = self._due(now_ms)
+        for item in garbage:
+            self._chain.store.delete(item.key)
+            gone.append(item.key)
+        names = {key.removeprefix(self._chain.paths.prefix) for key in gone}
 
         def forget(manifest: Manifest) -> Manifest | None:
-            names = {garbage.key.removeprefix(self._chain.paths.prefix) for garbage in gone}
             return replace(manifest, retired={n: at for n, at in manifest.retired.items() if n not in names})
 
-        if gone:
-            self._change(view, forget)
-        return gone
+        if names:
+            self._change(self._chain.load(), forget)
+        return garbage
 
     def _must_stay(self, key: str, now_ms: int) -> bool:
         """A fence, an object younger than the grace period, or one that cannot be read: it might be either."""

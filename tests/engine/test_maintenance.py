@@ -7,9 +7,10 @@ import pytest
 import logstore
 from logstore.engine.partition_log import PartitionLog
 from logstore.engine.segments import SegmentRef
+from logstore.format.manifest import Manifest
 from logstore.format.segment import SegmentFlags, SegmentHeader
 from logstore.objects import MemoryStore
-from logstore.testing import FaultyStore, ManualClock
+from logstore.testing import Fault, FaultyStore, ManualClock
 
 GRACE_S = 3600.0
 
@@ -186,3 +187,34 @@ def test_L23_collecting_asks_about_no_object_that_is_still_in_its_grace_period()
         assert not [key for key in asked if key.endswith(".seg")]
         clock.advance(GRACE_S)
         assert len(log.maintenance.collect(clock.now_ms())) >= 15
+
+
+def test_L23_what_was_deleted_and_could_not_be_noted_is_noted_by_the_next_one() -> None:
+    """Else the manifest would name it, and each run would ask for it, for ever."""
+    objects, clock = MemoryStore(), ManualClock()
+    faulty = FaultyStore(objects)
+    with open_store(faulty, clock) as store:
+        log = store.create_topic("t").partition(0)
+        fill(log, 20)
+        assert merge_all(log, clock) >= 15
+        clock.advance(GRACE_S)
+        faulty.fail("put", suffix="manifest", times=1, with_=Fault.REFUSE)
+        with pytest.raises(logstore.Determinate):
+            log.maintenance.collect(clock.now_ms())
+        left = Manifest.parse(objects.get(log.paths.manifest)).retired
+        assert len(left) >= 15
+        assert not [name for name in left if objects.head(log.paths.prefix + name)]
+        assert log.maintenance.collect(clock.now_ms()) == []
+        assert Manifest.parse(objects.get(log.paths.manifest)).retired == {}
+
+
+def test_L23_collecting_where_there_is_nothing_to_collect_costs_one_request() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    counted = FaultyStore(objects)
+    with open_store(counted, clock) as store:
+        log = store.create_topic("t").partition(0)
+        fill(log, 20)
+        assert merge_all(log, clock) >= 15
+        counted.forget_calls()
+        assert log.maintenance.collect(clock.now_ms()) == []
+        assert [(call.operation, call.key) for call in counted.calls] == [("get", log.paths.manifest)]
