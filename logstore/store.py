@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
+from logstore import at_exit
 from logstore.catalog import Catalog, TopicDescriptor
 from logstore.config import StoreConfig
 from logstore.engine.clock import Clock, SystemClock
@@ -109,6 +110,8 @@ class Store:
         self._logs: dict[PartitionPaths, PartitionLog] = {}
         self._closed = False
         self._runtime.store_id = enter(wrapped, dice, read_only=config.writer == "read_only")
+        if config.writer != "read_only" and isinstance(clock, SystemClock):
+            at_exit.remember(self)
 
     # Topics
 
@@ -258,6 +261,11 @@ class Store:
             "partitions": [log.health() for log in self._all_logs()],
         }
 
+    @property
+    def holds_records(self) -> bool:
+        """Whether there are records here that the store does not have yet."""
+        return self._runtime.budget.used > 0
+
     def metrics(self) -> dict[str, OperationStats]:
         """Requests to the object store so far, by operation: how many, how many bytes, which errors, how long."""
         return self._metered.snapshot()
@@ -274,6 +282,7 @@ class Store:
                 return
             self._closed = True
             logs, problems = list(self._logs.values()), list(self._unstored)
+        at_exit.forget(self)
         wait = self.config.append_timeout if timeout is None else timeout
         deadline = self._runtime.clock.monotonic() + wait
         self._runtime.begin_close()

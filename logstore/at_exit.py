@@ -1,0 +1,48 @@
+"""Stores that are still open when the interpreter ends: their buffered records are stored, not dropped.
+
+A buffered ack promises nothing beyond this process, but a program that simply ends has not crashed, and its author expects
+the last second's records to be there. So what `close()` would have done is done then, for stores that hold something, with a
+line in the log that says so. A store is kept until it is closed, if it can write; one that reads is let go of as before.
+
+Not after fork(): the child's copy of the buffer is the parent's to store. Not where a test drives the clock: nobody would.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from typing import Protocol
+
+from logstore.errors import LogStoreError
+
+logger = logging.getLogger(__name__)
+
+
+class Closable(Protocol):
+    @property
+    def holds_records(self) -> bool: ...
+    def close(self) -> None: ...
+
+
+_open: dict[Closable, int] = {}
+"""Each with the process that opened it."""
+
+
+def remember(store: Closable) -> None:
+    _open[store] = os.getpid()
+
+
+def forget(store: Closable) -> None:
+    _open.pop(store, None)
+
+
+@atexit.register
+def _close_all() -> None:
+    for store, process in list(_open.items()):
+        if process == os.getpid() and store.holds_records:
+            logger.warning("the program ends with a store that was not closed: storing what it holds")
+            try:
+                store.close()
+            except LogStoreError as error:
+                logger.error("%s", error)
