@@ -142,3 +142,52 @@ def test_errors_are_the_same() -> None:
                 await topic.partition(0).read(7)
 
     run(work())
+
+
+def test_a_topic_is_altered_grown_trimmed_and_swept() -> None:
+    async def work() -> None:
+        async with logstore.aio.open(MemoryStore()) as store:
+            topic = await store.create_topic("t")
+            log = topic.partition(0)
+            await log.append([b"a", b"b", b"c"])
+            assert (await store.alter_topic("t", segment_bytes=1000)).blocking.config.segment_bytes == 1000
+            assert (await store.add_partitions("t", 2)).partitions == 2
+            assert await log.delete_before(2) == log.low_watermark == 2
+            assert [record.value async for record in log.records()] == [b"c"]
+            assert await store.collect_garbage(dry_run=True) == []
+
+    run(work())
+
+
+def test_W05_a_fenced_partition_is_reopened() -> None:
+    async def work() -> None:
+        objects = MemoryStore()
+        async with logstore.aio.open(objects) as one, logstore.aio.open(objects) as two:
+            mine = await one.create_topic("t")
+            theirs = await two.topic("t")
+            await mine.append(b"0")
+            await theirs.append(b"1")
+            with pytest.raises(logstore.Fenced):
+                await mine.append(b"refused")
+            fresh = await mine.partition(0).reopen()
+            assert (await fresh.append(b"2")).offset == 2
+            assert (await mine.append(b"3")).offset == 3
+
+    run(work())
+
+
+def test_L07_a_submit_has_a_timeout_of_its_own() -> None:
+    async def work() -> None:
+        gated = GatedStore(MemoryStore())
+        limits = {"max_buffered_bytes": 3000, "max_batch_bytes": 3000, "append_timeout": 3600.0}
+        async with logstore.aio.open(gated, compression="none", **limits) as store:
+            log = (await store.create_topic("t")).partition(0)
+            await log.append(b"opens the writer")
+            with gated.hold("put", suffix=".seg") as gate:
+                first = await log.submit(b"x" * 2000)
+                await asyncio.to_thread(gate.wait_held)
+                with pytest.raises(logstore.BufferFull):
+                    await log.submit(b"y" * 2000, timeout=0.0)
+            assert (await first).offset == 1
+
+    run(work())

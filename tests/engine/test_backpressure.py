@@ -18,7 +18,16 @@ from engine.harness import (
     until,
 )
 from logstore.engine.writer import CREDIT_BYTES
-from logstore.errors import AppendTimeout, BufferFull, Fenced, InvalidRecord, OutcomeUnknown, RecordTooLarge
+from logstore.errors import (
+    AppendTimeout,
+    BufferFull,
+    Fenced,
+    InvalidRecord,
+    OutcomeUnknown,
+    RecordTooLarge,
+    StoreUnavailable,
+)
+from logstore.format.batch import encode_batch
 from logstore.objects import MemoryStore
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 
@@ -211,3 +220,59 @@ def test_L08_every_way_to_fail_gives_its_room_back() -> None:
         store.close()
     except OutcomeUnknown:
         assert held_bytes(store) == 0
+
+
+@pytest.mark.parametrize("submit", ["submit", "submit_batches"])
+def test_L07_a_submit_waits_for_room_no_longer_than_its_own_timeout(submit: str, clock: ManualClock) -> None:
+    """`append_timeout` is an hour here: only the call's own deadline can have ended it."""
+    faulty = FaultyStore(MemoryStore())
+    limits = {"append_timeout": 3600.0, "max_buffered_bytes": 3000, "max_batch_bytes": 3000}
+    with running(faulty, clock, ack="buffered", compression="none", **limits) as store:
+        log = partition(store)
+        log.append(b"x" * 2000)
+        rule = faulty.fail("put", suffix=".seg", times=None, with_=Fault.UNAVAILABLE)
+        given = [logstore.Record(b"y" * 2000)]
+        if submit == "submit_batches":
+            given = encode_batch(given, now_ms=0, codec_id=0)[0]
+        began = clock.monotonic()
+        waiting = background(getattr(log, submit), given, timeout=2.0)
+        with pytest.raises(BufferFull):
+            drive(clock, waiting)
+        assert 2.0 <= clock.monotonic() - began < 600.0
+        assert log.buffered_high_watermark == 1, "nothing was taken"
+        faulty.remove(rule)
+        assert (
+            drive(clock, background(getattr(log, submit), given, timeout=600.0)).result(PATIENCE_S).offset
+            == 1
+        )
+
+
+def test_L07_a_submit_waits_for_a_reservation_no_longer_than_its_own_timeout(clock: ManualClock) -> None:
+    faulty = FaultyStore(MemoryStore())
+    with running(faulty, clock, append_timeout=3600.0) as store:
+        log = partition(store)
+        log.append(b"durable, so nothing is reserved")
+        faulty.fail("put", suffix=".seg", times=None, with_=Fault.UNAVAILABLE)
+        began = clock.monotonic()
+        with pytest.raises(BufferFull, match="no reservation past offset 1"):
+            drive(clock, background(log.submit, b"x", ack="buffered", timeout=2.0))
+        assert 2.0 <= clock.monotonic() - began < 600.0
+        faulty.heal()
+        receipt = drive(clock, background(log.submit, b"x", ack="buffered", timeout=600.0)).result(PATIENCE_S)
+        assert (receipt.offset, receipt.durability) == (1, "buffered")
+
+
+def test_L07_a_submit_waits_for_the_writer_to_be_opened_no_longer_than_its_own_timeout(
+    clock: ManualClock,
+) -> None:
+    faulty = FaultyStore(MemoryStore())
+    with running(faulty, clock, append_timeout=3600.0) as store:
+        log = partition(store)
+        log.refresh()
+        faulty.fail("put", suffix=".seg", times=None, with_=Fault.UNAVAILABLE)
+        began = clock.monotonic()
+        with pytest.raises(StoreUnavailable, match="nothing was appended"):
+            drive(clock, background(log.submit, b"x", timeout=2.0))
+        assert 2.0 <= clock.monotonic() - began < 600.0
+        faulty.heal()
+        assert drive(clock, background(log.submit, b"x")).result(PATIENCE_S).offset == 0
