@@ -1,4 +1,4 @@
-"""Arrow arrays out of the buffers that the kernels fill: the one file of the format that needs pyarrow to be imported.
+"""Arrow arrays out of the buffers that the kernels fill. Needs pyarrow: imported when columns are asked for, not before.
 
 `columns` says which columns there are and which batches go into one; here is what each of them is made of.
 """
