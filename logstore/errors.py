@@ -32,6 +32,9 @@ A test compares this drawing with the classes below.
 
 from __future__ import annotations
 
+from copy import copy
+from typing import TypeVar
+
 
 class LogStoreError(Exception):
     """The root. Catch it to catch everything that is ours."""
@@ -161,6 +164,19 @@ class InvalidKey(Determinate):
 
 class Indeterminate(StoreError):
     """The operation may have been carried out: the answer was lost."""
+
+
+E = TypeVar("E", bound=LogStoreError)
+
+
+def fresh(error: E) -> E:
+    """A copy to raise, of an error that is kept: why a writer has stopped, say, told to everybody who still appends.
+
+    Raised itself, the one object would collect the frames of every raise, with all the records that they hold, for ever.
+    """
+    again = copy(error)
+    again.__cause__ = error.__cause__
+    return again
 
 
 def _rebuild(cls: type[LogStoreError], args: tuple[object, ...], state: dict[str, object]) -> LogStoreError:

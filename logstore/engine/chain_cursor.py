@@ -15,7 +15,7 @@ from logstore.engine.chain import Chain, ChainTail, Link
 from logstore.engine.fencing import refuse_resurrection
 from logstore.engine.runtime import Runtime
 from logstore.engine.tiers import Tiers
-from logstore.errors import Fenced, LogStoreError, UnknownTopic
+from logstore.errors import Fenced, LogStoreError, UnknownTopic, fresh
 from logstore.format.segment import SegmentFlags, SegmentHeader, SegmentSummary, WriterMode
 
 ID_BYTES = 8
@@ -32,7 +32,7 @@ class ChainCursor:
         if tail.deleted:
             raise UnknownTopic(f"{chain.paths}: the topic was deleted")
         if tail.damaged is not None:
-            raise tail.damaged
+            raise fresh(tail.damaged)
         self.tail: ChainTail = tail
         self.mode = mode
         self.passive = passive

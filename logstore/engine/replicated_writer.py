@@ -53,6 +53,7 @@ from logstore.errors import (
     OutcomeUnknown,
     StraddlingTransaction,
     UnknownTopic,
+    fresh,
 )
 from logstore.format.codecs import CODEC_IDS
 from logstore.format.record import Record
@@ -236,7 +237,7 @@ class ReplicatedWriter:
 
     def _check_open(self) -> None:
         if self.failed is not None:
-            raise self.failed
+            raise fresh(self.failed)
         if self._closed:
             raise Closed(f"{self._chain.paths}: the replicated writer {self.writer_id!r} is closed")
 
@@ -378,7 +379,7 @@ class ReplicatedWriter:
             if isinstance(outcome, Applied):
                 held.future.set_result(outcome)
             else:
-                held.future.set_exception(outcome)
+                held.future.set_exception(fresh(outcome))
 
     def _failed_once(self, error: Exception) -> float:
         runtime = self._runtime

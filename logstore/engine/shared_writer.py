@@ -51,6 +51,7 @@ from logstore.errors import (
     LogStoreError,
     OutcomeUnknown,
     UnknownTopic,
+    fresh,
 )
 from logstore.format.batch import BatchInfo, encode_batch
 from logstore.format.codecs import CODEC_IDS
@@ -155,7 +156,7 @@ class SharedWriter:
 
     def _check_open(self) -> None:
         if self.failed is not None:
-            raise self.failed
+            raise fresh(self.failed)
         if self._closing:
             raise Closed(f"{self._chain.paths}: the store is closed")
 
@@ -196,7 +197,7 @@ class SharedWriter:
             if last is None:
                 return None
             if self.failed is not None:
-                raise self.failed
+                raise fresh(self.failed)
             return last.join(receipt, 0)
 
     # Committing: on the flusher's threads, one at a time

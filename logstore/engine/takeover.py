@@ -23,6 +23,7 @@ from logstore.errors import (
     StoreError,
     StoreUnavailable,
     UnknownTopic,
+    fresh,
 )
 from logstore.format.segment import EncodedBatch, SegmentFlags, SegmentHeader, WriterMode, build_segment
 
@@ -40,7 +41,7 @@ def take_over(
         if tail.deleted:
             raise UnknownTopic(f"{chain.paths}: the topic was deleted")
         if tail.damaged is not None:
-            raise tail.damaged
+            raise fresh(tail.damaged)
         replay = wal.recover(tail, tiers.is_lost) if wal is not None else []
         header = _fence(runtime, tail, replay, reserve)
         if _commit(runtime, chain, tiers, header, replay, deadline):

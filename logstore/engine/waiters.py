@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from itertools import count
 from typing import Generic, TypeVar
 
-from logstore.errors import LogStoreError
+from logstore.errors import LogStoreError, fresh
 
 T = TypeVar("T")
 _SWEEP_AT = 64
@@ -70,4 +70,4 @@ def fail(futures: list[Future[T]], error: LogStoreError) -> None:
     """Tell each of them the same bad news."""
     for future in futures:
         if future.set_running_or_notify_cancel():
-            future.set_exception(error)
+            future.set_exception(fresh(error))

@@ -41,6 +41,7 @@ from logstore.errors import (
     LogStoreError,
     OutcomeUnknown,
     UnsupportedStore,
+    fresh,
 )
 from logstore.format.batch import BatchInfo
 from logstore.format.codecs import CODEC_IDS
@@ -227,7 +228,7 @@ class ExclusiveWriter:
 
     def _check_open(self) -> None:
         if self.failed is not None:
-            raise self.failed
+            raise fresh(self.failed)
         if self._closing:
             raise Closed(f"{self._chain.paths}: the store is closed")
 
@@ -265,7 +266,7 @@ class ExclusiveWriter:
             if receipt.last_offset < self._stored_until():
                 return None
             if self.failed is not None:
-                raise self.failed
+                raise fresh(self.failed)
             return self.durable_waiters.add(receipt.last_offset, receipt)
 
     def _stored_until(self) -> int:
@@ -286,7 +287,7 @@ class ExclusiveWriter:
             if end <= self._stored_until():
                 return None
             if self.failed is not None:
-                raise self.failed
+                raise fresh(self.failed)
             self._urgent_until = end
             future = self.durable_waiters.add(end - 1, receipt)
             self._ask_for_flush()

@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from logstore.errors import AppendTimeout, BufferFull, Closed, LogStoreError, OutcomeUnknown
+from logstore.errors import AppendTimeout, BufferFull, Closed, LogStoreError, OutcomeUnknown, fresh
 from logstore.format.record import Record
 from logstore.ingest.findings import Challenge, Explanation, Lease, Stalled
 from logstore.ingest.flush_tracker import Clock, FlushTracker
@@ -70,7 +70,7 @@ class Outbox:
             raise Closed(f"the collector of source {self._name!r} is closed")
         for sink in self._failed:
             assert sink.failure is not None, "that is what makes it failed, until this thread recovers it"
-            raise sink.failure
+            raise fresh(sink.failure)
 
     def enlist(self, sink: Sink) -> None:
         """A sink that has learned what its log has: it may be sent to, and may owe."""
