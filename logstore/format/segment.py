@@ -280,7 +280,7 @@ def _in_one_piece(parts: Sequence[Bytes], size: int) -> memoryview:
     """
     if size < _PAGES_FROM:
         return memoryview(b"".join(parts))
-    pages = mmap.mmap(-1, size)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for part in parts:
         pages.write(part)
     return memoryview(pages).toreadonly()
