@@ -61,6 +61,12 @@ class Alignment(Generic[P, O]):
         pairs.append((written, boundary))
         return None
 
+    def awaited(self, boundary: O) -> P | None:
+        """The position that has to be stored before `boundary` is reached; None if it was reached, or not committed."""
+        if self.reached is not None and self.reached >= boundary:
+            return None
+        return next((written for written, waiting in self._pairs if waiting >= boundary), None)
+
     def stored(self, position: P) -> O | None:
         """Everything written at or before `position` is stored. Returns the newest boundary it reaches."""
         if self._stored is None or position > self._stored:

@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from logstore.errors import StraddlingTransaction, UnknownTopic
+from logstore.errors import InvalidRecord, StraddlingTransaction, UnknownTopic
 from logstore.format.murmur2 import partition_for_key
 from logstore.format.record import Record
 from logstore.ingest.findings import Challenge, Explanation, Stalled
@@ -264,7 +264,12 @@ class Collector(Generic[Change]):
         topic, key, value, headers, timestamp_ms, partition = routed
         known = self._topics.get(topic) or self._topic(topic)
         if partition is None:
-            partition = 0 if key is None else partition_for_key(key, len(known[1]))
+            partition = 0 if key is None else _partition_of(key, len(known[1]))
+        elif type(partition) is not int or not 0 <= partition < len(known[1]):
+            raise InvalidRecord(
+                f"a change of transaction {opened.transaction} was routed to partition {partition!r} of topic {topic!r}, "
+                f"which has 0 to {len(known[1]) - 1}"
+            )
         sink = known[1][partition] or self._open_sink(topic, partition)
         self._touched[sink] = None
         ordinal = opened.routed
@@ -326,3 +331,9 @@ class Collector(Generic[Change]):
         if records and upper is not None:
             self._unsent_bytes -= size
             self._outbox.send(sink, records, upper, size)
+
+
+def _partition_of(key: object, partitions: int) -> int:
+    if type(key) is not bytes:
+        raise InvalidRecord(f"a change was routed with the key {key!r}: a key is bytes or None")
+    return partition_for_key(key, partitions)

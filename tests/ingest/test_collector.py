@@ -9,7 +9,14 @@ from contextlib import suppress
 import pytest
 
 import logstore
-from logstore.errors import Closed, Fenced, OutcomeUnknown, StoreUnavailable, StraddlingTransaction
+from logstore.errors import (
+    Closed,
+    Fenced,
+    InvalidRecord,
+    OutcomeUnknown,
+    StoreUnavailable,
+    StraddlingTransaction,
+)
 from logstore.ingest import EVERY_PARTITION, Routed
 from logstore.objects import MemoryStore
 from logstore.objects.local import LocalStore
@@ -330,6 +337,28 @@ def test_every_partition_of_a_topic_gets_a_change_that_is_for_all_of_them():
         ("orders", 0): [b"truncate"],
         ("orders", 1): [b"truncate"],
     }
+
+
+@pytest.mark.parametrize("partition", [2, -2, True, "0", 1.0])
+def test_a_route_to_a_partition_that_does_not_exist_is_refused_and_lands_nowhere_else(partition):
+    """Also one that Python would take for an index: both partitions are open already."""
+    objects = MemoryStore()
+    with collecting(objects, Reports(), routing=lambda change: [change]) as collector:
+        collector.begin(1)
+        collector.changes([("t", None, b"0", (), None, 0), ("t", None, b"1", (), None, 1)])
+        with pytest.raises(InvalidRecord, match=r"partition .* of topic 't', which has 0 to 1"):
+            collector.changes([("t", None, b"astray", (), None, partition)])
+        collector.rewind()
+    assert stored(objects).get(("t", 0), []) == stored(objects).get(("t", 1), []) == []
+
+
+@pytest.mark.parametrize("key", ["text", bytearray(b"k"), 7])
+def test_a_route_with_a_key_that_is_not_bytes_is_refused(key):
+    with collecting(MemoryStore(), Reports(), routing=lambda change: [change]) as collector:
+        collector.begin(1)
+        with pytest.raises(InvalidRecord, match="a key is bytes or None"):
+            collector.changes([("t", key, b"v")])
+        collector.rewind()
 
 
 def test_a_source_name_that_would_break_the_header_is_refused():

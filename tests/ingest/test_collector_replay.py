@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from logstore.errors import StraddlingTransaction
+from logstore.errors import InvalidRecord, StraddlingTransaction
 from logstore.objects import MemoryStore
 from logstore.testing import GatedStore
 
@@ -178,6 +178,29 @@ def test_F14_a_torn_transaction_that_comes_back_routed_otherwise_straddles():
     with collecting(objects, Reports(), routing=only_late) as collector:
         with pytest.raises(StraddlingTransaction):
             feed(collector, LARGE)
+
+
+def test_F14_a_replay_that_ends_earlier_than_what_is_owed_raises_instead_of_waiting_without_end():
+    """The append was refused after the commit had made the debt; the routing that caused it is mended, and gives less."""
+    reports = Reports()
+    with collecting(MemoryStore(), reports, routing=lambda change: [change]) as collector:
+        collector.begin(1)
+        collector.changes([("t", b"k", b"fine"), ("t", b"k", "not bytes")])
+        with pytest.raises(InvalidRecord, match="must be bytes"):
+            collector.commit(2)
+        assert collector.rewind() == 0
+        collector.begin(1)
+        collector.changes([("t", b"k", b"fine")])
+        with pytest.raises(
+            StraddlingTransaction, match="went on to record 1 before, and the replay does not"
+        ):
+            collector.commit(2)
+        collector.rewind()
+        collector.begin(1)
+        collector.changes([("t", b"k", b"fine"), ("t", b"k", b"now bytes")])
+        collector.commit(2)
+        collector.flush()
+    assert reports.seen == [2]
 
 
 def test_F14_a_boundary_that_was_reported_cannot_bring_anything_new():

@@ -165,6 +165,15 @@ def test_F14_a_change_becomes_the_same_bytes_each_time():
         assert first.route(one) == second.route(two)
 
 
+def test_tables_that_are_described_again_and_again_take_no_memory():
+    """Each reconnect and each DDL describes a table anew; what was prepared for an old description goes."""
+    envelope = Envelope("s", "db")
+    for _ in range(50):
+        (change,) = opened().decode(INSERT, 5)
+        envelope.route(change)
+    assert len(envelope._frames) == 1
+
+
 @settings(deadline=None)
 @given(st.integers(0, 2**64 - 1))
 def test_positions_print_as_postgresql_prints_them(lsn):

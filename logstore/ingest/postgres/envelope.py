@@ -31,7 +31,6 @@ CONNECTOR_VERSION = "1"
 class _Frame(NamedTuple):
     """What all changes of a table in a transaction share."""
 
-    begin: Begin
     topic: str
     source: bytes
     end: bytes
@@ -55,13 +54,14 @@ class Envelope:
         self._database = database
         self._topic_prefix = topic_prefix
         self._tombstones = tombstones
-        self._frames: dict[Relation, _Frame] = {}
+        self._begin: Begin | None = None
+        self._frames: dict[Relation, _Frame] = {}  # of this transaction
 
     def route(self, change: Change) -> list[Routed]:
         """What a change becomes."""
         begin, _, relation, op, before, after, _ = change
         frame = self._frames.get(relation)
-        if frame is None or frame.begin is not begin:
+        if frame is None or begin is not self._begin:
             frame = self._frame(change)
         if op == "t":
             value = frame.value(change, b"t", b"null", b"null")
@@ -72,15 +72,14 @@ class Envelope:
         if before is None:
             value = frame.value(change, op.encode(), b"null", relation.row_json(after))
             return [Routed(frame.topic, key, value)]
-        if key != relation.key_json(before):
+        if key != _old_key(change):
             created = frame.value(change, b"c", b"null", relation.row_json(after))
             return [*self._delete(frame, change), Routed(frame.topic, key, created)]
         updated = frame.value(change, b"u", _before(change), relation.row_json(after))
         return [Routed(frame.topic, key, updated)]
 
     def _delete(self, frame: _Frame, change: Change) -> list[Routed]:
-        assert change.before is not None, "a delete has the old row's identity, or the server refuses it"
-        key = change.relation.key_json(change.before)
+        key = _old_key(change)
         deleted = Routed(frame.topic, key, frame.value(change, b"d", _before(change), b"null"))
         if self._tombstones and key is not None:
             return [deleted, Routed(frame.topic, key, None)]
@@ -88,6 +87,8 @@ class Envelope:
 
     def _frame(self, change: Change) -> _Frame:
         relation, begin = change.relation, change.begin
+        if begin is not self._begin:
+            self._begin, self._frames = begin, {}  # what was described before may never come again
         source = {
             "version": CONNECTOR_VERSION,
             "connector": "postgresql",
@@ -101,8 +102,15 @@ class Envelope:
         }
         head = b',"source":%b,"lsn":' % json.dumps(source, separators=(",", ":")).encode()[:-1]
         end = b'","ts_ms":%d}' % begin.commit_ms
-        frame = self._frames[relation] = _Frame(begin, self._topic_prefix + relation.name, head, end)
+        frame = self._frames[relation] = _Frame(self._topic_prefix + relation.name, head, end)
         return frame
+
+
+def _old_key(change: Change) -> bytes | None:
+    assert change.before is not None, "a delete has the old row's identity, or the server refuses it"
+    if change.before_is_identity:
+        return change.relation.key_json_of_identity(change.before)
+    return change.relation.key_json(change.before)
 
 
 def _before(change: Change) -> bytes:

@@ -39,7 +39,15 @@ from logstore.ingest.postgres.follow import Follower
 from logstore.ingest.postgres.origin import Origin, check_origin, note_origin
 from logstore.ingest.postgres.pgoutput import SNAPSHOT_XID, Begin, Change, format_lsn
 from logstore.ingest.postgres.settings import PostgresSettings
-from logstore.ingest.postgres.slot import Stream, connect, ensure_publication, lost_slot, slot_state
+from logstore.ingest.postgres.slot import (
+    Stream,
+    check_may_replicate,
+    check_server,
+    connect,
+    ensure_publication,
+    lost_slot,
+    slot_state,
+)
 from logstore.ingest.postgres.snapshot import Table, copy_rows, published_tables, snapshot_session
 from logstore.store import Store
 
@@ -128,7 +136,7 @@ class PostgresIngest:
         """Ingest until `stop()`; with `until_caught_up`, until what is committed now is stored and confirmed."""
         target = None
         with connect(self._settings.dsn) as connection:  # a wrong DSN is an error here, not a reason to retry
-            ensure_publication(connection, self._settings.publication, self._list_of_tables())
+            self._check(connection)
             if until_caught_up:
                 with connection.cursor() as cursor:
                     cursor.execute("select pg_current_wal_lsn() - '0/0'")
@@ -162,11 +170,11 @@ class PostgresIngest:
         settings = self._settings
         self._phase = "connecting"
         with connect(settings.dsn) as connection:
-            ensure_publication(connection, settings.publication, self._list_of_tables())
+            self._check(connection)
             state = slot_state(connection, settings.slot)
         if state is not None and state.lost:
             raise lost_slot(settings.slot, state.confirmed)
-        stream = self._stream = Stream(settings.dsn, settings.slot)
+        stream = self._stream = self._connect_stream()
         try:
             origin = stream.identify()
             if state is None:
@@ -182,6 +190,22 @@ class PostgresIngest:
         finally:
             self._stream = None
             stream.close()
+
+    def _check(self, connection: Any) -> None:
+        """Raises what waiting cannot help, and makes the publication if it is missing."""
+        settings = self._settings
+        tables = None if settings.tables is None else list(settings.tables)
+        check_server(connection)
+        ensure_publication(connection, settings.publication, tables, settings.slot)
+
+    def _connect_stream(self) -> Stream:
+        settings = self._settings
+        try:
+            return Stream(settings.dsn, settings.slot)
+        except psycopg2.OperationalError as error:
+            with connect(settings.dsn) as connection:
+                check_may_replicate(connection, error)
+            raise
 
     def _follow(self, stream: Stream, collector: Collector[Change], target: int | None) -> None:
         """Messages into the collector, boundaries back to the server."""
@@ -306,10 +330,6 @@ class PostgresIngest:
         while not self._stopping and (left_s := until_s - time.monotonic()) > 0:
             select.select([self._woken], [], [], left_s)
             self._forget_pokes()
-
-    def _list_of_tables(self) -> list[str] | None:
-        tables = self._settings.tables
-        return None if tables is None else list(tables)
 
     def _drop_collector(self) -> None:
         if self._collector is not None:

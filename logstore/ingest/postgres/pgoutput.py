@@ -128,9 +128,12 @@ class Decoder:
             _marker(data, at, b"N")
         after, end = _row(data, at + 1, relation)
         _check_end(data, end, lsn)
-        if marker == b"O" and before is not None:
-            # The old row is whole, so it has the large values that the new one does not repeat.
-            after = [old if new is UNCHANGED else new for old, new in zip(before, after, strict=True)]
+        if before is not None and UNCHANGED in after:
+            # The old row, or its identity, has the large values that the new one does not repeat.
+            after = [
+                old if new is UNCHANGED and (marker == b"O" or column.is_key) else new
+                for old, new, column in zip(before, after, relation.columns, strict=True)
+            ]
         return Change(self._opened(lsn), lsn, relation, "u", before, after, marker == b"K")
 
     def _relation(self, data: bytes) -> Relation:

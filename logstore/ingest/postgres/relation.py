@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring
 
+from logstore.errors import InvalidRecord
 from logstore.ingest.postgres.values import UNAVAILABLE_JSON, Encoder, encoder_for
 
 
@@ -37,7 +38,7 @@ class Relation:
     `key` names the columns that identify a row, when they are not those of the replica identity.
     """
 
-    __slots__ = ("_columns", "_keys", "columns", "schema", "table")
+    __slots__ = ("_columns", "_keys", "columns", "key_is_in_identity", "schema", "table")
 
     def __init__(
         self, schema: str, table: str, columns: Sequence[Column], key: Iterable[str] | None = None
@@ -50,6 +51,7 @@ class Relation:
             for column in self.columns
         ]
         self._keys = self._key_indexes(None if key is None else list(key))
+        self.key_is_in_identity = all(self.columns[index].is_key for index in self._keys)
 
     def _key_indexes(self, key: list[str] | None) -> list[int]:
         if key is None:
@@ -75,8 +77,23 @@ class Relation:
         for index in self._keys:
             name, encode = columns[index]
             value = row[index]
+            if value is UNCHANGED:
+                raise self._no_key("is large, and an update that does not touch it leaves it out")
             fields.append(name + _json(value, encode))
         return b"{" + b",".join(fields) + b"}"
+
+    def key_json_of_identity(self, row: Row) -> bytes | None:
+        """The same for a row of which the stream sent only the replica identity."""
+        if not self.key_is_in_identity:
+            raise self._no_key("is not in the replica identity, and nothing else is sent of an old row")
+        return self.key_json(row)
+
+    def _no_key(self, why: str) -> InvalidRecord:
+        chosen = ", ".join(repr(self.columns[index].name) for index in self._keys)
+        return InvalidRecord(
+            f"a change of {self.name} without its key: {chosen} was chosen, which {why}. Choose a key within the replica "
+            "identity, or alter the table to replica identity full; then drop the slot, to start over with a snapshot"
+        )
 
     def row_json(self, row: Row) -> bytes:
         """A whole row."""

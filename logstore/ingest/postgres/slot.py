@@ -90,12 +90,52 @@ def slot_state(connection: Any, name: str) -> SlotState | None:
     return SlotState(parse_lsn(confirmed or "0/0"), parse_lsn(current), wal_status == "lost")
 
 
-def ensure_publication(connection: Any, name: str, tables: list[str] | None) -> None:
-    """Create the publication if it is missing: of `tables` (`schema.table`), or of all of them."""
+def check_server(connection: Any) -> None:
+    """Raises if the server does not do logical replication: retrying would not help."""
+    with connection.cursor() as cursor:
+        cursor.execute("show wal_level")
+        (level,) = cursor.fetchone()
+    if level != "logical":
+        raise UnsupportedStore(
+            f"the server has wal_level = {level}, which does not hold what a slot needs: set wal_level = logical and "
+            f"restart it"
+        )
+
+
+def check_may_replicate(connection: Any, refused: Exception) -> None:
+    """A replication connection was refused. Raises if that is because the user has no right to it.
+
+    libpq gives a refusal no code, so its text is looked at, and the role only then: some managed servers let users
+    replicate in ways of their own.
+    """
+    if not any(name in str(refused).lower() for name in ("wal sender", "walsender")):
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "select rolname from pg_roles where rolname = current_user and not (rolreplication or rolsuper)"
+        )
+        row = cursor.fetchone()
+    if row is not None:
+        raise UnsupportedStore(
+            f"user {row[0]!r} may not replicate: alter role {row[0]} replication. The server said: {str(refused).strip()}"
+        ) from refused
+
+
+def ensure_publication(connection: Any, name: str, tables: list[str] | None, slot: str) -> None:
+    """Create the publication if it is missing: of `tables` (`schema.table`), or of all of them.
+
+    Raises if the slot exists already: the publication was there when it was made, and what was committed since it went
+    would be left out without a word.
+    """
     with connection.cursor() as cursor:
         cursor.execute("select 1 from pg_publication where pubname = %s", (name,))
         if cursor.fetchone() is not None:
             return
+        if slot_state(connection, slot) is not None:
+            raise UnsupportedStore(
+                f"publication {name!r} is gone, and what was committed since cannot be read from slot {slot!r}: create it "
+                f"again, and drop the slot to start over with a new snapshot"
+            )
         if tables is None:
             what = sql.SQL("all tables")
         else:
