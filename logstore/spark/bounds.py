@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _FOREVER = 2**62
 _INTEGERS = ("partition", "offset")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,8 @@ def _as_number(name: str, value: object) -> int | None:
     """An offset or a partition as it is; a timestamp as the millisecond it lies in. None for anything else."""
     if name == "timestamp" and isinstance(value, datetime):
         aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-        return int(aware.timestamp() * 1_000_000 // 1000)
+        # In whole numbers: a float of seconds is off by a microsecond now and then, and so in the millisecond before.
+        return (aware - _EPOCH) // timedelta(milliseconds=1)
     if name in _INTEGERS and isinstance(value, int) and not isinstance(value, bool):
         return value
     return None

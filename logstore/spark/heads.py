@@ -32,7 +32,7 @@ class _Followed:
 
 
 class Heads:
-    """Not for threads: Spark asks from one."""
+    """Not for threads: Spark asks from one. `missing_ok`: a topic that is named and was deleted is left out."""
 
     def __init__(
         self,
@@ -40,11 +40,14 @@ class Heads:
         wanted: Subscription,
         poll_interval_s: float,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        missing_ok: bool = False,
     ) -> None:
         self._store = store
         self._wanted = wanted
         self._poll_interval_s = poll_interval_s
         self._clock = clock
+        self._missing_ok = missing_ok
         self._followed: dict[Key, _Followed] = {}
         self._looked_at = float("-inf")
 
@@ -65,7 +68,7 @@ class Heads:
         return known
 
     def _look(self, everything: bool) -> None:
-        wanted = subscribed(self._store, self._wanted)
+        wanted = subscribed(self._store, self._wanted, missing_ok=self._missing_ok)
         known = [] if everything else [paths for paths in wanted if self._is_known(paths)]
         old = {_key(paths): self._followed[_key(paths)] for paths in known}
         in_parallel(self._follow, list(old.values()))

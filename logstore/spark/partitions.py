@@ -77,15 +77,22 @@ class LogPartition:
         return PartitionReader(Tiers(self.view), Chain(store, self.paths), reader).first_at(timestamp_ms)
 
 
-def subscribed(store: ObjectStore, wanted: Subscription) -> list[PartitionPaths]:
-    """The partitions that a subscription means right now, sorted. A topic that is named must exist."""
+def subscribed(store: ObjectStore, wanted: Subscription, *, missing_ok: bool = False) -> list[PartitionPaths]:
+    """The partitions that a subscription means right now, sorted. A topic that is named must exist, or may be missing."""
     catalog = Catalog(store)
     if wanted.pattern is not None:
         topics = [topic for topic in catalog.all() if re.fullmatch(wanted.pattern, topic.name)]
         return [paths for topic in topics for paths in _all_of(topic)]
-    if wanted.topics:
-        return [paths for name in wanted.topics for paths in _all_of(catalog.find(name))]
-    return [paths for name, numbers in wanted.assigned for paths in _some_of(catalog.find(name), numbers)]
+    found: list[PartitionPaths] = []
+    for name, numbers in wanted.assigned or [(name, None) for name in wanted.topics]:
+        try:
+            topic = catalog.find(name)
+        except UnknownTopic:
+            if not missing_ok:
+                raise
+            continue
+        found += _all_of(topic) if numbers is None else _some_of(topic, numbers)
+    return found
 
 
 def _all_of(topic: TopicDescriptor) -> list[PartitionPaths]:

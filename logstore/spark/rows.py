@@ -41,6 +41,9 @@ Target = tuple[str, int]
 
 def check_write_schema(schema: StructType, topic: str | None) -> None:
     """`ValueError` if rows of this schema cannot be records."""
+    twice = sorted({name for name in schema.names if name in WRITE_COLUMNS and schema.names.count(name) > 1})
+    if twice:
+        raise ValueError(f"more than one column is named {', '.join(twice)}: which one is meant?")
     for field in schema.fields:
         allowed = _TYPES.get(field.name)
         if allowed is not None and field.dataType.simpleString() not in allowed:
@@ -177,8 +180,19 @@ def _milliseconds(column: Any) -> list[int | None]:
     import pyarrow.compute as pc
 
     micros = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
-    return [None if one is None else one // 1000 for one in pc.cast(micros, pa.int64()).to_pylist()]
+    first = pc.min(micros).as_py()
+    if first is not None and first < 0:
+        raise InvalidRecord(
+            f"a row has a timestamp {-first} µs before 1970, and a record's cannot lie there: "
+            "nothing of this write is stored"
+        )
+    return [None if one is None else one // 1000 for one in micros.to_pylist()]
 
 
-def _headers(row: list[dict[str, Any]] | None) -> tuple[tuple[str, bytes | None], ...]:
-    return tuple((header["key"], header["value"]) for header in row) if row else ()
+def _headers(row: list[dict[str, Any] | None] | None) -> tuple[tuple[str, bytes | None], ...]:
+    pairs: list[tuple[str, bytes | None]] = []
+    for header in row or ():
+        if header is None or header["key"] is None:
+            raise InvalidRecord("a header is null or has a null key: nothing of this write is stored")
+        pairs.append((header["key"], header["value"]))
+    return tuple(pairs)

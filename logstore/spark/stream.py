@@ -8,6 +8,7 @@ needs it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from logstore.objects import ObjectStore
 from logstore.spark.batch import SplitPartition
 from logstore.spark.heads import Heads
 from logstore.spark.options import ReadOptions
-from logstore.spark.partitions import open_store
+from logstore.spark.partitions import LogPartition, open_store, subscribed
 from logstore.spark.planner import check_named, start_offset, within
 from logstore.spark.positions import Offsets, from_json, to_json
 from logstore.spark.rate import Key, limited
@@ -42,6 +43,9 @@ except ImportError:  # Spark before 4.2: no admission control, and AvailableNow 
         """Stands in for the mixin that this Spark does not know."""
 
 
+logger = logging.getLogger(__name__)
+
+
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives in one driver process for the length of a query; a copy of it, without its state, reads on executors."""
 
@@ -56,6 +60,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         store, heads = self._open()
+        # A topic that is named must be there when a stream begins, whatever may happen to it later.
+        subscribed(store, self._options.subscription)
         current = heads.current()
         check_named(self._options, current)
         return _packed({key: start_offset(store, self._options, found) for key, found in current.items()})
@@ -67,12 +73,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = self._target or {key: found.end for key, found in current.items()}
         if start is None:
             return _packed(ends)
-        begun = _unpacked(start)
+        begun = self._still_there(_unpacked(start), current)
+        ends = {key: end for key, end in ends.items() if key in current}
         starts = {key: begun[key] if key in begun else current[key].low for key in ends}
         for key, end in ends.items():
             if end < starts[key]:
                 # The topic was created anew, and has not come as far as the old one.
-                within(current[key], starts[key], self._options.fail_on_data_loss)
+                starts[key] = within(current[key], starts[key], self._options.fail_on_data_loss)
         most = getattr(limit, "max_rows", None)
         return _packed(begun | (ends if most is None else limited(starts, ends, most)))
 
@@ -95,12 +102,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for key, stop in sorted(ends.items()):
             if key in begun and stop <= begun[key]:
                 continue
-            if key not in found:
-                raise UnknownTopic(
-                    f"{key[0]}/{key[1]} is gone, and its offsets up to {stop} are still to be read"
-                )
-            first = begun[key] if key in begun else found[key].low
             fail = options.fail_on_data_loss
+            if key not in found:
+                lost = f"{key[0]}/{key[1]} is gone, and its offsets up to {stop} are still to be read"
+                if fail:
+                    raise UnknownTopic(f"{lost}; set failOnDataLoss to false to go on without")
+                logger.warning("%s; failOnDataLoss is false: going on without", lost)
+                continue
+            first = begun[key] if key in begun else found[key].low
             ranges.append(Range(found[key], within(found[key], first, fail), within(found[key], stop, fail)))
         splits = cut(
             ranges,
@@ -113,10 +122,34 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._scan.rows(partition.value)
 
+    def _still_there(self, begun: dict[Key, int], current: Mapping[Key, LogPartition]) -> dict[Key, int]:
+        """The offsets of partitions that exist. One whose topic was deleted may have had records that nobody read."""
+        gone = sorted(begun.keys() - current.keys())
+        if not gone:
+            return begun
+        names = ", ".join(
+            f"{topic}/{partition} (read up to {begun[topic, partition]})" for topic, partition in gone
+        )
+        if self._options.fail_on_data_loss:
+            raise UnknownTopic(
+                f"{names}: deleted while the stream reads it, and records that it had not read may be lost; "
+                "set failOnDataLoss to false to go on without"
+            )
+        logger.warning(
+            "%s: deleted while the stream reads it; failOnDataLoss is false: going on without", names
+        )
+        return {key: offset for key, offset in begun.items() if key in current}
+
     def _open(self) -> tuple[ObjectStore, Heads]:
         if self._opened is None:
             store = open_store(self._options.path)
-            heads = Heads(store, self._options.subscription, self._options.poll_interval_s)
+            options = self._options
+            heads = Heads(
+                store,
+                options.subscription,
+                options.poll_interval_s,
+                missing_ok=not options.fail_on_data_loss,
+            )
             self._opened = store, heads
         return self._opened
 

@@ -25,6 +25,9 @@ _COLUMNS = (
     "topic string, partition int, low_offset bigint, end_offset bigint, segments bigint, bytes bigint, "
     "min_timestamp timestamp, max_timestamp timestamp, epoch bigint, writer string"
 )
+_YEAR_10000_MS = (
+    253_402_300_800_000  # Python has no datetime for it, and so no row could be made or collected
+)
 
 
 def describe(spark: SparkSession, url: str) -> DataFrame:
@@ -64,7 +67,7 @@ def _row(partition: LogPartition) -> tuple[Any, ...]:
 def _timestamp(milliseconds: int | None) -> Any:
     from datetime import UTC, datetime, timedelta
 
-    if milliseconds is None:
+    if milliseconds is None or milliseconds >= _YEAR_10000_MS:
         return None
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
 

@@ -155,6 +155,7 @@ def test_S07_sparks_own_stream_options_come_along_and_are_no_mistake():
         ("value integer", "value is int; it must be binary or string"),
         ("value binary", "option topic"),
         ("value binary, topic string, headers string", "headers is string"),
+        ("value binary, topic string, value string", "more than one column is named value"),
     ],
 )
 def test_S07_rows_that_cannot_be_records_are_refused_before_a_task_runs(ddl: str, says: str):

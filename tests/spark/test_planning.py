@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan, Not
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan, LessThanOrEqual, Not
 
 import logstore
 from logstore.catalog import Catalog
@@ -224,3 +224,12 @@ def test_S04_a_timestamp_without_a_zone_is_utc_and_bounds_are_never_too_narrow()
     naive = narrowed([GreaterThanOrEqual(("timestamp",), moment.replace(tzinfo=None))])
     assert naive == narrowed([GreaterThanOrEqual(("timestamp",), moment)])
     assert naive.timestamp_range_ms[0] == START_MS + 5
+
+
+@pytest.mark.parametrize("first_ms", [0, START_MS, 2_200_000_000_000], ids=["1970", "2023", "2039"])
+def test_S04_a_bound_lies_in_the_very_millisecond_of_its_timestamp(first_ms: int):
+    """With seconds as a float, a quarter of those in 2039 lay in the millisecond before: their segments were pruned."""
+    for moment in range(first_ms, first_ms + 20_000, 7):
+        bounds = narrowed([LessThanOrEqual(("timestamp",), at(moment))])
+        assert bounds.takes_time(moment, moment), moment
+        assert not bounds.takes_time(moment + 1, moment + 1), moment

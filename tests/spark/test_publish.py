@@ -344,6 +344,13 @@ def test_S07_bad_rows_fail_the_task_and_say_why():
         placed(sorter(a=1, b=1).sort(batch(topic=pa.array([None], pa.string()), value=pa.array([b"1"]))))
     with pytest.raises(logstore.InvalidRecord, match=r"partitions 0 to 3, not \[9\]"):
         placed(sorter().sort(batch(partition=pa.array([9], pa.int32()), value=pa.array([b"1"]))))
+    before = pa.array([START_MS * 1000, -1], pa.timestamp("us", tz="UTC"))
+    with pytest.raises(logstore.InvalidRecord, match="1 µs before 1970"):
+        placed(sorter().sort(batch(timestamp=before, value=pa.array([b"1", b"2"]))))
+    pairs = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    for header in (None, {"key": None, "value": b"1"}):
+        with pytest.raises(logstore.InvalidRecord, match="header is null or has a null key"):
+            placed(sorter().sort(batch(headers=pa.array([[header]], pairs), value=pa.array([b"1"]))))
     writer = TaskWriter(MemoryStore(), QUERY, 0, sorter(), codec_id=0, max_batch_bytes=1024)
     with pytest.raises(RecordTooLarge, match="maxBatchBytes"):
         writer.write([batch(value=pa.array([b"x" * 2000]))])

@@ -164,7 +164,51 @@ def test_S06_a_topic_that_was_created_anew_is_data_loss_and_not_silence(make_log
         logstore.OffsetOutOfRange, match="offset 10 is outside of orders/0, which holds 0 to 1"
     ):
         stream.latestOffset(start, ALL)
-    assert reader(where, failOnDataLoss="false").latestOffset(start, ALL) == {"orders": {"0": 1}}
+    going_on = reader(where, failOnDataLoss="false")
+    for limit in (ALL, ReadMaxRows(5)):  # the next record of the new topic is the next one read, limit or not
+        assert going_on.latestOffset(start, limit) == {"orders": {"0": 1}}
+
+
+@pytest.mark.parametrize("how", [{"subscribe": "orders,spare"}, {"subscribePattern": "orders|spare"}])
+def test_S06_a_topic_deleted_under_a_stream_is_data_loss_and_the_others_go_on_if_that_is_allowed(
+    make_log: MakeLog, how: dict[str, str]
+):
+    where = make_log("orders", [numbered(0, 4)])
+    make_log("spare", [numbered(0, 9)])
+
+    def stream(fail: str) -> LogStreamReader:
+        given = {"path": where, "startingOffsets": "earliest", "pollInterval": "0", "failOnDataLoss": fail}
+        return LogStreamReader(read_options(given | how, streaming=True), spark_schema(BASE_COLUMNS))
+
+    strict, going_on = stream("true"), stream("false")
+    start = {"orders": {"0": 1}, "spare": {"0": 2}}
+    planned = {"orders": {"0": 3}, "spare": {"0": 5}}  # a micro-batch whose end is in the checkpoint already
+    for one in (strict, going_on):
+        assert one.latestOffset(start, ALL) == {"orders": {"0": 4}, "spare": {"0": 9}}
+    with logstore.open(where) as store:
+        store.delete_topic("spare")
+    with pytest.raises(logstore.UnknownTopic, match="spare"):
+        strict.latestOffset(start, ALL)
+    with pytest.raises(logstore.UnknownTopic, match="spare"):
+        strict.partitions(start, planned)
+    assert micro_batch(going_on, start, planned) == [(0, 1), (0, 2)]
+    for limit in (ALL, ReadMaxRows(100)):
+        assert going_on.latestOffset(start, limit) == {"orders": {"0": 4}}
+    after = going_on.latestOffset(planned, ALL)
+    with logstore.open(where) as store:
+        store.create_topic("spare").append(b"another life")
+    end = going_on.latestOffset(after, ALL)
+    assert end == {"orders": {"0": 4}, "spare": {"0": 1}}
+    assert micro_batch(going_on, after, end) == [(0, 0)], (
+        "a topic that comes later starts at its earliest record"
+    )
+
+
+def test_S06_a_topic_that_is_not_there_when_a_stream_begins_is_an_error_under_either_flag(make_log: MakeLog):
+    where = make_log("orders", [numbered(0, 4)])
+    for fail in ("true", "false"):
+        with pytest.raises(logstore.UnknownTopic, match="'odrers'"):
+            reader(where, subscribe="odrers", failOnDataLoss=fail).initialOffset()
 
 
 def test_S06_an_idle_stream_asks_the_store_once_in_a_poll_interval_and_one_request_for_each_partition(
