@@ -115,6 +115,7 @@ class _Fetch:
         "_failed",
         "_future",
         "_handler",
+        "_is_late",
         "_reading",
         "_request",
         "_size",
@@ -133,6 +134,7 @@ class _Fetch:
         self._by_partition: dict[Hosted, list[_Entry]] = {}
         self._size = 0
         self._failed = False
+        self._is_late = False
         self._future: asyncio.Future[Parts] | None = None
         self._due = 0.0
         self._reading: asyncio.Task[None] | None = None
@@ -169,6 +171,7 @@ class _Fetch:
 
     def run(self) -> Parts | asyncio.Future[Parts]:
         self._size = 0
+        self._is_late = False
         for entry in self._entries:
             if entry.hosted is not None:
                 self._read_hot(entry)
@@ -243,6 +246,8 @@ class _Fetch:
             entry.is_cold = found is None
             if found is not None:
                 self._take(entry, found)
+            else:
+                self._note_marks(entry, hosted)  # the answer may leave before it is read
         except OffsetOutOfRange as error:
             self._out_of_range(entry, hosted, error)
         except LogStoreError as error:
@@ -253,15 +258,22 @@ class _Fetch:
             self._reading = self._handler.loop.create_task(self._read_cold())
 
     async def _read_cold(self) -> None:
-        """A few at a time, in the order of the request, until the answer is full."""
+        """A few at a time, in the order of the request, until the answer is full or its time is up.
+
+        What was not reached then is left for the next fetch, which finds what we have opened in memory.
+        """
         try:
             while self._has_cold():
-                cold = [entry for entry in self._entries if entry.is_cold][:COLD_READS_AT_ONCE]
-                await asyncio.gather(*(self._read_one_cold(entry) for entry in cold))
+                cold = [entry for entry in self._entries if entry.is_cold]
+                for place in range(0, len(cold), COLD_READS_AT_ONCE):
+                    few = cold[place : place + COLD_READS_AT_ONCE]
+                    await asyncio.gather(*(self._read_one_cold(entry) for entry in few))
+                    if self._is_late or self._size >= self._budget:
+                        return
         finally:
             self._reading = None
-        if self._is_enough():
-            self.finish()
+            if self._is_late or self._is_enough():
+                self.finish()
 
     async def _read_one_cold(self, entry: _Entry) -> None:
         hosted = entry.hosted
@@ -345,13 +357,11 @@ class _Fetch:
         self._failed = True
 
     def time_up(self) -> None:
-        """Time is up. A cold read that runs is waited for: an answer without it would only be asked for
-        again.
-        """
+        """Cold reads that run are waited for: an answer without them would only be asked for again."""
         if self._reading is None:
             self.finish()
         else:
-            self._reading.add_done_callback(lambda _: self.finish())
+            self._is_late = True
 
     def _answer(self) -> Parts:
         counters = self._handler.counters

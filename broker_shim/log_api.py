@@ -81,8 +81,8 @@ class LogApi:
         answers = []
         for topic in call.request.topics or ():
             allowed = call.may(Operation.DESCRIBE, Resource.TOPIC, topic.topic)
-            rows = [await self._epoch_end(topic.topic, each, allowed) for each in topic.partitions or ()]
-            answers.append({"topic": topic.topic, "partitions": rows})
+            rows = [self._epoch_end(topic.topic, each, allowed) for each in topic.partitions or ()]
+            answers.append({"topic": topic.topic, "partitions": list(await asyncio.gather(*rows))})
         return {"topics": answers}
 
     async def _epoch_end(self, topic: str, asked: Any, allowed: bool) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 
@@ -12,6 +13,7 @@ from broker.steps import batch, list_offset, make_topic, owned, owned_buffered, 
 from broker_shim import messages
 from broker_shim.apis import Api
 from broker_shim.codes import Code
+from broker_shim.fetch import COLD_READS_AT_ONCE
 from logstore.objects.memory import MemoryStore
 from logstore.testing import GatedStore
 
@@ -40,7 +42,7 @@ def test_B04_min_bytes_is_honoured_across_partitions_and_answers_in_one_piece(st
     one = batch(b"x" * 1000)
     with Wire(broker.port) as client, Wire(broker.port) as reader:
         make_topic(client, partitions=2)
-        correlation = reader.send(Api.FETCH, 11, _two_partitions(min_bytes=2 * len(one), wait_ms=20_000))
+        correlation = reader.send(Api.FETCH, 11, _partitions(2, min_bytes=2 * len(one), wait_ms=20_000))
         client.produce("t", one, partition=0)
         broker.until(lambda: len(broker.server.broker._fetch.waiting) == 1)
         client.produce("t", one, partition=1)
@@ -53,17 +55,17 @@ def test_B04_one_max_wait_for_all_partitions(broker: LocalBroker) -> None:
     with Wire(broker.port) as client:
         make_topic(client, partitions=2)
         began = time.monotonic()
-        correlation = client.send(Api.FETCH, 11, _two_partitions(min_bytes=1, wait_ms=200))
+        correlation = client.send(Api.FETCH, 11, _partitions(2, wait_ms=200))
         answer = client.answer(Api.FETCH, 11, correlation)
         assert time.monotonic() - began >= 0.2
         assert [p.error_code for p in answer.responses[0].partitions] == [0, 0]
         assert len(broker.server.broker._fetch.waiting) == 0
 
 
-def _two_partitions(min_bytes: int, wait_ms: int, max_bytes: int = 1 << 20) -> bytes:
+def _partitions(count: int, wait_ms: int, min_bytes: int = 1, max_bytes: int = 1 << 20) -> bytes:
     partitions = [
         {"partition": index, "current_leader_epoch": -1, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
-        for index in range(2)
+        for index in range(count)
     ]
     request = {
         "max_wait": wait_ms,
@@ -86,7 +88,7 @@ def test_B04_sizes_are_whole_batches_and_at_least_one(broker: LocalBroker) -> No
         assert len(client.fetch("t", 0, partition_bytes=10).records) == len(one)
         assert len(client.fetch("t", 0, partition_bytes=2 * len(one) + 5).records) == 2 * len(one)
         assert len(client.fetch("t", 0, max_bytes=2 * len(one)).records) == 2 * len(one)
-        correlation = client.send(Api.FETCH, 11, _two_partitions(1, 0, max_bytes=len(one) + 10))
+        correlation = client.send(Api.FETCH, 11, _partitions(2, wait_ms=0, max_bytes=len(one) + 10))
         answer = client.answer(Api.FETCH, 11, correlation)
         sizes = [len(p.records or b"") for p in answer.responses[0].partitions]
         assert sizes == [len(one), 0], "a full answer leaves the second partition for the next fetch"
@@ -179,3 +181,77 @@ def test_B01_a_fetch_session_is_refused_and_full_fetches_go_on(broker: LocalBrok
         answer = client.answer(Api.FETCH, 11, correlation)
         assert (answer.error_code, answer.responses) == (Code.FETCH_SESSION_ID_NOT_FOUND, [])
         assert values(client.fetch("t", 0)) == [(0, b"first")]
+
+
+def test_B04_a_fetch_of_many_cold_partitions_is_answered_when_its_time_is_up(start_broker: Start) -> None:
+    """Those being opened at that moment are waited for; the others come with the next fetch."""
+    store = MemoryStore()
+    with LocalBroker(store) as broker, Wire(broker.port) as client:
+        make_topic(client, partitions=20)
+        for index in range(20):
+            assert client.produce("t", batch(b"%d" % index), partition=index).error_code == Code.NONE
+    gated = GatedStore(store)
+    broker = start_broker(gated)
+    fetching = broker.server.broker._fetch
+    first, second = range(COLD_READS_AT_ONCE), range(COLD_READS_AT_ONCE, 20)
+    with Wire(broker.port) as client, ExitStack() as gates:
+        incarnation = next(iter(gated.list("topics/t/"))).key.split("/")[2]
+        held, later = (
+            [
+                gates.enter_context(gated.hold("*", prefix=f"topics/t/{incarnation}/{index}/"))
+                for index in part
+            ]
+            for part in (first, second)
+        )
+        waiting = client.send(Api.FETCH, 11, _partitions(20, wait_ms=1))
+        for gate in held:
+            gate.wait_held()
+        broker.until(lambda: len(fetching.deadlines) == 0)  # its time is up
+        for gate in held:
+            gate.open()
+        answer = client.answer(Api.FETCH, 11, waiting)
+        found = {each.partition_index: values(each) for each in answer.responses[0].partitions}
+        assert found == {index: [(0, b"%d" % index)] if index in first else [] for index in range(20)}
+        for gate in later:
+            gate.open()
+        seen: set[int] = set()
+        while len(seen) < 20:
+            answer = client.answer(Api.FETCH, 11, client.send(Api.FETCH, 11, _partitions(20, wait_ms=20_000)))
+            for each in answer.responses[0].partitions:
+                assert each.error_code == Code.NONE
+                if each.records:
+                    assert values(each) == [(0, b"%d" % each.partition_index)]
+                    seen.add(each.partition_index)
+
+
+def test_B01_questions_about_offsets_are_asked_side_by_side_and_answered_in_order(
+    start_broker: Start,
+) -> None:
+    """As librdkafka asks: a request for each partition, none of which is open yet."""
+    store = MemoryStore()
+    with LocalBroker(store) as broker, Wire(broker.port) as client:
+        make_topic(client, partitions=4)
+        for index in range(4):
+            for _ in range(index + 1):
+                assert client.produce("t", batch(b"x"), partition=index).error_code == Code.NONE
+    gated = GatedStore(store)
+    broker = start_broker(gated)
+    with Wire(broker.port) as client, ExitStack() as gates:
+        client.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+        incarnation = next(iter(gated.list("topics/t/"))).key.split("/")[2]
+        held = [
+            gates.enter_context(gated.hold("*", prefix=f"topics/t/{incarnation}/{index}/"))
+            for index in range(4)
+        ]
+        asked = [client.send(Api.LIST_OFFSETS, 5, _latest(index)) for index in range(4)]
+        for gate in held:
+            gate.wait_held()  # all four are being opened at once
+        for gate in reversed(held):
+            gate.open()
+        answers = [client.answer(Api.LIST_OFFSETS, 5, each).topics[0].partitions[0] for each in asked]
+        assert [(each.partition_index, each.offset) for each in answers] == [(0, 1), (1, 2), (2, 3), (3, 4)]
+
+
+def _latest(index: int) -> bytes:
+    topics = [{"name": "t", "partitions": [{"partition_index": index, "timestamp": -1}]}]
+    return messages.encode_request(Api.LIST_OFFSETS, 5, {"replica_id": -1, "topics": topics})
