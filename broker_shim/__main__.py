@@ -32,6 +32,7 @@ def parse(arguments: Sequence[str] | None = None) -> BrokerConfig:
     """Flags beat environment variables, those beat defaults. Exits with 2 and a reason if they make no sense."""
     parser = argparse.ArgumentParser(
         prog="broker-shim",
+        usage="%(prog)s --store URL [--listen HOST:PORT] [options]",  # all forty would bury the error above them
         description="Kafka clients in front, a logstore behind.",
         epilog=f"Each flag is also an environment variable: --flush-on-ack is {PREFIX}FLUSH_ON_ACK.",
         allow_abbrev=False,

@@ -23,7 +23,7 @@ from broker_shim.producer_recovery import Snapshots
 from broker_shim.producers import ProducerTable
 from logstore.config import Ack
 from logstore.engine.partition_log import PartitionLog
-from logstore.errors import Fenced, LogStoreError, UnknownTopic
+from logstore.errors import Fenced, LogStoreError, UnknownTopic, fresh
 from logstore.store import Store
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class Hosted:
         # With the level that most appends will have: for buffered ones the fence reserves offsets at once.
         writer = self.log.open_writer(timeout=TAKE_TIMEOUT_S, ack=self._ack)
         if writer.failed is not None:
-            raise writer.failed
+            raise fresh(writer.failed)
         return self._snapshots.recover(self.log)
 
     def lose(self, error: BaseException) -> None:

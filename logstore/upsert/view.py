@@ -27,7 +27,7 @@ from typing import Any
 
 from logstore.engine.partition_log import PartitionLog
 from logstore.engine.source_ranges import Applied
-from logstore.errors import CorruptData, DivergentWriters, LogStoreError, OffsetOutOfRange
+from logstore.errors import CorruptData, DivergentWriters, LogStoreError, OffsetOutOfRange, fresh
 from logstore.format.record import Record
 from logstore.upsert.agreement import Agreement
 from logstore.upsert.changes import decode_change
@@ -227,7 +227,7 @@ class UpsertView:
     def _check_sound(self) -> None:
         """Once the log was found damaged, or not ours, what is in memory may be half of a commit: nothing more is told."""
         if self._broken is not None:
-            raise self._broken
+            raise fresh(self._broken)
 
     # Out: what is due, as changes
 

@@ -150,9 +150,12 @@ def test_W10_views_that_get_other_input_for_the_same_time_raise(
     peer.advance(2 + later)
     with pytest.raises(DivergentWriters, match=why):
         mine.advance(2 + later)
+    raised = []
     for call in (mine.drain, mine.refresh, lambda: mine.get(b"k")):
-        with pytest.raises(DivergentWriters, match=why):
+        with pytest.raises(DivergentWriters, match=why) as caught:
             call()
+        raised.append(caught.value)
+    assert len({id(error) for error in raised}) == 3, "one object would collect the frames of every call"
     assert mine.health()["state"] == "stopped"
     peer.apply(b"k", b"goes on", order=1, time=3)
     assert peer.advance(4) == 4
