@@ -44,7 +44,7 @@ def run(url: str, checkpoint: Path, kill_after_s: float | None) -> bool:
         job.wait()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", range(1, 6))
 def test_S07_a_stream_that_is_killed_again_and_again_stores_each_record_once(tmp_path: Path, seed: int):
     dice = random.Random(seed)
     url = (tmp_path / "log").as_uri()
