@@ -1,8 +1,8 @@
 """One client: frames in, answers out, in the order of the requests, with a bound on everything.
 
 * Requests are *started* in the order they came. Produce requests overlap (so that many share one upload), and so
-  do questions about offsets, which change nothing; any other request runs alone. So at most one fetch response of a
-  client is ever held in memory.
+  do questions about offsets, which change nothing; a member may leave while its join waits; any other request runs
+  alone. So at most one fetch response of a client is ever held in memory.
 * Answers leave in the order of the requests, whatever order they become ready in.
 * Reading stops while too many requests wait, while the client does not read its answers, and while all
   connections together hold `max_request_memory`. TCP then slows the client down, and only this one.
@@ -261,9 +261,11 @@ class Connection(asyncio.BufferedProtocol):
         """A produce behind produces whose records are in their queues already; a task may not have come so far.
 
         And a question about offsets behind others of its kind: librdkafka asks for each partition by itself, and each
-        answer may need a partition to be opened.
+        answer may need a partition to be opened. And who leaves a group need not wait until the others have joined.
         """
         last = self._slots[-1]
+        if header.api_key == Api.LEAVE_GROUP and last.header.api_key in (Api.JOIN_GROUP, Api.SYNC_GROUP):
+            return True
         if header.api_key != last.header.api_key or len(self._slots) >= self._limits.max_inflight:
             return False
         if header.api_key == Api.PRODUCE:

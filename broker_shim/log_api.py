@@ -38,6 +38,8 @@ class LogApi:
             hosted = await self._open(topic, index, allowed)
             if isinstance(hosted, Code):
                 return {"partition_index": index, "error_code": hosted}
+            if asked.timestamp < EARLIEST:  # the largest timestamp, and others of later versions
+                return {"partition_index": index, "error_code": Code.UNSUPPORTED_VERSION}
             code = _check_epoch(hosted, asked.get("current_leader_epoch", -1))
             if code is not Code.NONE:
                 return {"partition_index": index, "error_code": code}

@@ -252,6 +252,17 @@ def test_B01_questions_about_offsets_are_asked_side_by_side_and_answered_in_orde
         assert [(each.partition_index, each.offset) for each in answers] == [(0, 1), (1, 2), (2, 3), (3, 4)]
 
 
+def test_B01_a_question_about_offsets_that_is_not_understood_is_refused_and_not_taken_for_a_timestamp(
+    broker: LocalBroker,
+) -> None:
+    """-3, the offset of the largest timestamp: librdkafka's admin client asks for it whatever the version."""
+    with Wire(broker.port) as client:
+        owned(client, broker)
+        topics = [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": -3}]}]
+        answer = client.ask(Api.LIST_OFFSETS, 6, replica_id=-1, topics=topics).topics[0].partitions[0]
+        assert (answer.error_code, answer.offset) == (Code.UNSUPPORTED_VERSION, -1)
+
+
 def _latest(index: int) -> bytes:
     topics = [{"name": "t", "partitions": [{"partition_index": index, "timestamp": -1}]}]
     return messages.encode_request(Api.LIST_OFFSETS, 5, {"replica_id": -1, "topics": topics})
