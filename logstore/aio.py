@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
@@ -22,7 +22,9 @@ from logstore.engine.partition_log import Appendable
 from logstore.engine.readable_partition import READ_BYTES
 from logstore.engine.results import ReadResult, Receipt
 from logstore.engine.segments import LostRange
+from logstore.engine.writer_metrics import WriterMetrics
 from logstore.format.record import Headers, Record
+from logstore.objects.metered import OperationStats
 from logstore.objects.protocol import ObjectStore
 from logstore.topic import Topic as BlockingTopic
 
@@ -88,6 +90,12 @@ class Store:
 
     def health(self) -> dict[str, Any]:
         return self.blocking.health()
+
+    def metrics(self) -> dict[str, OperationStats]:
+        return self.blocking.metrics()
+
+    def writer_metrics(self) -> list[WriterMetrics]:
+        return self.blocking.writer_metrics()
 
     async def close(self, timeout: float | None = None) -> None:
         try:
@@ -170,11 +178,25 @@ class PartitionLog:
             partial(self.blocking.begin_append, records, ack=ack, timeout=timeout)
         )
         if future is not None:
-            try:
-                await asyncio.wait_for(asyncio.wrap_future(future), self.blocking.ack_timeout(timeout))
-            except TimeoutError:
-                raise self.blocking.late(receipt) from None
+            await self._await(future, receipt, self.blocking.ack_timeout(timeout))
         return receipt
+
+    async def wait_durable(self, receipt: Receipt, timeout: float | None = None) -> None:
+        """`receipt.wait_durable(timeout)`, which would hold up the event loop, for a receipt of this partition."""
+        if receipt.durability != "durable":
+            future = self.blocking.when_durable(receipt)
+            if future is not None:
+                await self._await(future, receipt, timeout)
+            receipt.durability = "durable"
+
+    async def _await(self, future: Future[Receipt], receipt: Receipt, timeout: float | None) -> None:
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(future), timeout)
+        except TimeoutError:
+            raise self.blocking.late(receipt) from None
+        finally:
+            if not future.done() or future.cancelled():
+                self.blocking.give_up(future)
 
     async def append_batches(
         self, raw: bytes | bytearray | memoryview, *, ack: Ack | None = None, timeout: float | None = None

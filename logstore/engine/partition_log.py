@@ -183,9 +183,7 @@ class PartitionLog(ReadablePartition):
         try:
             future.result(None if deadline is None else max(0.0, deadline - self._runtime.clock.monotonic()))
         except FutureTimeout:
-            writer = self._writer
-            assert writer is not None, "only a writer gives futures"
-            writer.give_up(future)
+            self.give_up(future)
             if future.done() and not future.cancelled():
                 future.result()  # it came just now
                 return
@@ -312,11 +310,21 @@ class PartitionLog(ReadablePartition):
 
     def wait_durable(self, receipt: Receipt, timeout: float | None) -> None:
         """What `Receipt.wait_durable` calls."""
-        writer = self._writer
-        assert writer is not None, "a receipt comes from a writer"
-        future = writer.when_durable(receipt)
+        future = self.when_durable(receipt)
         if future is not None:
             self._await(future, receipt, None if timeout is None else self._deadline(timeout))
+
+    def when_durable(self, receipt: Receipt) -> Future[Receipt] | None:
+        """A future for the moment when the receipt's records are durable; None if they are. Forces no flush."""
+        writer = self._writer
+        assert writer is not None, "a receipt comes from a writer"
+        return writer.when_durable(receipt)
+
+    def give_up(self, waiting: Future[Receipt]) -> None:
+        """Its owner waits no longer: it is not kept for as long as an outage lasts. The records stay queued."""
+        writer = self._writer
+        assert writer is not None, "only a writer gives futures"
+        writer.give_up(waiting)
 
     def delete_before(self, offset: int) -> int:
         """Delete the records before `offset`, as Kafka's DeleteRecords does. Returns the new low mark: `offset`, or a later

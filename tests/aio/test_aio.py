@@ -191,3 +191,41 @@ def test_L07_a_submit_has_a_timeout_of_its_own() -> None:
             assert (await first).offset == 1
 
     run(work())
+
+
+def test_L04_a_buffered_receipt_is_awaited_until_it_is_durable_and_the_loop_goes_on() -> None:
+    async def work() -> None:
+        gated = GatedStore(MemoryStore())
+        async with logstore.aio.open(gated, flush_interval=3600) as store:
+            log = (await store.create_topic("t")).partition(0)
+            await log.append(b"opens the writer")
+            receipt = await log.append(b"quick", ack="buffered")
+            with pytest.raises(logstore.AppendTimeout, match="offsets 1 to 1"):
+                await log.wait_durable(receipt, timeout=0)
+            assert receipt.durability == "buffered"
+            with gated.hold("put", suffix=".seg") as gate:
+                waiting = asyncio.create_task(log.wait_durable(receipt))
+                flush = asyncio.create_task(log.flush())
+                await asyncio.to_thread(gate.wait_held)
+                assert not waiting.done()
+                gate.open()
+                await asyncio.gather(waiting, flush)
+            assert (receipt.durability, log.durable_high_watermark) == ("durable", 2)
+            await log.wait_durable(receipt)  # at once, now
+            assert store.metrics()["put"].requests > 0
+            assert [writer.partition for writer in store.writer_metrics()] == [0]
+
+    run(work())
+
+
+def test_L07_waits_that_are_given_up_are_not_kept_for_as_long_as_an_outage_lasts() -> None:
+    async def work() -> None:
+        async with logstore.aio.open(MemoryStore(), flush_interval=3600) as store:
+            log = (await store.create_topic("t")).partition(0)
+            receipt = await log.append(b"quick", ack="buffered")
+            for _ in range(1000):
+                with pytest.raises(logstore.AppendTimeout):
+                    await log.wait_durable(receipt, timeout=0)
+            assert len(log.blocking.open_writer().durable_waiters) < 200
+
+    run(work())
