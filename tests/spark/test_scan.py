@@ -55,6 +55,17 @@ def test_S10_arrow_batches_have_exactly_the_schema_that_spark_derives(make_log: 
         assert batch.num_rows == 3
 
 
+def test_S10_large_records_come_back_whole_and_no_batch_of_them_grows_without_bound(make_log: MakeLog):
+    large = [Record(bytes([n]) * (8 << 20), b"k%d" % n, (), START_MS + n) for n in range(6)]
+    where = make_log("orders", [large[:3], large[3:]], max_batch_bytes=32 << 20, max_buffered_bytes=128 << 20)
+    (split,) = plan(where, subscribe="orders")
+    batches = list(Scan(where, ("value",), True).rows(split))
+    assert [value for batch in batches for value in batch.column("value").to_pylist()] == [
+        record.value for record in large
+    ]
+    assert max(batch.nbytes for batch in batches) <= 64 << 20
+
+
 def test_S10_gaps_and_empty_partitions_are_no_trouble(where: str):
     store = logstore.open(where, flush_interval=3600)
     log = store.create_topic("orders", partitions=2).partition(0)
