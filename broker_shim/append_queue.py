@@ -25,12 +25,15 @@ from logstore.config import Ack
 from logstore.engine.partition_log import PartitionLog
 from logstore.engine.results import Receipt
 from logstore.errors import BufferFull, Closed, InvalidRecord, LogStoreError
-from logstore.format.batch import BatchInfo, split
+from logstore.format.batch import HEADER_SIZE, BatchInfo, split
+from logstore.format.codecs import decompress
 from logstore.format.errors import FormatError
 
 log = logging.getLogger(__name__)
 APART_FROM_BYTES = 32 << 10
 """Compressed batches from this size on are checked in a worker thread."""
+UNPACKED_MAX_BYTES = 1 << 20
+"""And so are those that hold more than this: two kilobytes of zstd can be sixty megabytes of the same letter."""
 ROOM_RETRY_S = 0.02
 Answer = Callable[[Code, int], None]
 """Called once with the outcome and the base offset."""
@@ -38,10 +41,14 @@ Answer = Callable[[Code, int], None]
 
 @dataclass(slots=True)
 class Append:
-    """One partition's part of a produce request. `abandoned`: its request was answered meanwhile."""
+    """One partition's part of a produce request. `abandoned`: its request was answered meanwhile.
+
+    `is_heavy`: to check it takes long enough for other clients to notice.
+    """
 
     records: memoryview
     batch: BatchInfo
+    is_heavy: bool
     ack: Ack
     answer: Answer
     abandoned: bool = False
@@ -105,7 +112,7 @@ class AppendQueue:
         if refusal is not None:
             answer(refusal, -1)
             return None
-        append = Append(records, batches[0], ack, answer)
+        append = Append(records, batches[0], _is_heavy(records, batches), ack, answer)
         if self._waiting or self._busy or not self.is_open:
             self._waiting.append(append)
         elif not self._submit(append):
@@ -142,7 +149,7 @@ class AppendQueue:
             if verdict.duplicate is not None:
                 self._answer_duplicate(append, verdict.duplicate)
                 return True
-        if append.batch.codec_id and len(append.records) >= APART_FROM_BYTES:
+        if append.is_heavy:
             self._busy = True
             self._workers.submit(self._submit_apart, self._log, append)
             return True
@@ -253,3 +260,22 @@ def _refuse(batches: list[BatchInfo]) -> Code | None:
     if len(batches) > 1 and any(batch.producer_id >= 0 for batch in batches):
         return Code.INVALID_RECORD  # as in Kafka: a sequence number stands for one batch
     return None
+
+
+def _is_heavy(records: memoryview, batches: list[BatchInfo]) -> bool:
+    """Only unpacking tells how much a small compressed batch holds: it is tried, up to where it would take too long."""
+    packed = [batch for batch in batches if batch.codec_id]
+    if not packed:
+        return False
+    if len(records) >= APART_FROM_BYTES:
+        return True
+    room = UNPACKED_MAX_BYTES
+    for batch in packed:
+        if room <= 0:
+            return True
+        area = records[batch.position + HEADER_SIZE : batch.position + batch.size]
+        try:
+            room -= len(decompress(batch.codec_id, area, max_size=room))
+        except FormatError:  # too much, or damaged: the worker finds out which
+            return True
+    return False

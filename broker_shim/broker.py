@@ -17,7 +17,7 @@ from broker_shim.acl_api import AclApi
 from broker_shim.acl_store import AclStore
 from broker_shim.acls import Authorizer, Operation, Resource
 from broker_shim.admin import AdminApi
-from broker_shim.apis import Api, is_supported
+from broker_shim.apis import VERSIONS, Api, is_supported
 from broker_shim.call import Call, Handler, allowed
 from broker_shim.cluster import Cluster, Node
 from broker_shim.codes import Code
@@ -225,7 +225,10 @@ class Broker:
             if api is Api.API_VERSIONS:
                 # Whatever the client speaks, it reads version 0 and learns from it what to speak.
                 return (messages.encode(api, 0, api_versions(Code.UNSUPPORTED_VERSION)),)
-            raise MalformedRequest("a version that ApiVersions does not offer")
+            low, high = VERSIONS[api]
+            raise MalformedRequest(
+                f"client {header.client_id!r} did not heed ApiVersions, which offers {low} to {high}"
+            )
         if connection.principal is None:
             self._identify(connection, api)
         if api is Api.FETCH:

@@ -84,6 +84,34 @@ def test_B10_the_event_loop_serves_others_while_a_batch_is_unpacked(
         assert client.produced(9, behind).base_offset == 2
 
 
+@pytest.mark.parametrize("codec", ["zstd", "gzip", "lz4"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_B10_a_small_batch_that_holds_much_is_unpacked_beside_the_event_loop(
+    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch, codec: str, place: int
+) -> None:
+    """Also as the second batch of a record set, behind a plain one."""
+    value = b"z" * 3_000_000
+    packed, _ = encode_batch([Record(value, b"k", (), 1)], now_ms=1, codec_id=CODEC_IDS[codec])
+    plain, _ = encode_batch([Record(b"plain", b"k", (), 1)], now_ms=1, codec_id=0)
+    assert len(packed) < append_queue.APART_FROM_BYTES
+    threads: list[int] = []
+    real = PartitionLog.submit_batches
+
+    def noting(self: PartitionLog, raw: bytes, **options: object) -> object:
+        threads.append(threading.get_ident())
+        return real(self, raw, **options)  # type: ignore[arg-type]
+
+    with Wire(broker.port) as client:
+        make_topic(client)
+        monkeypatch.setattr(PartitionLog, "submit_batches", noting)
+        assert client.produce("t", plain).base_offset == 0
+        assert client.produce("t", plain + packed if place else packed).base_offset == 1
+        loop_thread = broker.call(threading.get_ident)
+        assert [thread == loop_thread for thread in threads] == [True, False]
+        expected = [b"plain", b"plain", value] if place else [b"plain", value]
+        assert [each for _, each in read_all(client)] == expected
+
+
 def test_B10_a_large_batch_that_finds_the_buffer_full_goes_first_when_there_is_room(
     start_broker: Start,
 ) -> None:
