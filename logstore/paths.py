@@ -32,6 +32,7 @@ SPARK_PREFIX = "spark/"
 TOPIC_NAME_MAX = 249  # Kafka's limit; also keeps a file name below 255 bytes
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _MERGED_NAME = re.compile(r"(\d{20})-(\d{20})-([0-9a-f]{32})\.seg", re.ASCII)
+_PARTITION = re.compile(r"topics/([A-Za-z0-9._-]+)/([0-9a-f]{16})/(\d+)/", re.ASCII)
 _SEGMENT_NAME = re.compile(r"(\d{20})\.seg", re.ASCII)
 _STAGED_NAME = re.compile(r"spark/([0-9a-f]{32})/staged/(\d{20})/(\d{13,})-[0-9a-f]{32}", re.ASCII)
 
@@ -50,6 +51,11 @@ def check_topic_name(name: object) -> str:
 
 def catalog_key(topic: str) -> str:
     return CATALOG_PREFIX + topic
+
+
+def behind(prefix: str) -> str:
+    """Sorts after every key that begins with the prefix, which ends with a slash, and before every other one."""
+    return prefix[:-1] + chr(ord("/") + 1)
 
 
 def incarnation_prefix(topic: str, incarnation: str) -> str:
@@ -81,6 +87,12 @@ class PartitionPaths:
     topic: str
     incarnation: str
     partition: int
+
+    @classmethod
+    def of(cls, key: str) -> PartitionPaths | None:
+        """Those of the partition that an object belongs to; None if it belongs to none."""
+        found = _PARTITION.match(key)
+        return cls(found[1], found[2], int(found[3])) if found else None
 
     @property
     def prefix(self) -> str:

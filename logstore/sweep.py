@@ -1,6 +1,7 @@
 """Taking away what nobody needs any more, in the whole store: what `Store.collect_garbage` and `logstore gc` do.
 
-* What is left of deleted topics, if whoever deleted them died half-way. There is no grace for these: they are gone.
+* What is left of deleted topics, if whoever deleted them died half-way, or what somebody else brought there afterwards, who
+  was merging, or slept. There is no grace for these: they are gone.
 * Objects of topics that were merged or expired longer ago than the grace period (see `engine.maintenance`).
 * What Spark jobs staged longer ago than that and nobody will publish (see `staged`).
 
@@ -9,16 +10,19 @@ Everything is safe to repeat, to interrupt anywhere, and to run in several proce
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 from logstore.catalog import Catalog, Removal
 from logstore.engine.chain import Chain
 from logstore.engine.maintenance import Garbage, Maintenance
-from logstore.engine.removal import leftovers, remove_partition
+from logstore.engine.removal import is_removed, leftovers, remove_partition
 from logstore.engine.runtime import Runtime
-from logstore.errors import UnknownTopic
-from logstore.paths import PartitionPaths
+from logstore.errors import CorruptData, UnknownTopic, UnsupportedStore
+from logstore.paths import TOPICS_PREFIX, PartitionPaths, behind
 from logstore.staged import unneeded
+
+logger = logging.getLogger(__name__)
 
 
 class Sweeper:
@@ -28,12 +32,7 @@ class Sweeper:
 
     def finish(self, name: str, removal: Removal) -> list[Garbage]:
         """Remove what is left of a deleted incarnation, and note that nothing is. Returns what went."""
-        now_ms = self._runtime.clock.now_ms()
-        gone = [
-            Garbage(info.key, info.size, now_ms)
-            for chain in self._chains(name, removal)
-            for info in remove_partition(chain, self._runtime.new_id, now_ms)
-        ]
+        gone = [item for chain in self._chains(name, removal) for item in self._remove(chain)]
         self._catalog.removed(name, removal)
         return gone
 
@@ -42,6 +41,8 @@ class Sweeper:
         gone: list[Garbage] = []
         for name, removal in self._unfinished(topic):
             gone += self.finish(name, removal)
+        for chain in self._removed(topic):
+            gone += self._remove(chain)
         for upkeep in self._upkeep(topic):
             gone += upkeep.collect(self._runtime.clock.now_ms())
         for staged in self._staged(topic):
@@ -52,15 +53,49 @@ class Sweeper:
     def garbage(self, topic: str | None) -> list[Garbage]:
         """What `collect` would take away now."""
         now_ms = self._runtime.clock.now_ms()
-        found = [
-            Garbage(info.key, info.size, now_ms)
+        chains = {
+            chain.paths: chain
             for name, removal in self._unfinished(topic)
             for chain in self._chains(name, removal)
-            for info in leftovers(chain)
+        }
+        chains |= {chain.paths: chain for chain in self._removed(topic)}
+        found = [
+            Garbage(info.key, info.size, now_ms) for chain in chains.values() for info in leftovers(chain)
         ]
         for upkeep in self._upkeep(topic):
             found += upkeep.garbage(now_ms)
         return found + self._staged(topic)
+
+    def _remove(self, chain: Chain) -> list[Garbage]:
+        now_ms = self._runtime.clock.now_ms()
+        gone = remove_partition(chain, self._runtime.new_id, now_ms)
+        return [Garbage(info.key, info.size, now_ms) for info in gone]
+
+    def _removed(self, topic: str | None) -> Iterator[Chain]:
+        """Partitions that were removed, and into which something came afterwards. Three requests for each that ever was.
+
+        That no descriptor names an incarnation proves nothing; that its chain was ended does.
+        """
+        for paths in self._partitions(TOPICS_PREFIX if topic is None else f"{TOPICS_PREFIX}{topic}/"):
+            try:
+                alive = self._catalog.find(paths.topic).incarnation
+            except UnknownTopic:
+                alive = None
+            except (CorruptData, UnsupportedStore) as error:
+                logger.error("%s; what is left of older topics of that name stays", error)
+                continue
+            chain = Chain(self._runtime.store, paths)
+            if paths.incarnation != alive and leftovers(chain) and is_removed(chain):
+                yield chain
+
+    def _partitions(self, prefix: str) -> Iterator[PartitionPaths]:
+        """Every partition that has an object, found by leaping from one to the next."""
+        after = ""
+        while (info := next(iter(self._runtime.store.list(prefix, after)), None)) is not None:
+            paths = PartitionPaths.of(info.key)
+            after = info.key if paths is None else behind(paths.prefix)
+            if paths is not None:
+                yield paths
 
     def _staged(self, topic: str | None) -> list[Garbage]:
         """Only for the whole store: one staged object may hold records of many topics."""

@@ -27,6 +27,11 @@ def refuse_resurrection(chain: Chain, header: SegmentHeader, silent_ms: int, gra
     if silent_ms < grace_s * 500:
         return
     view = chain.load()
+    if view.tail.deleted:
+        raise OutcomeUnknown(
+            f"{chain.paths.segment(header.seq)}: this writer was silent for {silent_ms / 1000:.0f} s, and the topic was "
+            f"deleted meanwhile: what it has just stored from offset {header.base_offset} on belongs to no topic"
+        )
     if view.manifest_next_seq > header.seq:
         raise OutcomeUnknown(
             f"{chain.paths.segment(header.seq)}: this writer was silent for {silent_ms / 1000:.0f} s and the chain has gone "

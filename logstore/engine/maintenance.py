@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from logstore.engine.chain import Chain, ChainView
+from logstore.engine.chain import Chain, ChainTail, ChainView
 from logstore.engine.segment_reader import SegmentReader
 from logstore.engine.segments import SegmentRef, Segments
 from logstore.engine.topic_settings import TopicLimits
@@ -106,9 +106,15 @@ class Maintenance:
             return replace(manifest, table=rows.table, retired=manifest.retired | self._names(old, now_ms))
 
         if self._change(view, swap):
-            return len(run)
+            if not self._is_deleted_after(view.tail):
+                return len(run)
+            # Whoever removed the partition may have listed its objects before these two were there.
+            self._chain.store.delete(self._chain.paths.manifest)
         self._chain.store.delete(key)
         return 0
+
+    def _is_deleted_after(self, tail: ChainTail) -> bool:
+        return any(SegmentFlags.DELETED in link.header.flags for link in self._chain.follow(tail))
 
     def _runs(self, view: ChainView) -> Iterator[range]:
         """Neighbouring rows that together fit one segment, two or more, in order."""

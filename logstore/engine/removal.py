@@ -1,8 +1,9 @@
 """Removing a partition whose topic was deleted: end its chain, then take its records away.
 
 The chain ends with a fence that says so: a writer in another process meets it in its next segment's place and stops. A
-writer that slept longer, while others took the partition over, goes on where the first of *them* put its fence. So every
-fence stays; one that also carries records (from a WAL) is replaced by one that carries none. All else is deleted.
+writer that slept longer, while others went on, finds another's segment in its place: the fence of whoever took over, or, of
+shared and replicated writers, any segment of any of them. So all of these stay, as segments without records that say that
+the topic is gone. What only the owner of its time could have written is deleted, and so is all else.
 
 Safe to repeat, to interrupt anywhere, and to run in several processes at once: the topic's descriptor says that it is gone
 before this begins, and that it is being removed until all of it is done.
@@ -26,6 +27,7 @@ from logstore.format.segment import (
 )
 from logstore.objects.protocol import ObjectInfo
 
+_PARALLEL_FROM = 8  # objects to remove before threads pay for themselves
 _PARALLEL = 8
 _EMPTY_SIZE = HEADER_SIZE + FOOTER_SIZE
 _DOUBTS_MAX = 5  # answers that may get lost before the caller is asked to try again
@@ -34,12 +36,21 @@ _GONE = SegmentFlags.FENCE | SegmentFlags.DELETED
 
 def remove_partition(chain: Chain, new_id: Callable[[], bytes], now_ms: int) -> list[ObjectInfo]:
     """End the chain and remove its records. Returns what went."""
-    _end(chain, new_id, now_ms)
+    tail = _end(chain, new_id, now_ms)
     gone = leftovers(chain)
+    if len(gone) < _PARALLEL_FROM:
+        for info in gone:
+            _remove(chain, info, tail)
+        return gone
     with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="logstore-remove") as pool:
-        for _ in pool.map(lambda info: _remove(chain, info), gone):
+        for _ in pool.map(lambda info: _remove(chain, info, tail), gone):
             pass
     return gone
+
+
+def is_removed(chain: Chain) -> bool:
+    """Whether its end says so. There may be leftovers all the same: somebody was merging it meanwhile, or slept."""
+    return chain.load().tail.deleted
 
 
 def leftovers(chain: Chain) -> list[ObjectInfo]:
@@ -51,18 +62,22 @@ def leftovers(chain: Chain) -> list[ObjectInfo]:
     ]
 
 
-def _end(chain: Chain, new_id: Callable[[], bytes], now_ms: int) -> None:
+def _end(chain: Chain, new_id: Callable[[], bytes], now_ms: int) -> ChainTail:
+    """The chain's tail, ended by us or by somebody else."""
     tail = chain.load().tail
-    while not tail.deleted and not _commit_end(chain, tail, new_id(), now_ms):
+    while not tail.deleted:
+        end = _end_header(tail, tail.next_seq, new_id(), now_ms)
+        if _commit_end(chain, end):
+            return tail.after(end)
         for link in chain.follow(tail):
             tail = tail.after(link.header)
+    return tail
 
 
-def _commit_end(chain: Chain, tail: ChainTail, identity: bytes, now_ms: int) -> bool:
-    """False if somebody else's segment stands there."""
+def _end_header(tail: ChainTail, seq: int, identity: bytes, now_ms: int) -> SegmentHeader:
     start = tail.start_offset
-    header = SegmentHeader(
-        seq=tail.next_seq,
+    return SegmentHeader(
+        seq=seq,
         epoch=tail.epoch + 1,
         base_offset=start,
         end_offset=start,
@@ -72,6 +87,10 @@ def _commit_end(chain: Chain, tail: ChainTail, identity: bytes, now_ms: int) -> 
         mode=WriterMode.EXCLUSIVE,
         flags=_GONE,
     )
+
+
+def _commit_end(chain: Chain, header: SegmentHeader) -> bool:
+    """False if somebody else's segment stands there."""
     data = build_segment(header, [])[0]
     for last_try in [*[False] * (_DOUBTS_MAX - 1), True]:
         try:
@@ -86,19 +105,21 @@ def _commit_end(chain: Chain, tail: ChainTail, identity: bytes, now_ms: int) -> 
     raise AssertionError("unreachable")
 
 
-def _remove(chain: Chain, info: ObjectInfo) -> None:
+def _remove(chain: Chain, info: ObjectInfo, tail: ChainTail) -> None:
     seq = chain.paths.seq_of(info.key)
-    fence = None if seq is None else _fence_at(chain, seq)
-    if fence is None:
+    bare = None if seq is None else _bare_at(chain, seq, tail)
+    if bare is None:
         chain.store.delete(info.key)
     else:
-        bare = replace(fence, base_offset=fence.end_offset, flags=_GONE)
         chain.store.put(info.key, build_segment(bare, [])[0])
 
 
-def _fence_at(chain: Chain, seq: int) -> SegmentHeader | None:
+def _bare_at(chain: Chain, seq: int, tail: ChainTail) -> SegmentHeader | None:
+    """What stays in a segment's place; None if nothing need to."""
     try:
         header = chain.header_at(seq)
-    except (CorruptData, UnsupportedStore):
+    except (CorruptData, UnsupportedStore):  # it might have been anybody's
+        return _end_header(tail, seq, bytes(16), 0)
+    if header is None or (header.mode is WriterMode.EXCLUSIVE and SegmentFlags.FENCE not in header.flags):
         return None
-    return header if header is not None and SegmentFlags.FENCE in header.flags else None
+    return replace(header, base_offset=header.end_offset, flags=_GONE)

@@ -1,0 +1,176 @@
+"""L25: a partition that was removed stays empty, whoever wakes up and goes on where the records were."""
+
+from __future__ import annotations
+
+import pytest
+
+import logstore
+from engine.harness import PATIENCE_S, background, open_store, pairs, running
+from logstore.errors import CorruptData, OutcomeUnknown, UnknownTopic
+from logstore.objects import MemoryStore
+from logstore.testing import GatedStore, ManualClock
+
+GRACE_S = 3600.0
+
+
+def secrets(objects: MemoryStore) -> list[str]:
+    return [info.key for info in objects.list("") if b"secret" in objects.get(info.key)]
+
+
+def test_L25_a_shared_writer_that_slept_while_its_peers_went_on_cannot_ack_into_a_deleted_topic() -> None:
+    """No fence stands between shared writers: any of their segments may be what a sleeper finds in its place."""
+    objects = MemoryStore()
+    sleepers = [open_store(objects, writer="shared") for _ in range(3)]
+    logs = []
+    for sleeper in sleepers:  # each has seen one segment more than the one before, and then sleeps
+        log = sleeper.create_topic("t", exist_ok=True).partition(0)
+        log.append(b"secret")
+        logs.append(log)
+    with running(objects) as store:
+        store.delete_topic("t")
+        for log in logs:
+            for _ in range(2):
+                with pytest.raises(UnknownTopic, match="deleted"):
+                    log.append(b"late secret")
+        assert secrets(objects) == []
+        assert store.collect_garbage() == []
+        assert store.create_topic("t").append(b"new").offset == 0
+    for sleeper in sleepers:
+        sleeper.close()
+
+
+def test_L25_a_replicated_writer_that_slept_while_its_peer_went_on_cannot_store_into_a_deleted_topic() -> (
+    None
+):
+    objects = MemoryStore()
+    asleep, awake = open_store(objects), open_store(objects)
+    sleeper = asleep.create_topic("t").partition(0).replicated("one")
+    sleeper.compare_and_append([b"secret"], 0, 1)
+    peer = awake.topic("t").partition(0).replicated("two")
+    for number in range(1, 4):
+        peer.compare_and_append([b"secret"], number, number + 1)
+    with running(objects) as store:
+        store.delete_topic("t")
+    with pytest.raises(UnknownTopic, match="deleted"):
+        sleeper.compare_and_append([b"late secret"], 1, 2)
+    assert secrets(objects) == []
+    asleep.close()
+    awake.close()
+
+
+def test_L25_an_exclusive_writer_that_shared_ones_followed_cannot_ack_into_a_deleted_topic() -> None:
+    objects = MemoryStore()
+    asleep = open_store(objects)
+    log = asleep.create_topic("t").partition(0)
+    log.append(b"secret")
+    with running(objects, writer="shared") as shared:
+        for _ in range(3):
+            shared.topic("t").append(b"secret")
+    with running(objects) as store:
+        store.delete_topic("t")
+    with pytest.raises((UnknownTopic, logstore.Fenced)):
+        log.append(b"late secret")
+    assert secrets(objects) == []
+    asleep.close()
+
+
+def test_W06_a_shared_writer_that_slept_until_its_place_was_free_again_is_told_and_what_it_stored_is_swept() -> (
+    None
+):
+    """Its peers' segments were merged and deleted after the grace period, then the topic was deleted. It looks once more."""
+    objects, clock = MemoryStore(), ManualClock()
+    asleep = open_store(objects, clock, writer="shared", delete_grace=GRACE_S)
+    log = asleep.create_topic("t").partition(0)
+    log.append(b"secret")
+    with running(objects, clock, writer="shared", delete_grace=GRACE_S) as peer:
+        other = peer.topic("t").partition(0)
+        for _ in range(8):
+            other.append(b"secret")
+        assert other.maintenance.merge(clock.now_ms(), bytes(16)) >= 4
+        clock.advance(2 * GRACE_S)
+        assert log.paths.segment(1) in [item.key for item in other.maintenance.collect(clock.now_ms())]
+    with running(objects, clock) as store:
+        store.delete_topic("t")
+        with pytest.raises(OutcomeUnknown, match="the topic was deleted meanwhile"):
+            log.append(b"late secret")
+        with pytest.raises(OutcomeUnknown):
+            log.append(b"later secret")
+        left = secrets(objects)
+        assert left == [log.paths.segment(1)]
+        assert [item.key for item in store.collect_garbage(dry_run=True)] == left
+        assert [item.key for item in store.collect_garbage()] == left
+        assert secrets(objects) == []
+        assert store.collect_garbage(dry_run=True) == []
+    asleep.close()
+
+
+def test_L25_a_merge_that_ends_after_the_deletion_takes_its_object_away_again() -> None:
+    objects = MemoryStore()
+    gated = GatedStore(objects)
+    with running(gated) as merging, running(objects) as store:
+        log = merging.create_topic("t").partition(0)
+        for _ in range(8):
+            log.append(b"secret")
+        with gated.hold("put", suffix=".seg") as gate:
+            merge = background(log.maintenance.merge, 0, bytes(16))
+            gate.wait_held()
+            store.delete_topic("t")
+        assert merge.result(PATIENCE_S) == 0
+        assert secrets(objects) == []
+        assert store.collect_garbage(dry_run=True) == []
+
+
+def test_L25_a_merge_that_died_after_the_deletion_leaves_what_the_next_sweep_takes() -> None:
+    objects = MemoryStore()
+    with running(objects) as store:
+        log = store.create_topic("t").partition(0)
+        for _ in range(3):
+            log.append(b"secret")
+        data = objects.get(log.segments()[0].key)
+        store.delete_topic("t")
+        stray = log.paths.merged(1, 2, "0" * 32)
+        fresh = store.create_topic("t")
+        fresh.append(b"the next topic's")
+        for topic in ("t", None):
+            objects.put(stray, data)
+            assert [item.key for item in store.collect_garbage(topic, dry_run=True)] == [stray]
+            assert [item.key for item in store.collect_garbage(topic)] == [stray]
+            assert secrets(objects) == []
+        assert pairs(fresh.partition(0)) == [(0, b"the next topic's")]
+
+
+def test_L25_records_that_no_descriptor_names_are_left_alone_unless_their_chain_says_that_they_are_gone() -> (
+    None
+):
+    """A descriptor that was lost, or restored from an old copy, must not make a sweep delete what it once named."""
+    objects = MemoryStore()
+    with running(objects) as store:
+        log = store.create_topic("t").partition(0)
+        log.append(b"secret")
+        named = objects.get("catalog/t")
+        objects.delete("catalog/t")
+        assert store.collect_garbage() == []
+        store.create_topic("t").append(b"another")
+        assert store.collect_garbage() == []
+        objects.put("catalog/t", named)
+        assert store.collect_garbage() == []
+        assert secrets(objects) == [log.paths.segment(1)]
+
+
+def test_L20_a_damaged_segment_of_a_deleted_topic_leaves_no_free_place_and_no_record() -> None:
+    objects = MemoryStore()
+    asleep = open_store(objects, writer="shared")
+    log = asleep.create_topic("t").partition(0)
+    log.append(b"secret")
+    with running(objects, writer="shared") as peer:
+        for _ in range(3):
+            peer.topic("t").append(b"secret")
+    objects.put(log.paths.segment(1), b"scribble over a secret")
+    with running(objects) as store:
+        store.delete_topic("t")
+        assert secrets(objects) == []
+        assert store.collect_garbage(dry_run=True) == []
+    with pytest.raises((UnknownTopic, CorruptData)):
+        log.append(b"late secret")
+    assert secrets(objects) == []
+    asleep.close()
