@@ -100,53 +100,53 @@ class Topic:
     ) -> list[Receipt]:
         """Append records, each to the partition its key picks; one receipt for each record, in their order.
 
-        The records of one partition are one atomic append; the partitions commit side by side. If one of them fails, its
-        error is raised when all have ended: what the others stored stays stored.
+        The records of one partition are one atomic append; the partitions commit side by side. A record that is none refuses
+        them all. If one partition fails, its error is raised when all have ended: what the others stored stays stored.
         """
         given = [
             Record(record) if isinstance(record, bytes | bytearray | memoryview) else record
-            for record in records
+            for record in _several(records)
         ]
-        places: dict[int, list[int]] = {}
-        for number, record in enumerate(given):
-            if not isinstance(record, Record):
-                raise InvalidRecord(f"record {number} is a {type(record).__name__}, not a Record or bytes")
-            place = self.pick(record.key) if partition is None else partition
-            places.setdefault(place, []).append(number)
-        logs = {place: self.partition(place) for place in places}
-        pending = []
+        shares = self._shares(given, partition)
+        if len(shares) > 1:  # bad input for one of them must not come to light when the others have theirs
+            for log, numbers in shares:
+                log.check_records([given[number] for number in numbers])
+        begun = []
         failure: Exception | None = None
-        for place, numbers in places.items():
-            log, mine = logs[place], [given[number] for number in numbers]
-            if any(
-                record.timestamp_ms is not None for record in mine
-            ):  # then a receipt's is not that of all others
+        for log, numbers in shares:
+            mine = [given[number] for number in numbers]
+            if any(record.timestamp_ms is not None for record in mine):
+                # Their own are known to the receipts then, and what the others get must be, too.
                 mine = stamped(mine, log.now_ms)
                 for number, record in zip(numbers, mine, strict=True):
                     given[number] = record
             try:
-                pending.append((log, numbers, log.begin_append(mine, ack=ack, timeout=timeout)))
+                begun.append((log, numbers, log.begin_append(mine, ack=ack, timeout=timeout)))
             except Exception as error:
                 failure = failure or error
         receipts: list[Receipt | None] = [None] * len(given)
-        for log, numbers, begun in pending:
+        for log, numbers, append in begun:
             try:
-                whole = log.finish_append(begun)
+                whole = log.finish_append(append)
             except Exception as error:
                 failure = failure or error
-                continue
-            for place, number in enumerate(numbers):
-                stamp = given[number].timestamp_ms
-                receipts[number] = Receipt(
-                    log,
-                    whole.offset + place,
-                    whole.offset + place,
-                    whole.timestamp_ms if stamp is None else stamp,
-                    whole.durability,
-                )
+            else:
+                _give_receipts(log, whole, numbers, given, receipts)
         if failure is not None:
             raise failure
         return [receipt for receipt in receipts if receipt is not None]
+
+    def _shares(self, given: list[Record], partition: int | None) -> list[tuple[PartitionLog, list[int]]]:
+        """Which of the records, by number, go to which partition."""
+        places: dict[int, list[int]] = {}
+        for number, record in enumerate(given):
+            if not isinstance(record, Record):
+                raise InvalidRecord(
+                    f"record {number} is a {type(record).__name__}, not a Record or bytes; nothing was appended"
+                )
+            place = self.pick(record.key) if partition is None else partition
+            places.setdefault(place, []).append(number)
+        return [(self.partition(place), numbers) for place, numbers in places.items()]
 
     def pick(self, key: object) -> int:
         """The partition for a key, as Kafka's default partitioner picks it; without a key they take turns."""
@@ -160,3 +160,23 @@ class Topic:
 
     def __repr__(self) -> str:
         return f"Topic({self.name!r}, partitions={self.partitions})"
+
+
+def _several(records: Iterable[Record | bytes]) -> Iterable[Record | bytes]:
+    """Refuses one record where several are meant: its parts, a number for each byte, are no records."""
+    if isinstance(records, Record | bytes | bytearray | memoryview | str):
+        raise InvalidRecord(
+            f"append_many takes several records, not one {type(records).__name__}; nothing was appended: use append"
+        )
+    return records
+
+
+def _give_receipts(
+    log: PartitionLog, whole: Receipt, numbers: list[int], given: list[Record], receipts: list[Receipt | None]
+) -> None:
+    """One for each record of an append that `whole` acks, in its place."""
+    for offset, number in enumerate(numbers, whole.offset):
+        stamp = given[number].timestamp_ms
+        receipts[number] = Receipt(
+            log, offset, offset, whole.timestamp_ms if stamp is None else stamp, whole.durability
+        )

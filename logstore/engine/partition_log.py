@@ -83,6 +83,10 @@ class PartitionLog(ReadablePartition):
         receipt, future = self._submit(records, ack, self._deadline(timeout))
         return future or acked(receipt)
 
+    def check_records(self, records: Appendable) -> None:
+        """Raise what `append` would raise for these records themselves. Takes nothing."""
+        take_records(records, self._config.max_batch_bytes)
+
     def begin_append(
         self, records: Appendable, *, ack: Ack | None = None, timeout: float | None = None
     ) -> tuple[Submitted, float]:

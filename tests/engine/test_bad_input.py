@@ -490,3 +490,18 @@ def test_what_is_printed_says_what_it_is(tmp_path: Path) -> None:
     with logstore.open(str(tmp_path), writer="shared") as store:
         assert repr(store) == f"Store(LocalStore('{tmp_path}'), writer='shared')"
     assert repr(store).endswith(", closed)")
+
+
+def test_append_many_with_one_bad_record_stores_none_in_any_partition() -> None:
+    with logstore.open(MemoryStore(), max_batch_bytes=1000) as store:
+        topic = store.create_topic("t", partitions=2)
+        good = Record(b"good", key=b"bob")
+        assert (topic.pick(b"bob"), topic.pick(b"alice")) == (0, 1)
+        for bad in (Record("text", key=b"alice"), Record(bytes(1000), key=b"alice")):  # type: ignore[arg-type]
+            with pytest.raises(InvalidRecord, match="nothing was appended"):
+                topic.append_many([good, bad])
+        for one in (b"bytes", "text", Record(b"one")):
+            with pytest.raises(InvalidRecord, match="use append"):
+                topic.append_many(one)  # type: ignore[arg-type]
+        assert [topic.partition(number).buffered_high_watermark for number in (0, 1)] == [0, 0]
+        assert topic.append_many([]) == []
