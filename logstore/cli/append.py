@@ -102,13 +102,16 @@ def _batches(args: argparse.Namespace) -> Iterator[list[Record]]:
 
 def _lines(descriptor: int) -> Iterator[list[bytes]]:
     """The lines of a file, as many at once as are there: what somebody types, or a slow pipe, does not wait for more."""
-    rest = b""
+    begun: list[bytes] = []  # of a line whose end has not come: joined once, however many reads it takes
     while data := os.read(descriptor, _READ_BYTES):
-        *lines, rest = (rest + data).split(b"\n")
+        first, *lines = data.split(b"\n")
+        begun.append(first)
         if lines:
-            yield lines
-    if rest:
-        yield [rest]
+            rest = lines.pop()
+            yield [b"".join(begun), *lines]
+            begun = [rest]
+    if any(begun):
+        yield [b"".join(begun)]
 
 
 def _split(line: bytes, key: bytes | None, delimiter: bytes | None) -> tuple[bytes | None, bytes]:
