@@ -174,9 +174,11 @@ class PartitionLog:
     async def append(
         self, records: Appendable, *, ack: Ack | None = None, timeout: float | None = None
     ) -> Receipt:
-        (receipt, future), _ = await self._threads.run(
-            partial(self.blocking.begin_append, records, ack=ack, timeout=timeout)
-        )
+        def begin() -> tuple[Receipt, Future[Receipt] | None]:
+            checked = self.blocking.check_records(records)
+            return self.blocking.begin_append(checked, ack=ack, timeout=timeout)[0]
+
+        receipt, future = await self._threads.run(begin)
         if future is not None:
             await self._await(future, receipt, self.blocking.ack_timeout(timeout))
         return receipt

@@ -107,21 +107,20 @@ class Topic:
             Record(record) if isinstance(record, bytes | bytearray | memoryview) else record
             for record in _several(records)
         ]
-        shares = self._shares(given, partition)
-        if len(shares) > 1:  # bad input for one of them must not come to light when the others have theirs
-            for log, numbers in shares:
-                log.check_records([given[number] for number in numbers])
-        begun = []
-        failure: Exception | None = None
-        for log, numbers in shares:
+        checked = []
+        for log, numbers in self._shares(given, partition):
             mine = [given[number] for number in numbers]
             if any(record.timestamp_ms is not None for record in mine):
                 # Their own are known to the receipts then, and what the others get must be, too.
                 mine = stamped(mine, log.now_ms)
                 for number, record in zip(numbers, mine, strict=True):
                     given[number] = record
+            checked.append((log, numbers, log.check_records(mine)))
+        begun = []
+        failure: Exception | None = None
+        for log, numbers, runs in checked:
             try:
-                begun.append((log, numbers, log.begin_append(mine, ack=ack, timeout=timeout)))
+                begun.append((log, numbers, log.begin_append(runs, ack=ack, timeout=timeout)))
             except Exception as error:
                 failure = failure or error
         receipts: list[Receipt | None] = [None] * len(given)

@@ -14,7 +14,7 @@ from typing import Any
 
 from logstore.config import Ack
 from logstore.engine.health import partition_health
-from logstore.engine.intake import encode_runs, stamped, take_batches, take_one, take_records
+from logstore.engine.intake import Run, encode_runs, stamped, take_batches, take_one, take_records
 from logstore.engine.readable_partition import ReadablePartition, check_offset
 from logstore.engine.replicated_writer import ReplicatedWriter
 from logstore.engine.results import Receipt, acked
@@ -83,16 +83,18 @@ class PartitionLog(ReadablePartition):
         receipt, future = self._submit(records, ack, self._deadline(timeout))
         return future or acked(receipt)
 
-    def check_records(self, records: Appendable) -> None:
-        """Raise what `append` would raise for these records themselves. Takes nothing."""
-        take_records(records, self._config.max_batch_bytes)
+    def check_records(self, records: Appendable) -> list[Run]:
+        """`append` in three parts, so that one thread can append to many partitions side by side, and to none if a record is
+        refused. The first takes nothing: it raises what is wrong with the records, and makes them ready for `begin_append`.
+        """
+        return take_records(records, self._config.max_batch_bytes)
 
     def begin_append(
-        self, records: Appendable, *, ack: Ack | None = None, timeout: float | None = None
+        self, checked: list[Run], *, ack: Ack | None = None, timeout: float | None = None
     ) -> tuple[Submitted, float]:
-        """`append` in two halves, so that one thread can append to many partitions side by side."""
+        """Give the records of `check_records` their offsets."""
         deadline = self._deadline(timeout)
-        return self._submit(records, ack, deadline), deadline
+        return self._submit_checked(checked, self._check_ack(ack), deadline), deadline
 
     def finish_append(self, begun: tuple[Submitted, float]) -> Receipt:
         """Wait for the ack of what `begin_append` gave."""
@@ -142,7 +144,9 @@ class PartitionLog(ReadablePartition):
 
     def _submit(self, given: object, ack: Ack | None, deadline: float) -> Submitted:
         level = self._check_ack(ack)
-        runs = take_records(given, self._config.max_batch_bytes)
+        return self._submit_checked(take_records(given, self._config.max_batch_bytes), level, deadline)
+
+    def _submit_checked(self, runs: list[Run], level: Ack, deadline: float) -> Submitted:
         now_ms = self._runtime.clock.now_ms()
         if len(runs) > 1 or runs[0].charged > OPEN_BATCH_BYTES // 4:
             encoded = encode_runs(runs, now_ms, CODEC_IDS[self._config.compression])
