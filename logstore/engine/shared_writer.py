@@ -274,7 +274,7 @@ class SharedWriter:
         if not self._turns.wait(now):
             if self._advance():
                 return 0.0
-            self._turns.found_nothing(now)
+            self._turns.found_nothing(now, self._runtime.clock.monotonic())
         return self._turns.wait(self._runtime.clock.monotonic())
 
     def _lost_race(self, window: SharedWindow) -> None:
@@ -285,6 +285,8 @@ class SharedWriter:
             window.lost()
         while self._advance() and window.losses > 1:
             pass
+        if window.losses > 1:
+            self._turns.lost_again(self._runtime.clock.monotonic())
 
     def _top_up(self, window: SharedWindow) -> None:
         """What has come while the window lost a race, or waited for its turn, goes with it."""

@@ -20,7 +20,8 @@ import random
 _WORTHWHILE_S = 0.005  # an upload that takes less is cheaper than waiting for a turn
 _PATIENCE = 2.5  # uploads without a new segment, after which the one ahead of us is thought idle
 _LOOKS = 16  # looks in one upload's time, once the segment in front may be there
-_LOOKS_OF_NEXT = 64  # the same for the next in line, but no more than the time of an upload can be told
+_LOOKS_OF_NEXT = 64  # the same for the next in line, while the segment is expected
+_LATE = 1.125  # uploads after which it is not expected any more: the one in front has let its turn pass, or is slow
 _LEEWAY = 3  # the usual deviations from the usual time of an upload, by which one may be earlier or later
 _FORGET_AFTER = 64  # segments
 _PAUSE_EVERY = 4  # segments of ours in a row
@@ -43,6 +44,7 @@ class Turns:
         self._spread_s = 0.0
         self._streak = 0
         self._pause_until = 0.0
+        self._sits_until = 0.0
 
     def saw(self, who: bytes, seq: int, now: float) -> None:
         """A segment of `who` stands."""
@@ -50,11 +52,12 @@ class Turns:
         self._last[who] = seq
         self._idle.discard(who)
         self._moved_at = now
+        self._sits_until = 0.0
         self._moved_from = now if who == self._me else max(self._moved_from, self._empty_at)
-        self._look_at = self._moved_from + self._put_s - _LEEWAY * self._spread_s
+        self._look_at = self._expected_from()
         self._streak = self._streak + 1 if who == self._me else 0
         if self._streak % _PAUSE_EVERY == 1:
-            self._pause_until = now + self._put_s * _PAUSE
+            self._look_at, self._pause_until = now, now + self._put_s * _PAUSE * self._dice.uniform(0.5, 1.5)
         oldest = next(iter(self._last))
         if seq - self._last[oldest] > _FORGET_AFTER:
             del self._last[oldest]
@@ -67,6 +70,14 @@ class Turns:
             return
         self._spread_s = self._spread_s * 0.8 + abs(seconds - self._put_s) * 0.2
         self._put_s = self._put_s * 0.8 + seconds * 0.2
+
+    def lost_again(self, now: float) -> None:
+        """Not the first race in a row that we lost, and we have read what stands. Another upload may be under way by now,
+        and one that begins in the middle of it only loses again: half of the time, wait for its segment as the next in
+        line does. By chance, because whatever is regular can be in step with what others do."""
+        if self._dice.random() < 0.5:
+            self._sits_until = now + _LATE * self._put_s + _LEEWAY * self._spread_s
+            self._look_at = now
 
     @property
     def ahead(self) -> int:
@@ -92,18 +103,24 @@ class Turns:
         if before and now - self._moved_at > self._put_s * _PATIENCE:
             self._idle.add(before.pop(0))
             self._moved_at = now
-        return not before and (not self._streak or now >= self._pause_until)
+        return not before and now >= self._sits_until and (not self._streak or now >= self._pause_until)
 
     def wait(self, now: float) -> float:
         """While it is not ours: for how long there is nothing to do. 0.0: look at the chain."""
-        until = self._look_at if self._before() else self._pause_until
-        return max(0.0, until - now)
+        return max(0.0, self._look_at - now)
 
-    def found_nothing(self, now: float) -> None:
-        """We looked, and nothing new stood in the chain."""
-        self._empty_at = now
-        place, late = self.ahead, self._moved_from + self._put_s + _LEEWAY * self._spread_s
-        step = self._put_s / _LOOKS * min(max(place, 1), _LOOKS / 2)
-        if place == 1 and now < late:
+    def found_nothing(self, asked_at: float, now: float) -> None:
+        """We looked, and nothing new stood in the chain when we asked."""
+        self._empty_at = asked_at
+        place = 1 if asked_at < self._sits_until else self.ahead
+        if not place:
+            # A new writer has to read our segment before it can try: that takes it as long as it took us to look.
+            self._look_at = self._pause_until = now + self._put_s * _PAUSE * self._dice.uniform(0.5, 1.5)
+            return
+        step = self._put_s / _LOOKS * min(place, _LOOKS / 2)
+        if place == 1 and asked_at < self._moved_from + _LATE * self._put_s + _LEEWAY * self._spread_s:
             step = max(self._put_s / _LOOKS_OF_NEXT, min(step, self._spread_s))
-        self._look_at = now + step * self._dice.uniform(0.8, 1.2)
+        self._look_at = max(self._expected_from(), asked_at + step * self._dice.uniform(0.8, 1.2))
+
+    def _expected_from(self) -> float:
+        return self._moved_from + self._put_s - _LEEWAY * self._spread_s

@@ -1,10 +1,13 @@
-"""Turns: fairness among writers that do not know each other, simulated upload by upload."""
+"""Turns: fairness among writers that do not know each other, step by step and in whole simulated races."""
 
 from __future__ import annotations
 
 import random
 
+import pytest
+
 from logstore.engine.turns import Turns
+from tests.writers.simulated_race import simulate
 
 PUT_S = 0.040
 
@@ -24,7 +27,7 @@ def test_W11_the_one_whose_segment_is_oldest_goes_first_and_the_others_look() ->
     assert [name for name, writer in writers.items() if writer.is_ours(3 * PUT_S)] == [b"b"]
     for name, soon in ((b"c", PUT_S / 8), (b"a", PUT_S / 4)):
         assert writers[name].wait(3 * PUT_S) == 0.0  # an upload's time has passed: look
-        writers[name].found_nothing(3 * PUT_S)
+        writers[name].found_nothing(3 * PUT_S, 3 * PUT_S)
         assert 0 < writers[name].wait(3 * PUT_S) < soon
 
 
@@ -35,7 +38,7 @@ def test_W11_nobody_looks_before_an_uploads_time_has_passed_and_the_next_in_line
             writer.took(PUT_S)  # it always takes the same time
         for seq, name in enumerate((b"a", b"b", b"c")):
             writer.saw(name, seq, now=0.0)
-            writer.found_nothing(0.0)
+            writer.found_nothing(0.0, 0.0)
         writer.saw(b"z", 3, now=0.0)
     assert (b.ahead, c.ahead) == (1, 2)
     for writer, looks in ((b, range(2, 6)), (c, range(1, 3))):
@@ -43,7 +46,7 @@ def test_W11_nobody_looks_before_an_uploads_time_has_passed_and_the_next_in_line
         while now < 1.05 * PUT_S:  # then the segment in front stands
             now += writer.wait(now)
             looked.append(now)
-            writer.found_nothing(now)
+            writer.found_nothing(now, now)
         assert looked[0] > 0.95 * PUT_S
         assert len(looked) in looks
 
@@ -78,7 +81,7 @@ def test_W13_several_dead_writers_are_passed_one_after_the_other() -> None:
     now, waited = 0.0, 0
     while not last.is_ours(now):
         now += last.wait(now)
-        last.found_nothing(now)
+        last.found_nothing(now, now)
         waited += 1
         assert waited < 1000
     assert 3 * 2.5 * PUT_S <= now <= 3 * 3.0 * PUT_S
@@ -104,7 +107,14 @@ def test_W13_one_that_seems_alone_pauses_now_and_then() -> None:
         now = seq * PUT_S
         alone.saw(b"a", seq, now)
         pauses.append(not alone.is_ours(now))
-        assert alone.is_ours(now + alone.wait(now))
+        if pauses[
+            -1
+        ]:  # it looks whether somebody came, then waits as long as that one needs to read what stands
+            assert alone.wait(now) == 0.0
+            alone.found_nothing(now, now + 0.1 * PUT_S)
+            assert 0.2 * PUT_S < alone.wait(now) < 0.5 * PUT_S
+            assert not alone.is_ours(now + 0.2 * PUT_S)
+            assert alone.is_ours(now + 0.5 * PUT_S)
     assert pauses == [True, False, False, False] * 3
 
 
@@ -114,3 +124,47 @@ def test_the_names_of_those_who_left_are_forgotten() -> None:
         watcher.saw(b"%d" % seq, seq, now=0.0)
     watcher.saw(b"w", 1000, now=0.0)
     assert watcher.ahead <= 65
+
+
+def test_W11_one_that_lost_twice_waits_for_the_upload_under_way_half_of_the_time() -> None:
+    sat_out = 0
+    for seed in range(200):
+        loser = Turns(b"l", random.Random(seed))
+        loser.took(PUT_S)
+        loser.saw(b"w", 0, now=0.0)
+        loser.lost_again(now=0.0)
+        sat_out += not loser.is_ours(0.0)
+        assert loser.is_ours(2.5 * PUT_S)  # nothing came: it does not wait for ever
+        loser.saw(b"w", 1, now=PUT_S)
+        assert loser.is_ours(PUT_S)
+    assert 70 < sat_out < 130
+
+
+@pytest.mark.parametrize("get_share", [0.0, 0.05, 0.1, 0.2, 0.25, 0.3, 0.5, 0.75, 1.0])
+@pytest.mark.parametrize("writers", [2, 8])
+def test_W11_W13_whatever_a_read_costs_all_have_their_turn_and_hardly_an_upload_is_wasted(
+    writers: int, get_share: float
+) -> None:
+    race = simulate(writers, put_s=PUT_S, get_s=get_share * PUT_S, until_s=20.0)
+    assert max(race.commits.values()) - min(race.commits.values()) <= 2  # the first rounds are a scramble
+    assert race.lost <= writers * writers  # in those, none later
+    assert race.looks < 30 * race.segments
+    # A turn is an upload and two reads at the most, of which the first may have begun just before the segment came.
+    assert race.wait_put_times(0.99) < writers * (1.05 + 2 * get_share)
+
+
+def test_W11_eight_writers_wait_hardly_longer_than_eight_uploads() -> None:
+    race = simulate(8, put_s=PUT_S, get_s=0.0, until_s=60.0)
+    assert race.wait_put_times(0.5) < 8.15
+    assert race.wait_put_times(0.99) < 8.3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_W13_uploads_that_hang_now_and_then_starve_nobody(seed: int) -> None:
+    """One upload in a hundred takes up to five times as long."""
+    race = simulate(8, put_s=PUT_S, get_s=0.0002, until_s=60.0, hang_s=4 * PUT_S, seed=seed)
+    assert race.wait_put_times(0.5) < 9
+    assert race.wait_put_times(0.99) < 14
+    assert race.wait_put_times(1.0) < 80
+    assert race.lost < race.segments / 5
+    assert min(race.commits.values()) > 0.8 * max(race.commits.values())
