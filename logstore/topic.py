@@ -45,13 +45,11 @@ class Topic:
         return self._descriptor.incarnation
 
     def is_older_than(self, descriptor: TopicDescriptor) -> bool:
-        """Whether that says something new. (One that was read before this one was made does not.)"""
+        """Whether that says something new. (One of this topic that was read before this object was made does not.)"""
         mine = self._descriptor
-        same = (mine.incarnation, mine.partitions, mine.config) == (
-            descriptor.incarnation,
-            descriptor.partitions,
-            descriptor.config,
-        )
+        if mine.incarnation != descriptor.incarnation:
+            return True
+        same = (mine.partitions, mine.config) == (descriptor.partitions, descriptor.config)
         return not same and descriptor.revision > mine.revision
 
     def partition(self, i: int) -> PartitionLog:

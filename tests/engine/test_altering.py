@@ -106,6 +106,20 @@ def test_settings_that_were_read_before_a_change_are_not_believed_after_it() -> 
         assert topic.partition(0) is newest.partition(0)
 
 
+def test_a_topic_whose_descriptor_was_lost_and_created_anew_is_another_one() -> None:
+    """Its revisions begin again: they say nothing about which of the two is newer."""
+    objects = MemoryStore()
+    with running(objects) as store:
+        old = store.create_topic("t")
+        store.alter_topic("t", segment_bytes=1000)
+        store.alter_topic("t", segment_bytes=2000)
+        objects.delete("catalog/t")
+        new = store.create_topic("t")
+        assert new.incarnation != old.incarnation
+        assert store.topic("t") is new
+        assert new.config == logstore.TopicConfig()
+
+
 def test_changes_of_two_processes_both_stand() -> None:
     objects = MemoryStore()
     with running(objects) as first, running(objects) as second:
