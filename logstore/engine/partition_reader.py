@@ -9,6 +9,7 @@ from __future__ import annotations
 from logstore.config import Visibility
 from logstore.engine.chain import Chain
 from logstore.engine.results import Bytes, ReadResult
+from logstore.engine.scans import Scans
 from logstore.engine.segment_reader import Block, SegmentReader
 from logstore.engine.segments import SegmentRef
 from logstore.engine.takeover import reload
@@ -52,13 +53,13 @@ class PartitionReader:
         self._tiers = tiers
         self._chain = chain
         self._reader = reader
-        self._last_end = -1
-        self._in_a_row = 0  # reads that began where the one before ended
+        self._scans = Scans()
+        self._where = str(chain.paths)
 
     def read(self, offset: int, max_bytes: int, visibility: Visibility) -> ReadResult:
         """May do I/O, never under a lock."""
         for last_try in (False, True):
-            look = self._tiers.look_up(offset, visibility, max_bytes, str(self._chain.paths))
+            look = self._tiers.look_up(offset, visibility, max_bytes, self._where)
             try:
                 return self._read(look, offset, max_bytes)
             except ObjectNotFound as gone:
@@ -76,7 +77,7 @@ class PartitionReader:
 
     def read_cached(self, offset: int, max_bytes: int, visibility: Visibility) -> ReadResult | None:
         """The same from memory alone; None if the first batch needs I/O."""
-        look = self._tiers.look_up(offset, visibility, max_bytes, str(self._chain.paths))
+        look = self._tiers.look_up(offset, visibility, max_bytes, self._where)
         gathering = _Gathering(offset, max_bytes)
         for ref in look.refs:
             gathering.position = max(gathering.position, ref.base_offset)
@@ -90,27 +91,25 @@ class PartitionReader:
 
     def _read(self, look: Lookup, offset: int, max_bytes: int) -> ReadResult:
         gathering = _Gathering(offset, max_bytes)
-        self._in_a_row = self._in_a_row + 1 if offset == self._last_end else 0
+        in_a_row = self._scans.begin(offset)
         for ref in look.refs:
             if gathering.full:
                 break
             try:
-                self._add_segment(ref, gathering)
+                self._add_segment(ref, gathering, in_a_row)
             except (CorruptData, StoreError):
                 if not gathering.parts:
                     raise
                 break  # what lies before is sound: the next read begins here and meets the error
         else:
             self._add_pending(look, gathering)
-        result = self._result(look, offset, gathering)
-        self._last_end = result.next_offset
-        return result
+        return self._result(look, offset, gathering)
 
-    def _add_segment(self, ref: SegmentRef, gathering: _Gathering) -> None:
-        position = gathering.position = max(gathering.position, ref.base_offset)
-        scanning = position == ref.base_offset or position == self._last_end
+    def _add_segment(self, ref: SegmentRef, gathering: _Gathering, in_a_row: int) -> None:
+        gathering.position = max(gathering.position, ref.base_offset)
+        scanning = gathering.position == ref.base_offset or in_a_row > 0
         if scanning:
-            self._reader.prefetch(self._tiers.segments.behind(ref, min(1 + self._in_a_row, AHEAD_MAX)))
+            self._reader.prefetch(self._tiers.segments.behind(ref, min(1 + in_a_row, AHEAD_MAX)))
         while gathering.position < ref.end_offset and not gathering.full:
             gathering.add_run(self._reader.block(ref, gathering.position, scanning=scanning))
 
@@ -132,7 +131,9 @@ class PartitionReader:
         end = gathering.position
         if not gathering.parts and offset < look.durable:
             end = look.durable  # nothing but lost offsets from here on
+        self._scans.end(offset, end)
         return ReadResult(
+            where=self._where,
             offset=offset,
             parts=tuple(gathering.parts),
             next_offset=end,

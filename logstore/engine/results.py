@@ -77,11 +77,12 @@ def acked(receipt: Receipt) -> Future[Receipt]:
 class ReadResult:
     """Whole batches from one consistent look at the partition, and its marks at that moment.
 
-    `parts` are the batches' bytes, in order, without a copy; `raw` is the same in one piece. The first batch may begin
-    before the offset that was asked for: `records()` leaves those out. Read on at `next_offset`. `lost` says which
-    offsets on the way hold no record and never will.
+    `where` names the partition. `parts` are the batches' bytes, in order, without a copy; `raw` is the same in one piece.
+    The first batch may begin before the offset that was asked for: `records()` leaves those out. Read on at `next_offset`.
+    `lost` says which offsets on the way hold no record and never will.
     """
 
+    where: str
     offset: int
     parts: tuple[Bytes, ...]
     next_offset: int
@@ -109,4 +110,4 @@ class ReadResult:
                 for info in split(part):
                     yield from decode_records(part, info, start_offset=self.offset)
             except FormatError as damage:
-                raise CorruptData("a batch that was read", self.offset, damage.why) from damage
+                raise CorruptData(self.where, self.offset, damage.why) from damage

@@ -270,6 +270,19 @@ def test_L30_a_scan_that_goes_on_reads_further_ahead() -> None:
         assert [value for _, value in pairs(log)] == [b"value-%d" % number for number in range(12)]
 
 
+def test_L30_two_scans_of_a_partition_each_read_ahead() -> None:
+    """In turns: each goes on where it was itself, and not where the other one is."""
+    objects = a_segment_each(16)
+    with open_store(objects, writer="read_only") as store:
+        log = store.topic("t").partition(0)
+        keys = [Chain(objects, log.paths).paths.segment(number) for number in range(1, 17)]
+        for step in range(4):
+            for begin in (0, 8):
+                assert [record.offset for record in log.read(begin + step, 1).records()] == [begin + step]
+        known = store._runtime.cache.is_known
+        until(lambda: all(known((keys[begin + 3 + ahead], "all")) for begin in (0, 8) for ahead in range(5)))
+
+
 def test_L30_what_is_read_ahead_leaves_most_of_the_cache_alone() -> None:
     objects = MemoryStore()
     with running(objects, compression="none") as store:
