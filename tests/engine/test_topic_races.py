@@ -251,7 +251,9 @@ def run_members(choices: Choices, *acts: Callable[[Member], None], faults: int) 
     objects = MemoryStore()
     sleeper = Member(objects, 1, lambda _: None)
     topic = sleeper.store.create_topic("t")
-    for number in range(5 if merging in acts else 1):  # few: from eight on a chain is loaded by several threads
+    for number in range(
+        5 if merging in acts else 1
+    ):  # few: from eight on a chain is loaded by several threads
         topic.append(b"old-%d" % number)
     members = [Member(objects, 2 + number, act) for number, act in enumerate(acts)]
     try:
