@@ -13,7 +13,6 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
-from functools import partial
 from typing import get_type_hints
 
 from broker_shim import logs
@@ -47,7 +46,7 @@ def parse(arguments: Sequence[str] | None = None) -> BrokerConfig:
                 nargs="?",
                 const=True,
                 default=argparse.SUPPRESS,
-                type=partial(parse_value, bool),
+                type=_true_or_false,
                 metavar="true|false",
                 help=each.metadata["help"] + default,
             )
@@ -64,6 +63,14 @@ def parse(arguments: Sequence[str] | None = None) -> BrokerConfig:
         return BrokerConfig(**{**from_environment(), **given})
     except ValueError as error:
         parser.error(str(error))
+
+
+def _true_or_false(text: str) -> bool:
+    """In argparse's own kind of error: of any other it shows the function's name and not the reason."""
+    try:
+        return bool(parse_value(bool, text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
 
 
 async def serve(config: BrokerConfig) -> int:

@@ -58,7 +58,7 @@ def test_B10_every_setting_is_a_flag_with_help(capsys: pytest.CaptureFixture[str
         (["--store", "memory://x", "--listen", "nowhere"], "host:port"),
         (["--store", "memory://x", "--listen", "0.0.0.0:9092"], "--insecure"),
         (["--store", "memory://x", "--tls-cert", "c.pem"], "go together"),
-        (["--store", "memory://x", "--flush-on-ack", "maybe"], "true"),
+        (["--store", "memory://x", "--flush-on-ack", "maybe"], "it is true or false"),
         (["--store", "memory://x", "--heartbeat-interval", "5"], "three times"),
         (["--store", "memory://x", "--no-such-flag"], "unrecognized"),
     ],
