@@ -227,7 +227,7 @@ class Broker:
                 return (messages.encode(api, 0, api_versions(Code.UNSUPPORTED_VERSION)),)
             low, high = VERSIONS[api]
             raise MalformedRequest(
-                f"client {header.client_id!r} did not heed ApiVersions, which offers {low} to {high}"
+                f"client {(header.client_id or '')[:60]!r} did not heed ApiVersions, which offers {low} to {high}"
             )
         if connection.principal is None:
             self._identify(connection, api)
