@@ -6,8 +6,8 @@
 * Answers leave in the order of the requests, whatever order they become ready in.
 * Reading stops while too many requests wait, while the client does not read its answers, and while all
   connections together hold `max_request_memory`. TCP then slows the client down, and only this one.
-* Small frames are cut out of one receive buffer that all connections share: a read and its processing happen
-  in one step of the loop, so nobody else can be in it. A large frame gets a buffer of its own, which the
+* Small frames are cut out of one receive buffer that all connections of a loop share: a read and its processing
+  happen in one step of the loop, so nobody else can be in it. A large frame gets a buffer of its own, which the
   socket fills directly; its pages are touched only as bytes arrive, so a length alone costs no memory.
 * A connection whose bytes make no sense is closed. No other connection notices.
 """
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _LENGTH = struct.Struct(">i")
-SHARED_BUFFER_BYTES = 256 << 10
 MAX_BYTES_BEFORE_LOGIN = 64 << 10
 """A stranger needs room for his password, not for records."""
 SMALL_BYTES = 4 << 10
@@ -86,8 +85,6 @@ class _Slot:
 class Connection(asyncio.BufferedProtocol):
     """`principal` is None until the client has proved who it is; `closing` is set once it is on its way out."""
 
-    _shared = memoryview(bytearray(SHARED_BUFFER_BYTES))
-
     def __init__(
         self,
         dispatcher: Dispatcher,
@@ -95,7 +92,9 @@ class Connection(asyncio.BufferedProtocol):
         memory: RequestMemory,
         registry: set[Connection],
         loop: asyncio.AbstractEventLoop,
+        shared: memoryview,
     ) -> None:
+        self._shared = shared
         self._dispatcher = dispatcher
         self._limits = limits
         self._memory = memory

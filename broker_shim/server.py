@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 SWEEP_EVERY_S = 5.0
 HANDSHAKE_TIMEOUT_S = 15.0
 BACKLOG = 1024
+RECEIVE_BUFFER_BYTES = 256 << 10
 
 
 class Server:
@@ -36,6 +37,7 @@ class Server:
         self._objects = objects
         self._connections: set[Connection] = set()
         self._memory = RequestMemory(config.max_request_memory)
+        self._received = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._listener: asyncio.Server | None = None
         self._http: HttpPort | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -89,7 +91,12 @@ class Server:
 
     def _new_connection(self) -> Connection:
         connection = Connection(
-            self.broker, self.config, self._memory, self._connections, asyncio.get_running_loop()
+            self.broker,
+            self.config,
+            self._memory,
+            self._connections,
+            asyncio.get_running_loop(),
+            self._received,
         )
         if len(self._connections) >= self.config.max_connections or self._draining:
             connection.turn_away()

@@ -84,6 +84,18 @@ def spread(one: LocalBroker, two: LocalBroker, topic: str, count: int) -> tuple[
     return led[0], led[1]
 
 
+def test_B09_brokers_of_one_process_do_not_receive_into_each_others_buffers(start_broker: Start) -> None:
+    """Each has a loop of its own in a thread of its own: a read of one may happen in the middle of a read of the other."""
+    one, two = start_broker(MemoryStore(), node_id=1), start_broker(MemoryStore(), node_id=2)
+    with Wire(one.port) as first, Wire(two.port) as second:
+        for client in (first, second):
+            client.ask(Api.METADATA, 9, topics=[])
+        ours, theirs = (next(iter(broker.server._connections)) for broker in (one, two))
+        theirs.get_buffer(-1)[:4] = b"mine"
+        ours.get_buffer(-1)[:4] = b"only"
+        assert bytes(theirs.get_buffer(-1)[:4]) == b"mine"
+
+
 def test_B09_several_brokers_share_the_partitions_and_agree(start_broker: Start) -> None:
     store = MemoryStore()
     one = start_broker(store, node_id=1, **CLUSTER)
