@@ -2,7 +2,8 @@
 
 * What is left of deleted topics, if whoever deleted them died half-way, or what somebody else brought there afterwards, who
   was merging, or slept. There is no grace for these: they are gone.
-* Objects of topics that were merged or expired longer ago than the grace period (see `engine.maintenance`).
+* Objects of topics that were merged or expired longer ago than the grace period, and merged ones that never came to be
+  named, because the merge died (see `engine.maintenance`).
 * What Spark jobs staged longer ago than that and nobody will publish (see `staged`).
 
 Everything is safe to repeat, to interrupt anywhere, and to run in several processes at once.
@@ -45,10 +46,13 @@ class Sweeper:
             gone += self._remove(chain)
         for upkeep in self._upkeep(topic):
             gone += upkeep.collect(self._runtime.clock.now_ms())
-        for staged in self._staged(topic):
-            self._runtime.store.delete(staged.key)
-            gone.append(staged)
-        return gone
+            gone += self._deleted(upkeep.strays(self._runtime.clock.now_ms()))
+        return gone + self._deleted(self._staged(topic))
+
+    def _deleted(self, garbage: list[Garbage]) -> list[Garbage]:
+        for item in garbage:
+            self._runtime.store.delete(item.key)
+        return garbage
 
     def garbage(self, topic: str | None) -> list[Garbage]:
         """What `collect` would take away now."""
@@ -63,7 +67,7 @@ class Sweeper:
             Garbage(info.key, info.size, now_ms) for chain in chains.values() for info in leftovers(chain)
         ]
         for upkeep in self._upkeep(topic):
-            found += upkeep.garbage(now_ms)
+            found += upkeep.garbage(now_ms) + upkeep.strays(now_ms)
         return found + self._staged(topic)
 
     def _remove(self, chain: Chain) -> list[Garbage]:

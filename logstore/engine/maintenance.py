@@ -271,6 +271,25 @@ class Maintenance:
             self._change(self._chain.load(), forget)
         return garbage
 
+    def strays(self, now_ms: int) -> list[Garbage]:
+        """Merged objects that no manifest names: whoever wrote them died, or lost an answer, before it could.
+
+        Listed before the manifest is read, and left alone for the grace period: a merge may be under way.
+        """
+        listed = list(self._chain.store.list(self._chain.paths.merged_prefix))
+        manifest = self._manifest() if listed else None
+        if manifest is None:
+            return []  # damaged, perhaps: then nobody can say what is named
+        segments = Segments(self._chain.paths, manifest.table)
+        named = {ref.key for ref in segments.all()} | {
+            self._chain.paths.prefix + name for name in manifest.retired
+        }
+        return [
+            Garbage(info.key, info.size, now_ms)
+            for info in listed
+            if info.key not in named and not self._must_stay(info.key, now_ms)
+        ]
+
     def _must_stay(self, key: str, now_ms: int) -> bool:
         """A fence, an object younger than the grace period, or one that cannot be read: it might be either."""
         try:

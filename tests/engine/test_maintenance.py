@@ -106,6 +106,33 @@ def test_L24_retention_by_age_moves_the_low_watermark_then_deletes_after_the_gra
         assert values_of(log) == young
 
 
+def test_L23_what_a_merge_that_died_has_left_is_collected_after_the_grace_period() -> None:
+    """The merged object stands; the manifest that should have named it was never written."""
+    objects, clock = MemoryStore(), ManualClock()
+    faulty = FaultyStore(objects)
+    with open_store(faulty, clock) as store:
+        log = store.create_topic("t").partition(0)
+        expected = fill(log, 8)
+        assert merge_all(log, clock)
+        expected += fill(log, 40, first=8)
+        before = {info.key for info in objects.list(log.paths.merged_prefix)}
+        faulty.fail("put", suffix="manifest", times=None, with_=Fault.LOSE_REQUEST)
+        with pytest.raises(logstore.errors.StoreError):
+            log.maintenance.merge(clock.now_ms(), b"d" * 16)
+        (left,) = {info.key for info in objects.list(log.paths.merged_prefix)} - before
+        faulty.heal()
+        assert log.maintenance.merge(clock.now_ms(), b"l" * 16) > 1
+        live = {info.key for info in objects.list(log.paths.merged_prefix)} - before - {left}
+        assert store.collect_garbage(dry_run=True) == []
+        clock.advance(GRACE_S + 1)
+        assert left in [item.key for item in store.collect_garbage(dry_run=True)]
+        assert left in [item.key for item in store.collect_garbage()]
+        assert live <= {info.key for info in objects.list(log.paths.merged_prefix)} <= live | before
+        assert values_of(log) == expected
+    with open_store(objects, clock) as store:
+        assert values_of(store.topic("t").partition(0)) == expected
+
+
 def test_L24_retention_by_size_keeps_the_newest_bytes() -> None:
     objects, clock = MemoryStore(), ManualClock()
     with open_store(objects, clock) as store:
