@@ -76,19 +76,27 @@ class Segments:
             column.append(value)
 
     def ref(self, row: int) -> SegmentRef:
-        table = self.table
-        first, last = table.first_seq[row], table.last_seq[row]
-        identity = table.merged.get(first)
-        key = self.paths.segment(first) if identity is None else self.paths.merged(first, last, identity)
-        return SegmentRef(
-            key,
-            first,
-            table.base_offset[row],
-            table.end_offset[row],
-            table.size[row],
-            table.min_timestamp_ms[row],
-            table.max_timestamp_ms[row],
-        )
+        return self.refs(row, row + 1)[0]
+
+    def refs(self, start: int, stop: int) -> list[SegmentRef]:
+        """The rows from `start` up to, not including, `stop`, as far as there are any."""
+        paths, merged = self.paths, self.table.merged
+        prefix = paths.prefix
+        columns = (column[start:stop] for column in self.table.columns())
+        return [
+            SegmentRef(
+                f"{prefix}{first:020d}.seg"
+                if first not in merged
+                else paths.merged(first, last, merged[first]),
+                first,
+                base,
+                end,
+                size,
+                low_ms,
+                high_ms,
+            )
+            for first, last, base, end, size, low_ms, high_ms in zip(*columns, strict=True)
+        ]
 
     def row_at(self, offset: int) -> int:
         """The row that covers the offset, or the next one there is; `len(self)` if there is none."""
@@ -110,7 +118,7 @@ class Segments:
     def behind(self, ref: SegmentRef, count: int) -> list[SegmentRef]:
         """The next `count` segments after this one."""
         first = self.row_at(ref.end_offset)
-        return [self.ref(row) for row in range(first, min(first + count, len(self)))]
+        return self.refs(first, first + count)
 
     def up_to(self, next_seq: int) -> Segments:
         """Without the rows from `next_seq` on."""
@@ -121,7 +129,7 @@ class Segments:
         return Segments(self.paths, table, self.is_complete)
 
     def all(self) -> list[SegmentRef]:
-        return [self.ref(row) for row in range(len(self))]
+        return self.refs(0, len(self))
 
     def lost_ranges(self, low: int, end: int) -> list[LostRange]:
         """What no segment covers between `low` and `end`."""

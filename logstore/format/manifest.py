@@ -19,9 +19,9 @@ import struct
 from array import array
 from dataclasses import dataclass, field
 
-import zstandard
 from crc32c import crc32c
 
+from logstore.format.codecs import ZSTD, compress, decompress
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.segment import Bytes, WriterMode
 
@@ -90,14 +90,10 @@ class Manifest:
 
     def pack(self) -> bytes:
         table = self.table
-        rows = zstandard.ZstdCompressor(level=1).compress(
-            b"".join(column.tobytes() for column in table.columns())
-        )
+        rows = compress(ZSTD, b"".join(column.tobytes() for column in table.columns()))
         identities = b"".join(bytes.fromhex(table.merged[seq]) for seq in sorted(table.merged))
         marks = array("q", sorted(table.merged)).tobytes()
-        retired = zstandard.ZstdCompressor(level=1).compress(
-            json.dumps(self.retired, sort_keys=True).encode()
-        )
+        retired = compress(ZSTD, json.dumps(self.retired, sort_keys=True).encode())
         front = _FRONT.pack(
             MAGIC,
             FORMAT_VERSION,
@@ -171,13 +167,7 @@ def _parse_retired(packed: bytes) -> dict[str, int]:
 
 
 def _inflate(packed: bytes, size: int | None) -> bytes:
-    """What the CRC has vouched for, so a size that does not fit is our own mistake, not a bomb."""
-    try:
-        plain = zstandard.ZstdDecompressor().decompress(
-            packed, max_output_size=_RETIRED_BYTES_MAX if size is None else size or 1
-        )
-    except zstandard.ZstdError as error:
-        raise FormatError(f"a part of the manifest does not decompress: {error}", _FRONT.size) from error
+    plain = decompress(ZSTD, packed, max_size=_RETIRED_BYTES_MAX if size is None else size)
     if size is not None and len(plain) != size:
         raise FormatError(f"the manifest's rows have {len(plain)} bytes, not {size}", _FRONT.size)
     return plain

@@ -7,6 +7,7 @@ partitions are asked side by side. No segment's records are read. Memory is O(se
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,8 +24,9 @@ from logstore.objects import ObjectStore, RetryingStore, RetryPolicy, open_url
 from logstore.paths import PartitionPaths
 from logstore.spark.options import Subscription
 
-_PARALLEL_FROM = 2
 _PARALLEL = 16
+_QUICK_S = 0.002
+_SHARE_MAX = 64
 _INDEX_CACHE_BYTES = 16 << 20
 
 T = TypeVar("T")
@@ -117,9 +119,23 @@ def load(store: ObjectStore, wanted: Iterable[PartitionPaths]) -> list[LogPartit
     return in_parallel(one, list(wanted))
 
 
-def in_parallel(call: Callable[[T], R], items: list[T], threads: int = _PARALLEL) -> list[R]:
-    """`call(item)` for each item, in their order, side by side where that pays."""
-    if len(items) < _PARALLEL_FROM:
-        return [call(item) for item in items]
+def in_parallel(call: Callable[[T], R], items: list[T], threads: int | None = None) -> list[R]:
+    """`call(item)` for each item, in their order, side by side.
+
+    Without `threads` the first two are called one after the other, to see how quick that is. A store that answers at once
+    keeps the interpreter busy with two threads, and more would only take turns.
+    """
+    first: list[R] = []
+    if threads is None:
+        first = [call(item) for item in items[:1]]
+        began = time.perf_counter()
+        first += [call(item) for item in items[1:2]]
+        threads = 2 if time.perf_counter() - began < _QUICK_S else _PARALLEL
+    left = items[len(first) :]
+    if not left:
+        return first
+    share = max(1, min(_SHARE_MAX, len(left) // (threads * 4)))
+    shares = [left[start : start + share] for start in range(0, len(left), share)]
     with ThreadPoolExecutor(threads, thread_name_prefix="logstore-plan") as pool:
-        return list(pool.map(call, items))
+        found = pool.map(lambda part: [call(item) for item in part], shares)
+        return first + [result for part in found for result in part]

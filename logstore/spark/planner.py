@@ -27,7 +27,7 @@ _WHOLE_PARTITIONS = 1 << 62
 def plan_batch(store: ObjectStore, options: ReadOptions, bounds: Bounds = EVERYTHING) -> list[Split]:
     """The splits of a batch read: a snapshot, because segments never change and the end is fixed now."""
     partitions = select(store, options, bounds)
-    ranges = in_parallel(lambda partition: _range(store, options, partition), partitions)
+    ranges = _ranges(store, options, partitions)
     if options.view == "latest":
         return cut(ranges, max_bytes=_WHOLE_PARTITIONS, bounds=bounds)
     return cut(
@@ -55,6 +55,13 @@ def check_named(options: ReadOptions, known: Collection[tuple[str, int]]) -> Non
                     f"offsets are given for partition {partition} of {topic!r}, which is not read: "
                     "fix the offsets or the subscription"
                 )
+
+
+def _ranges(store: ObjectStore, options: ReadOptions, partitions: list[LogPartition]) -> list[Range]:
+    """Only a timestamp has to be looked up in the store."""
+    if options.start.has_timestamps or options.end.has_timestamps:
+        return in_parallel(lambda partition: _range(store, options, partition), partitions)
+    return [_range(store, options, partition) for partition in partitions]
 
 
 def _range(store: ObjectStore, options: ReadOptions, partition: LogPartition) -> Range:

@@ -27,6 +27,10 @@ class Bound:
     timestamps_ms: Mapping[str, Mapping[int, int]] | None = None
     timestamp_ms: int | None = None
 
+    @property
+    def has_timestamps(self) -> bool:
+        return self.timestamp_ms is not None or bool(self.timestamps_ms)
+
     def timestamp_of(self, topic: str, partition: int) -> int | None:
         """The timestamp that decides for this partition, if one does."""
         if self.timestamp_ms is not None:

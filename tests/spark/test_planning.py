@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan, LessThanOrEqual, Not
 
 import logstore
@@ -18,7 +19,8 @@ from logstore.format.manifest import Manifest, SegmentTable
 from logstore.format.segment import WriterMode
 from logstore.objects import MemoryStore, MeteredStore, open_url
 from logstore.paths import PartitionPaths
-from logstore.spark.bounds import narrowed
+from logstore.spark.bounds import EVERYTHING, narrowed
+from logstore.spark.partitions import in_parallel
 from logstore.spark.planner import plan_batch
 
 from .material import START_MS, at, numbered, offsets, options, plan, read_all, rows
@@ -55,6 +57,31 @@ def test_S04_planning_costs_a_manifest_a_listing_and_a_tail_for_each_newer_segme
     assert done["get"].requests == 1 + 2 + newer
     assert done["list"].requests == 2
     assert newer < 100, "a manifest is written every 64 segments"
+
+
+def test_S04_a_split_comes_to_an_executor_as_it_was_planned(make_log: MakeLog):
+    where = make_log("orders", [numbered(n, n + 1) for n in range(150)])
+    narrow = narrowed([GreaterThanOrEqual(("offset",), 17), LessThan(("offset",), 120)])
+    for bounds in (EVERYTHING, narrow):
+        planned = plan_batch(open_url(where), options(where, subscribe="orders", minPartitions="3"), bounds)
+        assert len(planned) >= 3
+        assert [pickle.loads(cloudpickle.dumps(split)) for split in planned] == planned
+
+
+@pytest.mark.parametrize("threads", [None, 3])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 1000])
+def test_S04_what_is_asked_side_by_side_comes_in_order(count: int, threads: int | None):
+    assert in_parallel(lambda n: n * n, list(range(count)), threads) == [n * n for n in range(count)]
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2, 999])
+def test_S04_the_first_error_of_what_is_asked_side_by_side_is_raised(bad: int):
+    def call(number: int) -> None:
+        if number >= bad:
+            raise LookupError(number)
+
+    with pytest.raises(LookupError):
+        in_parallel(call, list(range(1000)))
 
 
 def _segments_behind_the_manifest(where: str, paths: PartitionPaths) -> int:
