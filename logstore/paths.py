@@ -7,6 +7,7 @@
         ‹seq, 20 digits›.seg                            the chain; creating one is the commit
         manifest                                        a checkpoint of the chain
         merged/‹first seq›-‹last seq›-‹id›.seg          several segments rewritten as one by maintenance
+        wishes/‹writer›-‹seq, 20 digits›-‹ms›-‹at ms›   a shared writer that loses every race asks for its turn
     spark/‹app, a digest›/
         ledger                                          which write of the app is stored, and the plan of one under way
         staged/‹version, 20 digits›/‹ms›-‹id›           record batches that a task wrote, until the job commits them
@@ -33,6 +34,7 @@ TOPIC_NAME_MAX = 249  # Kafka's limit; also keeps a file name below 255 bytes
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _MERGED_NAME = re.compile(r"(\d{20})-(\d{20})-([0-9a-f]{32})\.seg", re.ASCII)
 _PARTITION = re.compile(r"topics/([A-Za-z0-9._-]+)/([0-9a-f]{16})/(\d+)/", re.ASCII)
+_WISH_NAME = re.compile(r"([0-9a-f]{16})-(\d{20})-(\d{1,9})-(\d{13,})", re.ASCII)
 _SEGMENT_NAME = re.compile(r"(\d{20})\.seg", re.ASCII)
 _STAGED_NAME = re.compile(r"spark/([0-9a-f]{32})/staged/(\d{20})/(\d{13,})-[0-9a-f]{32}", re.ASCII)
 
@@ -80,6 +82,15 @@ class StagedName(NamedTuple):
         return cls(found[1], int(found[2]), int(found[3])) if found else None
 
 
+class WishName(NamedTuple):
+    """What the key of a wish says: who wants to commit at `seq` or later, how long its uploads take, and since when."""
+
+    writer: bytes
+    seq: int
+    upload_ms: int
+    wished_at_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionPaths:
     """The keys of one partition."""
@@ -116,6 +127,20 @@ class PartitionPaths:
         """First seq, last seq and identity in a merged object's key; None for any other object below the prefix."""
         found = _MERGED_NAME.fullmatch(key, len(self.merged_prefix))
         return (int(found[1]), int(found[2]), found[3]) if found else None
+
+    @property
+    def wishes_prefix(self) -> str:
+        return self.prefix + "wishes/"
+
+    def wish(self, wish: WishName) -> str:
+        return f"{self.wishes_prefix}{wish.writer.hex()}-{wish.seq:020d}-{wish.upload_ms}-{wish.wished_at_ms:013d}"
+
+    def wish_name(self, key: str) -> WishName | None:
+        """None for any other object."""
+        found = _WISH_NAME.fullmatch(key.removeprefix(self.wishes_prefix))
+        return (
+            WishName(bytes.fromhex(found[1]), int(found[2]), int(found[3]), int(found[4])) if found else None
+        )
 
     def seq_of(self, key: str) -> int | None:
         """The sequence number in a segment's key; None for any other object below the prefix."""

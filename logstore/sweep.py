@@ -4,6 +4,7 @@
   was merging, or slept. There is no grace for these: they are gone.
 * Objects of topics that were merged or expired longer ago than the grace period, and merged ones that never came to be
   named, because the merge died (see `engine.maintenance`).
+* Wishes of shared writers that died, older than that (see `engine.wishes`).
 * What Spark jobs staged longer ago than that and nobody will publish (see `staged`).
 
 Everything is safe to repeat, to interrupt anywhere, and to run in several processes at once.
@@ -14,11 +15,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from logstore.catalog import Catalog, Removal
+from logstore.catalog import Catalog, Removal, TopicDescriptor
 from logstore.engine.chain import Chain
 from logstore.engine.maintenance import Garbage, Maintenance
 from logstore.engine.removal import is_removed, leftovers, remove_partition
 from logstore.engine.runtime import Runtime
+from logstore.engine.wishes import forgotten_wishes
 from logstore.errors import CorruptData, UnknownTopic, UnsupportedStore
 from logstore.paths import TOPICS_PREFIX, PartitionPaths, behind
 from logstore.staged import unneeded
@@ -47,7 +49,7 @@ class Sweeper:
         for upkeep in self._upkeep(topic):
             gone += upkeep.collect(self._runtime.clock.now_ms())
             gone += self._deleted(upkeep.strays(self._runtime.clock.now_ms()))
-        return gone + self._deleted(self._staged(topic))
+        return gone + self._deleted(self._wishes(topic) + self._staged(topic))
 
     def _deleted(self, garbage: list[Garbage]) -> list[Garbage]:
         for item in garbage:
@@ -68,7 +70,7 @@ class Sweeper:
         ]
         for upkeep in self._upkeep(topic):
             found += upkeep.garbage(now_ms) + upkeep.strays(now_ms)
-        return found + self._staged(topic)
+        return found + self._wishes(topic) + self._staged(topic)
 
     def _remove(self, chain: Chain) -> list[Garbage]:
         now_ms = self._runtime.clock.now_ms()
@@ -119,11 +121,19 @@ class Sweeper:
 
     def _upkeep(self, topic: str | None) -> Iterator[Maintenance]:
         """Maintenance of every partition there is."""
-        grace = self._runtime.config.delete_grace
+        for known, chain in self._living(topic):
+            yield Maintenance(chain, self._runtime.reader, known.config, self._runtime.config.delete_grace)
+
+    def _wishes(self, topic: str | None) -> list[Garbage]:
+        now_ms, grace = self._runtime.clock.now_ms(), self._runtime.config.delete_grace
+        return [wish for _, chain in self._living(topic) for wish in forgotten_wishes(chain, now_ms, grace)]
+
+    def _living(self, topic: str | None) -> Iterator[tuple[TopicDescriptor, Chain]]:
+        """Every partition there is."""
         for name in self._catalog.names() if topic is None else [topic]:
             try:
                 known = self._catalog.find(name)
             except UnknownTopic:
                 continue  # deleted: now, or before we began to finish that
             for chain in self._chains(name, Removal(known.incarnation, known.partitions)):
-                yield Maintenance(chain, self._runtime.reader, known.config, grace)
+                yield known, chain

@@ -262,7 +262,7 @@ class Chain:
             if seq is not None:
                 segments.append(_Stored(seq, seq, None, info))
             elif not with_merged:
-                break  # digits sort first: behind the segments only the manifest and merged objects follow
+                break  # digits sort first: behind the segments only the manifest, merged objects and wishes follow
             elif named := self.paths.merged_name(info.key):
                 merged.append(_Stored(*named, info))
         if merged:  # one that cannot be read stands for nothing: what it replaced may still be there

@@ -7,7 +7,7 @@
 * **Group commit** as for the exclusive writer: one attempt in flight; what arrives meanwhile is the next one.
 * **The loser of a race rebases**: it takes in the winner's segment, gives its own batches new base offsets (those lie
   outside the batches' checksums: sixteen bytes are written anew, the bodies stay) and tries again. Writers take turns when
-  there are several (`Turns`), so nobody starves and few uploads are wasted.
+  there are several (`Turns`), so nobody starves and few uploads are wasted. One that loses all the same asks (`Wishes`).
 * **Exactly once.** An attempt keeps its place and its id until something stands in that place, so a lost answer is told
   from a lost race by whose id stands there, however long it takes and whatever peers do. For retries that outlive the
   writer (a crash, a timeout) an append may carry producer id and sequence: before each attempt it is checked against what
@@ -42,6 +42,7 @@ from logstore.engine.tiers import Tiers
 from logstore.engine.topic_settings import TopicLimits
 from logstore.engine.turns import Turns
 from logstore.engine.waiters import complete, fail
+from logstore.engine.wishes import Wishes
 from logstore.engine.write_buffer import OPEN_BATCH_BYTES
 from logstore.engine.writer_protocol import WriterStats
 from logstore.errors import (
@@ -71,8 +72,8 @@ class SharedStats(WriterStats):
 
 
 class SharedWriter:
-    """`tiers.lock` guards what appends touch: buffer, window's entries, flags, stats. The cursor, the turns and the producer
-    table are touched by `run` alone, which the flusher never runs twice at once."""
+    """`tiers.lock` guards what appends touch: buffer, window's entries, flags, stats. Cursor, turns, wishes and the
+    producer table are touched by `run` alone, which the flusher never runs twice at once."""
 
     is_alone = False
 
@@ -89,6 +90,7 @@ class SharedWriter:
         self._on_commit = on_commit
         self._cursor = ChainCursor(runtime, chain, tiers, WriterMode.SHARED)
         self._turns = Turns(self._cursor.me, runtime.dice)
+        self._wishes = Wishes(chain)
         self._producers: ProducerTable | None = None
         batch_bytes = min(OPEN_BATCH_BYTES, runtime.config.max_batch_bytes)
         self._buffer = SharedBuffer(CODEC_IDS[runtime.config.compression], batch_bytes)
@@ -217,15 +219,29 @@ class SharedWriter:
             except _FINAL as error:
                 runtime.breaker.success()
                 self.stop(error)
+                self._wishes.take_back()
                 return
             except Exception as error:
                 wait = self._failed_once(error)
             else:
                 runtime.breaker.success()
                 if again is None:
+                    self._after_window()
                     return
                 wait = again
         runtime.flusher.at(self, runtime.clock.monotonic() + wait)
+
+    def _after_window(self) -> None:
+        """Everybody who waited for it is told, and the others are next: the time for what concerns them."""
+        self._turns.need_no_more()
+        self._wishes.take_back()
+        self._hear()
+
+    def _hear(self) -> None:
+        """Ask who else wants a turn, if it is time to."""
+        clock = self._runtime.clock
+        if self._turns.should_hear(clock.monotonic()):
+            self._turns.heard(self._wishes.standing(), clock.monotonic())
 
     def _need_not_linger(self) -> bool:
         return self._window is not None or self._closing
@@ -243,6 +259,7 @@ class SharedWriter:
             self._settle_stored(window)
             if not window.entries:
                 return None
+            self._hear()
             if not self._turns.is_ours(now := clock.monotonic()):
                 return self._look(window, now)
             self._top_up(window)
@@ -283,10 +300,18 @@ class SharedWriter:
         with self._tiers.lock:
             self.stats.races_lost += 1
             window.lost()
+        self._turns.lost(self._runtime.clock.monotonic())
         while self._advance() and window.losses > 1:
-            pass
+            self._wish()  # they may commit faster than we can read
+        self._wish()
         if window.losses > 1:
-            self._turns.lost_again(self._runtime.clock.monotonic())
+            self._turns.caught_up(self._runtime.clock.monotonic())
+
+    def _wish(self) -> None:
+        """Ask the others for a turn, if we have waited long enough for one."""
+        if self._turns.should_wish:
+            seq, clock = self._cursor.tail.next_seq, self._runtime.clock
+            self._wishes.leave(self._turns.wish(seq, clock.monotonic(), clock.now_ms()))
 
     def _top_up(self, window: SharedWindow) -> None:
         """What has come while the window lost a race, or waited for its turn, goes with it."""

@@ -11,21 +11,43 @@ Nobody waits for the dead: a writer that lets its turn pass (two and a half uplo
 it commits again. A writer that is new goes at once, and one that seems to be alone pauses now and then, so that a new one
 gets in: the winner of a race is the first to know of it and would win the next one too. Where an upload is cheap, turns cost
 more than they save: all just try.
+
+A writer whose uploads take longer than those of the others is not known to them as long as it loses, and it always does. So
+one that has lost several times in a row leaves a *wish* beside the chain. Who hears of one lets its own turn pass until the
+wisher has committed, or four of the *wisher's* uploads have gone by without a segment (then it is thought dead,
+and that wish is not heard again). One hears by asking now and then, right after a segment of ours, when nobody waits for us;
+and when a segment is late, because somebody who heard earlier lets its turn pass. From then on the slow writer is known, and
+so is how long its uploads take: it is waited for as long as that needs.
 """
 
 from __future__ import annotations
 
 import random
 
+from logstore.paths import WishName
+
 _WORTHWHILE_S = 0.005  # an upload that takes less is cheaper than waiting for a turn
 _PATIENCE = 2.5  # uploads without a new segment, after which the one ahead of us is thought idle
+_PATIENCE_WISH = 4.0  # uploads of the wisher: one that loses yet, one that it sits out, one that wins
 _LOOKS = 16  # looks in one upload's time, once the segment in front may be there
 _LOOKS_OF_NEXT = 64  # the same for the next in line, while the segment is expected
 _LATE = 1.125  # uploads after which it is not expected any more: the one in front has let its turn pass, or is slow
+_SLOW = 1.5  # uploads of ours, from which on those of another count as slower
+_SLOW_MAX = 3.0  # the same: what is slower has to say so, with a wish
 _LEEWAY = 3  # the usual deviations from the usual time of an upload, by which one may be earlier or later
 _FORGET_AFTER = 64  # segments
 _PAUSE_EVERY = 4  # segments of ours in a row
 _PAUSE = 0.25  # of an upload's time
+_WISH_AFTER = 3  # races lost in a row
+_WISH_AFTER_CHEAP = 32  # the same where all just try: losing is luck there, and costs little
+_WISH_PASSED = 48  # segments of others since we lost, and as many since the last wish
+_WISH_ANEW_AFTER = 16  # further losses: it may have been thought dead, while an upload of ours hung
+_HEAR_EVERY = (12, 20)  # segments of ours; by chance, so that of many writers one asks soon
+_HEAR_WHEN_LATE = 0.8  # of the time after which the next in line is thought idle
+_WAIT_MAX_S = 60.0  # for one wish, or one slow writer
+_WAIT_MIN_S = 0.02  # the same: threads are not always woken at once
+_UPLOAD_MS_MAX = 10**6
+_OUTDATED_AFTER = 4096  # segments: whoever lives and still loses has wished anew long before
 
 
 class Turns:
@@ -45,9 +67,26 @@ class Turns:
         self._streak = 0
         self._pause_until = 0.0
         self._sits_until = 0.0
+        self._lost = 0  # races in a row
+        self._lost_at = 0.0
+        self._passed = 0  # segments of others since the first of them
+        self._wished_at: tuple[int, int] | None = (
+            None  # how many of both when we wished; None: no wish of ours
+        )
+        self._wishes: dict[bytes, tuple[WishName, float]] = {}  # who → its wish, and when we heard of it
+        self._settled: set[WishName] = set()  # wishes that were answered by a segment, or by nothing
+        self._uploads_s: dict[bytes, float] = {}  # who is slower than we are → how long an upload takes there
+        self._heard_at = -1.0
+        self._hear_in = dice.randint(*_HEAR_EVERY)
 
     def saw(self, who: bytes, seq: int, now: float) -> None:
         """A segment of `who` stands."""
+        if who == self._me:
+            self.need_no_more()
+            self._hear_in -= 1
+        else:
+            self._passed += self._lost > 0
+            self._learn(who, seq, now)
         self._last.pop(who, None)
         self._last[who] = seq
         self._idle.discard(who)
@@ -62,6 +101,22 @@ class Turns:
         if seq - self._last[oldest] > _FORGET_AFTER:
             del self._last[oldest]
             self._idle.discard(oldest)
+            self._uploads_s.pop(oldest, None)
+
+    def _learn(self, who: bytes, seq: int, now: float) -> None:
+        """How long the uploads of `who` take, if longer than ours: from its wish, or from how long we looked for it.
+        Looking says little, as it may have had nothing to commit for most of that time: so it only goes so far."""
+        looked = self._empty_at - self._moved_from
+        if who in self._wishes and self._wishes[who][0].seq <= seq:
+            wish, _ = self._wishes.pop(who)
+            self._settled.add(wish)
+            self._uploads_s[who] = wish.upload_ms / 1000
+        elif who in self._uploads_s:
+            self._uploads_s[who] = min(
+                self._uploads_s[who], (self._uploads_s[who] + now - self._moved_from) / 2
+            )
+        elif looked > _SLOW * self._put_s and (who in self._idle or self._before()[:1] == [who]):
+            self._uploads_s[who] = min(looked, _SLOW_MAX * self._put_s)
 
     def took(self, seconds: float) -> None:
         """How long an upload of ours took, won or lost."""
@@ -71,13 +126,78 @@ class Turns:
         self._spread_s = self._spread_s * 0.8 + abs(seconds - self._put_s) * 0.2
         self._put_s = self._put_s * 0.8 + seconds * 0.2
 
-    def lost_again(self, now: float) -> None:
-        """Not the first race in a row that we lost, and we have read what stands. Another upload may be under way by now,
-        and one that begins in the middle of it only loses again: half of the time, wait for its segment as the next in
-        line does. By chance, because whatever is regular can be in step with what others do."""
+    def lost(self, now: float) -> None:
+        """We lost a race."""
+        self._lost += 1
+        self._lost_at = now
+
+    def caught_up(self, now: float) -> None:
+        """After a loss that was not the first in a row we have read what stands. Another upload may be under way by now, and
+        one that begins in the middle of it only loses again: half of the time, wait for its segment as the next in line
+        does. By chance, because whatever is regular can be in step with what others do."""
         if self._dice.random() < 0.5:
             self._sits_until = now + _LATE * self._put_s + _LEEWAY * self._spread_s
             self._look_at = now
+
+    # Wishes
+
+    @property
+    def should_wish(self) -> bool:
+        """Also while we read what others have committed since we lost: they may be faster than we can read."""
+        if self._wished_at is not None:
+            lost, passed = self._wished_at
+            return self._lost >= lost + _WISH_ANEW_AFTER or self._passed >= passed + _WISH_PASSED
+        enough = _WISH_AFTER if self._put_s >= _WORTHWHILE_S else _WISH_AFTER_CHEAP
+        return self._lost >= enough or self._passed >= _WISH_PASSED
+
+    def wish(self, seq: int, now: float, now_ms: int) -> WishName:
+        """Ours, to be left where the others find it. `seq`: the place that we want, or a later one. How long we have been
+        reading since we lost counts: what they commit meanwhile has to be read too, before we can upload."""
+        self._wished_at = (self._lost, self._passed)
+        upload_s = self._put_s + _LEEWAY * self._spread_s + now - self._lost_at
+        return WishName(self._me, seq, min(max(1, round(upload_s * 1000)), _UPLOAD_MS_MAX), now_ms)
+
+    def need_no_more(self) -> None:
+        """There is nothing to commit any more: it is stored, by us or by others."""
+        self._lost = self._passed = 0
+        self._wished_at = None
+
+    def should_hear(self, now: float) -> bool:
+        """Whether to ask for wishes before anything else."""
+        if self._hear_in <= 0:
+            return True
+        before = self._before()
+        if self._put_s < _WORTHWHILE_S or not before:
+            return False
+        idle_at = self._idle_at(before[0])
+        late_at = self._moved_at + _HEAR_WHEN_LATE * (idle_at - self._moved_at)
+        has_looked = self._empty_at > self._moved_at  # else it is we who had nothing to commit for a while
+        return self._heard_at < late_at and (self._empty_at >= late_at or (has_looked and now > idle_at))
+
+    def heard(self, wishes: list[WishName], now: float) -> None:
+        """These stand."""
+        self._heard_at = now
+        self._hear_in = self._dice.randint(*_HEAR_EVERY)
+        self._settled &= set(wishes)
+        newest = max(self._last.values(), default=0)
+        standing: dict[bytes, tuple[WishName, float]] = {}
+        for wish in sorted(wishes, key=lambda wish: wish.seq):  # of several of one writer the last counts
+            answered = self._last.get(wish.writer, -1) >= wish.seq or newest - wish.seq > _OUTDATED_AFTER
+            if wish.writer == self._me or answered or wish in self._settled:
+                continue
+            known, since = self._wishes.get(wish.writer, (wish, now))
+            standing[wish.writer] = (wish, since if known == wish else now)
+        if standing.keys() - self._wishes.keys():
+            self._look_at = now
+        self._wishes = standing
+
+    def _is_wished_for(self, now: float) -> bool:
+        """Whether another wants to go first. All are waited for at once: many dead ones cost no more than one."""
+        for who, (wish, since) in list(self._wishes.items()):
+            if now - max(since, self._moved_at) > _wait_s(_PATIENCE_WISH * wish.upload_ms / 1000):
+                del self._wishes[who]
+                self._settled.add(wish)
+        return bool(self._wishes)
 
     @property
     def ahead(self) -> int:
@@ -97,13 +217,22 @@ class Turns:
 
     def is_ours(self, now: float) -> bool:
         """Whether we may try."""
+        if self._wished_at is not None:
+            return now >= self._sits_until
+        if self._is_wished_for(now):
+            return False
         if self._put_s < _WORTHWHILE_S:
             return True
         before = self._before()
-        if before and now - self._moved_at > self._put_s * _PATIENCE:
+        if before and now > self._idle_at(before[0]):
             self._idle.add(before.pop(0))
             self._moved_at = now
         return not before and now >= self._sits_until and (not self._streak or now >= self._pause_until)
+
+    def _idle_at(self, who: bytes) -> float:
+        """When `who`, the next in line, is thought idle if nothing came until then."""
+        theirs = _wait_s(_PATIENCE * self._uploads_s[who]) if who in self._uploads_s else 0.0
+        return self._moved_at + max(self._put_s * _PATIENCE, theirs)
 
     def wait(self, now: float) -> float:
         """While it is not ours: for how long there is nothing to do. 0.0: look at the chain."""
@@ -112,6 +241,11 @@ class Turns:
     def found_nothing(self, asked_at: float, now: float) -> None:
         """We looked, and nothing new stood in the chain when we asked."""
         self._empty_at = asked_at
+        if self._wishes:
+            slowest_s = max(wish.upload_ms / 1000 for wish, _ in self._wishes.values())
+            step = max(self._put_s, slowest_s, _WAIT_MIN_S) / _LOOKS
+            self._look_at = asked_at + step * self._dice.uniform(0.8, 1.2)
+            return
         place = 1 if asked_at < self._sits_until else self.ahead
         if not place:
             # A new writer has to read our segment before it can try: that takes it as long as it took us to look.
@@ -124,3 +258,7 @@ class Turns:
 
     def _expected_from(self) -> float:
         return self._moved_from + self._put_s - _LEEWAY * self._spread_s
+
+
+def _wait_s(seconds: float) -> float:
+    return min(_WAIT_MAX_S, max(_WAIT_MIN_S, seconds))

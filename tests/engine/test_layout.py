@@ -10,7 +10,7 @@ import pytest
 from engine.harness import open_store
 from logstore import paths
 from logstore.objects import LocalStore, MemoryStore
-from logstore.paths import PartitionPaths
+from logstore.paths import PartitionPaths, WishName
 from logstore.testing import ManualClock
 
 P = PartitionPaths("orders", "0123456789abcdef", 12)
@@ -28,6 +28,9 @@ def test_the_keys_are_pinned() -> None:
         "topics/orders/0123456789abcdef/12/merged/00000000000000000001-00000000000000000040-"
         "00112233445566778899aabbccddeeff.seg"
     )
+    assert P.wish(WishName(bytes.fromhex("0011223344556677"), 41, 250, 1763280000000)) == (
+        "topics/orders/0123456789abcdef/12/wishes/0011223344556677-00000000000000000041-250-1763280000000"
+    )
     assert paths.spark_ledger(identity) == "spark/00112233445566778899aabbccddeeff/ledger"
     staged = f"spark/{identity}/staged/00000000000000000008/1763280000000-ffeeddccbbaa99887766554433221100"
     assert paths.StagedName.parse(staged) == (identity, 8, 1763280000000)
@@ -37,8 +40,13 @@ def test_names_are_read_back_and_nothing_else_is_taken_for_one() -> None:
     assert P.seq_of(P.segment(7)) == 7
     assert P.seq_of(P.segment(10**19)) == 10**19
     assert P.merged_name(P.merged(1, 40, "0" * 32)) == (1, 40, "0" * 32)
+    wish = WishName(bytes(8), 41, 250, 1763280000000)
+    assert P.wish_name(P.wish(wish)) == wish
+    assert P.merged_name(P.wish(wish)) is None
+    assert P.seq_of(P.wish(wish)) is None
     for key in (P.manifest, P.merged(1, 2, "0" * 32), P.prefix + "7.seg", P.segment(7) + "x", P.prefix):
         assert P.seq_of(key) is None, key
+        assert P.wish_name(key) is None, key
         assert paths.StagedName.parse(key) is None, key
     assert P.seq_of(P.prefix + "٠" * 20 + ".seg") is None, "digits of other scripts"
 
@@ -97,7 +105,17 @@ def test_the_wal_has_its_place_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["store", "catalog/‹topic›", "‹seq, 20 digits›.seg", "manifest", "merged/", "ledger", "staged/"]
+    "line",
+    [
+        "store",
+        "catalog/‹topic›",
+        "‹seq, 20 digits›.seg",
+        "manifest",
+        "merged/",
+        "wishes/",
+        "ledger",
+        "staged/",
+    ],
 )
 def test_the_layout_is_drawn_where_the_keys_are_made(line: str) -> None:
     assert paths.__doc__ is not None

@@ -6,12 +6,14 @@ Every writer always has something to commit. A run is a function of its argument
 from __future__ import annotations
 
 import heapq
+import itertools
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from logstore.engine.turns import Turns
+from logstore.paths import WishName
 
 _SETTLED_FROM = 0.25  # of the time: before that the writers find each other
 
@@ -20,6 +22,7 @@ _SETTLED_FROM = 0.25  # of the time: before that the writers find each other
 class _Writer:
     name: bytes
     turns: Turns
+    put_s: float
     tail: int = 0  # how many segments it has seen
     losses: int = 0
     since_s: float = 0.0
@@ -39,6 +42,9 @@ class Race:
     commits: Counter[bytes] = field(default_factory=Counter)
     lost: int = 0
     looks: int = 0
+    asked: int = 0
+    wished: int = 0
+    _wishes: dict[bytes, WishName] = field(default_factory=dict)
     _now: float = 0.0
     _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _count: int = 0
@@ -46,6 +52,11 @@ class Race:
     @property
     def segments(self) -> int:
         return len(self.chain)
+
+    def longest_absence(self, name: bytes) -> int:
+        """How many segments of others stand between two of this writer, or before its first or behind its last."""
+        places = [-1, *(seq for seq, who in enumerate(self.chain) if who == name), len(self.chain)]
+        return max(later - earlier - 1 for earlier, later in itertools.pairwise(places))
 
     def wait_put_times(self, quantile: float) -> float:
         waits = sorted(self.waits)
@@ -65,8 +76,10 @@ class Race:
 
     def step(self, writer: _Writer) -> None:
         now, turns = self._now, writer.turns
-        if turns.is_ours(now):
-            self.after(self.put_s + self._hang(), lambda: self._put_ended(writer, now))
+        if turns.should_hear(now):
+            self._ask(writer)
+        elif turns.is_ours(now):
+            self.after(writer.put_s + self._hang(), lambda: self._put_ended(writer, now))
         elif wait := turns.wait(now):
             self.after(wait, lambda: self.step(writer))
         else:
@@ -89,11 +102,25 @@ class Race:
         writer.turns.saw(self.chain[writer.tail], writer.tail, self._now)
         writer.tail += 1
 
+    def _ask(self, writer: _Writer) -> None:
+        self.asked += 1
+
+        def answer() -> None:
+            standing = list(self._wishes.values())
+            self.after(self.get_s / 2, lambda: heard(standing))
+
+        def heard(standing: list[WishName]) -> None:
+            writer.turns.heard(standing, self._now)
+            self.step(writer)
+
+        self.after(self.get_s / 2, answer)
+
     def _put_ended(self, writer: _Writer, began: float) -> None:
         writer.turns.took(self._now - began)
         if writer.tail < len(self.chain):
             self.lost += 1
             writer.losses += 1
+            writer.turns.lost(self._now)
             self.after(self.get_s, lambda: self._catch_up(writer))
             return
         self.chain.append(writer.name)
@@ -102,21 +129,41 @@ class Race:
             self.waits.append(self._now - writer.since_s)
             self.commits[writer.name] += 1
         writer.since_s, writer.losses = self._now, 0
+        if writer.name in self._wishes:
+            self.after(self.get_s, lambda: self._take_wish_back(writer))
+            return
         self.after(self.dice.uniform(0, 0.001), lambda: self.step(writer))
 
     def _catch_up(self, writer: _Writer) -> None:
-        if writer.tail < len(self.chain):
+        on = writer.tail < len(self.chain)
+        if on:
             self._take_in(writer)
-            if writer.losses > 1:  # to the end, as it may be far
+        if writer.turns.should_wish:
+            self.wished += 1
+            wish = writer.turns.wish(writer.tail, self._now, int(self._now * 1000))
+            self.after(writer.put_s, lambda: self._leave_wish(writer, wish, on))
+        else:
+            self._caught_up(writer, on)
+
+    def _leave_wish(self, writer: _Writer, wish: WishName, on: bool) -> None:
+        self._wishes[writer.name] = wish
+        self._caught_up(writer, on)
+
+    def _caught_up(self, writer: _Writer, on: bool) -> None:
+        if writer.losses > 1:
+            if on:  # to the end, as it may be far
                 self.after(self.get_s, lambda: self._catch_up(writer))
                 return
-        elif writer.losses > 1:
-            writer.turns.lost_again(self._now)
+            writer.turns.caught_up(self._now)
+        self.step(writer)
+
+    def _take_wish_back(self, writer: _Writer) -> None:
+        del self._wishes[writer.name]
         self.step(writer)
 
 
 def simulate(
-    writers: int,
+    writers: int | Sequence[float],
     *,
     put_s: float,
     get_s: float,
@@ -124,11 +171,12 @@ def simulate(
     hang_s: float = 0.0,
     seed: int = 1,
 ) -> Race:
-    """Let them run. `hang_s`: one upload in a hundred takes up to so much longer."""
+    """Let them run. `writers`: how many, or how long an upload of each takes, in `put_s`.
+    `hang_s`: one upload in a hundred takes up to so much longer."""
     race = Race(put_s, get_s, until_s, hang_s, random.Random(seed))
-    for number in range(writers):
+    for number, factor in enumerate([1.0] * writers if isinstance(writers, int) else writers):
         name = b"%d" % number
-        writer = _Writer(name, Turns(name, random.Random(seed * 1000 + number)))
+        writer = _Writer(name, Turns(name, random.Random(seed * 1000 + number)), put_s * factor)
         race.after(0.0001 * number, lambda writer=writer: race.step(writer))  # type: ignore[misc]
     race.run()
     return race

@@ -132,7 +132,7 @@ def test_W11_one_that_lost_twice_waits_for_the_upload_under_way_half_of_the_time
         loser = Turns(b"l", random.Random(seed))
         loser.took(PUT_S)
         loser.saw(b"w", 0, now=0.0)
-        loser.lost_again(now=0.0)
+        loser.caught_up(now=0.0)
         sat_out += not loser.is_ours(0.0)
         assert loser.is_ours(2.5 * PUT_S)  # nothing came: it does not wait for ever
         loser.saw(b"w", 1, now=PUT_S)
