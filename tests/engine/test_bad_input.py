@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import struct
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
