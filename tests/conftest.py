@@ -12,10 +12,12 @@ export_credentials()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several workers (`make test`) a file stays on one of them, and so does all that needs a JVM."""
+    """With several workers (`make test`) a file stays on one of them, and so does all that needs a JVM. That is the longest
+    piece, so it begins first: the other worker does the rest meanwhile."""
     for item in items:
         place = item.path.relative_to(Path(__file__).parent).parts
         item.add_marker(pytest.mark.xdist_group("spark" if place[0] == "spark" else "/".join(place)))
+    items.sort(key=lambda item: "spark" not in item.path.parts)
 
 
 @pytest.fixture(scope="session")
