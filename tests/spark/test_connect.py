@@ -16,7 +16,7 @@ import logstore
 from .java_process import java_process
 from .material import numbered
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(300)]
 STORED = [[number, n, f"k{n % 5}", f"v{n}"] for number in range(2) for n in range(6)]
 
 
