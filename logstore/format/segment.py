@@ -13,10 +13,8 @@ All integers are little endian, except inside the batches, which are Kafka's.
 
 from __future__ import annotations
 
-import mmap
 import struct
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Any
@@ -28,6 +26,7 @@ from crc32c import crc32c
 from logstore.format.batch import HEADER_SIZE as BATCH_HEADER_SIZE
 from logstore.format.batch import PATCH_SIZE, check_crc, read_info, validate
 from logstore.format.errors import FormatError, UnsupportedVersion
+from logstore.format.pages import in_one_piece
 
 FORMAT_VERSION = 1
 MAGIC = b"LOGSEG\r\n"
@@ -43,10 +42,6 @@ _FOOTER_CRCS = struct.Struct("<III8s")  # batches, index, everything in the foot
 FOOTER_SIZE = HEADER_SIZE + _FOOTER.size + _FOOTER_CRCS.size
 
 NO_TIMESTAMP = -1
-
-# From here on a segment is worth pages of its own: malloc reuses what is smaller.
-_PAGES_FROM = 1 << 20
-_HUGE_PAGE = 2 << 20
 
 INDEX_ROW = np.dtype(
     [
@@ -271,29 +266,7 @@ def build_segment(
     rows = index.tobytes()
     summary = _summarise(header, index, position, crc, crc32c(rows))
     parts += (rows, summary.pack())
-    return _in_one_piece(parts, summary.object_size), summary
-
-
-def _in_one_piece(parts: Sequence[Bytes], size: int) -> memoryview:
-    """A large segment lies in pages of its own, which go back to the system when nobody looks at them any more.
-
-    From malloc it would come out of the heap of the thread that builds it, and stay there, unused, when it is freed: one
-    segment for each thread that ever built one.
-    """
-    if size < _PAGES_FROM:
-        return memoryview(b"".join(parts))
-    # Whole huge pages, because the system puts nothing else where they can begin. What is not touched takes no memory.
-    mapped = -(-size // _HUGE_PAGE) * _HUGE_PAGE
-    pages = mmap.mmap(-1, mapped, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    huge = (
-        (size + _HUGE_PAGE // 4) // _HUGE_PAGE * _HUGE_PAGE
-    )  # the last one if three quarters of it are needed
-    if huge and hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel without them; with them new pages cost a fifth
-            pages.madvise(mmap.MADV_HUGEPAGE, 0, huge)
-    for part in parts:
-        pages.write(part)
-    return memoryview(pages)[:size].toreadonly()
+    return in_one_piece(parts, summary.object_size), summary
 
 
 def parse_segment(data: Bytes, *, strict: bool = False) -> tuple[SegmentSummary, Index]:

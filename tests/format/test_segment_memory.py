@@ -1,11 +1,13 @@
-"""What a process keeps of the segments that it has built: nothing."""
+"""What a process keeps of the segments that it has built: the pages of one, for the next."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from logstore.format.batch import PATCH_SIZE, encode_batch, patch_head
@@ -57,6 +59,37 @@ def test_a_segment_of_any_size_is_whole_and_cannot_be_changed(size: int) -> None
     summary, index = parse_segment(data, strict=True)
     assert summary.object_size == len(data)
     assert [int(row["base_offset"]) for row in index] == list(range(summary.records))
+
+
+def test_pages_are_used_again_only_when_nobody_looks_at_them_any_more() -> None:
+    """A slice of a slice is enough to hold them: a reader may still send it while the next segment is built."""
+    first = segment_of(3 * MIB)
+    content, held = bytes(first), first[MIB : 2 * MIB][10:20].cast("B")
+    place = np.frombuffer(first, np.uint8).ctypes.data
+    del first
+    second = segment_of(3 * MIB)
+    assert np.frombuffer(second, np.uint8).ctypes.data != place
+    assert bytes(held) == content[MIB + 10 : MIB + 20]
+    del held
+    third = segment_of(3 * MIB)
+    assert np.frombuffer(third, np.uint8).ctypes.data == place
+    assert bytes(third) == bytes(second) == content
+
+
+def test_a_smaller_segment_in_pages_that_were_used_ends_where_it_ends() -> None:
+    assert len(segment_of(4 * MIB)) > 3.9 * MIB
+    data = segment_of(3 * MIB)
+    assert parse_segment(data, strict=True)[0].object_size == len(data) < 3.1 * MIB
+
+
+def test_segments_built_by_several_threads_do_not_share_pages() -> None:
+    def build(size: int) -> list[bool]:
+        built = [segment_of(size) for _ in range(4)]
+        return [parse_segment(data, strict=True)[0].object_size == len(data) for data in built]
+
+    with ThreadPoolExecutor(4) as pool:
+        for whole in pool.map(build, [2 * MIB, 3 * MIB, 2 * MIB, 4 * MIB] * 4):
+            assert whole == [True] * 4
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is asked of Linux")

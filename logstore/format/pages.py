@@ -1,0 +1,56 @@
+"""Memory for large segments: pages of their own, of which the last that was let go of is used again.
+
+From malloc a segment would come out of the heap of the thread that builds it, and stay there, unused, when it is freed: one
+for each thread that ever built one. Pages of their own go back to the system; but new ones have to be cleared and mapped,
+which takes longer than filling them. So one block is kept for the next segment, whichever thread builds it.
+
+A block is used again when nobody can look at it any more: not before the array that every view of it holds is gone.
+"""
+
+from __future__ import annotations
+
+import mmap
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+
+PAGES_FROM = 1 << 20
+"""From here on a segment is worth pages of its own: malloc reuses what is smaller."""
+_KEPT_MAX = 16 << 20
+_HUGE_PAGE = 2 << 20
+
+Bytes = bytes | bytearray | memoryview
+_kept: deque[mmap.mmap] = deque(maxlen=1)
+
+
+def in_one_piece(parts: Sequence[Bytes], size: int) -> memoryview:
+    """The parts, `size` bytes together, one after the other: a view that cannot be written to."""
+    if size < PAGES_FROM:
+        return memoryview(b"".join(parts))
+    pages = _take(size)
+    pages.seek(0)
+    for part in parts:
+        pages.write(part)
+    block = np.frombuffer(pages, np.uint8, size)
+    if len(pages) <= _KEPT_MAX:
+        weakref.finalize(block, _kept.append, pages).atexit = False
+    return block.data.toreadonly()
+
+
+def _take(size: int) -> mmap.mmap:
+    with suppress(IndexError):
+        kept = _kept.pop()
+        if size <= len(kept) <= 2 * size:
+            return kept
+    # Whole huge pages, because the system puts nothing else where they can begin. What is not touched takes no memory.
+    pages = mmap.mmap(-1, -(-size // _HUGE_PAGE) * _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    huge = (
+        (size + _HUGE_PAGE // 4) // _HUGE_PAGE * _HUGE_PAGE
+    )  # the last one if three quarters of it are needed
+    if huge and hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without them; with them new pages cost a fifth
+            pages.madvise(mmap.MADV_HUGEPAGE, 0, huge)
+    return pages
