@@ -45,7 +45,7 @@ READ_OPTIONS = (
 STREAM_ONLY = ("maxOffsetsPerTrigger", "pollInterval")
 BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 VIEWS = ("log", "latest", "upsert")
-TASK_BYTES = 128 * MIB
+TASK_BYTES = 64 * MIB
 """As in Spark's file sources. Smaller tasks are dear: Spark's Python worker collects garbage after each of them."""
 
 View = Literal["log", "latest", "upsert"]
