@@ -46,7 +46,7 @@ STREAM_ONLY = ("maxOffsetsPerTrigger", "pollInterval")
 BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 VIEWS = ("log", "latest", "upsert")
 TASK_BYTES = 64 * MIB
-"""As in Spark's file sources. Smaller tasks are dear: Spark's Python worker collects garbage after each of them."""
+"""Smaller tasks are dear: Spark's Python worker collects garbage after each of them. Of larger ones the last ends late."""
 
 View = Literal["log", "latest", "upsert"]
 

@@ -168,12 +168,12 @@ def test_S05_small_segments_share_a_task_and_are_never_cut(make_log: MakeLog):
     assert [row["value"] for row in read_all(where, cut)] == [b"v%d" % n for n in range(400)]
 
 
-def test_S05_a_task_takes_128_MiB_unless_told_otherwise():
+def test_S05_a_task_takes_64_MiB_unless_told_otherwise():
     store = MemoryStore()
     topic = Catalog(store).create("orders", 1, {}, False, "1" * 16)
     store.put(PartitionPaths("orders", topic.incarnation, 0).manifest, _manifest(segments=512))
     planned = plan_batch(store, options("/unused", subscribe="orders"))
-    assert [len(split.refs) for split in planned] == [128] * 4, "segments of 1 MiB"
+    assert [len(split.refs) for split in planned] == [64] * 8, "segments of 1 MiB"
 
 
 def test_S05_every_partition_with_records_gets_a_task_and_an_empty_one_none(make_log: MakeLog):
