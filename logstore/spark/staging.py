@@ -11,13 +11,11 @@ names is published.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from logstore.objects import ObjectStore
-
-PREFIX = "spark/"
+from logstore.paths import SPARK_PREFIX
 
 
 class StagedBatch(NamedTuple):
@@ -63,7 +61,7 @@ class Transaction:
     @property
     def home(self) -> str:
         """The app's folder: its name may hold anything, so its digest stands for it."""
-        return f"{PREFIX}{hashlib.blake2b(self.app.encode(), digest_size=16).hexdigest()}/"
+        return f"{SPARK_PREFIX}{hashlib.blake2b(self.app.encode(), digest_size=16).hexdigest()}/"
 
     @property
     def ledger(self) -> str:
@@ -92,12 +90,3 @@ def sweep(store: ObjectStore, transaction: Transaction) -> None:
     for info in list(store.list(transaction.home + "staged/")):
         if info.key < last or info.key.startswith(last):
             store.delete(info.key)
-
-
-def staged_before(store: ObjectStore, cutoff_ms: int) -> Iterable[str]:
-    """What was staged before `cutoff_ms` and is still there: left by jobs that died, or by tasks that outlived theirs."""
-    for info in store.list(PREFIX):
-        folder, _, name = info.key.rpartition("/")
-        stamp = name.partition("-")[0]
-        if "/staged/" in folder + "/" and stamp.isdigit() and int(stamp) < cutoff_ms:
-            yield info.key

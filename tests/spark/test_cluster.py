@@ -14,7 +14,7 @@ import pytest
 
 import logstore
 from logstore.objects import open_url
-from logstore.spark.staging import PREFIX
+from logstore.paths import SPARK_PREFIX
 
 from .cluster import spark_cluster
 
@@ -89,7 +89,7 @@ def test_S07_S09_nothing_that_was_staged_is_part_of_the_log(
     for topic in ("copied", "speculated"):
         stored = partitions(topic)
         assert sorted(int(value or b"") for values in stored for value in values) == list(range(400))
-    left = [info.key for info in open_url(outcome["url"]).list(PREFIX)]
+    left = [info.key for info in open_url(outcome["url"]).list(SPARK_PREFIX)]
     assert all("/staged/" in key for key in left), (
         "a task that outlived its job may leave what it staged, no more"
     )

@@ -12,7 +12,7 @@ import pytest
 
 import logstore
 from logstore.objects import open_url
-from logstore.spark.staging import PREFIX
+from logstore.paths import SPARK_PREFIX
 
 from .material import numbered
 
@@ -110,7 +110,7 @@ def test_S07_a_stream_into_a_topic_stores_each_batch_once_when_it_is_replayed(
     forget_commit(checkpoint, 1)  # it died between the append and the checkpoint
     go()
     assert stored(where, "copy", 3) == expected
-    assert [info.key for info in open_url(where).list(PREFIX) if "/staged/" in info.key] == []
+    assert [info.key for info in open_url(where).list(SPARK_PREFIX) if "/staged/" in info.key] == []
 
 
 def test_S07_a_task_that_fails_and_is_retried_leaves_one_copy_and_a_job_that_fails_leaves_none(
@@ -138,7 +138,7 @@ def test_S07_a_task_that_fails_and_is_retried_leaves_one_copy_and_a_job_that_fai
     with pytest.raises(Exception, match="meant to fail"):
         write(attempts=99)
     assert stored(where, "copy", 2) == []
-    assert list(open_url(where).list(PREFIX)) == []
+    assert list(open_url(where).list(SPARK_PREFIX)) == []
     write(attempts=2)
     assert stored(where, "copy", 2) == sorted(b"%d" % n for n in range(200))
 

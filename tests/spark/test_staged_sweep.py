@@ -13,11 +13,11 @@ import logstore
 from logstore import paths
 from logstore.errors import StoreUnavailable
 from logstore.objects import MemoryStore, ObjectStore
-from logstore.paths import StagedName
+from logstore.paths import SPARK_PREFIX, StagedName
 from logstore.spark import publish as publishing
 from logstore.spark.ledger import Ledger
 from logstore.spark.publish import make_plan, store_once
-from logstore.spark.staging import PREFIX, Transaction
+from logstore.spark.staging import Transaction
 from logstore.testing import ManualClock
 
 from .test_publish import QUERY, keys, new_store, stage, staged, stored
@@ -52,8 +52,8 @@ def collected(objects: ObjectStore, seconds: float) -> list[str]:
 
 def test_the_keys_are_those_of_the_layout(objects: MemoryStore) -> None:
     stage(objects, QUERY, 5)
-    app = QUERY.home.removeprefix(PREFIX).rstrip("/")
-    assert PREFIX == paths.SPARK_PREFIX
+    app = QUERY.home.removeprefix(SPARK_PREFIX).rstrip("/")
+    assert SPARK_PREFIX == paths.SPARK_PREFIX
     assert QUERY.ledger == paths.spark_ledger(app)
     for key in staged(objects):
         name = StagedName.parse(key)
