@@ -229,6 +229,11 @@ def test_a_slot_that_somebody_dropped_starts_over_with_a_snapshot_and_a_truncate
         sql.execute("create table t (id int primary key)")
         sql.execute("insert into t values (1), (2)")
         catch_up(objects, config)
+        # The server may not have noticed yet that our connection has ended.
+        sql.execute(
+            "select pg_terminate_backend(active_pid, 10000) from pg_replication_slots where slot_name = %s and active",
+            (config.slot,),
+        )
         sql.execute("select pg_drop_replication_slot(%s)", (config.slot,))
         sql.execute("delete from t where id = 1")
         sql.execute("insert into t values (3)")
