@@ -104,7 +104,13 @@ def main(master: str, url: str, folder: str) -> dict[str, Any]:
         frame.select("key", "value").write.format("logstore").option("topic", topic).mode("append").save(url)
 
     orders = read("orders", minPartitions=4)
-    found: dict[str, Any] = {"scan": summary(orders), "executors": len(executors_of(orders))}
+    found: dict[str, Any] = {"scan": summary(orders)}
+    seen: set[int] = set()
+    for _ in range(5):  # four short tasks: one executor may have done them all before the other has begun
+        seen |= executors_of(orders)
+        if len(seen) > 1:
+            break
+    found["executors"] = len(seen)
 
     killing = orders.mapInArrow(kill_executor_once(f"{folder}/killed-in-scan"), orders.schema)
     found["scan with a killed executor"] = summary(killing)

@@ -63,7 +63,7 @@ def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def test_S09_both_executors_read_straight_from_the_object_store(outcome: dict[str, Any]):
     assert outcome["scan"] == EXPECTED
-    assert outcome["executors"] == 2
+    assert outcome["executors"] >= 2
 
 
 def test_S09_an_executor_killed_in_the_middle_of_a_scan_costs_no_row_and_doubles_none(
