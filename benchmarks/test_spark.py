@@ -13,12 +13,14 @@ import time
 import tracemalloc
 from array import array
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 import logstore
 from benchmarks.measure import Figures, in_turns
@@ -30,14 +32,16 @@ from logstore.objects import open_url
 from logstore.paths import PartitionPaths
 from logstore.spark import LogStoreDataSource
 from logstore.spark.batch import LogReader
+from logstore.spark.joined import CHUNK_ROWS
 from logstore.spark.options import read_options
-from logstore.spark.schema import BASE_COLUMNS, spark_schema
+from logstore.spark.schema import BASE_COLUMNS, arrow_schema, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 SUITE = "spark"
+READY_TASKS = 8  # as many as the topic is read in
 VALUE = "concat(sha2(cast(id as string), 512), sha2(cast(id + 1 as string), 256), '01234567')"
 # This module's classes go to Spark's workers by value: those have no reason to find it on their path.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -58,6 +62,47 @@ class TupleSource(LogStoreDataSource):
 
     def reader(self, schema: StructType) -> TupleReader:
         return TupleReader(read_options(self.options, streaming=False), schema)
+
+
+class ReadyReader(DataSourceReader):
+    """Does nothing but hand over: the same Arrow batch again and again. What is left is Spark's."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(number) for number in range(READY_TASKS)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        rows = range(CHUNK_ROWS)
+        columns = [
+            [b"%016d" % n for n in rows],
+            [b"%0200d" % n for n in rows],
+            ["rows"] * CHUNK_ROWS,
+            [partition.value % 4] * CHUNK_ROWS,
+            list(rows),
+            [datetime(2026, 1, 1, tzinfo=UTC)] * CHUNK_ROWS,
+            [0] * CHUNK_ROWS,
+        ]
+        schema = arrow_schema(BASE_COLUMNS)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        left = self._rows // READY_TASKS
+        while left:
+            yield batch.slice(0, left)
+            left -= min(left, CHUNK_ROWS)
+
+
+class ReadySource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "ready"
+
+    def schema(self) -> StructType:
+        return spark_schema(BASE_COLUMNS)
+
+    def reader(self, schema: StructType) -> ReadyReader:
+        return ReadyReader(int(self.options["rows"]))
 
 
 class Bench:
@@ -100,6 +145,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory, quick: bool) -> Iterator[Ben
     folder = tmp_path_factory.mktemp("spark")
     with session(folder) as spark:
         spark.dataSource.register(TupleSource)
+        spark.dataSource.register(ReadySource)
         yield Bench(spark, folder, 1_000_000 if quick else 4_000_000)
 
 
@@ -110,12 +156,14 @@ def turns(quick: bool) -> int:
 def test_a_full_scan_against_parquet_and_against_tuples(bench: Bench, figures: Figures, quick: bool) -> None:
     from logstore.spark import scan
 
-    assert bench.read().count() == bench.rows
+    ready = bench.spark.read.format("ready").option("rows", bench.rows).load()
+    assert bench.read().count() == ready.count() == bench.rows
     ours, parquet, direct = bench.read(), bench.from_parquet(), scan(bench.spark, bench.log, subscribe="rows")
     candidates: dict[str, Callable[[], None]] = {
         "parquet": lambda: noop(parquet),
         "logstore": lambda: noop(ours),
         "logstore.spark.scan": lambda: noop(direct),
+        "ready": lambda: noop(ready),
         "key and value": lambda: noop(bench.read(columns="key,value")),
         "key and value of parquet": lambda: noop(parquet.select("key", "value")),
     }
@@ -135,6 +183,8 @@ def test_a_full_scan_against_parquet_and_against_tuples(bench: Bench, figures: F
     figures.add(
         SUITE, "full scan, against Parquet", best["parquet"] / best["logstore"], "×", target=0.75, **details
     )
+    limit = best["parquet"] / best["ready"]
+    figures.add(SUITE, "a Python source that only hands over ready batches, against Parquet", limit, "×")
     direct_ratio = best["parquet"] / best["logstore.spark.scan"]
     figures.add(SUITE, "full scan with logstore.spark.scan, against Parquet", direct_ratio, "×", target=0.75)
     two = best["key and value of parquet"] / best["key and value"]

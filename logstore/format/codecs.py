@@ -79,7 +79,7 @@ def decompress(codec_id: int, data: Buffer, *, max_size: int) -> bytes:
         return bytes(data)
     try:
         if codec_id == ZSTD:
-            return _decompress_zstd(bytes(data), max_size)
+            return _decompress_zstd(data, max_size)
         if codec_id == LZ4:
             return _decompress_lz4(bytes(data), max_size)
         if codec_id == SNAPPY:
@@ -91,7 +91,7 @@ def decompress(codec_id: int, data: Buffer, *, max_size: int) -> bytes:
     raise _unknown(codec_id)
 
 
-def _decompress_zstd(data: bytes, max_size: int) -> bytes:
+def _decompress_zstd(data: Buffer, max_size: int) -> bytes:
     if data[:4] != _ZSTD_MAGIC:
         raise FormatError("not a zstd frame")
     frame = zstandard.get_frame_parameters(data)
@@ -112,7 +112,7 @@ def _decompress_zstd(data: bytes, max_size: int) -> bytes:
     return out
 
 
-def _zstd_bound(data: bytes, checksum: int) -> int:
+def _zstd_bound(data: Buffer, checksum: int) -> int:
     """Walk the blocks of one frame that declares no size (streams do not): the most that it can hold."""
     position = zstandard.frame_header_size(data)
     bound = last = 0
