@@ -12,7 +12,7 @@ BENCH := $(BIN)/python -m pytest -q -s -p no:cacheprovider --timeout=900 --bench
 # The suites without a JVM or a PostgreSQL.
 QUICK := codec append read growth group_commit memory local_peers object_peers object_stores recovery tracker upsert
 
-.PHONY: setup demo test lint format soak fuzz bench bench-quick bench-check profile clean
+.PHONY: setup demo test lint format soak fuzz bench bench-quick bench-loaded bench-check profile clean
 
 setup: $(STAMP)
 
@@ -64,7 +64,12 @@ bench: $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks.report
 
 bench-quick: $(BENCH_STAMP)
-	BENCH_QUICK=1 $(BENCH) $(QUICK:%=benchmarks/test_%.py)
+	BENCH_EDITION=quick $(BENCH) $(QUICK:%=benchmarks/test_%.py)
+
+# The same with all cores busy: do the ratios still say the same?
+bench-loaded: $(BENCH_STAMP)
+	BENCH_EDITION=loaded $(BENCH) benchmarks
+	$(BIN)/python -m benchmarks.report
 
 bench-check: $(STAMP)
 	$(BIN)/python -m benchmarks.check $(CHECK)

@@ -75,7 +75,7 @@ def measure(modules: Sequence[str]) -> bool:
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *files],
         cwd=FOLDER.parent,
-        env={**os.environ, "BENCH_QUICK": "1"},
+        env={**os.environ, "BENCH_EDITION": "quick"},
         check=False,
     )
     return ran.returncode == 0
@@ -83,7 +83,7 @@ def measure(modules: Sequence[str]) -> bool:
 
 def judge(floors: Sequence[Floor]) -> dict[Floor, str]:
     """Which floors fell in the last run of each suite, and how."""
-    found = {(run.suite, figure.name): figure for run in load(quick=True) for figure in run.figures}
+    found = {(run.suite, figure.name): figure for run in load("quick") for figure in run.figures}
     return {floor: why for floor in floors if (why := floor.judge(found.get((floor.suite, floor.figure))))}
 
 

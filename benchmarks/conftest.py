@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import cast, get_args
 
 import pytest
 
-from benchmarks.measure import Figures
+from benchmarks.measure import Edition, Figures
 
-QUICK = os.environ.get("BENCH_QUICK") == "1"
+EDITION = cast(Edition, os.environ.get("BENCH_EDITION", "full"))
+if EDITION not in get_args(Edition):
+    raise pytest.UsageError(f"BENCH_EDITION={EDITION}: there are {', '.join(get_args(Edition))}")
+_BUSY = "n = 0\nwhile True: n += 1"
 
 
 @pytest.fixture(scope="session")
-def figures() -> Figures:
-    return Figures(quick=QUICK)
+def figures() -> Iterator[Figures]:
+    with ExitStack() as load:
+        for _ in range(os.cpu_count() or 1) if EDITION == "loaded" else ():
+            other = load.enter_context(subprocess.Popen([sys.executable, "-c", _BUSY]))
+            load.callback(other.kill)
+        yield Figures(EDITION)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -28,7 +39,7 @@ def _written_after_each_suite(figures: Figures) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def quick() -> bool:
     """`make bench-quick`: smaller, fewer turns, the same checks."""
-    return QUICK
+    return EDITION == "quick"
 
 
 @pytest.fixture(autouse=True)

@@ -18,11 +18,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.machine import describe
 
 RESULTS = Path(__file__).parent / ".results"
+
+Edition = Literal["full", "quick", "loaded"]
+"""Whole; smaller and with fewer turns; whole, while every core has something else to do as well."""
 Point = tuple[float, float]
 
 
@@ -98,8 +101,8 @@ class Figure:
 class Figures:
     """What a run of the suites found, written as each of them ends. `quick` runs are kept apart from full ones."""
 
-    def __init__(self, *, quick: bool = False) -> None:
-        self.quick = quick
+    def __init__(self, edition: Edition) -> None:
+        self.edition = edition
         self.found: list[Figure] = []
         self._written = 0
         self.skipped: dict[str, str] = {}
@@ -180,7 +183,7 @@ class Figures:
 
     def write(self) -> None:
         """The suites that have found something since the last call."""
-        folder = results_folder(quick=self.quick)
+        folder = RESULTS / self.edition
         folder.mkdir(parents=True, exist_ok=True)
         fresh, self._written = self.found[self._written :], len(self.found)
         for suite in {figure.suite for figure in fresh}:
@@ -190,10 +193,6 @@ class Figures:
                 "figures": [asdict(figure) for figure in self.found if figure.suite == suite],
             }
             (folder / f"{suite}.json").write_text(json.dumps(written, indent=1))
-
-
-def results_folder(*, quick: bool) -> Path:
-    return RESULTS / ("quick" if quick else "full")
 
 
 @dataclass(frozen=True)
@@ -206,10 +205,10 @@ class SuiteRun:
     figures: list[Figure]
 
 
-def load(*, quick: bool = False) -> list[SuiteRun]:
+def load(edition: Edition) -> list[SuiteRun]:
     """The last run of each suite."""
     runs = []
-    for path in sorted(results_folder(quick=quick).glob("*.json")):
+    for path in sorted((RESULTS / edition).glob("*.json")):
         found = json.loads(path.read_text())
         figures = [Figure(**line) for line in found["figures"]]
         runs.append(SuiteRun(path.stem, found["run"], found["skipped"], figures))

@@ -13,13 +13,16 @@ from __future__ import annotations
 import argparse
 import sys
 import tomllib
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from benchmarks.measure import Figure, SuiteRun, load
+from benchmarks.measure import RESULTS, Figure, SuiteRun, load
 from benchmarks.plots import draw_groups, draw_outages, draw_sweeps
 
 HERE = Path(__file__).parent
+RATIOS = ("×", "exponent")
+"""Units that other work on the machine should not change. It changes times and rates."""
 REASONS = HERE / "reasons.toml"
 CHANGES = HERE / "changes.toml"
 INTRODUCTION = """# What was measured
@@ -57,7 +60,7 @@ def target(figure: Figure) -> str:
     return f"{'≤' if figure.lower_is_better else '≥'} {number(figure.target)}"
 
 
-def table(header: tuple[str, ...], lines: list[tuple[str, ...]]) -> list[str]:
+def table(header: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> list[str]:
     rule = tuple("---" if place == 0 else "---:" for place in range(len(header)))
     return [f"| {' | '.join(line)} |" for line in (header, rule, *lines)]
 
@@ -147,14 +150,42 @@ def changes() -> list[str]:
     return ["## Before and after", "", *table(("what was changed", "figure", "before", "after"), lines), ""]
 
 
-def write(runs: list[SuiteRun], out: Path, plots: Path) -> list[str]:
+def under_load(runs: list[SuiteRun], loaded: list[SuiteRun]) -> list[str]:
+    """What the same ratios said while every core had something else to do as well."""
+    before = {(run.suite, f.name): f for run in runs for f in run.figures if verdict(f)}
+    pairs = [
+        (key, before[key], f)
+        for run in loaded
+        for f in run.figures
+        if f.unit in RATIOS and (key := (run.suite, f.name)) in before
+    ]
+    if not pairs:
+        return []
+    other = [
+        (f"{suite}: {name}", number(quiet.value), number(busy.value), verdict(quiet), verdict(busy))
+        for (suite, name), quiet, busy in pairs
+        if verdict(quiet) != verdict(busy)
+    ]
+    same = f"{len(pairs) - len(other)} of {len(pairs)} ratios and exponents with a verdict say the same"
+    return [
+        "## Under load",
+        "",
+        f"`make bench-loaded` runs every suite while each core has another process to run (load {loaded[0].run['load']} "
+        f"after the first of them): {same}" + ("; these do not:" if other else "."),
+        "",
+        *(table(("ratio", "above", "under load", "verdict above", "under load"), other) if other else []),
+        "",
+    ]
+
+
+def write(runs: list[SuiteRun], loaded: list[SuiteRun], out: Path, plots: Path) -> list[str]:
     """Write the report; returns the names of figures whose reason is missing."""
     reasons = tomllib.loads(REASONS.read_text())
     lines = [INTRODUCTION, *summary(runs), *machine(runs)]
     for run in runs:
         drawn = [*draw_groups(run, plots), *draw_sweeps(run, plots), *draw_outages(run, plots)]
         lines += section(run, drawn, reasons)
-    out.write_text("\n".join([*lines, *changes()]))
+    out.write_text("\n".join([*lines, *under_load(runs, loaded), *changes()]))
     return [
         f"{run.suite}: {figure.name}"
         for run in runs
@@ -167,12 +198,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write RESULTS.md from the last run.")
     parser.add_argument("--quick", action="store_true", help="from the last quick run")
     quick = parser.parse_args().quick
-    runs = load(quick=quick)
+    runs = load("quick" if quick else "full")
     if not runs:
         print("there are no results: run `make bench` first", file=sys.stderr)
         return 2
-    folder = HERE / ".results" / "quick" if quick else HERE
-    missing = write(runs, folder / "RESULTS.md", folder / "plots")
+    folder = RESULTS / "quick" if quick else HERE
+    missing = write(runs, [] if quick else load("loaded"), folder / "RESULTS.md", folder / "plots")
     print(f"wrote {folder / 'RESULTS.md'}")
     for name in missing:
         print(f"no reason in reasons.toml: {name}", file=sys.stderr)

@@ -50,7 +50,7 @@ def test_a_floor_has_to_fall_twice(
         if values is None:
             return False
         for module in modules:
-            found = Figures(quick=True)
+            found = Figures("quick")
             found.add(suite_of(module), "something else", 1.0, "×")
             for value in values if module == "tracker" else [1.0]:
                 found.add(suite_of(module), "name", value, "×")
