@@ -12,7 +12,7 @@ BENCH := $(BIN)/python -m pytest -q -s -p no:cacheprovider --timeout=900 --bench
 # The suites without a JVM or a PostgreSQL.
 QUICK := codec append read growth group_commit memory local_peers object_peers object_stores recovery tracker upsert
 
-.PHONY: setup demo test lint format soak fuzz bench bench-quick bench-loaded bench-check profile clean
+.PHONY: setup demo test lint format soak simulate fuzz bench bench-quick bench-loaded bench-check profile clean
 
 setup: $(STAMP)
 
@@ -45,6 +45,10 @@ test: $(STAMP)
 # Long runs: more seeds, more kills, more connections.
 soak: $(STAMP)
 	$(BIN)/python -m pytest -q -m soak --timeout=3600
+
+# The deterministic schedulers alone: every interleaving, thousands of random ones, a state machine for long.
+simulate: $(STAMP)
+	$(BIN)/python -m pytest -q -m soak --timeout=3600 tests/writers tests/engine
 
 # The C kernels under AddressSanitizer.
 fuzz: $(STAMP)
