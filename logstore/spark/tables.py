@@ -25,9 +25,9 @@ _COLUMNS = (
     "topic string, partition int, low_offset bigint, end_offset bigint, segments bigint, bytes bigint, "
     "min_timestamp timestamp, max_timestamp timestamp, epoch bigint, writer string"
 )
-_YEAR_10000_MS = (
-    253_402_300_800_000  # Python has no datetime for it, and so no row could be made or collected
-)
+# The last day of year 9999, in UTC. East of Greenwich the year 10000 begins on it, and Python, which collects a timestamp
+# as local time, has no datetime for that: one such row would make the whole frame uncollectable.
+_LAST_DAY_MS = 253_402_214_400_000
 
 
 def describe(spark: SparkSession, url: str) -> DataFrame:
@@ -67,7 +67,7 @@ def _row(partition: LogPartition) -> tuple[Any, ...]:
 def _timestamp(milliseconds: int | None) -> Any:
     from datetime import UTC, datetime, timedelta
 
-    if milliseconds is None or milliseconds >= _YEAR_10000_MS:
+    if milliseconds is None or milliseconds >= _LAST_DAY_MS:
         return None
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
 

@@ -23,11 +23,20 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_ROOT, os.environ.get("
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def credentials_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where every process of the session `spark` looks for the profiles that a URL names. There are none in it."""
+    path = tmp_path_factory.mktemp("aws") / "credentials"
+    path.touch()
+    return path
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, credentials_file: Path) -> Iterator[SparkSession]:
     """Two cores, a task may fail three times; no register call anywhere: Spark finds the source by itself."""
     from pyspark.sql import SparkSession
 
     folder = tmp_path_factory.mktemp("spark")
+    os.environ["AWS_SHARED_CREDENTIALS_FILE"] = str(credentials_file)  # the JVM hands it on to all it starts
     session = (
         SparkSession.builder.master("local[2,4]")
         .appName("logstore-tests")

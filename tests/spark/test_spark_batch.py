@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -176,6 +177,21 @@ def test_S08_a_damaged_segment_fails_the_query_with_the_objects_name(spark: Spar
     assert key in str(caught.value)
 
 
+def test_S05_a_topic_of_200_tiny_segments_is_read_by_one_task_for_each_partition(
+    spark: SparkSession, where: str
+):
+    with logstore.open(where) as store:
+        orders = store.create_topic("orders", partitions=2, segment_bytes=1)  # so maintenance merges none
+        for number in (0, 1):
+            for first in range(0, 300, 3):
+                orders.partition(number).append(numbered(first, first + 3, prefix=b"%d:" % number))
+    assert [len(split.refs) for split in plan(where, subscribe="orders")] == [100, 100]
+    frame = read(spark, where)
+    assert frame.rdd.getNumPartitions() == 2
+    found = sorted((row.partition, row.offset, bytes(row.value)) for row in frame.collect())
+    assert found == [(p, n, b"%d:%d" % (p, n)) for p in (0, 1) for n in range(300)]
+
+
 def test_describe_and_scan_tell_the_same_as_the_source(spark: SparkSession, log: str):
     from logstore.spark import describe, scan
 
@@ -188,3 +204,34 @@ def test_describe_and_scan_tell_the_same_as_the_source(spark: SparkSession, log:
     plain = read(spark, log, includeHeaders=True)
     assert direct.schema == plain.schema
     assert sorted(map(str, direct.collect())) == sorted(map(str, plain.collect()))
+
+
+YEAR_10000_MS = 253_402_300_800_000
+
+
+def test_describe_has_null_for_a_timestamp_that_no_python_could_collect(
+    spark: SparkSession, make_log: MakeLog, monkeypatch: pytest.MonkeyPatch
+):
+    from logstore.spark import describe
+
+    def stamped(*times_ms: int) -> list[list[logstore.Record]]:
+        return [[logstore.Record(b"v", None, (), ms)] for ms in times_ms]
+
+    day_ms = 24 * 3600 * 1000
+    where = make_log(
+        "orders",
+        stamped(START_MS, YEAR_10000_MS),
+        stamped(YEAR_10000_MS - day_ms - 1, YEAR_10000_MS - 1),
+        stamped((1 << 63) // 1000 - 1),
+    )
+    monkeypatch.setenv("TZ", "Pacific/Kiritimati")  # where a year begins first, 14 hours before Greenwich
+    time.tzset()
+    try:
+        frame = describe(spark, where).selectExpr("*", "cast(min_timestamp as long) first_s")
+        rows = sorted(frame.collect(), key=lambda row: row.partition)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert [row.end_offset for row in rows] == [2, 2, 1], "the partitions are told all the same"
+    assert [row.first_s for row in rows] == [START_MS // 1000, (YEAR_10000_MS - day_ms) // 1000 - 1, None]
+    assert [row.max_timestamp for row in rows] == [None, None, None]

@@ -1,0 +1,79 @@
+"""What is imported is left out of the garbage collection that a reused Python worker of Spark does after each task."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+ROOT = Path(__file__).parents[2]
+TWO_TASKS = """
+import gc, json, sys, weakref
+from logstore.spark.partitions import open_store
+
+class Cycle:
+    def __init__(self):
+        self.me = self
+
+def task():
+    open_store(sys.argv[1])
+    frozen, left = gc.get_freeze_count(), weakref.ref(Cycle())
+    gc.collect()
+    return frozen, left() is None
+
+gc.collect()
+there = len(gc.get_objects())
+(first, clean), (second, clean_again) = task(), task()
+print(json.dumps({"share frozen": first / there, "frozen later": second - first, "clean": clean and clean_again}))
+"""
+
+
+def two_tasks(where: str, **environment: str) -> dict[str, float]:
+    """One process that opens the store twice, as for two tasks: what is frozen of all that was imported, what more the
+    second time, and whether the garbage of each task was collected."""
+    inherited = {name: value for name, value in os.environ.items() if name != "SPARK_REUSE_WORKER"}
+    run = subprocess.run(
+        [sys.executable, "-c", TWO_TASKS, where],
+        env=inherited | {"PYTHONPATH": str(ROOT)} | environment,
+        capture_output=True,
+        timeout=200,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr.decode(errors="replace")
+    found: dict[str, float] = json.loads(run.stdout)
+    return found
+
+
+def test_a_reused_worker_freezes_modules_once_and_still_collects_what_its_tasks_leave(where: str):
+    found = two_tasks(where, SPARK_REUSE_WORKER="1")
+    assert found.pop("share frozen") > 0.9
+    assert found == {"frozen later": 0, "clean": True}
+
+
+def test_a_process_that_is_no_reused_worker_keeps_its_collector_as_it_was(where: str):
+    assert two_tasks(where) == {"share frozen": 0, "frozen later": 0, "clean": True}
+
+
+def test_sparks_own_workers_are_such(spark: SparkSession, where: str):
+    def frozen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import gc
+
+        from logstore.spark.partitions import open_store
+
+        for _ in batches:
+            open_store(where)
+            yield pa.RecordBatch.from_pydict({"objects": [gc.get_freeze_count()]})
+
+    (row,) = spark.range(0, 1, 1, 1).mapInArrow(frozen, "objects long").collect()
+    assert row.objects > 1000
