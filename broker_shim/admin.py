@@ -12,6 +12,7 @@ from broker_shim.acls import Operation, Resource
 from broker_shim.call import Call, Response
 from broker_shim.codes import Code, of_admin
 from broker_shim.config import BrokerConfig
+from broker_shim.coordinator import Coordinator
 from broker_shim.partitions import Partitions
 from broker_shim.producer_recovery import topic_prefix
 from broker_shim.topic_configs import InvalidConfig
@@ -36,9 +37,12 @@ class Refused(Exception):
 
 
 class AdminApi:
-    def __init__(self, store: Store, partitions: Partitions, config: BrokerConfig) -> None:
+    def __init__(
+        self, store: Store, partitions: Partitions, coordinator: Coordinator, config: BrokerConfig
+    ) -> None:
         self._store = store
         self._partitions = partitions
+        self._coordinator = coordinator
         self._config = config
 
     # ── topics ───────────────────────────────────────────────────────────────────────────────────────────
@@ -109,10 +113,13 @@ class AdminApi:
                 "error_message": "groups and their offsets live in this topic",
             }
         try:
+            topic = await self._partitions.find(name)
             await self._partitions.run(self._delete_now, name)
         except (LogStoreError, OSError) as error:
             return {"name": name, "error_code": of_admin(error), "error_message": str(error)}
         self._partitions.forget(name)
+        if topic is not None:
+            self._coordinator.forget_topic(topic.incarnation)
         return {"name": name, "error_code": Code.NONE}
 
     def _delete_now(self, name: str) -> None:

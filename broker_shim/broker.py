@@ -93,9 +93,9 @@ class Broker:
 
     def _table(self) -> dict[Api, Handler]:
         groups = GroupApi(self.coordinator, self.cluster, self._loop)
-        offsets = OffsetApi(self.coordinator, self._loop)
+        offsets = OffsetApi(self.coordinator, self.partitions, self._loop)
         logs = LogApi(self.partitions)
-        admin = AdminApi(self._store, self.partitions, self._config)
+        admin = AdminApi(self._store, self.partitions, self.coordinator, self._config)
         metadata = MetadataApi(self.partitions, self.cluster, self._config)
         return {
             Api.METADATA: metadata.metadata,

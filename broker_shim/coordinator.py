@@ -119,6 +119,13 @@ class Coordinator:
         if shard is not None:
             shard.close(Code.NOT_COORDINATOR)
 
+    def forget_topic(self, incarnation: str) -> None:
+        """What was committed for a topic that is deleted goes too. What other brokers, and shards that nobody asked
+        for yet, still hold of it is not answered any more: it was committed for another topic of that name.
+        """
+        for shard in self._shards.values():
+            shard.forget_topic(incarnation)
+
     def _expire(self) -> None:
         for shard in self._shards.values():
             shard.expire(self._retention_ms)

@@ -10,12 +10,15 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from broker_shim import wire
 from broker_shim.member import Member
 from broker_shim.wire import MalformedRequest, Reader
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
+_TOPIC_ID_TAG = 0
+_TOPIC_ID_BYTES = 16
 
 
 class OffsetKey(NamedTuple):
@@ -35,6 +38,8 @@ class Committed(NamedTuple):
     leader_epoch: int
     metadata: str
     committed_at_ms: int
+    incarnation: str | None
+    """Which topic of that name it was committed for; None in records of before that was noted."""
 
 
 class GroupState(NamedTuple):
@@ -66,14 +71,20 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
 
 
 def encode_committed(value: Committed) -> bytes:
-    """Version 3."""
+    """Version 4, which names the topic by its id too: a topic that is created anew has another."""
+    topic_id = (
+        b"" if value.incarnation is None else bytes.fromhex(value.incarnation).rjust(_TOPIC_ID_BYTES, b"\0")
+    )
+    tags = [wire.uvarint(_TOPIC_ID_TAG), wire.uvarint(len(topic_id)), topic_id] if topic_id else []
     return b"".join(
         (
-            _I16.pack(3),
+            _I16.pack(4),
             _I64.pack(value.offset),
             _I32.pack(value.leader_epoch),
-            _string(value.metadata),
+            wire.string(value.metadata, flexible=True),
             _I64.pack(value.committed_at_ms),
+            wire.uvarint(1 if tags else 0),
+            *tags,
         )
     )
 
@@ -81,11 +92,20 @@ def encode_committed(value: Committed) -> bytes:
 def decode_committed(data: bytes) -> Committed:
     reader = Reader(data)
     version = reader.i16()
-    if not 0 <= version <= 3:
+    if not 0 <= version <= 4:
         raise MalformedRequest(f"a committed offset of version {version}")
+    reader.flexible = version >= 4
     offset = reader.i64()
     epoch = reader.i32() if version >= 3 else -1
-    return Committed(offset, epoch, reader.string(), reader.i64())
+    return Committed(offset, epoch, reader.string(), reader.i64(), _incarnation(reader))
+
+
+def _incarnation(reader: Reader) -> str | None:
+    for _ in range(reader.uvarint() if reader.flexible else 0):
+        tag, content = reader.uvarint(), reader.take(reader.uvarint())
+        if tag == _TOPIC_ID_TAG:
+            return content[_TOPIC_ID_BYTES // 2 :].hex()
+    return None
 
 
 def encode_group(value: GroupState) -> bytes:

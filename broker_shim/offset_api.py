@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 from broker_shim.acls import Operation, Resource
@@ -11,7 +12,10 @@ from broker_shim.codes import Code
 from broker_shim.coordinator import Coordinator
 from broker_shim.group import State
 from broker_shim.group_records import Committed
+from broker_shim.partitions import Partitions
 from broker_shim.shard import Place, Shard
+from logstore.errors import LogStoreError
+from logstore.topic import Topic
 
 MAX_METADATA_BYTES = 4096
 WRITE_PATIENCE_S = 10.0
@@ -19,32 +23,44 @@ NO_OFFSET = -1
 
 
 class OffsetApi:
-    def __init__(self, coordinator: Coordinator, loop: asyncio.AbstractEventLoop) -> None:
+    """An offset belongs to the topic that it was committed for, and not to a later one of the same name: that one's
+    first records would be skipped.
+    """
+
+    def __init__(
+        self, coordinator: Coordinator, partitions: Partitions, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._coordinator = coordinator
+        self._partitions = partitions
         self._loop = loop
 
     # ── commit ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def commit(self, call: Call) -> Response:
         request = call.request
+        topics = await self._topics(call, Operation.READ, [topic.name for topic in request.topics or ()])
         refusal = await self._refuse(call)
         commits: dict[Place, Committed] = {}
         outcome: dict[Place, Code] = {}
         now_ms = self._coordinator.now_ms()
         for topic in request.topics or ():
-            allowed = call.may(Operation.READ, Resource.TOPIC, topic.name)
+            found = topics[topic.name]
             for each in topic.partitions or ():
                 place = (topic.name, each.partition_index)
                 metadata = each.committed_metadata or ""
-                code = refusal if isinstance(refusal, Code) else Code.NONE
-                if code is Code.NONE and not allowed:
-                    code = Code.TOPIC_AUTHORIZATION_FAILED
-                elif code is Code.NONE and len(metadata) > MAX_METADATA_BYTES:
-                    code = Code.OFFSET_METADATA_TOO_LARGE
-                outcome[place] = code
-                if code is Code.NONE:
+                if isinstance(refusal, Code):
+                    outcome[place] = refusal
+                elif isinstance(found, Code):
+                    outcome[place] = found
+                elif not 0 <= each.partition_index < found.partitions:
+                    outcome[place] = Code.UNKNOWN_TOPIC_OR_PARTITION
+                elif len(metadata) > MAX_METADATA_BYTES:
+                    outcome[place] = Code.OFFSET_METADATA_TOO_LARGE
+                else:
                     epoch = each.get("committed_leader_epoch", -1)
-                    commits[place] = Committed(each.committed_offset, epoch, metadata, now_ms)
+                    commits[place] = Committed(
+                        each.committed_offset, epoch, metadata, now_ms, found.incarnation
+                    )
         if commits and isinstance(refusal, Shard):
             code = await self._write(refusal, request.group_id, commits)
             outcome.update(dict.fromkeys(commits, code))
@@ -63,6 +79,23 @@ class OffsetApi:
                 for topic in request.topics or ()
             ]
         }
+
+    async def _topics(
+        self, call: Call, operation: Operation, names: Iterable[str]
+    ) -> dict[str, Topic | Code]:
+        """The topics of these names as they are now, or why there is none for this caller."""
+        wanted = list(dict.fromkeys(names))
+        return dict(
+            zip(wanted, await asyncio.gather(*(self._topic(call, operation, n) for n in wanted)), strict=True)
+        )
+
+    async def _topic(self, call: Call, operation: Operation, name: str) -> Topic | Code:
+        if not call.may(operation, Resource.TOPIC, name):
+            return Code.TOPIC_AUTHORIZATION_FAILED
+        try:
+            return await self._partitions.find(name) or Code.UNKNOWN_TOPIC_OR_PARTITION
+        except (LogStoreError, OSError):
+            return Code.COORDINATOR_NOT_AVAILABLE
 
     async def _refuse(self, call: Call) -> Shard | Code:
         """The shard, if this caller may commit to the group now."""
@@ -98,24 +131,28 @@ class OffsetApi:
         return await self._fetch(call, request.group_id, request.topics)
 
     async def _fetch(self, call: Call, group: str, topics: Any) -> dict[str, Any]:
+        asked = None if topics is None else {topic.name: topic.partition_indexes or () for topic in topics}
         shard: Shard | Code = Code.GROUP_AUTHORIZATION_FAILED
         if call.may(Operation.DESCRIBE, Resource.GROUP, group):
             shard = await self._coordinator.shard(group)
         code = shard if isinstance(shard, Code) else Code.NONE
-        known = shard.offsets.get(group, {}) if isinstance(shard, Shard) else {}
-        if topics is None:
-            wanted: dict[str, list[int]] = {}
+        found: dict[str, Topic | Code] = {}
+        known: dict[Place, Committed] = {}
+        if isinstance(shard, Shard):
+            names = {name for name, _ in shard.offsets.get(group, {})} if asked is None else asked
+            found = await self._topics(call, Operation.DESCRIBE, names)
+            known = _of(found, shard.offsets.get(group, {}))
+        if Code.COORDINATOR_NOT_AVAILABLE in found.values():
+            code = Code.COORDINATOR_NOT_AVAILABLE
+        if asked is None:
+            asked = {}
             for name, index in sorted(known):
-                if call.may(Operation.DESCRIBE, Resource.TOPIC, name):
-                    wanted.setdefault(name, []).append(index)
-        else:
-            wanted = {topic.name: topic.partition_indexes or [] for topic in topics}
+                asked[name] = [*asked.get(name, ()), index]
         answers = []
-        for name, indexes in wanted.items():
-            denied = not call.may(Operation.DESCRIBE, Resource.TOPIC, name)
+        for name, indexes in asked.items():
+            denied = found.get(name) is Code.TOPIC_AUTHORIZATION_FAILED
             each_code = Code.TOPIC_AUTHORIZATION_FAILED if denied and code is Code.NONE else code
-            places = {} if denied else known
-            rows = [_committed(index, places.get((name, index)), each_code) for index in indexes]
+            rows = [_committed(index, known.get((name, index)), each_code) for index in indexes]
             answers.append({"name": name, "partitions": rows})
         return {"group_id": group, "topics": answers, "error_code": code}
 
@@ -152,6 +189,16 @@ class OffsetApi:
                 for topic in request.topics or ()
             ],
         }
+
+
+def _of(topics: dict[str, Topic | Code], committed: dict[Place, Committed]) -> dict[Place, Committed]:
+    """Those of the offsets that were committed for these topics, and not for former ones of their names."""
+    incarnations = {name: topic.incarnation for name, topic in topics.items() if isinstance(topic, Topic)}
+    return {
+        place: each
+        for place, each in committed.items()
+        if (now := incarnations.get(place[0])) is not None and each.incarnation in (now, None)
+    }
 
 
 def _committed(index: int, found: Committed | None, code: Code) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 
 from broker_shim.codes import Code
 from broker_shim.group import Group, State
@@ -222,6 +223,17 @@ class Shard:
             done(code)
 
         self.write([(encode_key(OffsetKey(group, topic, index)), None) for topic, index in gone], written)
+
+    def forget_topic(self, incarnation: str) -> None:
+        """The offsets that were committed for it, those that are on their way to the log included."""
+        gone: dict[str, list[Place]] = {}
+        for raw_key, value in self._latest.items():
+            with suppress(MalformedRequest):
+                key = decode_key(raw_key)
+                if isinstance(key, OffsetKey) and decode_committed(value).incarnation == incarnation:
+                    gone.setdefault(key.group, []).append((key.topic, key.partition))
+        for group, places in gone.items():
+            self.forget_offsets(group, places, lambda code: None)
 
     # ── groups ───────────────────────────────────────────────────────────────────────────────────────────
 
