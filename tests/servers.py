@@ -17,7 +17,6 @@ import json
 import logging
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -35,10 +34,12 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from tests.ports import free_port
+
 BUCKET = "logstore-tests"
 REGION = "us-east-1"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing-secret"}
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 100.0
 
 
 @dataclass(frozen=True)
@@ -120,13 +121,6 @@ def _locked(lock: threading.RLock, handler: Callable[..., Any]) -> Callable[...,
             return handler(*args, **kwargs)
 
     return one_at_a_time
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _weed() -> str:

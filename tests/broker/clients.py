@@ -14,10 +14,11 @@ import aiokafka
 import confluent_kafka
 import kafka
 
+from tests.patience import PATIENCE_S
+
 Headers = list[tuple[str, bytes | None]]
 Sent = tuple[bytes | None, bytes | None, Headers]
 Got = tuple[int, bytes | None, bytes | None, Headers]
-DEADLINE_S = 30.0
 
 
 class Client(Protocol):
@@ -45,7 +46,7 @@ class Confluent:
 
         for key, value, headers in records:
             producer.produce(topic, value, key, headers=headers or None, on_delivery=delivered)
-        assert producer.flush(DEADLINE_S) == 0
+        assert producer.flush(PATIENCE_S) == 0
         if failures:
             raise AssertionError(f"not delivered: {failures[0]}")
 
@@ -55,7 +56,7 @@ class Confluent:
         consumer = confluent_kafka.Consumer(options)
         consumer.subscribe([topic])
         found: list[Got] = []
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + PATIENCE_S
         try:
             while len(found) < count and time.monotonic() < deadline:
                 message = consumer.poll(0.2)
@@ -77,7 +78,7 @@ class KafkaPython:
         try:
             sent = [producer.send(topic, value, key, headers=headers) for key, value, headers in records]
             for future in sent:
-                future.get(DEADLINE_S)
+                future.get(PATIENCE_S)
         finally:
             producer.close()
 
@@ -85,7 +86,7 @@ class KafkaPython:
         options = {"auto_offset_reset": "earliest", "group_id": f"g-{topic}", **settings}
         consumer = kafka.KafkaConsumer(topic, bootstrap_servers=address, **options)
         found: list[Got] = []
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + PATIENCE_S
         try:
             while len(found) < count and time.monotonic() < deadline:
                 # A long poll, because 3.0 forgets an assignment that arrives just after one has timed out.
@@ -105,7 +106,7 @@ class AioKafka:
             await producer.start()
             try:
                 sent = [await producer.send(topic, v, k, headers=h) for k, v, h in records]
-                await asyncio.wait_for(asyncio.gather(*sent), DEADLINE_S)
+                await asyncio.wait_for(asyncio.gather(*sent), PATIENCE_S)
             finally:
                 await producer.stop()
 
@@ -118,7 +119,7 @@ class AioKafka:
             await consumer.start()
             found: list[Got] = []
             try:
-                async with asyncio.timeout(DEADLINE_S):
+                async with asyncio.timeout(PATIENCE_S):
                     while len(found) < count:
                         for messages in (await consumer.getmany(timeout_ms=200)).values():
                             found += [(m.offset, m.key, m.value, list(m.headers)) for m in messages]
@@ -134,6 +135,6 @@ CLIENTS: list[Client] = [Confluent(), KafkaPython(), AioKafka()]
 
 def kcat(address: str, *arguments: str, given: bytes = b"") -> bytes:
     command = ["kcat", "-b", address, *arguments]
-    done = subprocess.run(command, input=given, capture_output=True, timeout=DEADLINE_S, check=False)
+    done = subprocess.run(command, input=given, capture_output=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout

@@ -29,9 +29,10 @@ from broker_shim.config import BrokerConfig
 from broker_shim.messages import Message
 from broker_shim.server import Server
 from logstore.objects import ObjectStore
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
 
 T = TypeVar("T")
-PATIENCE_S = 30.0
 
 
 class LocalBroker:
@@ -141,7 +142,10 @@ class BrokerProcess:
         if self._log is not None:
             stderr.close()  # type: ignore[union-attr]
         line = self._first_line()
-        assert line.startswith("ready on port"), f"the broker said {line!r}, see {self._log}"
+        if not line.startswith("ready on port"):
+            self.kill()
+            why = self._log.read_text(errors="replace")[-2000:] if self._log is not None else "it kept no log"
+            raise AssertionError(f"the broker said {line!r} where it says that it is ready: {why}")
         self.metrics_port = int(line.split()[-1])
         return self
 
@@ -150,8 +154,8 @@ class BrokerProcess:
         assert self.process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
-            assert selector.select(PATIENCE_S), "the broker did not start in time"
-        return self.process.stdout.readline().decode()
+            in_time = selector.select(PATIENCE_S)
+        return self.process.stdout.readline().decode() if in_time else "nothing"
 
     def kill(self) -> None:
         """Kill -9."""
@@ -320,10 +324,3 @@ def produce_body(topic: str, records: bytes, partition: int, acks: int, version:
         "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": records}]}],
     }
     return messages.encode_request(Api.PRODUCE, version, values)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

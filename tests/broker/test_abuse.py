@@ -23,13 +23,14 @@ from broker_shim.request_memory import RequestMemory
 from broker_shim.wire import MalformedRequest
 from logstore.objects.memory import MemoryStore
 from logstore.testing import GatedStore
+from tests.patience import PATIENCE_S
 
 Start = Callable[..., LocalBroker]
 MIB = 1 << 20
 
 
 def raw(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=20)
+    return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
 
 
 def is_closed(client: socket.socket) -> bool:
@@ -185,7 +186,7 @@ def test_B10_large_requests_wait_for_memory_in_turn(start_broker: Start) -> None
                 frame = struct.pack(">hhih", Api.PRODUCE, 9, 1, 4) + b"test\0" + body
                 client.socket.setblocking(False)
                 client.unsent = memoryview(struct.pack(">i", len(frame)) + frame)
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + PATIENCE_S
             while broker.server._memory.waiting == 0:
                 assert time.monotonic() < deadline
                 push(clients)
@@ -196,7 +197,7 @@ def test_B10_large_requests_wait_for_memory_in_turn(start_broker: Start) -> None
                 push(clients)
         offsets = set()
         for client in clients:
-            client.socket.settimeout(20)
+            client.socket.settimeout(PATIENCE_S)
             offsets.add(client.produced(9, 1).base_offset)
         assert offsets == {1, 2, 3}
         assert broker.call(lambda: broker.server._memory.used) == 0

@@ -28,6 +28,7 @@ from broker_shim.codes import Code
 from broker_shim.coordinator import java_hash
 from broker_shim.epochs import epoch_end
 from logstore.objects.memory import MemoryStore
+from tests.patience import PATIENCE_S
 
 Start = Callable[..., LocalBroker]
 
@@ -39,21 +40,21 @@ def admin(broker: LocalBroker) -> AdminClient:
 
 def wait(futures: dict[object, object]) -> None:
     for future in futures.values():
-        future.result(15)  # type: ignore[attr-defined]
+        future.result(PATIENCE_S)  # type: ignore[attr-defined]
 
 
 def test_B01_topics_are_created_described_grown_and_deleted(broker: LocalBroker, admin: AdminClient) -> None:
     wait(admin.create_topics([NewTopic("a", 3, 1), NewTopic("b", 1, 3)]))
-    listed = admin.list_topics(timeout=10).topics
+    listed = admin.list_topics(timeout=PATIENCE_S).topics
     assert {name: len(topic.partitions) for name, topic in listed.items()} == {"a": 3, "b": 1}
     with pytest.raises(confluent_kafka.KafkaException, match="TOPIC_ALREADY_EXISTS"):
         wait(admin.create_topics([NewTopic("a", 3, 1)]))
     wait(admin.create_partitions([NewPartitions("b", 4)]))
-    assert len(admin.list_topics(timeout=10).topics["b"].partitions) == 4
+    assert len(admin.list_topics(timeout=PATIENCE_S).topics["b"].partitions) == 4
     with pytest.raises(confluent_kafka.KafkaException, match="INVALID_PARTITIONS"):
         wait(admin.create_partitions([NewPartitions("b", 2)]))
     wait(admin.delete_topics(["a"]))
-    assert set(admin.list_topics(timeout=10).topics) == {"b"}
+    assert set(admin.list_topics(timeout=PATIENCE_S).topics) == {"b"}
     with pytest.raises(confluent_kafka.KafkaException, match="UNKNOWN_TOPIC"):
         wait(admin.delete_topics(["a"]))
 
@@ -73,7 +74,7 @@ def test_B01_a_topic_that_cannot_be_is_refused_with_a_reason(
 ) -> None:
     with pytest.raises(confluent_kafka.KafkaException, match=code):
         wait(admin.create_topics([topic]))
-    assert admin.list_topics(timeout=10).topics == {}
+    assert admin.list_topics(timeout=PATIENCE_S).topics == {}
 
 
 def test_B01_a_deleted_topic_comes_back_empty(broker: LocalBroker, admin: AdminClient) -> None:
@@ -121,7 +122,7 @@ def test_B01_settings_take_effect(broker: LocalBroker, admin: AdminClient) -> No
     )
     shown = next(
         iter(admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, "t")]).values())
-    ).result(10)
+    ).result(PATIENCE_S)
     assert {name: shown[name].value for name in ("retention.ms", "retention.bytes", "cleanup.policy")} == {
         "retention.ms": "-1",
         "retention.bytes": "1000000",
@@ -157,9 +158,9 @@ def test_B01_the_old_alter_configs_resets_what_it_does_not_name(broker: LocalBro
 def test_B01_a_broker_describes_itself(broker: LocalBroker, admin: AdminClient) -> None:
     shown = next(
         iter(admin.describe_configs([ConfigResource(ConfigResource.Type.BROKER, "1")]).values())
-    ).result(10)
+    ).result(PATIENCE_S)
     assert shown["flush.on.ack"].value == "true"
-    cluster = admin.describe_cluster().result(10)
+    cluster = admin.describe_cluster().result(PATIENCE_S)
     assert [(node.id, node.port) for node in cluster.nodes] == [(1, broker.port)]
 
 
@@ -199,17 +200,17 @@ def test_B01_groups_are_listed_described_and_deleted(broker: LocalBroker, admin:
     consumer.subscribe(["t"])
     assert consumer.consume(1, 20)
     consumer.commit(asynchronous=False)
-    described = admin.describe_consumer_groups(["g"])["g"].result(10)
+    described = admin.describe_consumer_groups(["g"])["g"].result(PATIENCE_S)
     assert described.state.name == "STABLE"
     assert [(m.client_id, m.assignment.topic_partitions[0].topic) for m in described.members] == [("me", "t")]
     with pytest.raises(confluent_kafka.KafkaException, match="NON_EMPTY_GROUP"):
         wait(admin.delete_consumer_groups(["g"]))
     consumer.close()
-    assert [g.group_id for g in admin.list_consumer_groups().result(10).valid] == ["g"]
+    assert [g.group_id for g in admin.list_consumer_groups().result(PATIENCE_S).valid] == ["g"]
     offsets = admin.list_consumer_group_offsets([confluent_kafka.ConsumerGroupTopicPartitions("g")])["g"]
-    assert offsets.result(10).topic_partitions[0].offset == 1
+    assert offsets.result(PATIENCE_S).topic_partitions[0].offset == 1
     wait(admin.delete_consumer_groups(["g"]))
-    assert admin.list_consumer_groups().result(10).valid == []
+    assert admin.list_consumer_groups().result(PATIENCE_S).valid == []
     with pytest.raises(confluent_kafka.KafkaException, match="GROUP_ID_NOT_FOUND"):
         wait(admin.delete_consumer_groups(["g"]))
 

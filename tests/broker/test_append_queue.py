@@ -21,6 +21,7 @@ from logstore.format.codecs import CODEC_IDS
 from logstore.format.record import Record
 from logstore.objects.memory import MemoryStore
 from logstore.testing import GatedStore
+from tests.patience import PATIENCE_S
 
 Start = Callable[..., LocalBroker]
 PID = 42
@@ -68,7 +69,7 @@ def test_B10_the_event_loop_serves_others_while_a_batch_is_unpacked(
     def held(self: PartitionLog, raw: bytes, **options: object) -> object:
         if len(raw) >= append_queue.APART_FROM_BYTES:
             unpacking.set()
-            assert go_on.wait(20)
+            assert go_on.wait(PATIENCE_S)
         return real(self, raw, **options)  # type: ignore[arg-type]
 
     with Wire(broker.port) as client, Wire(broker.port) as other:
@@ -76,7 +77,7 @@ def test_B10_the_event_loop_serves_others_while_a_batch_is_unpacked(
         client.produce("t", batch(0, large=False))
         monkeypatch.setattr(PartitionLog, "submit_batches", held)
         first = send(client, batch(1, large=True))
-        assert unpacking.wait(20)
+        assert unpacking.wait(PATIENCE_S)
         behind = send(client, batch(2, large=False))
         assert other.ask(Api.METADATA, 9, topics=[{"name": "t"}]).topics[0].error_code == Code.NONE
         go_on.set()
@@ -172,12 +173,12 @@ def test_one_upload_that_acks_many_appends_wakes_the_loop_once() -> None:
             log = broker.log("t")
             # Listeners are told after the appends: then every ack has been handed over, and none was heard.
             log.add_listener(lambda: stored.set() if log.durable_high_watermark > producers else None)
-            loop.call_soon_threadsafe(lambda: (is_held.set(), go_on.wait(30)))
-            assert is_held.wait(20)
+            loop.call_soon_threadsafe(lambda: (is_held.set(), go_on.wait(PATIENCE_S)))
+            assert is_held.wait(PATIENCE_S)
             loop.woken_for.clear()
             gate.open()
             try:
-                assert stored.wait(20)
+                assert stored.wait(PATIENCE_S)
                 assert loop.woken_for.count("AppendQueue._hear") == 1
             finally:
                 go_on.set()

@@ -23,6 +23,7 @@ from broker.steps import make_topic
 from broker_shim.apis import Api
 from broker_shim.codes import Code
 from broker_shim.messages import Message
+from tests.patience import PATIENCE_S
 
 needs_kcat = pytest.mark.skipif(
     shutil.which("kcat") is None, reason="kcat is not installed: apt install kcat"
@@ -96,7 +97,7 @@ def test_B01_a_group_resumes_where_it_committed(broker: LocalBroker, client: Cli
 def test_B01_a_member_joining_and_leaving_moves_partitions_and_loses_nothing(broker: LocalBroker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
     for future in admin.create_topics([confluent_kafka.admin.NewTopic("shared", 4, 1)]).values():
-        future.result(10)
+        future.result(PATIENCE_S)
     options = {
         "bootstrap.servers": broker.address,
         "group.id": "team",
@@ -108,7 +109,7 @@ def test_B01_a_member_joining_and_leaving_moves_partitions_and_loses_nothing(bro
     seen: dict[tuple[int, int], bytes] = {}
 
     def poll(*consumers: confluent_kafka.Consumer, until: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while not until():
             assert time.monotonic() < deadline
             for consumer in consumers:
@@ -250,7 +251,7 @@ def test_B01_a_member_that_falls_silent_loses_its_partitions_to_the_others(broke
             }
         )
         consumer.subscribe(["t"])
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while len(consumer.assignment()) < 2:
             consumer.poll(0.05)
             assert time.monotonic() < deadline

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import logstore
 from broker.clients import Confluent
-from broker.harness import BrokerProcess, LocalBroker, Wire, free_port, produce_body
+from broker.harness import BrokerProcess, LocalBroker, Wire, produce_body
 from broker.steps import batch, make_topic, values
 from broker_shim import messages
 from broker_shim.apis import Api
@@ -23,6 +23,8 @@ from broker_shim.codes import Code
 from broker_shim.group_records import decode_committed
 from logstore.objects.memory import MemoryStore
 from logstore.testing import GatedStore
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
 
 PARTITIONS = 3
 KEYS = 12
@@ -37,7 +39,7 @@ class Load:
                 "bootstrap.servers": address,
                 "enable.idempotence": True,
                 "linger.ms": 2,
-                "message.timeout.ms": 120_000,
+                "message.timeout.ms": 240_000,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 200,
                 "retry.backoff.ms": 20,
@@ -81,12 +83,14 @@ class Load:
     def wait_for_more(self, count: int) -> None:
         with self.grew:
             goal = len(self.acked) + count
-            assert self.grew.wait_for(lambda: len(self.acked) >= goal or self.failed, 60), "no progress"
+            assert self.grew.wait_for(lambda: len(self.acked) >= goal or self.failed, PATIENCE_S), (
+                "no progress"
+            )
 
     def finish(self) -> None:
         self._stop.set()
         self._thread.join()
-        assert self._producer.flush(60) == 0
+        assert self._producer.flush(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize(
@@ -99,7 +103,7 @@ def test_B08_kill_9_under_idempotent_load(tmp_path: Path, kills: int) -> None:
     dice = random.Random(kills)
     broker = BrokerProcess(store, log=tmp_path / "broker.log").start()
     admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
-    admin.create_topics([NewTopic("load", PARTITIONS, 1)])["load"].result(20)
+    admin.create_topics([NewTopic("load", PARTITIONS, 1)])["load"].result(PATIENCE_S)
     load = Load(broker.address)
     load.start()
     try:
@@ -176,7 +180,7 @@ def test_B08_members_go_on_across_a_restart_without_a_rebalance(tmp_path: Path) 
 
 
 def read_one(consumer: confluent_kafka.Consumer) -> bytes | None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         message = consumer.poll(0.2)
         if message is not None and message.error() is None:
@@ -215,7 +219,7 @@ def test_B08_sigterm_finishes_flushes_and_exits_cleanly(tmp_path: Path) -> None:
         assert broker.process is not None
         broker.process.terminate()
         assert values(reader.fetched(11, waiting)) == [], "who waits gets an answer, not a reset"
-    assert broker.process.wait(20) == 0
+    assert broker.process.wait(PATIENCE_S) == 0
     with logstore.open(store, writer="read_only") as opened:
         assert [r.value for r in opened.topic("t").partition(0).records()] == [b"only", b"buffered"]
 

@@ -22,11 +22,12 @@ from broker_shim.metrics import Counters, render, writer_samples
 from logstore.objects.memory import MemoryStore
 from logstore.testing import FaultyStore
 from logstore.writers import WriterMetrics
+from tests.patience import PATIENCE_S
 
 
 def get(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -119,7 +120,7 @@ def test_B10_the_http_port_answers_nothing_but_get(start_broker: Callable[..., L
         f"http://127.0.0.1:{broker.server.metrics_port}/metrics", method="DELETE"
     )
     with pytest.raises(urllib.error.HTTPError, match="405"):
-        urllib.request.urlopen(request, timeout=10)
+        urllib.request.urlopen(request, timeout=PATIENCE_S)
 
 
 def test_B10_large_numbers_are_shown_to_the_last_digit() -> None:

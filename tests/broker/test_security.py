@@ -35,6 +35,7 @@ from broker_shim.apis import Api
 from broker_shim.codes import Code
 from broker_shim.config import BrokerConfig
 from broker_shim.sasl import make_entry
+from tests.patience import PATIENCE_S
 
 Start = Callable[..., LocalBroker]
 PASSWORD = "right-horse"
@@ -152,7 +153,7 @@ def test_B11_a_wrong_password_and_an_unknown_user_fail_alike(
             "log_level": 0,
         }
     )
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while not errors and time.monotonic() < deadline:
         producer.poll(0.05)
     assert "authentication failed: wrong user or password" in errors[0]
@@ -236,8 +237,8 @@ def test_B11_client_certificates_are_principals(start_broker: Start, authority: 
     topic = confluent_kafka.admin.NewTopic("t", 1, 1)
     somebody, ops = connect("somebody"), connect("ops")
     with pytest.raises(confluent_kafka.KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
-        somebody.create_topics([topic])["t"].result(10)
-    assert ops.create_topics([topic])["t"].result(10) is None
+        somebody.create_topics([topic])["t"].result(PATIENCE_S)
+    assert ops.create_topics([topic])["t"].result(PATIENCE_S) is None
 
 
 def test_B11_rules_decide_by_principal_and_nothing_else(start_broker: Start, users: str) -> None:
@@ -249,7 +250,7 @@ def test_B11_rules_decide_by_principal_and_nothing_else(start_broker: Start, use
         }
     )
     topic = confluent_kafka.admin.NewTopic("orders", 1, 1)
-    admin.create_topics([topic])["orders"].result(10)
+    admin.create_topics([topic])["orders"].result(PATIENCE_S)
 
     def rule(kind: ResourceType, name: str, user: str, operation: AclOperation) -> AclBinding:
         allow = AclPermissionType.ALLOW
@@ -261,7 +262,7 @@ def test_B11_rules_decide_by_principal_and_nothing_else(start_broker: Start, use
         rule(ResourceType.GROUP, "g-orders", "bob", AclOperation.READ),
     ]
     for future in admin.create_acls(rules).values():
-        future.result(10)
+        future.result(PATIENCE_S)
 
     alice, bob = sasl("SCRAM-SHA-256", "alice"), sasl("SCRAM-SHA-256", "bob")
     Confluent().produce(broker.address, "orders", [(b"k", b"v", [])], **alice)
@@ -272,7 +273,7 @@ def test_B11_rules_decide_by_principal_and_nothing_else(start_broker: Start, use
     any_rule = AclBindingFilter(
         ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
     )
-    assert set(admin.describe_acls(any_rule).result(10)) == set(rules)
+    assert set(admin.describe_acls(any_rule).result(PATIENCE_S)) == set(rules)
     gone = AclBindingFilter(
         ResourceType.TOPIC,
         "orders",
@@ -282,7 +283,7 @@ def test_B11_rules_decide_by_principal_and_nothing_else(start_broker: Start, use
         AclOperation.ANY,
         AclPermissionType.ANY,
     )
-    assert admin.delete_acls([gone])[gone].result(10) == [rules[0]]
+    assert admin.delete_acls([gone])[gone].result(PATIENCE_S) == [rules[0]]
     with pytest.raises(AssertionError, match="TOPIC_AUTHORIZATION_FAILED"):
         Confluent().produce(broker.address, "orders", [(b"k", b"v", [])], **alice)
 

@@ -17,6 +17,7 @@ from broker.test_crash import Load, check_log, commit, committed
 from broker_shim.apis import Api
 from broker_shim.codes import Code
 from logstore.objects.memory import MemoryStore
+from tests.patience import PATIENCE_S
 
 Start = Callable[..., LocalBroker]
 CLUSTER = {"heartbeat_interval": 0.05, "heartbeat_timeout": 5.0}
@@ -196,7 +197,7 @@ def test_B09_a_partition_comes_back_when_its_second_owner_dies(start_broker: Sta
                 second.ask(Api.METADATA, 9, topics=[{"name": "t"}])
                 assert second.produce("t", batch(b"two"), partition=moved).base_offset == 1
         one.until(lambda: one.server.broker.cluster.leads("t", moved))
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_S
         while (answer := first.produce("t", batch(b"three"), partition=moved)).error_code:
             assert answer.error_code == Code.NOT_LEADER_OR_FOLLOWER
             assert time.monotonic() < deadline

@@ -11,6 +11,7 @@ import pytest
 
 import logstore
 from logstore.cli import COMMANDS, main
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -58,7 +59,9 @@ def test_bytes_that_are_no_text_survive_json(url: str, capfd: pytest.CaptureFixt
 def test_append_reads_lines_with_keys_from_standard_input(url: str) -> None:
     run("create", "t")
     command = [sys.executable, "-m", "logstore.cli", "append", "t", "-K", ":", "--json"]
-    done = subprocess.run(command, input="a:1\nb:2\nnokey\n", capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command, input="a:1\nb:2\nnokey\n", capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert done.returncode == 0, done.stderr
     assert [json.loads(line)["offset"] for line in done.stdout.splitlines()] == [0, 1, 2]
     with logstore.open(url, writer="read_only") as store:

@@ -16,6 +16,7 @@ import logstore
 from logstore.cli.ingest import StatusLine
 from logstore.cli.output import Output
 from logstore.ingest.postgres import PostgresIngest, PostgresSettings
+from tests.patience import PATIENCE_S
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*[mK]")
 
@@ -31,7 +32,7 @@ def on_a_terminal(words: list[str], **environment: str) -> str:
     ) as process:
         os.close(theirs)
         shown = b"".join(_until_closed(ours))
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_S) == 0
     os.close(ours)
     return shown.decode().replace("\r\n", "\n")
 

@@ -13,7 +13,8 @@ import pytest
 
 import logstore
 from tests.docs.blocks import ROOT, blocks
-from tests.servers import free_port
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
 
 _COMMANDS = [block for block in blocks(ROOT / "docs" / "broker.md") if block.language == "sh"]
 
@@ -33,12 +34,17 @@ def test_the_broker_starts_and_a_client_produces(tmp_path: Path) -> None:
         assert broker.stdout is not None, "asked for a pipe"
         assert address in broker.stdout.readline()  # it says where it listens once it does
         done = subprocess.run(
-            ["bash", "-c", produce], input="paid\n", env=env, capture_output=True, text=True, timeout=60
+            ["bash", "-c", produce],
+            input="paid\n",
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
         )
         assert done.returncode == 0, done.stderr
     finally:
         broker.send_signal(signal.SIGTERM)
-        broker.communicate(timeout=60)
+        broker.communicate(timeout=PATIENCE_S)
     assert broker.returncode == 0
     with logstore.open(store, writer="read_only") as opened:
         assert [record.value for record in opened.topic("orders").partition(0).records()] == [b"paid"]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import PROSE, ROOT, RUNNABLE, blocks, pages
+from tests.patience import PATIENCE_S
 
 CORE = (
     "README.md",
@@ -31,7 +32,7 @@ def test_python_blocks_run_in_order(page: Path, tmp_path: Path) -> None:
         f"# line {block.line}\n{block.code}\n" for block in blocks(page) if block.language == "python"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.returncode == 0, done.stderr
 

@@ -23,12 +23,10 @@ from logstore.engine.topic_settings import TopicSettings
 from logstore.objects import ObjectStore
 from logstore.paths import PartitionPaths
 from logstore.testing import FaultyStore, ManualClock
+from tests.patience import PATIENCE_S
 
 T = TypeVar("T")
 _seeds = count(1)
-
-PATIENCE_S = 30.0
-"""How long a test waits for something that must happen. Reaching it is a failure, never a pass."""
 
 
 def open_store(objects: ObjectStore, clock: ManualClock | None = None, **settings: Any) -> logstore.Store:

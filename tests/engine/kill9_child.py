@@ -98,7 +98,7 @@ def append_durably(log: logstore.PartitionLog, acks: Acks) -> None:
     acks.note(log.append(pair), pair)
     group = [log.submit(b"g%d" % number) for number in range(3)]
     for number, future in enumerate(group):
-        acks.note(future.result(30), [b"g%d" % number])
+        acks.note(future.result(100), [b"g%d" % number])
 
 
 def append_locally(log: logstore.PartitionLog, acks: Acks) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import logstore
+from tests.patience import PATIENCE_S
 
 BEGIN = """
 import os, sys
@@ -25,7 +26,11 @@ for number in range(5):
 def run(folder: Path, ending: str) -> subprocess.CompletedProcess[str]:
     program = BEGIN + textwrap.dedent(ending)
     return subprocess.run(
-        [sys.executable, "-c", program, str(folder)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program, str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
 
 

@@ -89,7 +89,7 @@ def test_L08_many_producers_never_pass_the_limit_and_all_get_through() -> None:
         offsets = sorted(
             offset
             for producer in [background(produce, n) for n in range(8)]
-            for offset in producer.result(60)
+            for offset in producer.result(PATIENCE_S)
         )
         assert offsets == list(range(1, 201))
         assert store._runtime.budget.used_max <= limit

@@ -19,6 +19,7 @@ from logstore.errors import CorruptData
 from logstore.format.segment import FOOTER_SIZE, HEADER_SIZE, INDEX_ROW, parse_segment
 from logstore.objects import MemoryStore
 from logstore.testing import ManualClock
+from tests.patience import PATIENCE_S
 
 from .damage import Damaged, cuts, extensions, flips, shifts, swaps
 
@@ -43,7 +44,7 @@ class Place:
                     for at in range(first, first + PER_SEGMENT, BATCH)
                 ]
                 for future in futures:
-                    future.result(10)
+                    future.result(PATIENCE_S)
             self.paths = log.paths
             self.refs = log._load()[0].segments.all()
         assert [(ref.base_offset, ref.end_offset) for ref in self.refs] == [(0, 12), (12, 24), (24, 36)]

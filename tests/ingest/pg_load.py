@@ -11,6 +11,8 @@ from __future__ import annotations
 import random
 import threading
 
+from tests.patience import PATIENCE_S
+
 from .pg_story import session
 
 TABLES = ("public.accounts", "public.items", "public.notes", "public.audit")
@@ -43,7 +45,7 @@ class Load:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(60)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
         if self.failure is not None:
             raise self.failure

@@ -10,7 +10,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -21,8 +20,10 @@ from pathlib import Path
 import psycopg2
 import pytest
 
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
+
 UNPRIVILEGED = "nobody"
-START_SECONDS = 60
 SETTINGS = {
     "wal_level": "logical",
     "max_wal_senders": "20",
@@ -46,7 +47,7 @@ class PostgresServer:
     process: subprocess.Popen[bytes] | None = None
 
     def dsn(self, database: str = "postgres") -> str:
-        return f"host=127.0.0.1 port={self.port} user=postgres dbname={database} connect_timeout=10"
+        return f"host=127.0.0.1 port={self.port} user=postgres dbname={database} connect_timeout=60"
 
     def start(self) -> None:
         options = [f"--{name}={value}" for name, value in {**self.settings, "port": str(self.port)}.items()]
@@ -60,8 +61,8 @@ class PostgresServer:
                 cwd=self.data,
             )
         ready = [self.bin / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
-        for _ in range(START_SECONDS * 10):
-            if subprocess.run(ready, timeout=10).returncode == 0:
+        for _ in range(int(PATIENCE_S * 10)):
+            if subprocess.run(ready, timeout=PATIENCE_S).returncode == 0:
                 return
             if self.process.poll() is not None:
                 break
@@ -75,7 +76,7 @@ class PostgresServer:
         """SIGINT is PostgreSQL's fast shutdown; SIGQUIT is its crash."""
         if self.process is not None:
             self.process.send_signal(how)
-            self.process.wait(60)
+            self.process.wait(PATIENCE_S)
             self.process = None
 
 
@@ -98,12 +99,6 @@ def _reachable(bin_folder: Path, user: str | None, into: Path) -> Path:
         shutil.copytree(bin_folder.parent, into, symlinks=True)
         return into / "bin"
     return bin_folder
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @contextmanager
@@ -143,7 +138,7 @@ def fresh_database(server: PostgresServer, name: str) -> Iterator[str]:
             server,
             (
                 f"alter database {name} allow_connections false",
-                f"select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = '{name}'",
+                f"select pg_terminate_backend(pid, {int(PATIENCE_S * 1000)}) from pg_stat_activity where datname = '{name}'",
                 f"select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = '{name}'",
                 f"drop database {name}",
             ),

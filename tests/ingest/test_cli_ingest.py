@@ -16,6 +16,7 @@ import pytest
 from logstore.cli import UsageError, ingest
 from logstore.cli.output import Output
 from logstore.ingest.postgres.slot import connect, slot_state
+from tests.patience import PATIENCE_S
 
 from .pg_story import events, session
 
@@ -75,7 +76,7 @@ def test_SIGTERM_ends_it_in_order_and_the_status_lines_show_the_lag(dsn, tmp_pat
             if lines[-1]["phase"] == "streaming" and lines[-1]["lag_bytes"] == 0:
                 break
         child.send_signal(signal.SIGTERM)
-        assert child.wait(30) == 0
+        assert child.wait(PATIENCE_S) == 0
     finally:
         watchdog.cancel()
         child.stdout.close()

@@ -21,6 +21,7 @@ from logstore.ingest import EVERY_PARTITION, Routed
 from logstore.objects import MemoryStore
 from logstore.objects.local import LocalStore
 from logstore.testing import FaultyStore, GatedStore
+from tests.patience import PATIENCE_S
 
 from .story import Reports, Transaction, collecting, expected, feed, stored, transactions, values
 
@@ -138,7 +139,7 @@ def test_F04_a_refused_report_is_repeated_on_the_sources_thread():
     with collecting(objects, on_flushed) as collector:
         refusing.set()
         feed(collector, STORY[:1])
-        assert refused.wait(20)
+        assert refused.wait(PATIENCE_S)
         with pytest.raises(ConnectionError):
             collector.flush()
         refusing.clear()
@@ -282,10 +283,10 @@ def test_F15_at_the_limit_the_source_waits_and_memory_does_not_grow():
         with gated.hold("put", suffix=".seg") as gate:
             source = threading.Thread(target=feed, args=(collector, moved))
             source.start()
-            assert waited.wait(20)
+            assert waited.wait(PATIENCE_S)
             most.append(collector.counts.unstored_bytes)
             gate.open()
-        source.join(30)
+        source.join(PATIENCE_S)
         assert not source.is_alive()
         collector.flush()
     assert limit // 2 < most[0] <= limit + 2_000  # the record that found it full

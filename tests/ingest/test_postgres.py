@@ -16,6 +16,7 @@ from logstore.ingest.postgres.origin import Origin, note_origin
 from logstore.ingest.postgres.slot import connect, slot_state
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore
+from tests.patience import PATIENCE_S
 
 from .pg_story import catch_up, events, fold, same_rows, session, settings
 
@@ -298,7 +299,7 @@ def test_W05_a_second_ingester_on_the_same_partitions_fences_the_first_one_for_g
                 for partition in range(2):
                     thief.topic("public.t").partition(partition).open_writer()
             sql.execute("insert into t select generate_series(51, 100)")
-            thread.join(30)
+            thread.join(PATIENCE_S)
         assert [type(error) for error in ended] == [Fenced]
     catch_up(objects, config)
     assert sorted(event["after"]["id"] for event in events(objects, "public.t")) == list(range(1, 101))
@@ -425,7 +426,7 @@ class running:
 
     def __exit__(self, *_):
         self.ingest.stop()
-        self.thread.join(30)
+        self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive()
         self.ingest.close()
         assert self.ended == []
@@ -438,10 +439,10 @@ def _run(ingest, ended):
         ended.append(error)
 
 
-def wait_until(done, seconds: float = 30.0) -> None:
+def wait_until(done) -> None:
     """Look until it is so: what is waited for happens in another process, which cannot tell us."""
     pause = threading.Event()
-    for _ in range(int(seconds / 0.02)):
+    for _ in range(int(PATIENCE_S / 0.02)):
         if done():
             return
         pause.wait(0.02)

@@ -16,6 +16,7 @@ import pytest
 
 import logstore
 from logstore.ingest.postgres.slot import connect, slot_state
+from tests.patience import PATIENCE_S
 
 from .ingester import switch_for
 from .pg_load import SCHEMA, TABLES, Load
@@ -93,7 +94,7 @@ def run_and_kill(dsn: str, tmp_path: Path, kills: int, seed: int) -> None:
                 off.touch()
                 pause.wait(dice.uniform(0.0, 1.0))
             child.send_signal(signal.SIGKILL)
-            child.wait(30)
+            child.wait(PATIENCE_S)
             off.unlink(missing_ok=True)
             check_confirmed(dsn, store, slot, load)
         child = ingester(dsn, store, slot)
@@ -105,7 +106,7 @@ def run_and_kill(dsn: str, tmp_path: Path, kills: int, seed: int) -> None:
         wait_for_the_end(dsn, slot, child)
     finally:
         child.terminate()
-        child.wait(30)
+        child.wait(PATIENCE_S)
     check_confirmed(dsn, store, slot, load)
     assert {audit for _, audit in load.committed} <= audits_stored(store)
     check_no_transaction_is_torn(store)

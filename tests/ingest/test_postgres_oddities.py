@@ -231,7 +231,7 @@ def test_a_slot_that_somebody_dropped_starts_over_with_a_snapshot_and_a_truncate
         catch_up(objects, config)
         # The server may not have noticed yet that our connection has ended.
         sql.execute(
-            "select pg_terminate_backend(active_pid, 10000) from pg_replication_slots where slot_name = %s and active",
+            "select pg_terminate_backend(active_pid, 60000) from pg_replication_slots where slot_name = %s and active",
             (config.slot,),
         )
         sql.execute("select pg_drop_replication_slot(%s)", (config.slot,))

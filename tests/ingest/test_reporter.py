@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from logstore.ingest.reporter import Reporter
+from tests.patience import PATIENCE_S
 
 
 def test_F04_what_settles_meanwhile_is_reported_by_the_thread_that_is_at_it():
@@ -15,18 +16,18 @@ def test_F04_what_settles_meanwhile_is_reported_by_the_thread_that_is_at_it():
     def on_flushed(boundary):
         seen.append((boundary, threading.current_thread().name))
         entered.set()
-        assert go_on.wait(10)
+        assert go_on.wait(PATIENCE_S)
 
     reporter = Reporter(0, on_flushed)
     reporter.settle(1)
     first = threading.Thread(target=reporter.deliver, name="first")
     first.start()
-    assert entered.wait(10)
+    assert entered.wait(PATIENCE_S)
     reporter.settle(2)
     reporter.settle(3)
     reporter.deliver()  # returns at once: another one is at it
     go_on.set()
-    first.join(10)
+    first.join(PATIENCE_S)
     assert seen == [(1, "first"), (3, "first")]
 
 
@@ -35,18 +36,18 @@ def test_F04_waiting_sees_another_threads_report_to_its_end():
 
     def on_flushed(boundary):
         entered.set()
-        assert go_on.wait(10)
+        assert go_on.wait(PATIENCE_S)
         seen.append(boundary)
 
     reporter = Reporter(0, on_flushed)
     reporter.settle(1)
     first = threading.Thread(target=reporter.deliver)
     first.start()
-    assert entered.wait(10)
+    assert entered.wait(PATIENCE_S)
     threading.Timer(0, go_on.set).start()
     reporter.deliver(wait=True)
     assert seen == [1]
-    first.join(10)
+    first.join(PATIENCE_S)
 
 
 def test_F04_a_callback_may_deliver_or_wait_and_is_not_entered_again():

@@ -10,6 +10,7 @@ import pytest
 from logstore.errors import Determinate, Indeterminate, PreconditionFailed
 from logstore.objects import MemoryStore, ObjectInfo, ObjectStore
 from logstore.testing import GatedStore, HeldCall
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_a_held_put_has_not_happened_until_it_is_released(
         assert gated.head("log/1") is None
         assert not put.done()
         gate.release()
-        assert put.result(10).key == "log/1"
+        assert put.result(PATIENCE_S).key == "log/1"
     assert gated.get("log/1") == b"x"
 
 
@@ -56,7 +57,7 @@ def test_a_failed_call_is_not_carried_out(gated: GatedStore, pool: ThreadPoolExe
         gate.wait_held()
         gate.fail(Determinate("503"))
         with pytest.raises(Determinate, match="503"):
-            put.result(10)
+            put.result(PATIENCE_S)
     assert gated.head("k") is None
 
 
@@ -66,7 +67,7 @@ def test_a_lost_answer_is_carried_out(gated: GatedStore, pool: ThreadPoolExecuto
         gate.wait_held()
         gate.release_lost()
         with pytest.raises(Indeterminate):
-            put.result(10)
+            put.result(PATIENCE_S)
     assert gated.get("k") == b"x"
 
 
@@ -77,7 +78,7 @@ def test_a_lost_answer_may_be_any_error(gated: GatedStore, pool: ThreadPoolExecu
         gate.wait_held()
         gate.release_lost(error=TimeoutError("no answer"))
         with pytest.raises(TimeoutError, match="no answer"):
-            delete.result(10)
+            delete.result(PATIENCE_S)
     assert gated.head("k") is None
 
 
@@ -90,7 +91,7 @@ def test_after_holds_the_answer_of_a_call_that_has_happened(
         assert gated.get("k") == b"x"
         assert not put.done()
         gate.release()
-        assert put.result(10).size == 1
+        assert put.result(PATIENCE_S).size == 1
 
 
 def test_what_the_store_says_passes_through_the_gate(gated: GatedStore, pool: ThreadPoolExecutor) -> None:
@@ -100,7 +101,7 @@ def test_what_the_store_says_passes_through_the_gate(gated: GatedStore, pool: Th
         gated.inner.put("k", b"a peer's")
         gate.release()
         with pytest.raises(PreconditionFailed):
-            put.result(10)
+            put.result(PATIENCE_S)
     assert gated.get("k") == b"a peer's"
 
 
@@ -112,15 +113,15 @@ def test_calls_are_let_go_one_by_one_oldest_first(gated: GatedStore, pool: Threa
             gate.wait_held(count=number + 1)
         assert keys(gate.held) == ["0", "1", "2"]
         gate.release(1)
-        assert puts[0].result(10).key == "0"
+        assert puts[0].result(PATIENCE_S).key == "0"
         gate.fail(Determinate("the second"), 1)
         with pytest.raises(Determinate, match="the second"):
-            puts[1].result(10)
+            puts[1].result(PATIENCE_S)
         assert keys(gate.held) == ["2"]
         late = pool.submit(gated.put, "3", b"x")
         assert keys(gate.wait_held(count=2)) == ["2", "3"], "a gate that let calls go holds the next again"
         gate.open()
-        assert (puts[2].result(10).key, late.result(10).key) == ("2", "3")
+        assert (puts[2].result(PATIENCE_S).key, late.result(PATIENCE_S).key) == ("2", "3")
         gated.put("4", b"x")
     assert [info.key for info in gated.list("")] == ["0", "2", "3", "4"]
 
@@ -136,7 +137,7 @@ def test_leaving_lets_go_of_everything(gated: GatedStore, pool: ThreadPoolExecut
         gate.wait_held(count=4)
         assert sorted(call.operation for call in gate.held) == ["delete", "head", "list", "put"]
     for call in calls:
-        call.result(10)
+        call.result(PATIENCE_S)
     assert gated.get("k") == b"x"
 
 
@@ -147,10 +148,10 @@ def test_the_last_gate_that_covers_a_call_holds_it(gated: GatedStore, pool: Thre
         assert keys(inner.wait_held()) == ["a/1"]
         assert keys(outer.wait_held()) == ["b/1"]
         inner.release()
-        first.result(10)
+        first.result(PATIENCE_S)
         assert not second.done()
         outer.release()
-        second.result(10)
+        second.result(PATIENCE_S)
 
 
 def test_waiting_for_what_never_comes_says_so(gated: GatedStore) -> None:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from servers import Server, free_port
+from servers import Server
 
 from logstore.errors import (
     Determinate,
@@ -20,6 +20,7 @@ from logstore.errors import (
 )
 from logstore.objects import ObjectStore, close_store, open_url, s3
 from logstore.objects.s3 import S3Store
+from tests.ports import free_port
 
 from .scripted_server import (
     Action,

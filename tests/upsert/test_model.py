@@ -21,6 +21,7 @@ from logstore.errors import Fenced, LogStoreError
 from logstore.objects import MemoryStore
 from logstore.testing import Fault, FaultyStore
 from logstore.upsert import UpsertView, decode_change
+from tests.patience import PATIENCE_S
 from tests.writers.actors import TOPIC, Process, kill
 
 Update = tuple[bytes, bytes | None, int]
@@ -67,7 +68,7 @@ def check_log(objects: MemoryStore, source: list[list[Update]]) -> int:
 class Replica:
     def __init__(self, objects: MemoryStore, name: int, *, standby: bool = False) -> None:
         self.faulty = FaultyStore(objects, seed=name)
-        self.process = Process(self.faulty, name, lambda _: None, append_timeout=5.0)
+        self.process = Process(self.faulty, name, lambda _: None, append_timeout=PATIENCE_S)
         self.view = UpsertView(self.process.log, f"replica-{name}", standby=standby)
         self.fed = 0  # times below are applied
         self.highest = self.view.frontier
@@ -205,7 +206,7 @@ UpsertModel.TestCase.settings = settings(
 )
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 class TestU01ToU08UpsertModel(UpsertModel.TestCase):  # type: ignore[name-defined,misc]
     """Any number of writers, any lag, crash, restart: contents = dict fold of the source."""
 

@@ -25,6 +25,7 @@ from logstore.store import Store
 from logstore.testing import GatedStore
 from logstore.upsert import UpsertView, decode_change, encode_change
 from logstore.upsert.stash import Stash
+from tests.patience import PATIENCE_S
 
 Views = Callable[..., UpsertView]
 TOPIC = "accounts"
@@ -116,7 +117,7 @@ def test_U02_our_own_commit_found_by_a_refresh_is_not_counted_as_a_peers(
             mine.advance(1, timeout=0.01)
         gate.wait_held()
     assert mine._under_way is not None
-    mine._under_way[0].result(10)
+    mine._under_way[0].result(PATIENCE_S)
     assert (mine.refresh(), mine.get(b"k"), mine.dropped, mine.stashed) == (1, b"1", 0, 0)
 
 
@@ -312,7 +313,7 @@ def test_U04_a_log_that_does_not_add_up_raises_with_key_and_time(
     mine.advance(1)
     stores.append(store := logstore.open(objects))
     vandal = store.topic(TOPIC).partition(0).replicated("vandal")
-    vandal.submit_exactly([b"k"], [value], 1, 2).result(10)
+    vandal.submit_exactly([b"k"], [value], 1, 2).result(PATIENCE_S)
     with pytest.raises(CorruptData, match=why):
         mine.refresh()
     with pytest.raises(CorruptData, match=why):

@@ -12,6 +12,7 @@ from logstore.engine.replicated_writer import ReplicatedWriter
 from logstore.errors import LogStoreError
 from logstore.objects import MemoryStore
 from logstore.testing import Fault, FaultyStore
+from tests.patience import PATIENCE_S
 from tests.writers.actors import Process, contents, kill
 
 FAULTS = (Fault.LOSE_ANSWER, Fault.LOSE_REQUEST, Fault.REFUSE, Fault.CONFLICT)
@@ -27,7 +28,7 @@ class Replica:
 
     def __init__(self, objects: MemoryStore, name: int, dice: random.Random, *, start: int = 0) -> None:
         self.faulty = FaultyStore(objects, seed=name)
-        self.process = Process(self.faulty, name, lambda _: None, append_timeout=5.0)
+        self.process = Process(self.faulty, name, lambda _: None, append_timeout=PATIENCE_S)
         self.writer: ReplicatedWriter = self.process.log.replicated(f"replica-{name}")
         self.fed = start
         self._dice = dice

@@ -8,6 +8,7 @@ import logstore
 from logstore.objects import MemoryStore
 from logstore.testing import GatedStore, ManualClock
 from logstore.writers import WriterMetrics
+from tests.patience import PATIENCE_S
 
 
 def of(store: logstore.Store, name: str = "") -> WriterMetrics:
@@ -48,7 +49,7 @@ def test_W11_metrics_of_a_shared_writer_show_races_and_the_offset_that_stalls_it
             clock.advance(61.0)
             seen = of(store)
             assert (seen.state, seen.stalled_at, seen.last_progress_seconds_ago) == ("stalled", 4, 61.0)
-        waiting.result(10)
+        waiting.result(PATIENCE_S)
         assert (of(store).state, of(store).stalled_at, of(store).frontier) == ("writing", None, 5)
 
 
@@ -68,7 +69,7 @@ def test_W07_W09_metrics_of_replicated_writers_show_lag_and_what_a_peer_had_stor
         assert (of(store, "mine").state, of(store, "mine").stalled_at) == ("stalled", 10)
         ahead.compare_and_append([], 10, 20)
         clock.advance(1.0)
-        assert waiting.result(10).by == "us"
+        assert waiting.result(PATIENCE_S).by == "us"
         assert of(store, "mine")[6:8] == (21, 0)
 
 

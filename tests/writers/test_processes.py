@@ -52,7 +52,7 @@ class Worker:
 
 
 @pytest.mark.s3
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("home", ["moto", "seaweedfs"])
 def test_W11_W13_eight_processes_two_killed_every_acked_record_exactly_once(
     home: str, request: pytest.FixtureRequest

@@ -29,6 +29,7 @@ from logstore.format.segment import SegmentHeader, WriterMode
 from logstore.objects import MemoryStore
 from logstore.store import Store
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
+from tests.patience import PATIENCE_S
 from tests.writers.actors import TOPIC, contents
 
 Writers = Callable[..., ReplicatedWriter]
@@ -110,7 +111,7 @@ def test_W07_above_is_kept_until_a_peer_fills_the_gap(writer: Writers, objects: 
     future = mine.submit(source(7, 9), 7, 9)
     assert not future.done()
     peer.compare_and_append(source(0, 7), 0, 7)
-    assert future.result(10) == Applied("us", 9)
+    assert future.result(PATIENCE_S) == Applied("us", 9)
     assert values(objects) == source(0, 9)
 
 
@@ -119,7 +120,7 @@ def test_W07_ranges_submitted_in_any_order_are_stored_in_source_order(
 ) -> None:
     mine = writer()
     futures = [mine.submit(source(lower, lower + 2), lower, lower + 2) for lower in (4, 2, 6, 0)]
-    assert [future.result(10).by for future in futures] == ["us"] * 4
+    assert [future.result(PATIENCE_S).by for future in futures] == ["us"] * 4
     assert values(objects) == source(0, 8)
 
 
@@ -141,7 +142,7 @@ def test_W07_contrast_the_two_way_rule_wedges_where_ours_moves(writer: Writers, 
     writer("peer").compare_and_append(source(0, 10), 0, 10)
     mine = writer("mine")
     futures = [mine.submit([b"%d" % at], at, at + 1) for at in (5, 7)]
-    assert [future.result(10) for future in futures] == [Applied("peer", 10)] * 2
+    assert [future.result(PATIENCE_S) for future in futures] == [Applied("peer", 10)] * 2
     assert mine.compare_and_append(source(10, 11), 10, 11) == Applied("us", 11)
     assert (mine.dropped, mine.frontier) == (2, 11)
 
@@ -249,7 +250,7 @@ def test_W09_a_peers_commit_is_progress(writer: Writers, objects: MemoryStore) -
     assert mine.upper() == 6
     seen = mine.health()
     assert (seen["frontier"], seen["lag"], seen["commits"], seen["peer_commits"]) == (6, 6, 0, 1)
-    assert mine.submit(source(0, 4), 0, 4).result(10) == Applied("peer", 6)
+    assert mine.submit(source(0, 4), 0, 4).result(PATIENCE_S) == Applied("peer", 6)
     seen = mine.health()
     assert (seen["lag"], seen["dropped_below_upper"]) == (2, 4)
 
@@ -335,7 +336,7 @@ def test_W04_lost_answer_then_a_look_at_the_upper_finds_our_own(objects: MemoryS
             looks.wait_held()
             looks.fail(refused)
         assert mine.upper() == 3
-        assert future.result(10) == Applied("us", 3)
+        assert future.result(PATIENCE_S) == Applied("us", 3)
         assert (mine.dropped, mine.stats.commits, len(headers(objects))) == (0, 1, 1)
 
 
@@ -383,7 +384,7 @@ def test_W07_what_is_held_above_leaves_room_for_what_is_missing(
     with pytest.raises(RecordTooLarge):
         mine.submit([b"z" * 8000] * 3, 0, 3)
     assert mine.compare_and_append([b"w" * 8000], 0, 1) == Applied("us", 1)
-    assert future.result(10) == Applied("us", 2)
+    assert future.result(PATIENCE_S) == Applied("us", 2)
     assert [value[:1] for value in values(objects) if value] == [b"w", b"x"]
 
 

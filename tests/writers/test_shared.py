@@ -27,6 +27,7 @@ from logstore.format.segment import SegmentHeader, WriterMode
 from logstore.objects import MemoryStore
 from logstore.store import Store
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
+from tests.patience import PATIENCE_S
 from tests.writers.actors import TOPIC, contents
 
 Open = Callable[..., Store]
@@ -82,7 +83,7 @@ def test_W11_the_loser_rebases_without_encoding_anew(opened: Open, objects: Memo
         future = loser.submit_batches(raw)
         gate.wait_held()
         assert winner.append([b"theirs-0", b"theirs-1"]).offset == 0
-    receipt = future.result(10)
+    receipt = future.result(PATIENCE_S)
     assert (receipt.offset, receipt.last_offset) == (2, 2)
     stored = winner.read(2).raw
     assert stored[PATCH_SIZE:] == raw[PATCH_SIZE:]
@@ -100,7 +101,7 @@ def test_W11_nobody_sees_a_record_before_its_commit(opened: Open, objects: Memor
         assert not future.done()
         assert (log.durable_high_watermark, log.buffered_high_watermark) == (1, 1)
         assert [record.value for record in log.records()] == [b"first"]
-    assert future.result(10).offset == 1
+    assert future.result(PATIENCE_S).offset == 1
     assert [record.value for record in log.records()] == [b"first", b"second"]
 
 
@@ -122,7 +123,7 @@ def test_W11_group_commit_shares_segments(opened: Open, objects: MemoryStore) ->
         first = log.submit(b"first")
         gate.wait_held()
         others = [log.submit(b"%02d" % number) for number in range(20)]
-    offsets = [future.result(10).offset for future in [first, *others]]
+    offsets = [future.result(PATIENCE_S).offset for future in [first, *others]]
     assert offsets == list(range(21))
     assert len(headers(objects)) == 2
     assert contents(objects) == [(0, b"first"), *((number + 1, b"%02d" % number) for number in range(20))]
@@ -219,7 +220,7 @@ def test_W04_lost_answer_then_peer_commits_then_retry_is_one_copy(opened: Open, 
         gate.wait_held()  # the object stands; its writer does not know
         assert peer.append(b"peer").offset == 2
     faulty.remove(look)
-    assert future.result(10).offset == 1
+    assert future.result(PATIENCE_S).offset == 1
     assert contents(objects) == [(0, b"0"), (1, b"mine"), (2, b"peer")]
 
 
@@ -241,7 +242,7 @@ def test_W11_an_outage_keeps_order_and_loses_nothing(opened: Open, objects: Memo
     faulty.down()
     futures = [log.submit(b"%d" % number) for number in range(1, 6)]
     faulty.heal()
-    assert [future.result(10).offset for future in futures] == [1, 2, 3, 4, 5]
+    assert [future.result(PATIENCE_S).offset for future in futures] == [1, 2, 3, 4, 5]
     assert [value for _, value in contents(objects)] == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
@@ -339,8 +340,8 @@ def test_W11_a_retry_of_an_older_append_that_is_still_queued_joins_it_too(
         other = Producer(producer._log, 18).submit(b"first", sequence=0)
         gate.wait_held()
         futures = [producer.submit(b"%d" % number, sequence=number) for number in (0, 1, 2, 0, 1)]
-    assert other.result(10).offset == 0
-    assert [future.result(10).offset for future in futures] == [1, 2, 3, 1, 2]
+    assert other.result(PATIENCE_S).offset == 0
+    assert [future.result(PATIENCE_S).offset for future in futures] == [1, 2, 3, 1, 2]
     assert [value for _, value in contents(objects)] == [b"first", b"0", b"1", b"2"]
 
 
@@ -361,7 +362,7 @@ def test_W11_a_peers_segment_that_could_not_be_read_at_once_still_counts(
             reads.release()
         reads.wait_held()
         reads.fail(refused)
-    assert future.result(10).offset == 1
+    assert future.result(PATIENCE_S).offset == 1
     assert [value for _, value in contents(objects)] == [b"0", b"1"]
 
 
@@ -429,7 +430,7 @@ def test_health_shows_mode_era_races_and_a_stall(objects: MemoryStore) -> None:
             clock.advance(61.0)
             (seen,) = store.health()["partitions"]
             assert (seen["state"], seen["held_at_offset"]) == ("stalled", 1)
-        future.result(10)
+        future.result(PATIENCE_S)
         (seen,) = store.health()["partitions"]
         assert (seen["state"], seen["races_lost"]) == ("writing", 0)
 

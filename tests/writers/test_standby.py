@@ -21,6 +21,7 @@ from logstore.errors import (
 from logstore.objects import MemoryStore
 from logstore.testing import GatedStore, ManualClock
 from logstore.testing.scheduler import Choices, RandomChoices, Schedule, for_every_schedule
+from tests.patience import PATIENCE_S
 from tests.writers.actors import TOPIC, DiesAt, Process, contents, kill
 
 
@@ -71,7 +72,8 @@ def test_W12_replicated_the_active_dies_at_any_call_and_the_standby_holds_the_re
     for calls in count(1):
         objects = MemoryStore()
         active, passive = (
-            Process(objects, name, nothing, follow_interval=0.001, append_timeout=5.0) for name in range(2)
+            Process(objects, name, nothing, follow_interval=0.001, append_timeout=PATIENCE_S)
+            for name in range(2)
         )
         source = [b"%d" % at for at in range(6)]
         standby = passive.log.replicated("standby", standby=True)
@@ -86,9 +88,9 @@ def test_W12_replicated_the_active_dies_at_any_call_and_the_standby_holds_the_re
             died = True
         kill(active)
         assert standby.promote() in (0, 2, 4)
-        assert [future.result(10).upper >= at for future, at in zip(held, (2, 4, 6), strict=True)] == [
-            True
-        ] * 3
+        assert [
+            future.result(PATIENCE_S).upper >= at for future, at in zip(held, (2, 4, 6), strict=True)
+        ] == [True] * 3
         assert standby.frontier == 6
         passive.close()
         assert contents(objects) == list(enumerate(source))
@@ -103,12 +105,12 @@ def test_W12_a_standby_stores_nothing_and_drops_what_the_active_stores() -> None
     standby = passive.log.replicated("standby", standby=True)
     future, later = standby.submit([b"0", b"1"], 0, 2), standby.submit([b"2"], 2, 3)
     active.log.replicated("active").compare_and_append([b"0", b"1"], 0, 2)
-    assert future.result(10) == Applied("peer", 2)
+    assert future.result(PATIENCE_S) == Applied("peer", 2)
     assert not later.done()
     assert standby.health()["state"] == "standby"
     assert contents(objects) == [(0, b"0"), (1, b"1")]
     standby.promote()
-    assert later.result(10) == Applied("us", 3)
+    assert later.result(PATIENCE_S) == Applied("us", 3)
     active.close()
     passive.close()
 
@@ -140,7 +142,7 @@ def test_W12_a_promotion_that_cannot_reach_the_store_can_be_repeated() -> None:
     assert not future.done()
     passive.switch.inner = objects
     assert standby.promote() == 0
-    assert future.result(10) == Applied("us", 1)
+    assert future.result(PATIENCE_S) == Applied("us", 1)
     passive.close()
     assert contents(objects) == [(0, b"0")]
 
@@ -155,7 +157,7 @@ def test_W12_promoting_a_writer_whose_commit_is_in_doubt_stores_it_behind_the_fe
             puts.wait_held()
             puts.fail(Indeterminate("lost on the way"))
         assert writer.promote() == 0
-        assert future.result(10) == Applied("us", 1)
+        assert future.result(PATIENCE_S) == Applied("us", 1)
     assert contents(gated.inner) == [(0, b"0")]
 
 

@@ -15,6 +15,7 @@ from logstore.engine.wishes import Wishes
 from logstore.objects import LocalStore, MemoryStore
 from logstore.paths import PartitionPaths, WishName
 from logstore.testing import GatedStore, ManualClock
+from tests.patience import PATIENCE_S
 from tests.writers.actors import TOPIC, Dead, contents
 from tests.writers.simulated_race import simulate
 
@@ -271,10 +272,10 @@ def test_W13_a_slow_writers_append_is_acked_among_two_fast_ones_that_never_pause
                 uploads.release()  # this one loses yet: its place was taken long ago
                 uploads.wait_held()
                 uploads.release()
-                assert waiting.result(10).offset == stored
+                assert waiting.result(PATIENCE_S).offset == stored
                 assert not any(future.done() for future in held_up)
         clock.advance(1.0)
-        assert sorted(future.result(10).offset for future in held_up) == [stored + 1, stored + 2]
+        assert sorted(future.result(PATIENCE_S).offset for future in held_up) == [stored + 1, stored + 2]
     finally:
         for store in stores:
             store.close()
