@@ -7,12 +7,15 @@ STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.installed-bench
 WHAT ?= append
 CHECK ?= $(QUICK)
+# Spark releases beside the one in .venv, and the tests that show what a release can do.
+SPARK_VERSIONS ?= 4.0.5 4.1.4 4.3.0
+SPARK_TESTS := $(addprefix tests/spark/test_,spark_batch.py spark_stream.py credentials.py worker_memory.py docs.py example.py)
 
 BENCH := $(BIN)/python -m pytest -q -s -p no:cacheprovider --timeout=900 --benchmark-max-time=0.2 --benchmark-min-rounds=3
 # The suites without a JVM or a PostgreSQL.
 QUICK := codec append read growth group_commit memory local_peers object_peers object_stores recovery tracker upsert
 
-.PHONY: setup demo test lint format soak simulate fuzz bench bench-quick bench-loaded bench-check profile clean
+.PHONY: setup demo test lint format soak simulate spark-versions fuzz bench bench-quick bench-loaded bench-check profile clean
 
 setup: $(STAMP)
 
@@ -50,6 +53,15 @@ soak: $(STAMP)
 simulate: $(STAMP)
 	$(BIN)/python -m pytest -q -m soak --timeout=3600 tests/writers tests/engine
 
+# Each release lies in a folder of its own, half a GB, which is put before .venv on the path.
+spark-versions: $(SPARK_VERSIONS:%=.spark/%/.installed)
+	@set -e; for version in $(SPARK_VERSIONS); do echo "Spark $$version"; \
+	    PYTHONPATH="$(CURDIR)/.spark/$$version" $(BIN)/python -m pytest -q -m 'not soak' $(SPARK_TESTS); done
+
+.spark/%/.installed: | $(STAMP)
+	$(BIN)/python -m pip install --quiet --upgrade --target .spark/$* pyspark==$*
+	@touch $@
+
 # The C kernels under AddressSanitizer.
 fuzz: $(STAMP)
 	$(BIN)/python tests/fuzz/fuzz_speed.py --seconds 60
@@ -82,4 +94,4 @@ profile: $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks.profile $(WHAT)
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .spark build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

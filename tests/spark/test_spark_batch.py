@@ -14,6 +14,7 @@ import logstore
 from logstore.upsert import UpsertView
 
 from .material import START_MS, at, numbered, plan
+from .releases import needs_pushdown
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -97,6 +98,7 @@ def push_down(spark: SparkSession) -> Iterator[None]:
 FILTER = "partition = 1 and offset >= 95 and offset < 210 and timestamp < timestamp'2023-11-14 22:13:20.205'"
 
 
+@needs_pushdown
 def test_S04_a_frame_that_asks_for_it_plans_only_what_its_filters_leave(
     spark: SparkSession, log: str, push_down: None
 ):
