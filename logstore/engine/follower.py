@@ -47,8 +47,4 @@ class Follower:
                 left = deadline - clock.monotonic()
                 if tiers.readable(visibility) > offset or left <= 0 or self._log.closed:
                     return
-                tiers.waiting(+1)
-                try:
-                    clock.wait(tiers.moved, min(left, interval) if self._log.follows else left)
-                finally:
-                    tiers.waiting(-1)
+                tiers.wait(clock, min(left, interval) if self._log.follows else left)

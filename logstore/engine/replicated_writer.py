@@ -39,20 +39,19 @@ from logstore.engine.source_ranges import (
     take_range,
 )
 from logstore.engine.standby import fence
+from logstore.engine.steps import FINAL, Steps
 from logstore.engine.tiers import Tiers
 from logstore.engine.topic_settings import TopicLimits
+from logstore.engine.writer_protocol import WriterStats
 from logstore.errors import (
     AppendTimeout,
     BufferFull,
     Closed,
     CorruptData,
     DivergentWriters,
-    Fenced,
     GapError,
     LogStoreError,
-    OutcomeUnknown,
     StraddlingTransaction,
-    UnknownTopic,
     fresh,
 )
 from logstore.format.codecs import CODEC_IDS
@@ -61,20 +60,12 @@ from logstore.format.segment import WriterMode
 
 logger = logging.getLogger(__name__)
 
-_FINAL = (Fenced, UnknownTopic, CorruptData, OutcomeUnknown, DivergentWriters)
-
 
 @dataclass(slots=True)
-class ReplicatedStats:
-    """What `health()` shows. Guarded by the writer's lock."""
-
-    commits: int = 0
+class ReplicatedStats(WriterStats):
     peer_commits: int = 0
     dropped: int = 0
     races_lost: int = 0
-    failures: int = 0
-    last_error: str | None = None
-    last_progress_at: float = 0.0
 
 
 class ReplicatedWriter:
@@ -112,6 +103,7 @@ class ReplicatedWriter:
         self._attempt: Attempt | None = None
         self._fed_upper = 0
         self._closed = False
+        self._steps = Steps(runtime, self, self._lock, f"{chain.paths}: replicated writer {writer_id!r}")
 
     # Asking
 
@@ -143,7 +135,7 @@ class ReplicatedWriter:
                 while self._advance():
                     pass
                 self._settle()
-            except _FINAL as error:
+            except FINAL as error:
                 self.stop(error)
                 raise
             return self.frontier
@@ -233,7 +225,7 @@ class ReplicatedWriter:
         except BaseException:
             runtime.budget.give_back(held.charged)
             raise
-        runtime.flusher.at(self, runtime.clock.monotonic())
+        self._steps.ask()
 
     def _check_open(self) -> None:
         if self.failed is not None:
@@ -245,27 +237,16 @@ class ReplicatedWriter:
 
     def run(self) -> None:
         """One step: settle what the frontier has passed, commit what is at it, look for news of the rest."""
-        runtime = self._runtime
-        if self.failed is not None:
-            return
-        wait: float | None = runtime.breaker.delay()
-        if not wait:
-            try:
-                with self._moving:
-                    wait = self._step()
-            except _FINAL as error:
-                runtime.breaker.success()
-                self.stop(error)
-                return
-            except Exception as error:
-                wait = self._failed_once(error)
-            else:
-                runtime.breaker.success()
-        if wait is not None:
-            runtime.flusher.at(self, runtime.clock.monotonic() + wait)
+        if self.failed is None:
+            self._steps.take(self._step)
 
     def _step(self) -> float | None:
-        """How long until the next step; None if there is nothing to do until more is fed."""
+        """How long until the next one; None if there is nothing to do until more is fed."""
+        with self._moving:
+            return self._move()
+
+    def _move(self) -> float | None:
+        """Holds `_moving`."""
         if self._attempt is None:
             self._settle()
             self._attempt = self._next_attempt()
@@ -319,7 +300,7 @@ class ReplicatedWriter:
         with self._lock:
             if self.frontier > before:
                 self.stats.peer_commits += 1
-                self._progress()
+                self.stats.progressed(self._runtime.clock.monotonic())
         if attempt is not None and header.seq == attempt.header.seq:
             self._take_back_attempt()
         return True
@@ -361,14 +342,10 @@ class ReplicatedWriter:
         with self._lock:
             self._attempt = None
             self.stats.commits += 1
-            self._progress()
+            self.stats.progressed(self._runtime.clock.monotonic())
         for held in attempt.ranges:
             self._resolve(held, Applied("us", held.upper), dropped=0)
         self._on_commit()
-
-    def _progress(self) -> None:
-        self.stats.failures, self.stats.last_error = 0, None
-        self.stats.last_progress_at = self._runtime.clock.monotonic()
 
     def _resolve(self, held: SourceRange, outcome: Applied | LogStoreError, *, dropped: int) -> None:
         with self._lock:
@@ -381,22 +358,13 @@ class ReplicatedWriter:
             else:
                 held.future.set_exception(fresh(outcome))
 
-    def _failed_once(self, error: Exception) -> float:
-        runtime = self._runtime
-        runtime.breaker.failure()
-        with self._lock:
-            self.stats.failures += 1
-            self.stats.last_error = f"{type(error).__name__}: {error}"
-        logger.warning("%s: replicated writer %s: trying again: %s", self._chain.paths, self.writer_id, error)
-        return runtime.backoff(self.stats.failures)
-
     def stop(self, error: LogStoreError) -> None:
         """For good."""
         with self._lock:
             if self.failed is not None:
                 return
             self.failed = error
-            self.stats.last_error = f"{type(error).__name__}: {error}"
+            self.stats.note(error)
             held = (self._attempt.ranges if self._attempt is not None else []) + self._held.clear()
             self._attempt = None
             self._idle.notify_all()
@@ -420,7 +388,7 @@ class ReplicatedWriter:
             self._cursor.passive = False
             self._take_back_attempt()
             upper = self.frontier
-        runtime.flusher.at(self, runtime.clock.monotonic())
+        self._steps.ask()
         return upper
 
     # The end
@@ -429,7 +397,7 @@ class ReplicatedWriter:
         """Take nothing more; what can be stored is."""
         with self._lock:
             self._closed = True
-        self._runtime.flusher.at(self, self._runtime.clock.monotonic())
+        self._steps.ask()
 
     def finish_close(self, deadline: float) -> str | None:
         """Wait for what can be stored, let go of the rest. Returns what is not stored, in words, or None."""

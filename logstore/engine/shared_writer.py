@@ -11,7 +11,7 @@
 * **Exactly once.** An attempt keeps its place and its id until something stands in that place, so a lost answer is told
   from a lost race by whose id stands there, however long it takes and whatever peers do. For retries that outlive the
   writer (a crash, a timeout) an append may carry producer id and sequence: before each attempt it is checked against what
-  the chain holds (`ProducerTable`), and one that is stored already is acked with the offset where it stands.
+  the chain holds (`StoredAppends`), and one that is stored already is acked with the offset where it stands.
 """
 
 from __future__ import annotations
@@ -23,21 +23,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from logstore.config import Ack
-from logstore.engine.chain import Chain, Link, LostRace
+from logstore.engine.chain import Chain, LostRace
 from logstore.engine.chain_cursor import ID_BYTES, ChainCursor
 from logstore.engine.intake import take_records
 from logstore.engine.linger import Linger
-from logstore.engine.producer_table import (
-    LOOK_BACK_SEGMENTS,
-    ProducerTable,
-    batch_headers,
-    follows,
-    sequences_of,
-)
+from logstore.engine.producer_table import sequences_of
 from logstore.engine.results import Receipt
 from logstore.engine.runtime import Runtime
-from logstore.engine.segments import LostRange, SegmentRef
-from logstore.engine.shared_buffer import SEQUENCE_MODULUS, Entry, SharedBuffer, SharedWindow
+from logstore.engine.segments import LostRange
+from logstore.engine.shared_buffer import SEQUENCE_MODULUS, SharedBuffer, SharedWindow
+from logstore.engine.steps import Steps
+from logstore.engine.stored_appends import StoredAppends
 from logstore.engine.tiers import Tiers
 from logstore.engine.topic_settings import TopicLimits
 from logstore.engine.turns import Turns
@@ -47,11 +43,8 @@ from logstore.engine.write_buffer import OPEN_BATCH_BYTES
 from logstore.engine.writer_protocol import WriterStats
 from logstore.errors import (
     Closed,
-    CorruptData,
-    Fenced,
     LogStoreError,
     OutcomeUnknown,
-    UnknownTopic,
     fresh,
 )
 from logstore.format.batch import BatchInfo, encode_batch
@@ -61,9 +54,6 @@ from logstore.format.segment import WriterMode
 
 logger = logging.getLogger(__name__)
 
-_FINAL = (Fenced, UnknownTopic, CorruptData, OutcomeUnknown)
-Placed = list[tuple[Future[Receipt], Receipt]]
-
 
 @dataclass(slots=True)
 class SharedStats(WriterStats):
@@ -72,8 +62,8 @@ class SharedStats(WriterStats):
 
 
 class SharedWriter:
-    """`tiers.lock` guards what appends touch: buffer, window's entries, flags, stats. Cursor, turns, wishes and the
-    producer table are touched by `run` alone, which the flusher never runs twice at once."""
+    """`tiers.lock` guards what appends touch: buffer, window's entries, flags, stats. Cursor, turns, wishes and
+    `_stored` are touched by `run` alone, which the flusher never runs twice at once."""
 
     is_alone = False
 
@@ -91,12 +81,13 @@ class SharedWriter:
         self._cursor = ChainCursor(runtime, chain, tiers, WriterMode.SHARED)
         self._turns = Turns(self._cursor.me, runtime.dice)
         self._wishes = Wishes(chain)
-        self._producers: ProducerTable | None = None
+        self._stored = StoredAppends(chain, runtime.reader)
         batch_bytes = min(OPEN_BATCH_BYTES, runtime.config.max_batch_bytes)
         self._buffer = SharedBuffer(CODEC_IDS[runtime.config.compression], batch_bytes)
         self._window: SharedWindow | None = None
         self._closing = False
         self._linger = Linger(runtime.clock, tiers.moved)
+        self._steps = Steps(runtime, self, tiers.lock, f"{chain.paths}: the shared writer")
 
     @property
     def next_offset(self) -> int:
@@ -166,7 +157,7 @@ class SharedWriter:
         """Somebody waits for every append here, so each wants to be committed at once. Holds the lock."""
         self._linger.came(self._buffer.appends)
         if self._window is None:
-            self._runtime.flusher.at(self, self._runtime.clock.monotonic())
+            self._steps.ask()
 
     def numbered(self, records: object, producer_id: int, epoch: int, sequence: int) -> bytes:
         """The records as batches that carry their producer's numbers, ready for `add_encoded`."""
@@ -206,36 +197,18 @@ class SharedWriter:
 
     def run(self) -> None:
         """One step: try to commit the window there is, or the next one."""
-        runtime = self._runtime
         with self._tiers.lock:
             self._linger.wait(lambda: self._buffer.appends, self._need_not_linger)
             window = self._prepare()
-        if window is None:
-            return
-        wait = runtime.breaker.delay()
-        if not wait:
-            try:
-                again = self._attempt(window)
-            except _FINAL as error:
-                runtime.breaker.success()
-                self.stop(error)
-                self._wishes.take_back()
-                return
-            except Exception as error:
-                wait = self._failed_once(error)
-            else:
-                runtime.breaker.success()
-                if again is None:
-                    self._after_window()
-                    return
-                wait = again
-        runtime.flusher.at(self, runtime.clock.monotonic() + wait)
+        if window is not None and not self._steps.take(lambda: self._attempt(window)):
+            self._after_window()
 
     def _after_window(self) -> None:
         """Everybody who waited for it is told, and the others are next: the time for what concerns them."""
         self._turns.need_no_more()
         self._wishes.take_back()
-        self._hear()
+        if self.failed is None:
+            self._hear()
 
     def _hear(self) -> None:
         """Ask who else wants a turn, if it is time to."""
@@ -278,10 +251,7 @@ class SharedWriter:
         seconds = clock.monotonic() - began
         self._turns.took(seconds)
         self._turns.saw(self._cursor.me, header.seq, clock.monotonic())
-        if self._producers is not None:
-            for entry, base in window.places():
-                if entry.sequences is not None:
-                    self._producers.add(entry.sequences, base)
+        self._stored.committed(window)
         self._committed(window, seconds)
         return None
 
@@ -323,31 +293,28 @@ class SharedWriter:
     def _advance(self) -> bool:
         """Take in the next segment of the chain if there is one."""
         link = self._cursor.advance()
-        if link is not None:
-            self._saw(link)
-        return link is not None
-
-    def _saw(self, link: Link) -> None:
+        if link is None:
+            return False
         header = link.header
         self._turns.saw(header.writer_id[:ID_BYTES], header.seq, self._runtime.clock.monotonic())
-        if self._producers is not None and header.end_offset > header.base_offset:
-            summary = link.summary
-            ref = SegmentRef(
-                self._chain.paths.segment(header.seq),
-                header.seq,
-                header.base_offset,
-                header.end_offset,
-                link.size,
-                summary.min_timestamp_ms,
-                summary.max_timestamp_ms,
-            )
-            try:
-                batches = batch_headers(self._runtime.reader, [ref])
-            except BaseException:
-                self._producers = None  # a table with a hole would let a duplicate pass: it is made anew
-                raise
-            for batch in batches:
-                self._producers.take_in(batch)
+        self._stored.saw(link)
+        return True
+
+    def _settle_stored(self, window: SharedWindow) -> None:
+        """Ack what the chain holds already, refuse what cannot follow it, and leave the rest in the window."""
+        if all(entry.sequences is None for entry in window.entries):
+            return
+        self._stored.cover(self._cursor.tail.next_seq)
+        with self._tiers.lock:
+            sifted = self._stored.sift(window.entries)
+            self.stats.duplicates += sifted.duplicates
+            window.carry(sifted.kept)
+            if not sifted.kept:
+                self._window_done()
+        self._runtime.budget.give_back(sifted.charged)
+        complete(sifted.acked)
+        for future, why in sifted.refused:
+            fail([future], why)
 
     def _committed(self, window: SharedWindow, seconds: float) -> None:
         with self._tiers.lock:
@@ -357,8 +324,7 @@ class SharedWriter:
             self._window_done()
             self._linger.after_commit(len(placed), self._buffer.appends, seconds)
             self.stats.commits += 1
-            self.stats.failures, self.stats.last_error = 0, None
-            self.stats.last_progress_at = self._runtime.clock.monotonic()
+            self.stats.progressed(self._runtime.clock.monotonic())
         self._runtime.budget.give_back(window.charged)
         complete(placed)
         self._on_commit()
@@ -368,83 +334,7 @@ class SharedWriter:
         self._window = None
         self._tiers.moved.notify_all()
         if len(self._buffer):
-            self._runtime.flusher.at(self, self._runtime.clock.monotonic())
-
-    def _failed_once(self, error: Exception) -> float:
-        runtime = self._runtime
-        runtime.breaker.failure()
-        with self._tiers.lock:
-            self.stats.failures += 1
-            self.stats.last_error = f"{type(error).__name__}: {error}"
-        logger.warning("%s: a shared commit failed, trying again: %s", self._chain.paths, error)
-        return runtime.backoff(self.stats.failures)
-
-    # Idempotent producers
-
-    def _settle_stored(self, window: SharedWindow) -> None:
-        """Ack what the chain holds already, refuse what cannot follow it, and leave the rest in the window."""
-        if all(entry.sequences is None for entry in window.entries):
-            return
-        table = self._covered()
-        kept: list[Entry] = []
-        settled: list[Entry] = []
-        placed: Placed = []
-        refused: list[tuple[Future[Receipt], LogStoreError]] = []
-        queued: dict[int, list[Entry]] = {}
-        with self._tiers.lock:
-            for entry in window.entries:
-                try:
-                    offset = self._judge(table, entry, queued)
-                except LogStoreError as error:
-                    settled.append(entry)
-                    refused += [(joined.future, error) for joined in entry.joined]
-                    continue
-                if offset is None and entry.joined:
-                    kept.append(entry)
-                    continue
-                settled.append(entry)
-                self.stats.duplicates += 1
-                if offset is not None:  # else its waiters have joined the same append earlier in this window
-                    placed += entry.place(offset)
-            window.carry(kept)
-            if not kept:
-                self._window_done()
-        self._runtime.budget.give_back(sum(entry.charged for entry in settled))
-        complete(placed)
-        for future, why in refused:
-            fail([future], why)
-
-    def _judge(self, table: ProducerTable, entry: Entry, queued: dict[int, list[Entry]]) -> int | None:
-        """Against the chain, and against what is before it in this window: `queued` holds each producer's appends there."""
-        append = entry.sequences
-        if append is None:
-            return None
-        before = queued.setdefault(append.producer_id, [])
-        last = before[-1].sequences if before else None
-        if last is None or last.epoch != append.epoch:
-            offset = table.judge(append)
-            if offset is None:
-                before.append(entry)
-            return offset
-        if follows(append, (last.last + 1) % SEQUENCE_MODULUS):
-            before.append(entry)
-            return None
-        for first_try in before:
-            if first_try.sequences == append:
-                first_try.joined += entry.joined
-                entry.joined = []
-                return None
-        return table.judge(append)
-
-    def _covered(self) -> ProducerTable:
-        """The table, complete up to the cursor. The first time the newest segments are read for it."""
-        if self._producers is None:
-            table, end = ProducerTable(), self._cursor.tail.next_seq
-            rows = [ref for ref in self._chain.load().segments.all() if ref.seq < end]
-            for batch in batch_headers(self._runtime.reader, rows[-LOOK_BACK_SEGMENTS:]):
-                table.take_in(batch)
-            self._producers = table
-        return self._producers
+            self._steps.ask()
 
     # The end
 
@@ -454,7 +344,7 @@ class SharedWriter:
             if self.failed is not None:
                 return
             self.failed = error
-            self.stats.last_error = f"{type(error).__name__}: {error}"
+            self.stats.note(error)
             entries = (self._window.entries if self._window is not None else []) + self._buffer.clear()
             self._window = None
             self._tiers.moved.notify_all()
@@ -472,14 +362,9 @@ class SharedWriter:
 
     def wait_closed(self, deadline: float) -> bool:
         """Whether everything is stored by the deadline."""
-        tiers, clock = self._tiers, self._runtime.clock
-        with tiers.lock:
-            while self.failed is None and (self._window is not None or len(self._buffer)):
-                left = deadline - clock.monotonic()
-                if left <= 0:
-                    return False
-                clock.wait(tiers.moved, left)
-            return self.failed is None
+        with self._tiers.lock:
+            stored = self._tiers.wait_until(lambda: not self._pending(), self._runtime.clock, deadline)
+            return stored and self.failed is None
 
     def give_up_closing(self) -> None:
         """The deadline has passed: nobody may wait on for what is not stored."""

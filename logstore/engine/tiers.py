@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from logstore.config import Visibility
 from logstore.engine.chain import ChainTail, ChainView, Link
+from logstore.engine.clock import Clock
 from logstore.engine.flush_window import FlushWindow
 from logstore.engine.pending_batch import PendingBatch
 from logstore.engine.segments import LostRange, SegmentRef, Segments
@@ -63,7 +64,7 @@ class Tiers:
         self.window: FlushWindow | None = None
         self.buffer: WriteBuffer | None = None
         self.owned = False
-        self._readers_waiting = 0
+        self._waiting = 0
         self._listeners: tuple[Callable[[], None], ...] = ()
 
     def mark(self, visibility: Visibility) -> int:
@@ -154,11 +155,25 @@ class Tiers:
         self.low = max(self.low, low)
 
     def wake(self) -> None:
-        if self._readers_waiting:
+        if self._waiting:
             self.moved.notify_all()
 
-    def waiting(self, change: int) -> None:
-        self._readers_waiting += change
+    def wait(self, clock: Clock, timeout: float) -> None:
+        """Until something moved, or `timeout` seconds passed; it may return early. Holds the lock, waits without it."""
+        self._waiting += 1
+        try:
+            clock.wait(self.moved, timeout)
+        finally:
+            self._waiting -= 1
+
+    def wait_until(self, is_done: Callable[[], bool], clock: Clock, deadline: float) -> bool:
+        """Whether it is done by the deadline. Holds the lock, waits without it."""
+        while not is_done():
+            left = deadline - clock.monotonic()
+            if left <= 0:
+                return False
+            self.wait(clock, left)
+        return True
 
     # Listeners are called without the lock: they may read.
 

@@ -251,11 +251,7 @@ class ExclusiveWriter:
                 f"{self._chain.paths}: no reservation past offset {tiers.tail.reserved_until} could be committed in time, "
                 "and an offset must not be shown without one: nothing was appended; try again"
             )
-        tiers.waiting(+1)
-        try:
-            clock.wait(tiers.moved, left)
-        finally:
-            tiers.waiting(-1)
+        tiers.wait(clock, left)
         self._check_open()
 
     # Waiting
@@ -375,8 +371,7 @@ class ExclusiveWriter:
             self._linger.after_commit(len(released), len(self.durable_waiters), seconds)
             self._confirmed_at_ms = clock.now_ms()
             self.stats.commits += 1
-            self.stats.failures, self.stats.last_error = 0, None
-            self.stats.last_progress_at = clock.monotonic()
+            self.stats.progressed(clock.monotonic())
             self._ask_for_flush()
         if window.charged:
             self._runtime.budget.give_back(window.charged)
@@ -388,8 +383,7 @@ class ExclusiveWriter:
         runtime = self._runtime
         runtime.breaker.failure()
         with self._tiers.lock:
-            self.stats.failures += 1
-            self.stats.last_error = f"{type(error).__name__}: {error}"
+            self.stats.failed(error)
             wait = runtime.backoff(self.stats.failures)
         logger.warning(
             "%s: upload %d of this segment failed, trying again: %s",
@@ -406,7 +400,7 @@ class ExclusiveWriter:
             if self.failed is not None:
                 return
             self.failed, self._stopped_at = error, tiers.durable
-            self.stats.last_error = f"{type(error).__name__}: {error}"
+            self.stats.note(error)
             if self.unstored is None and tiers.buffered > tiers.durable:
                 self.unstored = LostRange(tiers.durable, tiers.buffered)
             freed = self._buffer.clear() + (tiers.window.charged if tiers.window else 0)
@@ -437,20 +431,15 @@ class ExclusiveWriter:
 
     def wait_closed(self, deadline: float) -> bool:
         """Whether everything is durable, and the reservation given back, by the deadline."""
-        tiers, clock = self._tiers, self._runtime.clock
-        with tiers.lock:
-            while self.failed is None and not self._is_drained():
-                left = deadline - clock.monotonic()
-                if left <= 0:
-                    return False
-                tiers.waiting(+1)
-                clock.wait(tiers.moved, left)
-                tiers.waiting(-1)
-            return self.failed is None
+        with self._tiers.lock:
+            drained = self._tiers.wait_until(self._is_drained, self._runtime.clock, deadline)
+            return drained and self.failed is None
 
     def _is_drained(self) -> bool:
-        end = self._buffer.next_offset
-        return self._tiers.window is None and not len(self._buffer) and self._tiers.tail.reserved_until <= end
+        """Or stopped: then it holds nothing, either."""
+        end, tiers = self._buffer.next_offset, self._tiers
+        stored = tiers.window is None and not len(self._buffer) and tiers.tail.reserved_until <= end
+        return stored or self.failed is not None
 
     def give_up_closing(self) -> None:
         """The deadline has passed: nobody may wait on for what is not drained."""

@@ -16,12 +16,25 @@ from logstore.format.record import Record
 
 @dataclass(slots=True)
 class WriterStats:
-    """What `health()` shows. Written under the partition's lock."""
+    """What `health()` shows. Written under the lock that guards its writer. `failures`: attempts in a row."""
 
     commits: int = 0
     failures: int = 0
     last_error: str | None = None
     last_progress_at: float = 0.0
+
+    def progressed(self, now: float) -> None:
+        """Something was stored: earlier failures are over."""
+        self.failures, self.last_error = 0, None
+        self.last_progress_at = now
+
+    def failed(self, error: Exception) -> None:
+        """An attempt failed, and there will be another."""
+        self.failures += 1
+        self.note(error)
+
+    def note(self, error: Exception) -> None:
+        self.last_error = f"{type(error).__name__}: {error}"
 
 
 class Writer(Protocol):
