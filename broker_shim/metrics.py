@@ -73,14 +73,24 @@ def writer_samples(writers: Iterable[WriterMetrics]) -> Iterable[Sample]:
 
 
 def render(samples: Iterable[Sample]) -> str:
-    """Prometheus text format."""
-    lines = []
+    """Prometheus text format: the samples of one metric stand together, below its type."""
+    families: dict[str, list[str]] = {}
     for name, labels, value in samples:
         inside = ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items())
         # Every digit: a counter that is rounded to six of them stands still, then jumps.
         number = f"{value:d}" if isinstance(value, int) else repr(value)
+        family, kind = _family(name)
+        lines = families.setdefault(family, [f"# TYPE {family} {kind}"])
         lines.append(f"{name}{{{inside}}} {number}" if inside else f"{name} {number}")
-    return "\n".join(lines) + "\n"
+    return "\n".join(line for lines in families.values() for line in lines) + "\n"
+
+
+def _family(name: str) -> tuple[str, str]:
+    """The metric that a sample is part of, and its type: its name says both."""
+    for suffix in ("_bucket", "_sum", "_count"):
+        if name.endswith(suffix):
+            return name.removesuffix(suffix), "histogram"
+    return name, "counter" if name.endswith("_total") else "gauge"
 
 
 def _escape(text: str) -> str:

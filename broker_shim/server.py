@@ -171,8 +171,14 @@ def _tls(config: BrokerConfig) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(config.tls_cert, config.tls_key)
+    try:
+        context.load_cert_chain(config.tls_cert, config.tls_key)
+    except OSError as error:  # it does not say which file
+        raise OSError(f"--tls-cert {config.tls_cert}, --tls-key {config.tls_key}: {error}") from error
     if config.tls_client_ca:
-        context.load_verify_locations(config.tls_client_ca)
+        try:
+            context.load_verify_locations(config.tls_client_ca)
+        except OSError as error:
+            raise OSError(f"--tls-client-ca {config.tls_client_ca}: {error}") from error
         context.verify_mode = ssl.CERT_REQUIRED
     return context

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
 import ssl
@@ -30,6 +31,7 @@ from cryptography.x509.oid import NameOID
 from broker.clients import AioKafka, Confluent, KafkaPython
 from broker.harness import LocalBroker, Wire
 from broker.steps import batch
+from broker_shim.__main__ import serve
 from broker_shim.acls import Acl, AclFilter, Authorizer, Operation, Pattern, Permission, Resource
 from broker_shim.apis import Api
 from broker_shim.codes import Code
@@ -208,6 +210,16 @@ def test_B11_tls(start_broker: Start, authority: Authority) -> None:
     Confluent().produce(address, "t", records, **settings)
     found = AioKafka().consume(address, "t", 20, security_protocol="SSL", ssl_context=context)
     assert [value for _, _, value, _ in found] == [value for _, value, _ in records]
+
+
+@pytest.mark.parametrize("setting", ["tls_cert", "tls_client_ca"])
+def test_B11_a_certificate_that_cannot_be_read_is_named(
+    setting: str, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate, key = authority.issue("broker")
+    files = {"tls_cert": certificate, "tls_key": key, setting: "absent.pem"}
+    assert asyncio.run(serve(BrokerConfig(store="memory://tls", listen="127.0.0.1:0", **files))) == 1
+    assert f"--{setting.replace('_', '-')} absent.pem" in caplog.text
 
 
 def test_B11_client_certificates_are_principals(start_broker: Start, authority: Authority) -> None:
