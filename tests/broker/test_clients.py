@@ -227,7 +227,7 @@ def test_B01_a_member_that_falls_silent_loses_its_partitions_to_the_others(broke
                 Api.JOIN_GROUP,
                 5,
                 group_id="g",
-                session_timeout=700,
+                session_timeout=3000,
                 rebalance_timeout=5000,
                 member_id=member_id,
                 protocol_type="consumer",
