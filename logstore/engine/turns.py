@@ -12,42 +12,32 @@ it commits again. A writer that is new goes at once, and one that seems to be al
 gets in: the winner of a race is the first to know of it and would win the next one too. Where an upload is cheap, turns cost
 more than they save: all just try.
 
-A writer whose uploads take longer than those of the others is not known to them as long as it loses, and it always does. So
-one that has lost several times in a row leaves a *wish* beside the chain. Who hears of one lets its own turn pass until the
-wisher has committed, or four of the *wisher's* uploads have gone by without a segment (then it is thought dead,
-and that wish is not heard again). One hears by asking now and then, right after a segment of ours, when nobody waits for us;
-and when a segment is late, because somebody who heard earlier lets its turn pass. From then on the slow writer is known, and
-so is how long its uploads take: it is waited for as long as that needs.
+A writer whose uploads take longer than those of the others asks for its turn when it has lost several times (`LostRaces`),
+and who hears of it lets its own turn pass (`HeardWishes`). One hears by asking now and then, right after a segment of ours,
+when nobody waits for us; and when a segment is late, because somebody who heard earlier lets its turn pass. From then on the
+slow writer is known, and so is how long its uploads take: it is waited for as long as that needs.
 """
 
 from __future__ import annotations
 
 import random
 
+from logstore.engine.heard_wishes import HeardWishes, patient_s
+from logstore.engine.lost_races import LostRaces
+from logstore.engine.upload_time import UploadTime
 from logstore.paths import WishName
 
-_WORTHWHILE_S = 0.005  # an upload that takes less is cheaper than waiting for a turn
 _PATIENCE = 2.5  # uploads without a new segment, after which the one ahead of us is thought idle
-_PATIENCE_WISH = 4.0  # uploads of the wisher: one that loses yet, one that it sits out, one that wins
 _LOOKS = 16  # looks in one upload's time, once the segment in front may be there
 _LOOKS_OF_NEXT = 64  # the same for the next in line, while the segment is expected
 _LATE = 1.125  # uploads after which it is not expected any more: the one in front has let its turn pass, or is slow
 _SLOW = 1.5  # uploads of ours, from which on those of another count as slower
 _SLOW_MAX = 3.0  # the same: what is slower has to say so, with a wish
-_LEEWAY = 3  # the usual deviations from the usual time of an upload, by which one may be earlier or later
 _FORGET_AFTER = 64  # segments
 _PAUSE_EVERY = 4  # segments of ours in a row
 _PAUSE = 0.25  # of an upload's time
-_WISH_AFTER = 3  # races lost in a row
-_WISH_AFTER_CHEAP = 32  # the same where all just try: losing is luck there, and costs little
-_WISH_PASSED = 48  # segments of others since we lost, and as many since the last wish
-_WISH_ANEW_AFTER = 16  # further losses: it may have been thought dead, while an upload of ours hung
 _HEAR_EVERY = (12, 20)  # segments of ours; by chance, so that of many writers one asks soon
 _HEAR_WHEN_LATE = 0.8  # of the time after which the next in line is thought idle
-_WAIT_MAX_S = 60.0  # for one wish, or one slow writer
-_WAIT_MIN_S = 0.02  # the same: threads are not always woken at once
-_UPLOAD_MS_MAX = 10**6
-_OUTDATED_AFTER = 4096  # segments: whoever lives and still loses has wished anew long before
 
 
 class Turns:
@@ -56,25 +46,18 @@ class Turns:
     def __init__(self, me: bytes, dice: random.Random) -> None:
         self._me = me
         self._dice = dice
+        self._upload = UploadTime()
+        self._lost = LostRaces(self._upload)
+        self._wishes = HeardWishes(me)
         self._last: dict[bytes, int] = {}  # who → the number of their last segment, oldest first
         self._idle: set[bytes] = set()
         self._moved_at = 0.0  # when the last segment was seen
         self._moved_from = 0.0  # before this it did not stand
         self._empty_at = 0.0  # when we last looked and nothing new stood there
         self._look_at = 0.0
-        self._put_s = 0.0
-        self._spread_s = 0.0
         self._streak = 0
         self._pause_until = 0.0
         self._sits_until = 0.0
-        self._lost = 0  # races in a row
-        self._lost_at = 0.0
-        self._passed = 0  # segments of others since the first of them
-        self._wished_at: tuple[int, int] | None = (
-            None  # how many of both when we wished; None: no wish of ours
-        )
-        self._wishes: dict[bytes, tuple[WishName, float]] = {}  # who → its wish, and when we heard of it
-        self._settled: set[WishName] = set()  # wishes that were answered by a segment, or by nothing
         self._uploads_s: dict[bytes, float] = {}  # who is slower than we are → how long an upload takes there
         self._heard_at = -1.0
         self._hear_in = dice.randint(*_HEAR_EVERY)
@@ -85,7 +68,7 @@ class Turns:
             self.need_no_more()
             self._hear_in -= 1
         else:
-            self._passed += self._lost > 0
+            self._lost.passed()
             self._learn(who, seq, now)
         self._last.pop(who, None)
         self._last[who] = seq
@@ -96,7 +79,7 @@ class Turns:
         self._look_at = self._expected_from()
         self._streak = self._streak + 1 if who == self._me else 0
         if self._streak % _PAUSE_EVERY == 1:
-            self._look_at, self._pause_until = now, now + self._put_s * _PAUSE * self._dice.uniform(0.5, 1.5)
+            self._look_at, self._pause_until = now, now + self._pause_s()
         oldest = next(iter(self._last))
         if seq - self._last[oldest] > _FORGET_AFTER:
             del self._last[oldest]
@@ -107,67 +90,53 @@ class Turns:
         """How long the uploads of `who` take, if longer than ours: from its wish, or from how long we looked for it.
         Looking says little, as it may have had nothing to commit for most of that time: so it only goes so far."""
         looked = self._empty_at - self._moved_from
-        if who in self._wishes and self._wishes[who][0].seq <= seq:
-            wish, _ = self._wishes.pop(who)
-            self._settled.add(wish)
+        wish = self._wishes.answered(who, seq)
+        if wish is not None:
             self._uploads_s[who] = wish.upload_ms / 1000
         elif who in self._uploads_s:
             self._uploads_s[who] = min(
                 self._uploads_s[who], (self._uploads_s[who] + now - self._moved_from) / 2
             )
-        elif looked > _SLOW * self._put_s and (who in self._idle or self._before()[:1] == [who]):
-            self._uploads_s[who] = min(looked, _SLOW_MAX * self._put_s)
+        elif looked > _SLOW * self._upload.usual_s and (who in self._idle or self._before()[:1] == [who]):
+            self._uploads_s[who] = min(looked, _SLOW_MAX * self._upload.usual_s)
 
     def took(self, seconds: float) -> None:
         """How long an upload of ours took, won or lost."""
-        if not self._put_s:
-            self._put_s, self._spread_s = seconds, seconds / 4
-            return
-        self._spread_s = self._spread_s * 0.8 + abs(seconds - self._put_s) * 0.2
-        self._put_s = self._put_s * 0.8 + seconds * 0.2
+        self._upload.took(seconds)
 
     def lost(self, now: float) -> None:
         """We lost a race."""
-        self._lost += 1
-        self._lost_at = now
+        self._lost.add(now)
 
     def caught_up(self, now: float) -> None:
         """After a loss that was not the first in a row we have read what stands. Another upload may be under way by now, and
         one that begins in the middle of it only loses again: half of the time, wait for its segment as the next in line
         does. By chance, because whatever is regular can be in step with what others do."""
         if self._dice.random() < 0.5:
-            self._sits_until = now + _LATE * self._put_s + _LEEWAY * self._spread_s
+            self._sits_until = now + _LATE * self._upload.usual_s + self._upload.leeway_s
             self._look_at = now
 
     # Wishes
 
     @property
     def should_wish(self) -> bool:
-        """Also while we read what others have committed since we lost: they may be faster than we can read."""
-        if self._wished_at is not None:
-            lost, passed = self._wished_at
-            return self._lost >= lost + _WISH_ANEW_AFTER or self._passed >= passed + _WISH_PASSED
-        enough = _WISH_AFTER if self._put_s >= _WORTHWHILE_S else _WISH_AFTER_CHEAP
-        return self._lost >= enough or self._passed >= _WISH_PASSED
+        """Whether we have lost so often that we should ask the others."""
+        return self._lost.should_wish
 
     def wish(self, seq: int, now: float, now_ms: int) -> WishName:
-        """Ours, to be left where the others find it. `seq`: the place that we want, or a later one. How long we have been
-        reading since we lost counts: what they commit meanwhile has to be read too, before we can upload."""
-        self._wished_at = (self._lost, self._passed)
-        upload_s = self._put_s + _LEEWAY * self._spread_s + now - self._lost_at
-        return WishName(self._me, seq, min(max(1, round(upload_s * 1000)), _UPLOAD_MS_MAX), now_ms)
+        """Ours, to be left where the others find it. `seq`: the place that we want, or a later one."""
+        return self._lost.wish(self._me, seq, now, now_ms)
 
     def need_no_more(self) -> None:
         """There is nothing to commit any more: it is stored, by us or by others."""
-        self._lost = self._passed = 0
-        self._wished_at = None
+        self._lost.clear()
 
     def should_hear(self, now: float) -> bool:
         """Whether to ask for wishes before anything else."""
         if self._hear_in <= 0:
             return True
         before = self._before()
-        if self._put_s < _WORTHWHILE_S or not before:
+        if self._upload.is_cheap or not before:
             return False
         idle_at = self._idle_at(before[0])
         late_at = self._moved_at + _HEAR_WHEN_LATE * (idle_at - self._moved_at)
@@ -178,26 +147,8 @@ class Turns:
         """These stand."""
         self._heard_at = now
         self._hear_in = self._dice.randint(*_HEAR_EVERY)
-        self._settled &= set(wishes)
-        newest = max(self._last.values(), default=0)
-        standing: dict[bytes, tuple[WishName, float]] = {}
-        for wish in sorted(wishes, key=lambda wish: wish.seq):  # of several of one writer the last counts
-            answered = self._last.get(wish.writer, -1) >= wish.seq or newest - wish.seq > _OUTDATED_AFTER
-            if wish.writer == self._me or answered or wish in self._settled:
-                continue
-            known, since = self._wishes.get(wish.writer, (wish, now))
-            standing[wish.writer] = (wish, since if known == wish else now)
-        if standing.keys() - self._wishes.keys():
+        if self._wishes.hear(wishes, self._last, now):
             self._look_at = now
-        self._wishes = standing
-
-    def _is_wished_for(self, now: float) -> bool:
-        """Whether another wants to go first. All are waited for at once: many dead ones cost no more than one."""
-        for who, (wish, since) in list(self._wishes.items()):
-            if now - max(since, self._moved_at) > _wait_s(_PATIENCE_WISH * wish.upload_ms / 1000):
-                del self._wishes[who]
-                self._settled.add(wish)
-        return bool(self._wishes)
 
     @property
     def ahead(self) -> int:
@@ -217,11 +168,11 @@ class Turns:
 
     def is_ours(self, now: float) -> bool:
         """Whether we may try."""
-        if self._wished_at is not None:
+        if self._lost.has_wished:
             return now >= self._sits_until
-        if self._is_wished_for(now):
+        if self._wishes.wait_on(self._moved_at, now):
             return False
-        if self._put_s < _WORTHWHILE_S:
+        if self._upload.is_cheap:
             return True
         before = self._before()
         if before and now > self._idle_at(before[0]):
@@ -231,8 +182,8 @@ class Turns:
 
     def _idle_at(self, who: bytes) -> float:
         """When `who`, the next in line, is thought idle if nothing came until then."""
-        theirs = _wait_s(_PATIENCE * self._uploads_s[who]) if who in self._uploads_s else 0.0
-        return self._moved_at + max(self._put_s * _PATIENCE, theirs)
+        theirs = patient_s(_PATIENCE * self._uploads_s[who]) if who in self._uploads_s else 0.0
+        return self._moved_at + max(self._upload.usual_s * _PATIENCE, theirs)
 
     def wait(self, now: float) -> float:
         """While it is not ours: for how long there is nothing to do. 0.0: look at the chain."""
@@ -242,23 +193,21 @@ class Turns:
         """We looked, and nothing new stood in the chain when we asked."""
         self._empty_at = asked_at
         if self._wishes:
-            slowest_s = max(wish.upload_ms / 1000 for wish, _ in self._wishes.values())
-            step = max(self._put_s, slowest_s, _WAIT_MIN_S) / _LOOKS
+            step = patient_s(max(self._upload.usual_s, self._wishes.slowest_s)) / _LOOKS
             self._look_at = asked_at + step * self._dice.uniform(0.8, 1.2)
             return
         place = 1 if asked_at < self._sits_until else self.ahead
         if not place:
             # A new writer has to read our segment before it can try: that takes it as long as it took us to look.
-            self._look_at = self._pause_until = now + self._put_s * _PAUSE * self._dice.uniform(0.5, 1.5)
+            self._look_at = self._pause_until = now + self._pause_s()
             return
-        step = self._put_s / _LOOKS * min(place, _LOOKS / 2)
-        if place == 1 and asked_at < self._moved_from + _LATE * self._put_s + _LEEWAY * self._spread_s:
-            step = max(self._put_s / _LOOKS_OF_NEXT, min(step, self._spread_s))
+        step = self._upload.usual_s / _LOOKS * min(place, _LOOKS / 2)
+        if place == 1 and asked_at < self._moved_from + _LATE * self._upload.usual_s + self._upload.leeway_s:
+            step = max(self._upload.usual_s / _LOOKS_OF_NEXT, min(step, self._upload.spread_s))
         self._look_at = max(self._expected_from(), asked_at + step * self._dice.uniform(0.8, 1.2))
 
+    def _pause_s(self) -> float:
+        return self._upload.usual_s * _PAUSE * self._dice.uniform(0.5, 1.5)
+
     def _expected_from(self) -> float:
-        return self._moved_from + self._put_s - _LEEWAY * self._spread_s
-
-
-def _wait_s(seconds: float) -> float:
-    return min(_WAIT_MAX_S, max(_WAIT_MIN_S, seconds))
+        return self._moved_from + self._upload.usual_s - self._upload.leeway_s

@@ -1,4 +1,4 @@
-"""Wishes: how a shared writer that loses every race asks the others for its turn (see `turns`).
+"""Wishes in the store: how a shared writer that loses every race asks the others for its turn (see `turns`).
 
 A wish is an object beside the chain whose name says everything, so that one small listing tells all of them. It is a hint:
 the conditional create alone decides who commits, and whatever goes wrong with a wish is logged and changes no append.
