@@ -98,3 +98,20 @@ def test_what_is_missing_or_wrong_is_said(dsn, tmp_path, capsys, monkeypatch):
     said = capsys.readouterr().err
     assert "PostgreSQL: connection" in said
     assert "topsecret" not in said
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["--partitions", "0"], "partitions=0: a number from 1"),
+        (["--topic-prefix", "cdc/"], "topic_prefix='cdc/'"),
+        (["--slot", "My-Slot"], "slot='My-Slot'"),
+        (["--table", "orders"], "'orders' is not of the form schema.table"),
+    ],
+)
+def test_a_setting_that_no_topic_could_have_is_refused_before_anything_is_asked(wrong, said, tmp_path):
+    """The first row would fail otherwise, after the publication was made and the snapshot had begun."""
+    given = ["--store", str(tmp_path / "store"), "--dsn", "host=127.0.0.1 port=1", "--publication", "p"]
+    with pytest.raises(UsageError, match=said):
+        ingest.run(command(*given, *wrong), Output(io.StringIO(), True))
+    assert not (tmp_path / "store").exists()

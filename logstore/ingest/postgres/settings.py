@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from logstore.catalog import PARTITIONS_MAX
+from logstore.errors import InvalidTopicName
+from logstore.paths import check_topic_name
+
 MIB = 1 << 20
 _SLOT = re.compile(r"[a-z0-9_]{1,54}")
 
@@ -52,3 +56,9 @@ class PostgresSettings:
         for table in self.tables or ():
             if "." not in table:
                 raise ValueError(f"tables: {table!r} is not of the form schema.table")
+        if not 1 <= self.partitions <= PARTITIONS_MAX:
+            raise ValueError(f"partitions={self.partitions!r}: a number from 1 to {PARTITIONS_MAX}")
+        try:
+            check_topic_name(f"{self.topic_prefix}schema.table")
+        except InvalidTopicName as error:
+            raise ValueError(f"topic_prefix={self.topic_prefix!r}: {error}") from error
