@@ -43,7 +43,7 @@ demo: $(CORE_STAMP)
 	$(BIN)/python examples/orders_pipeline.py --batch
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -m 'not soak' --numprocesses=2 --dist=loadgroup
+	$(BIN)/python -m pytest -q -m 'not soak' --numprocesses=2 --dist=loadscope
 
 # Long runs: more seeds, more kills, more connections.
 soak: $(STAMP)

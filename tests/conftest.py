@@ -7,16 +7,33 @@ from pathlib import Path
 
 import pytest
 from servers import Server, export_credentials, moto_server, seaweedfs_server
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 export_credentials()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer | None) -> ByFile:
+    return ByFile(config, log)
+
+
+class ByFile(LoadScopeScheduling):
+    """With several workers (`make test`) a file stays on one of them, and so does all that needs a JVM: else each worker
+    would start servers and clusters of its own. (`--dist=loadgroup` is meant for this; with pytest 9.2 it groups nothing.)
+    """
+
+    def __init__(self, config: pytest.Config, log: Producer | None) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False  # in the order of the collection, which is below
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "spark" if "spark" in Path(file).parts else file
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several workers (`make test`) a file stays on one of them, and so does all that needs a JVM. That is the longest
-    piece, so it begins first: the other worker does the rest meanwhile."""
-    for item in items:
-        place = item.path.relative_to(Path(__file__).parent).parts
-        item.add_marker(pytest.mark.xdist_group("spark" if place[0] == "spark" else "/".join(place)))
+    """The longest piece begins first: the other worker does the rest meanwhile."""
     items.sort(key=lambda item: "spark" not in item.path.parts)
 
 

@@ -17,9 +17,20 @@ if TYPE_CHECKING:
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+# These JVMs live for a minute: the second compiler and a parallel collector cost more than they save.
+os.environ["JDK_JAVA_OPTIONS"] = " ".join(
+    filter(None, (os.environ.get("JDK_JAVA_OPTIONS"), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"))
+)
 # Spark lists the modules on the path, and an editable install is no module on the path: an import hook finds it.
 _ROOT = str(Path(__file__).parents[2])
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def alone_in_this_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Of several workers one runs all of this folder. Two would start two of everything, and take twice as long."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        (tmp_path_factory.getbasetemp().parent / "spark-has-a-worker").touch(exist_ok=False)
 
 
 @pytest.fixture(scope="session")

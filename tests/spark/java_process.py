@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyspark
 
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 300.0
 HOME = Path(pyspark.__file__).parent
 
 

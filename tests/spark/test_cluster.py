@@ -18,7 +18,7 @@ from logstore.paths import SPARK_PREFIX
 
 from .cluster import spark_cluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.timeout(1500)]
 EXPECTED = [400, 400, sum(range(400))]
 
 
@@ -53,7 +53,7 @@ def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
                 str(folder / "flags"),
             ],
             capture_output=True,
-            timeout=500,
+            timeout=1200,
             env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
             check=False,
         )
