@@ -64,7 +64,7 @@ class Tiers:
         self.window: FlushWindow | None = None
         self.buffer: WriteBuffer | None = None
         self.owned = False
-        self._waiting = 0
+        self._readers_waiting = 0
         self._listeners: tuple[Callable[[], None], ...] = ()
 
     def mark(self, visibility: Visibility) -> int:
@@ -155,16 +155,16 @@ class Tiers:
         self.low = max(self.low, low)
 
     def wake(self) -> None:
-        if self._waiting:
+        if self._readers_waiting:
             self.moved.notify_all()
 
     def wait(self, clock: Clock, timeout: float) -> None:
         """Until something moved, or `timeout` seconds passed; it may return early. Holds the lock, waits without it."""
-        self._waiting += 1
+        self._readers_waiting += 1
         try:
             clock.wait(self.moved, timeout)
         finally:
-            self._waiting -= 1
+            self._readers_waiting -= 1
 
     def wait_until(self, is_done: Callable[[], bool], clock: Clock, deadline: float) -> bool:
         """Whether it is done by the deadline. Holds the lock, waits without it."""
