@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import logstore
+from logstore import at_exit
 from logstore.engine.partition_log import PartitionLog
 from logstore.engine.runtime import Runtime
 from logstore.engine.topic_settings import TopicSettings
@@ -122,6 +123,7 @@ def crash(store: logstore.Store, lifeline: FaultyStore | None = None, *, hanging
     """
     if lifeline is not None:
         lifeline.down()
+    at_exit.forget(store)  # as it ends, a killed process stores nothing, and waits for nothing
     store._runtime.close(0.0 if hanging else 5.0)
 
 
