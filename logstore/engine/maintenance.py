@@ -14,15 +14,15 @@ A manifest that somebody else changed at the same time ends the step without eff
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from logstore.engine.chain import Chain, ChainTail, ChainView
 from logstore.engine.segment_reader import SegmentReader
 from logstore.engine.segments import SegmentRef, Segments
+from logstore.engine.stored_manifest import StoredManifest, read_manifest
 from logstore.engine.topic_settings import TopicLimits
-from logstore.errors import CorruptData, Indeterminate, ObjectNotFound, PreconditionFailed
+from logstore.errors import CorruptData, Indeterminate, PreconditionFailed, UnsupportedStore
 from logstore.format.batch import PATCH_SIZE
 from logstore.format.errors import FormatError
 from logstore.format.manifest import Manifest, SegmentTable
@@ -96,13 +96,11 @@ class Maintenance:
         self._chain.store.put(key, data)
         old = [view.segments.ref(row).key for row in run]
 
-        def swap(manifest: Manifest) -> Manifest | None:
-            rows = Segments(self._chain.paths, SegmentTable())
-            start = _find(manifest.table, first.seq)
-            assert start is not None, "the manifest is the one that the view was made of"
-            _copy(manifest.table, range(start), rows)
+        def swap(manifest: Manifest) -> Manifest:
+            rows, old_rows = Segments(self._chain.paths, SegmentTable()), manifest.table
+            rows.table.extend(old_rows, 0, run.start)
             rows.add_merged(first.seq, last_seq, identity.hex(), len(data), summary)
-            _copy(manifest.table, range(start + len(run), len(manifest.table)), rows)
+            rows.table.extend(old_rows, run.stop, len(old_rows))
             return replace(manifest, table=rows.table, retired=manifest.retired | self._names(old, now_ms))
 
         if self._change(view, swap):
@@ -201,16 +199,16 @@ class Maintenance:
                     raise
 
     def _raise_low(self, view: ChainView, low: int, now_ms: int) -> bool:
-        def cut(manifest: Manifest) -> Manifest | None:
+        def cut(manifest: Manifest) -> Manifest:
             rows = Segments(self._chain.paths, manifest.table)
             first = rows.row_at(low)
             gone = [rows.ref(row).key for row in range(first)]
-            kept = Segments(self._chain.paths, SegmentTable())
-            _copy(manifest.table, range(first, len(rows)), kept)
+            kept = SegmentTable()
+            kept.extend(manifest.table, first, len(rows))
             return replace(
                 manifest,
                 low_watermark=low,
-                table=kept.table,
+                table=kept,
                 retired=manifest.retired | self._names(gone, now_ms),
             )
 
@@ -264,7 +262,7 @@ class Maintenance:
             gone.append(item.key)
         names = {key.removeprefix(self._chain.paths.prefix) for key in gone}
 
-        def forget(manifest: Manifest) -> Manifest | None:
+        def forget(manifest: Manifest) -> Manifest:
             return replace(manifest, retired={n: at for n, at in manifest.retired.items() if n not in names})
 
         if names:
@@ -304,39 +302,19 @@ class Maintenance:
         return {key.removeprefix(self._chain.paths.prefix): now_ms for key in keys}
 
     def _manifest(self) -> Manifest | None:
-        """The stored one; None if there is none, or if it is damaged: then the next change writes it anew."""
+        """The stored one; None if there is none, or if it cannot be read here: then nobody can say what it names."""
         try:
-            return Manifest.parse(self._chain.store.get(self._chain.paths.manifest))
-        except (ObjectNotFound, FormatError):
+            return read_manifest(self._chain)
+        except UnsupportedStore:
             return None
 
-    def _change(self, view: ChainView, change: Callable[[Manifest], Manifest | None]) -> bool:
+    def _change(self, view: ChainView, change: Callable[[Manifest], Manifest]) -> bool:
         """Apply `change` to a manifest that covers the whole view. False if somebody else was faster."""
-        store, key = self._chain.store, self._chain.paths.manifest
-        known = store.head(key)
-        stored = self._manifest()
-        if view.manifest_version != (stored.version if stored else 0) or not view.segments.is_complete:
-            return False
-        base = Manifest(
-            version=(stored.version if stored else 0) + 1,
-            next_seq=view.tail.next_seq,
-            epoch=view.tail.epoch,
-            mode=view.tail.mode,
-            low_watermark=view.low_watermark,
-            end_offset=view.tail.end_offset,
-            reserved_until=view.tail.reserved_until,
-            source_upper=view.tail.source_upper,
-            table=view.segments.table,
-            retired=stored.retired if stored else {},
-        )
-        changed = change(base)
-        if changed is None:
+        stored = StoredManifest.look(self._chain)
+        if view.manifest_version != stored.version or not view.segments.is_complete:
             return False
         try:
-            if known is None:
-                store.put(key, changed.pack(), if_absent=True)
-            else:
-                store.put(key, changed.pack(), if_match=known.etag)
+            stored.replace(change(stored.next(view.tail, view.low_watermark, view.segments.table)))
         except PreconditionFailed:
             return False
         return True
@@ -346,15 +324,3 @@ def _worth_it(table: SegmentTable, run: range, limit: int) -> bool:
     """Merge when it at least doubles the largest of them: so each record is rewritten O(log n) times, not O(n)."""
     sizes = table.size[run.start : run.stop]
     return sum(sizes) >= 2 * max(sizes) and (len(run) >= MERGE_AT_LEAST or sum(sizes) > limit // 2)
-
-
-def _find(table: SegmentTable, seq: int) -> int | None:
-    row = bisect_left(table.first_seq, seq)
-    return row if row < len(table) and table.first_seq[row] == seq else None
-
-
-def _copy(source: SegmentTable, rows: range, target: Segments) -> None:
-    for column, more in zip(target.table.columns(), source.columns(), strict=True):
-        column.extend(more[rows.start : rows.stop])
-    seqs = set(source.first_seq[rows.start : rows.stop])
-    target.table.merged.update({seq: name for seq, name in source.merged.items() if seq in seqs})

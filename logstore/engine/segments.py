@@ -122,10 +122,8 @@ class Segments:
 
     def up_to(self, next_seq: int) -> Segments:
         """Without the rows from `next_seq` on."""
-        count = bisect_left(self.table.first_seq, next_seq)
-        table = SegmentTable(merged={seq: name for seq, name in self.table.merged.items() if seq < next_seq})
-        for column, whole in zip(table.columns(), self.table.columns(), strict=True):
-            column.extend(whole[:count])
+        table = SegmentTable()
+        table.extend(self.table, 0, bisect_left(self.table.first_seq, next_seq))
         return Segments(self.paths, table, self.is_complete)
 
     def all(self) -> list[SegmentRef]:

@@ -56,6 +56,14 @@ class SegmentTable:
     def __len__(self) -> int:
         return len(self.base_offset)
 
+    def extend(self, source: SegmentTable, start: int, stop: int) -> None:
+        """Add the rows of `source` from `start` up to, not including, `stop`, which lie behind all of ours."""
+        for column, more in zip(self.columns(), source.columns(), strict=True):
+            column.extend(more[start:stop])
+        if start < stop and source.merged:
+            first, last = source.first_seq[start], source.first_seq[stop - 1]
+            self.merged.update({seq: name for seq, name in source.merged.items() if first <= seq <= last})
+
     def columns(self) -> tuple[array[int], ...]:
         return (
             self.first_seq,

@@ -9,14 +9,16 @@ import pytest
 from crc32c import crc32c
 
 import logstore
-from engine.harness import crash, open_store, pairs, partition, running
+from engine.harness import background, crash, open_store, pairs, partition, running
 from logstore.engine import segment_reader
 from logstore.errors import LogStoreError, UnsupportedStore
 from logstore.format import manifest, segment, wal
 from logstore.format.document import pack_document, parse_document
-from logstore.format.segment import HEADER_SIZE, SegmentHeader, build_segment
+from logstore.format.manifest import SegmentTable
+from logstore.format.segment import HEADER_SIZE, SegmentHeader, WriterMode, build_segment
 from logstore.objects import MemoryStore
-from logstore.testing import ManualClock
+from logstore.testing import GatedStore, ManualClock
+from tests.patience import PATIENCE_S
 
 _VERSION_AT = 8
 
@@ -121,6 +123,26 @@ def test_L20_a_newer_manifest_is_refused_and_never_overwritten() -> None:
     with open_store(objects, writer="read_only") as store:
         with pytest.raises(UnsupportedStore, match="newer release"):
             store.topic("t").partition(0).read(0)
+
+
+def test_L20_a_newer_manifest_that_comes_while_maintenance_works_is_never_overwritten() -> None:
+    """There was none when it looked at the chain; a newer release writes the first one before it does."""
+    objects = MemoryStore()
+    gated = GatedStore(objects)
+    with running(gated) as store:
+        log = partition(store)
+        for value in (b"zero", b"one"):
+            log.append(value)
+        theirs = newer_manifest(
+            manifest.Manifest(1, 3, 1, WriterMode.EXCLUSIVE, 0, 2, 2, -1, SegmentTable()).pack()
+        )
+        with gated.hold("head", suffix="manifest") as looks:
+            trimmed = background(log.delete_before, 1)
+            looks.wait_held()
+            objects.put(log.paths.manifest, theirs)
+        with pytest.raises(UnsupportedStore, match="left alone"):
+            trimmed.result(PATIENCE_S)
+        assert objects.get(log.paths.manifest) == theirs
 
 
 def test_L20_a_newer_wal_is_refused_and_left_alone(tmp_path: Path) -> None:

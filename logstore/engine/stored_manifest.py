@@ -1,0 +1,78 @@
+"""The manifest that stands in the store, and its replacement.
+
+Checkpoints and maintenance both write manifests, in several processes at once. Each looks first, builds the next one from
+what it saw, and replaces only what it saw: by `If-Match`, or by `If-None-Match` where none stood. Whoever comes second
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from logstore.engine.chain import Chain, ChainTail
+from logstore.errors import ObjectNotFound, UnsupportedStore
+from logstore.format.errors import FormatError, UnsupportedVersion
+from logstore.format.manifest import Manifest, SegmentTable
+
+logger = logging.getLogger(__name__)
+
+
+def read_manifest(chain: Chain) -> Manifest | None:
+    """The stored one; None if there is none, or if it is damaged: then the next one is made without it.
+
+    Raises `UnsupportedStore` if a newer release has written it.
+    """
+    key = chain.paths.manifest
+    try:
+        return Manifest.parse(chain.store.get(key))
+    except ObjectNotFound:
+        return None
+    except UnsupportedVersion as error:
+        raise UnsupportedStore(f"{key}: {error.why}; it is left alone") from error
+    except FormatError as damage:
+        logger.warning("%s: %s; the next manifest is made without it", key, damage)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredManifest:
+    """One look at it. `etag`: None if nothing stood there. A damaged one has an etag, and is replaced like any other."""
+
+    chain: Chain
+    etag: str | None
+    manifest: Manifest | None
+
+    @classmethod
+    def look(cls, chain: Chain) -> StoredManifest:
+        known = chain.store.head(
+            chain.paths.manifest
+        )  # first: what comes between the two requests is not replaced
+        return cls(chain, None if known is None else known.etag, read_manifest(chain))
+
+    @property
+    def version(self) -> int:
+        return self.manifest.version if self.manifest is not None else 0
+
+    def next(self, tail: ChainTail, low_watermark: int, table: SegmentTable) -> Manifest:
+        """The one after it, for a chain that ends at `tail`."""
+        return Manifest(
+            version=self.version + 1,
+            next_seq=tail.next_seq,
+            epoch=tail.epoch,
+            mode=tail.mode,
+            low_watermark=low_watermark,
+            end_offset=tail.end_offset,
+            reserved_until=tail.reserved_until,
+            source_upper=tail.source_upper,
+            table=table,
+            retired=self.manifest.retired if self.manifest is not None else {},
+        )
+
+    def replace(self, manifest: Manifest) -> None:
+        """Raises `PreconditionFailed` if it is not the one that stands there any more."""
+        store, key = self.chain.store, self.chain.paths.manifest
+        if self.etag is None:
+            store.put(key, manifest.pack(), if_absent=True)
+        else:
+            store.put(key, manifest.pack(), if_match=self.etag)
