@@ -67,6 +67,12 @@ def partition(store: logstore.Store, topic: str = "t") -> PartitionLog:
     return store.create_topic(topic, exist_ok=True).partition(0)
 
 
+def stored(objects: ObjectStore) -> list[tuple[int, bytes]]:
+    """What a process that was not there sees."""
+    with open_store(objects, writer="read_only") as store:
+        return pairs(store.topic("t").partition(0))
+
+
 def background(call: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
     """Run a call that may block in a thread of its own."""
     future: Future[T] = Future()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import pytest
 
 import logstore
+from logstore.engine.maintenance import Garbage
 from logstore.engine.partition_log import PartitionLog
 from logstore.engine.segments import SegmentRef
 from logstore.format.manifest import Manifest
@@ -200,48 +204,54 @@ def test_L23_a_merge_that_loses_the_race_for_the_manifest_changes_nothing() -> N
         assert values_of(log) == expected
 
 
-def test_L23_collecting_asks_about_no_object_that_is_still_in_its_grace_period() -> None:
+class Merged(NamedTuple):
+    """A partition most of whose twenty segments have just become one. `way`: the store's way to its objects."""
+
+    log: PartitionLog
+    way: FaultyStore
+    clock: ManualClock
+
+    def collect(self) -> list[Garbage]:
+        return self.log.maintenance.collect(self.clock.now_ms())
+
+    @property
+    def retired(self) -> dict[str, int]:
+        return Manifest.parse(self.way.get(self.log.paths.manifest)).retired
+
+
+@pytest.fixture
+def merged() -> Iterator[Merged]:
+    way, clock = FaultyStore(MemoryStore()), ManualClock()
+    with open_store(way, clock) as store:
+        log = store.create_topic("t").partition(0)
+        fill(log, 20)
+        assert merge_all(log, clock) >= 15
+        way.forget_calls()
+        yield Merged(log, way, clock)
+
+
+def test_L23_collecting_asks_about_no_object_that_is_still_in_its_grace_period(merged: Merged) -> None:
     """On a busy partition a day's worth of objects waits to be deleted: not a request for each of them, each time."""
-    objects, clock = MemoryStore(), ManualClock()
-    counted = FaultyStore(objects)
-    with open_store(counted, clock) as store:
-        log = store.create_topic("t").partition(0)
-        fill(log, 20)
-        assert merge_all(log, clock) >= 15
-        counted.forget_calls()
-        assert log.maintenance.collect(clock.now_ms()) == []
-        asked = {call.key for call in counted.calls if call.operation == "head"}
-        assert not [key for key in asked if key.endswith(".seg")]
-        clock.advance(GRACE_S)
-        assert len(log.maintenance.collect(clock.now_ms())) >= 15
+    assert merged.collect() == []
+    asked = {call.key for call in merged.way.calls if call.operation == "head"}
+    assert not [key for key in asked if key.endswith(".seg")]
+    merged.clock.advance(GRACE_S)
+    assert len(merged.collect()) >= 15
 
 
-def test_L23_what_was_deleted_and_could_not_be_noted_is_noted_by_the_next_one() -> None:
+def test_L23_what_was_deleted_and_could_not_be_noted_is_noted_by_the_next_one(merged: Merged) -> None:
     """Else the manifest would name it, and each run would ask for it, for ever."""
-    objects, clock = MemoryStore(), ManualClock()
-    faulty = FaultyStore(objects)
-    with open_store(faulty, clock) as store:
-        log = store.create_topic("t").partition(0)
-        fill(log, 20)
-        assert merge_all(log, clock) >= 15
-        clock.advance(GRACE_S)
-        faulty.fail("put", suffix="manifest", times=1, with_=Fault.REFUSE)
-        with pytest.raises(logstore.Determinate):
-            log.maintenance.collect(clock.now_ms())
-        left = Manifest.parse(objects.get(log.paths.manifest)).retired
-        assert len(left) >= 15
-        assert not [name for name in left if objects.head(log.paths.prefix + name)]
-        assert log.maintenance.collect(clock.now_ms()) == []
-        assert Manifest.parse(objects.get(log.paths.manifest)).retired == {}
+    merged.clock.advance(GRACE_S)
+    merged.way.fail("put", suffix="manifest", times=1, with_=Fault.REFUSE)
+    with pytest.raises(logstore.Determinate):
+        merged.collect()
+    left = merged.retired
+    assert len(left) >= 15
+    assert not [name for name in left if merged.way.head(merged.log.paths.prefix + name)]
+    assert merged.collect() == []
+    assert merged.retired == {}
 
 
-def test_L23_collecting_where_there_is_nothing_to_collect_costs_one_request() -> None:
-    objects, clock = MemoryStore(), ManualClock()
-    counted = FaultyStore(objects)
-    with open_store(counted, clock) as store:
-        log = store.create_topic("t").partition(0)
-        fill(log, 20)
-        assert merge_all(log, clock) >= 15
-        counted.forget_calls()
-        assert log.maintenance.collect(clock.now_ms()) == []
-        assert [(call.operation, call.key) for call in counted.calls] == [("get", log.paths.manifest)]
+def test_L23_collecting_where_there_is_nothing_to_collect_costs_one_request(merged: Merged) -> None:
+    assert merged.collect() == []
+    assert [(call.operation, call.key) for call in merged.way.calls] == [("get", merged.log.paths.manifest)]
