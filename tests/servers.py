@@ -40,6 +40,7 @@ BUCKET = "logstore-tests"
 REGION = "us-east-1"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing-secret"}
 START_TIMEOUT_S = 100.0
+_ASK_AGAIN_S = 0.1  # a server that starts says nothing by itself
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def moto_server() -> Iterator[Server]:
     moto = _start_moto(port=0)
     try:
         host, port = moto.get_host_and_port()
-        yield _with_bucket(Server(f"http://{host}:{port}"), lambda: True)
+        yield _with_bucket(Server(f"http://{host}:{port}"), lambda _: None)
     finally:
         moto.stop()
 
@@ -89,8 +90,8 @@ def moto_server() -> Iterator[Server]:
 def moto_server_process() -> Iterator[Server]:
     port = free_port()
     # This very file, as a program: see the end.
-    with _running([sys.executable, __file__, str(port)]) as alive:
-        yield _with_bucket(Server(f"http://127.0.0.1:{port}"), alive)
+    with _running([sys.executable, __file__, str(port)]) as must_run:
+        yield _with_bucket(Server(f"http://127.0.0.1:{port}"), must_run)
 
 
 @contextmanager
@@ -100,8 +101,8 @@ def seaweedfs_server() -> Iterator[Server]:
         (home / "data").mkdir()
         (home / "s3.json").write_text(json.dumps(_seaweedfs_identities()))
         port = free_port()
-        with _running([_weed(), *_seaweedfs_options(home, port)], home) as alive:
-            yield _with_bucket(Server(f"http://127.0.0.1:{port}"), alive)
+        with _running([_weed(), *_seaweedfs_options(home, port)], home) as must_run:
+            yield _with_bucket(Server(f"http://127.0.0.1:{port}"), must_run)
 
 
 def make_moto_writes_atomic() -> None:
@@ -172,30 +173,33 @@ def _seaweedfs_options(home: Path, s3_port: int) -> list[str]:
 
 
 @contextmanager
-def _running(command: list[str], folder: Path | None = None) -> Iterator[Callable[[], bool]]:
-    """Run a server; yields a function that says whether it still runs. It is gone when this returns."""
+def _running(command: list[str], folder: Path | None = None) -> Iterator[Callable[[float], None]]:
+    """Run a server; yields a function that lets it run for so many seconds, and raises as soon as it has ended. It is gone
+    when this returns."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
 
-        def alive() -> bool:
-            if process.poll() is None:
-                return True
+        def must_run(seconds: float) -> None:
+            try:
+                process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                return
             output.seek(0)
             text = output.read().decode(errors="replace")
             raise RuntimeError(f"{command[0]} ended with {process.returncode}:\n{text[-2000:]}")
 
         try:
-            yield alive
+            yield must_run
         finally:
             process.kill()  # what it stored goes with it: there is nothing to save
             process.wait()
 
 
-def _with_bucket(server: Server, alive: Callable[[], bool]) -> Server:
+def _with_bucket(server: Server, must_run: Callable[[float], None]) -> Server:
     """Wait until the server has a bucket and stores an object in it: before that it is not ready."""
     deadline = time.monotonic() + START_TIMEOUT_S
     client = server.client()
-    while alive():
+    while True:
         try:
             with suppress(client.exceptions.BucketAlreadyOwnedByYou, client.exceptions.BucketAlreadyExists):
                 client.create_bucket(Bucket=BUCKET)
@@ -205,7 +209,7 @@ def _with_bucket(server: Server, alive: Callable[[], bool]) -> Server:
         except (BotoCoreError, ClientError) as error:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{server.endpoint_url} was not ready in {START_TIMEOUT_S} s") from error
-            time.sleep(0.1)
+            must_run(_ASK_AGAIN_S)
     client.close()
     return server
 

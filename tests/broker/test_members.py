@@ -65,12 +65,18 @@ class Team:
         self.stopping = threading.Event()
         self.held: dict[str, int] = {}
         self.got: Counter[Place] = Counter()
-        self._lock = threading.Lock()
+        self._noted = threading.Condition()
 
     def note(self, member: str, held: int, places: list[Place]) -> None:
-        with self._lock:
+        with self._noted:
             self.held[member] = held
             self.got.update(places)
+            self._noted.notify_all()
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Until what the members have noted makes it true."""
+        with self._noted:
+            assert self._noted.wait_for(condition, PATIENCE_S), f"it did not come to pass: {self.held}"
 
     def librdkafka(self) -> None:
         consumer = consumer_of(self.broker, "team", partition_assignment_strategy="range")
@@ -125,9 +131,9 @@ def test_B01_members_of_three_kinds_share_one_group(broker: LocalBroker) -> None
         member.start()
     try:
         even = {"librdkafka": 2, "kafka-python": 2, "aiokafka": 2}
-        wait_for(lambda: team.held == even, lambda: time.sleep(0.05))
+        team.wait_for(lambda: team.held == even)
         send(broker, "mixed", 6, 600)
-        wait_for(lambda: len(team.got) >= 600, lambda: time.sleep(0.05))
+        team.wait_for(lambda: len(team.got) >= 600)
     finally:
         team.stopping.set()
         for member in members:
