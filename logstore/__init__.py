@@ -5,6 +5,10 @@ durable it is: `buffered` (this process), `local` (this disk, fsynced), or `dura
 `durable`.
 """
 
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
 from logstore.config import StoreConfig, TopicConfig
 from logstore.engine.partition_log import PartitionLog
 from logstore.engine.results import ReadResult, Receipt
@@ -37,6 +41,14 @@ from logstore.errors import (
 from logstore.format.record import Record
 from logstore.store import Store, open
 from logstore.topic import Topic
+
+if TYPE_CHECKING:
+    from logstore import aio as aio
+    from logstore import errors as errors
+    from logstore import ingest as ingest
+    from logstore import objects as objects
+    from logstore import testing as testing
+    from logstore import upsert as upsert
 
 __all__ = [
     "AppendTimeout",
@@ -73,3 +85,12 @@ __all__ = [
     "UnsupportedStore",
     "open",
 ]
+
+_MODULES = ("aio", "errors", "ingest", "objects", "testing", "upsert")
+
+
+def __getattr__(name: str) -> ModuleType:
+    """`logstore.aio.open(…)` after `import logstore` alone; who uses none of these modules does not wait for them."""
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

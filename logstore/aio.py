@@ -8,6 +8,7 @@ deadline passed; a cancelled read or tail leaves nothing behind.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -15,7 +16,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from logstore import store as blocking
-from logstore.config import Ack, StoreConfig, Visibility
+from logstore.config import Ack, StoreConfig, Visibility, check_visibility
 from logstore.engine import partition_log
 from logstore.engine.maintenance import Garbage
 from logstore.engine.partition_log import Appendable
@@ -23,7 +24,8 @@ from logstore.engine.readable_partition import READ_BYTES
 from logstore.engine.results import ReadResult, Receipt
 from logstore.engine.segments import LostRange
 from logstore.engine.writer_metrics import WriterMetrics
-from logstore.format.record import Headers, Record
+from logstore.errors import Closed, UnknownTopic
+from logstore.format.record import Header, Record
 from logstore.objects.metered import OperationStats
 from logstore.objects.protocol import ObjectStore
 from logstore.topic import Topic as BlockingTopic
@@ -40,12 +42,17 @@ class _Threads:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="logstore-aio")
+        self._closed = False
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._closed:  # nothing blocks any more: the store raises `Closed`
+            return call(*args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._pool, partial(call, *args, **kwargs))
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """Calls that still wait for a thread get one, and `Closed` from the store."""
+        self._closed = True
+        self._pool.shutdown(wait=False)
 
 
 class Store:
@@ -61,46 +68,61 @@ class Store:
     async def create_topic(
         self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Any
     ) -> Topic:
+        """Create it, or with `exist_ok` take the one there is. `settings` are fields of `TopicConfig`."""
         made = await self._threads.run(
             partial(self.blocking.create_topic, name, partitions, exist_ok=exist_ok, **settings)
         )
         return Topic(made, self._threads)
 
     async def topic(self, name: str) -> Topic:
+        """The topic of that name; `UnknownTopic` if there is none."""
         return Topic(await self._threads.run(self.blocking.topic, name), self._threads)
 
     async def topics(self) -> list[str]:
+        """The names of the topics, sorted."""
         return await self._threads.run(self.blocking.topics)
 
     async def alter_topic(self, name: str, **settings: Any) -> Topic:
+        """As `logstore.Store.alter_topic`."""
         altered = await self._threads.run(partial(self.blocking.alter_topic, name, **settings))
         return Topic(altered, self._threads)
 
     async def add_partitions(self, name: str, total: int) -> Topic:
+        """As `logstore.Store.add_partitions`."""
         return Topic(await self._threads.run(self.blocking.add_partitions, name, total), self._threads)
 
     async def delete_topic(self, name: str) -> None:
+        """Delete the topic with its records."""
         await self._threads.run(self.blocking.delete_topic, name)
 
     async def collect_garbage(self, topic: str | None = None, *, dry_run: bool = False) -> list[Garbage]:
+        """As `logstore.Store.collect_garbage`."""
         return await self._threads.run(partial(self.blocking.collect_garbage, topic, dry_run=dry_run))
 
     async def flush(self, timeout: float | None = None) -> None:
+        """Make everything durable that was appended so far."""
         await self._threads.run(self.blocking.flush, timeout)
 
     def health(self) -> dict[str, Any]:
+        """As `logstore.Store.health`. Asks nobody, so it needs no await."""
         return self.blocking.health()
 
     def metrics(self) -> dict[str, OperationStats]:
+        """As `logstore.Store.metrics`."""
         return self.blocking.metrics()
 
     def writer_metrics(self) -> list[WriterMetrics]:
+        """As `logstore.Store.writer_metrics`."""
         return self.blocking.writer_metrics()
 
     async def close(self, timeout: float | None = None) -> None:
+        """Make the tail durable or raise what is not. On a thread of its own: all others may be waiting for room."""
+        closer = ThreadPoolExecutor(1, thread_name_prefix="logstore-aio-close")
         try:
-            await self._threads.run(self.blocking.close, timeout)
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(closer, partial(self.blocking.close, timeout))
         finally:
+            closer.shutdown(wait=False)
             self._threads.close()
 
     async def __aenter__(self) -> Store:
@@ -124,13 +146,16 @@ class Topic:
 
     @property
     def name(self) -> str:
+        """The topic's name."""
         return self.blocking.name
 
     @property
     def partitions(self) -> int:
+        """How many there are."""
         return self.blocking.partitions
 
     def partition(self, i: int) -> PartitionLog:
+        """The log of partition `i`, counted from 0."""
         return PartitionLog(self.blocking.partition(i), self._threads)
 
     async def append(
@@ -138,13 +163,14 @@ class Topic:
         value: bytes | None,
         *,
         key: bytes | None = None,
-        headers: Headers = (),
+        headers: Iterable[Header] = (),
         timestamp_ms: int | None = None,
         partition: int | None = None,
         ack: Ack | None = None,
         timeout: float | None = None,
     ) -> Receipt:
-        record = Record(value, key, headers, timestamp_ms)
+        """Append one record and return when it is acked, as `logstore.Topic.append`."""
+        record = Record(value, key, headers, timestamp_ms)  # type: ignore[arg-type]  # checked like any record
         log = self.partition(self.blocking.pick(key) if partition is None else partition)
         return await log.append(record, ack=ack, timeout=timeout)
 
@@ -156,6 +182,7 @@ class Topic:
         ack: Ack | None = None,
         timeout: float | None = None,
     ) -> list[Receipt]:
+        """One receipt for each record, in their order, as `logstore.Topic.append_many`."""
         return await self._threads.run(
             partial(self.blocking.append_many, records, partition=partition, ack=ack, timeout=timeout)
         )
@@ -174,6 +201,8 @@ class PartitionLog:
     async def append(
         self, records: Appendable, *, ack: Ack | None = None, timeout: float | None = None
     ) -> Receipt:
+        """Append one record or several, all or nothing, at contiguous offsets; return when they are acked."""
+
         def begin() -> tuple[Receipt, Future[Receipt] | None]:
             checked = self.blocking.check_records(records)
             return self.blocking.begin_append(checked, ack=ack, timeout=timeout)[0]
@@ -203,6 +232,7 @@ class PartitionLog:
     async def append_batches(
         self, raw: bytes | bytearray | memoryview, *, ack: Ack | None = None, timeout: float | None = None
     ) -> Receipt:
+        """Append Kafka v2 record batches as they are, all or nothing."""
         return await self._threads.run(partial(self.blocking.append_batches, raw, ack=ack, timeout=timeout))
 
     async def submit(
@@ -220,6 +250,8 @@ class PartitionLog:
         visibility: Visibility = "buffered",
         wait: float = 0.0,
     ) -> ReadResult:
+        """Whole batches from `offset` on, as `logstore.PartitionLog.read`; `wait` holds no thread."""
+        check_visibility(visibility)
         cached = self.blocking.read_cached(offset, max_bytes, visibility=visibility)
         if cached:
             return cached
@@ -230,7 +262,8 @@ class PartitionLog:
     async def records(
         self, start: int | None = None, stop: int | None = None, *, visibility: Visibility = "buffered"
     ) -> AsyncIterator[Record]:
-        position, end = await self._threads.run(self._bounds, start, stop, visibility)
+        """The records from `start` (the low mark) up to, not including, `stop` (the mark at the first step)."""
+        position, end = await self._threads.run(self.blocking.bounds, start, stop, visibility)
         while position < end:
             result = await self.read(position, visibility=visibility)
             for record in result.records():
@@ -240,25 +273,26 @@ class PartitionLog:
                 return
             position = result.next_offset
 
-    def _bounds(self, start: int | None, stop: int | None, visibility: Visibility) -> tuple[int, int]:
-        self.blocking.refresh()
-        mark = self.blocking.mark(visibility)
-        return self.blocking.low_watermark if start is None else start, mark if stop is None else min(
-            stop, mark
-        )
-
     async def tail(
         self, start: int | None = None, *, visibility: Visibility = "buffered"
     ) -> AsyncIterator[Record]:
         """The records from `start` (the low mark) on, for ever. Ends when the store is closed."""
+        check_visibility(visibility)
         position = await self._threads.run(lambda: self.blocking.low_watermark) if start is None else start
         while True:
-            result = self.blocking.read_cached(position, visibility=visibility)
-            if not result:
-                await self._moved_past(position, visibility, _FOLLOW_S)
+            try:
+                result = self.blocking.read_cached(position, visibility=visibility)
+                if not result:
+                    await self._moved_past(position, visibility, _FOLLOW_S)
+                    if self.blocking.closed:
+                        return
+                    result = await self._threads.run(
+                        partial(self.blocking.read, position, visibility=visibility)
+                    )
+            except (Closed, UnknownTopic):
                 if self.blocking.closed:
                     return
-                result = await self._threads.run(partial(self.blocking.read, position, visibility=visibility))
+                raise
             for record in result.records():
                 yield record
             position = result.next_offset
@@ -295,30 +329,38 @@ class PartitionLog:
                 await self._threads.run(self.blocking.refresh)
 
     async def reopen(self, timeout: float | None = None) -> PartitionLog:
+        """As `logstore.PartitionLog.reopen`."""
         return PartitionLog(await self._threads.run(self.blocking.reopen, timeout), self._threads)
 
     async def flush(self, timeout: float | None = None) -> int:
+        """Make everything durable that was appended so far, and return the durable mark."""
         return await self._threads.run(self.blocking.flush, timeout)
 
     async def offset_for_timestamp(self, ms: int) -> int | None:
+        """The offset of the first record with this timestamp or a later one; None if there is none."""
         return await self._threads.run(self.blocking.offset_for_timestamp, ms)
 
     async def delete_before(self, offset: int) -> int:
+        """As `logstore.PartitionLog.delete_before`."""
         return await self._threads.run(self.blocking.delete_before, offset)
 
     async def lost_ranges(self) -> list[LostRange]:
+        """Offsets that were acked below `durable` and went down with a crash."""
         return await self._threads.run(self.blocking.lost_ranges)
 
     @property
     def low_watermark(self) -> int:
+        """The first offset there is."""
         return self.blocking.low_watermark
 
     @property
     def durable_high_watermark(self) -> int:
+        """One past the last offset in the object store, as last seen."""
         return self.blocking.durable_high_watermark
 
     @property
     def buffered_high_watermark(self) -> int:
+        """One past the last acked offset, as last seen."""
         return self.blocking.buffered_high_watermark
 
 
@@ -351,6 +393,8 @@ class _Opening:
         await self._store.close()
 
 
-def open(where: str | ObjectStore, *, config: StoreConfig | None = None, **settings: Any) -> _Opening:
+def open(
+    where: str | os.PathLike[str] | ObjectStore, *, config: StoreConfig | None = None, **settings: Any
+) -> _Opening:
     """`logstore.open` for asyncio: `async with logstore.aio.open(…) as store`, or `store = await logstore.aio.open(…)`."""
     return _Opening(partial(blocking.open, where, config=config, **settings))

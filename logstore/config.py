@@ -13,6 +13,7 @@ WriterKind = Literal["exclusive", "shared", "read_only"]
 Visibility = Literal["buffered", "durable"]
 
 MIB = 1 << 20
+_MAX_BATCH_BYTES = 1 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,8 @@ class StoreConfig:
     """Where `local` acks are written. Needed for ack="local"."""
     cache_bytes: int = 64 * MIB
     """How much of the segments read is kept in memory."""
-    max_batch_bytes: int = 1 * MIB
-    """The largest record batch, so also the largest record."""
+    max_batch_bytes: int = _MAX_BATCH_BYTES
+    """The largest record batch, so also the largest record. The default is less where `max_buffered_bytes` is."""
     uploads_max: int = 8
     """How many partitions upload at the same time."""
     probe_interval: float = 1.0
@@ -65,9 +66,11 @@ class StoreConfig:
         for name in ("probe_interval", "follow_interval", "stall_after"):
             _at_least(name, getattr(self, name), 0.001)
         if self.max_batch_bytes > self.max_buffered_bytes:
-            raise ValueError(
-                "max_batch_bytes must not be larger than max_buffered_bytes: such a batch could never be taken"
-            )
+            if self.max_batch_bytes != _MAX_BATCH_BYTES:
+                raise ValueError(
+                    "max_batch_bytes must not be larger than max_buffered_bytes: such a batch could never be taken"
+                )
+            object.__setattr__(self, "max_batch_bytes", self.max_buffered_bytes)
         if not isinstance(self.wal_dir, str | os.PathLike | None):
             raise ValueError(f"wal_dir={self.wal_dir!r}: it is a path, or None")
         if self.ack == "local" and self.wal_dir is None:

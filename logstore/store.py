@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import threading
 from collections import deque
@@ -44,7 +45,7 @@ READ_RETRIES = RetryPolicy(attempts=4, base_s=0.05, cap_s=0.5)
 
 
 def open(
-    where: str | ObjectStore,
+    where: str | os.PathLike[str] | ObjectStore,
     *,
     config: StoreConfig | None = None,
     clock: Clock | None = None,

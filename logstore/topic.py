@@ -12,7 +12,7 @@ from logstore.engine.partition_log import PartitionLog
 from logstore.engine.results import Receipt
 from logstore.errors import InvalidRecord
 from logstore.format.murmur2 import partition_for_key
-from logstore.format.record import Headers, Record
+from logstore.format.record import Header, Record
 
 
 class Topic:
@@ -28,6 +28,7 @@ class Topic:
 
     @property
     def name(self) -> str:
+        """As it was created."""
         return self._descriptor.name
 
     @property
@@ -37,6 +38,7 @@ class Topic:
 
     @property
     def config(self) -> TopicConfig:
+        """The topic's own settings."""
         return self._descriptor.config
 
     @property
@@ -70,7 +72,7 @@ class Topic:
         value: bytes | None,
         *,
         key: bytes | None = None,
-        headers: Headers = (),
+        headers: Iterable[Header] = (),
         timestamp_ms: int | None = None,
         partition: int | None = None,
         ack: Ack | None = None,

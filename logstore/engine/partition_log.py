@@ -34,7 +34,7 @@ from logstore.errors import (
 )
 from logstore.format.batch import BatchInfo
 from logstore.format.codecs import CODEC_IDS
-from logstore.format.record import Headers, Record
+from logstore.format.record import Header, Record
 from logstore.paths import PartitionPaths
 
 _ACKS = ("buffered", "local", "durable")
@@ -57,6 +57,7 @@ class PartitionLog(ReadablePartition):
     ) -> None:
         super().__init__(runtime, paths, settings)
         self.replaced = False
+        self._deleted = False
         self._replace = replace
         self._reopening = threading.Lock()  # held during I/O: of several who reopen it at once, one does
         self._writers = PartitionWriters(runtime, self._chain, settings)
@@ -118,7 +119,7 @@ class PartitionLog(ReadablePartition):
         self,
         value: bytes | None,
         key: bytes | None,
-        headers: Headers,
+        headers: Iterable[Header],
         timestamp_ms: int | None,
         ack: Ack | None,
         timeout: float | None,
@@ -285,7 +286,9 @@ class PartitionLog(ReadablePartition):
     def _reopened_error(self) -> Closed:
         return Closed(f"{self.paths}: it was reopened; `Topic.partition` gives the log there is now")
 
-    def _closed_error(self) -> Closed:
+    def _closed_error(self) -> LogStoreError:
+        if self._deleted:
+            return UnknownTopic(f"{self.paths}: the topic was deleted")
         return self._reopened_error() if self.replaced else super()._closed_error()
 
     def _for_writing(self) -> tuple[Tiers, Callable[[], None]]:
@@ -312,6 +315,7 @@ class PartitionLog(ReadablePartition):
         return receipt, writer.flush_now(receipt) if writer is not None else None
 
     def finish_flush(self, begun: Submitted, deadline: float) -> None:
+        """Wait until what `begin_flush` gave is stored."""
         receipt, future = begun
         if future is not None:
             self._await(future, receipt, deadline)
@@ -370,8 +374,8 @@ class PartitionLog(ReadablePartition):
     def topic_deleted(self) -> None:
         """Stop at once: what is not stored yet has no place to go any more, and whoever waits for it is told."""
         with self._opening:
-            self._closed = True
-            self._writers.stop(UnknownTopic(f"{self.paths}: the topic was deleted"))
+            self._deleted = self._closed = True
+            self._writers.stop(self._closed_error())
             self.release()
 
     def begin_close(self) -> None:

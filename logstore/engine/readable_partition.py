@@ -22,7 +22,7 @@ from logstore.engine.segments import LostRange, SegmentRef
 from logstore.engine.tiers import Tiers
 from logstore.engine.topic_settings import TopicSettings
 from logstore.engine.writer_protocol import Writer
-from logstore.errors import Closed
+from logstore.errors import Closed, LogStoreError, OffsetOutOfRange, UnknownTopic
 from logstore.format.record import Record
 from logstore.paths import PartitionPaths
 
@@ -52,10 +52,12 @@ class ReadablePartition:
 
     @property
     def topic(self) -> str:
+        """The topic's name."""
         return self.paths.topic
 
     @property
     def partition(self) -> int:
+        """Its number in the topic, from 0."""
         return self.paths.partition
 
     def __repr__(self) -> str:
@@ -78,6 +80,7 @@ class ReadablePartition:
         """
         check_visibility(visibility)
         check_offset(offset)
+        self._check_open()
         tiers, reader, follower = self._load()
         if offset >= tiers.readable(visibility):
             if wait <= 0 or offset > tiers.mark(visibility):
@@ -89,22 +92,32 @@ class ReadablePartition:
     def read_cached(
         self, offset: int, max_bytes: int = READ_BYTES, *, visibility: Visibility = "buffered"
     ) -> ReadResult | None:
-        """`read` from memory alone, so it never blocks; None if it would need the object store."""
-        if self._loaded is None:
+        """`read` from memory alone, so it never blocks; None if it would need the object store, or is closed."""
+        if self._loaded is None or self._closed:
             return None
         return self._loaded[1].read_cached(offset, max_bytes, visibility)
 
     def records(
         self, start: int | None = None, stop: int | None = None, *, visibility: Visibility = "buffered"
     ) -> Iterator[Record]:
-        """The records from `start` (the low mark) up to, not including, `stop` (the mark at the time of the call)."""
+        """The records from `start` (the low mark) up to, not including, `stop` (the mark at the time of the call).
+
+        Raises `OffsetOutOfRange`, at once, if `start` lies below the low or above the high mark.
+        """
+        return self._records(*self.bounds(start, stop, visibility), visibility)
+
+    def bounds(self, start: int | None, stop: int | None, visibility: Visibility) -> tuple[int, int]:
+        """The first offset and the one after the last that `records` is about."""
         check_visibility(visibility)
+        self._check_open()
         tiers, _, follower = self._load()
         follower.refresh()
-        mark = tiers.mark(visibility)
-        return self._records(
-            tiers.low if start is None else start, mark if stop is None else min(stop, mark), visibility
-        )
+        low, mark = tiers.low, tiers.mark(visibility)
+        if start is not None:
+            check_offset(start)
+            if not low <= start <= mark:
+                raise OffsetOutOfRange(low, mark, start, str(self.paths))
+        return low if start is None else start, mark if stop is None else min(stop, mark)
 
     def _records(self, position: int, stop: int, visibility: Visibility) -> Iterator[Record]:
         while position < stop:
@@ -124,8 +137,13 @@ class ReadablePartition:
         """
         check_visibility(visibility)
         position = self._tiers.low if start is None else start
-        while not self._closed:
-            result = self.read(position, visibility=visibility, wait=3600.0)
+        while not self._ended():
+            try:
+                result = self.read(position, visibility=visibility, wait=3600.0)
+            except (Closed, UnknownTopic):
+                if self._ended():  # since the look above
+                    return
+                raise
             yield from result.records()
             position = result.next_offset
 
@@ -139,13 +157,14 @@ class ReadablePartition:
         """Ask the store what others have committed: one request if there is nothing new, none if we are the writer."""
         self._load()[2].refresh()
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
+    def offset_for_timestamp(self, ms: int) -> int | None:
         """The offset of the first record with this timestamp or a later one; None if there is none."""
-        if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool):
-            raise TypeError(f"a timestamp is an int, in milliseconds, not {type(timestamp_ms).__name__}")
+        if not isinstance(ms, int) or isinstance(ms, bool):
+            raise TypeError(f"a timestamp is an int, in milliseconds, not {type(ms).__name__}")
+        self._check_open()
         _, reader, follower = self._load()
         follower.refresh()
-        return reader.first_at(timestamp_ms)
+        return reader.first_at(ms)
 
     def lost_ranges(self) -> list[LostRange]:
         """Offsets that were acked below `durable`, went down with a crash, and will never be given to other records."""
@@ -183,6 +202,7 @@ class ReadablePartition:
 
     @property
     def closed(self) -> bool:
+        """Whether its store was closed, its topic deleted, or it was reopened as another log."""
         return self._closed
 
     @property
@@ -195,6 +215,7 @@ class ReadablePartition:
         self._tiers.add_listener(listener)
 
     def remove_listener(self, listener: Callable[[], None]) -> None:
+        """Call it no more. One that is not there is no error."""
         self._tiers.remove_listener(listener)
 
     def _tell_listeners(self) -> None:
@@ -220,11 +241,14 @@ class ReadablePartition:
     def _tiers(self) -> Tiers:
         return self._load()[0]
 
+    def _ended(self) -> bool:
+        return self._closed
+
     def _check_open(self) -> None:
         if self._closed:
             raise self._closed_error()
 
-    def _closed_error(self) -> Closed:
+    def _closed_error(self) -> LogStoreError:
         return Closed(f"{self.paths}: the store is closed")
 
     def _load(self) -> Loaded:

@@ -44,10 +44,12 @@ class Receipt:
 
     @property
     def topic(self) -> str:
+        """The topic's name."""
         return self._log.topic
 
     @property
     def partition(self) -> int:
+        """The partition's number."""
         return self._log.partition
 
     def wait_durable(self, timeout: float | None = None) -> None:
@@ -94,6 +96,7 @@ class ReadResult:
 
     @property
     def raw(self) -> bytes:
+        """The batches as they are stored, back to back."""
         return b"".join(self.parts)
 
     def __len__(self) -> int:

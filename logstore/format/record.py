@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-Headers = tuple[tuple[str, bytes | None], ...]
+Header = tuple[str, bytes | None]
+Headers = tuple[Header, ...]
 
 
 class Record(NamedTuple):

@@ -138,6 +138,7 @@ class Collector(Generic[Change]):
 
     @property
     def counts(self) -> Counts:
+        """What went through so far, and how much of it waits to be stored."""
         skipped = sum(sink.skipped for sink in list(self._sinks))
         unstored = self._outbox.unstored_bytes + self._unsent_bytes
         return Counts(self._transactions, self._records, skipped, unstored)

@@ -1,0 +1,105 @@
+"""Reads that cannot be answered: outside of the marks, after the end of the log, in an unknown visibility."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+import logstore
+from logstore import OffsetOutOfRange, UnknownTopic
+from logstore.errors import Closed
+from logstore.objects import MemoryStore
+from logstore.testing import FaultyStore
+
+
+def _three(store: logstore.Store) -> logstore.PartitionLog:
+    log = store.create_topic("t").partition(0)
+    log.append([b"v0", b"v1", b"v2"])
+    return log
+
+
+@pytest.mark.parametrize("start", [-1, 4, 100])
+def test_L18_records_outside_of_the_marks_are_refused_at_the_call(start: int) -> None:
+    with logstore.open(MemoryStore()) as store:
+        log = _three(store)
+        with pytest.raises(OffsetOutOfRange) as refused:
+            log.records(start)
+        assert (refused.value.low, refused.value.high, refused.value.offset) == (0, 3, start)
+
+
+def test_L18_records_below_the_low_mark_are_refused_even_if_none_are_asked_for() -> None:
+    with logstore.open(MemoryStore()) as store:
+        log = _three(store)
+        log.delete_before(2)
+        with pytest.raises(OffsetOutOfRange) as refused:
+            log.records(1, 1)
+        assert (refused.value.low, refused.value.high) == (2, 3)
+        assert [record.offset for record in log.records(2)] == [2]
+
+
+def test_L18_records_at_the_high_mark_are_none() -> None:
+    with logstore.open(MemoryStore()) as store:
+        log = _three(store)
+        assert list(log.records(3)) == []
+        assert list(log.records(1, 1)) == []
+
+
+def test_L18_durable_records_above_the_durable_mark_are_refused() -> None:
+    with logstore.open(MemoryStore(), flush_interval=3600) as store:
+        log = _three(store)
+        log.append([b"v3", b"v4"], ack="buffered")
+        assert [record.value for record in log.records(4)] == [b"v4"]
+        with pytest.raises(OffsetOutOfRange) as refused:
+            log.records(4, visibility="durable")
+        assert (refused.value.low, refused.value.high) == (0, 3)
+
+
+def test_L18_the_asyncio_face_has_the_same_bounds() -> None:
+    async def work() -> None:
+        async with logstore.aio.open(MemoryStore()) as store:
+            log = (await store.create_topic("t")).partition(0)
+            await log.append([b"v0", b"v1"])
+            for start in (-1, 3):
+                with pytest.raises(OffsetOutOfRange):
+                    [record async for record in log.records(start)]
+            assert [record.value async for record in log.records(1)] == [b"v1"]
+            with pytest.raises(ValueError, match="visibility"):
+                await log.read(0, visibility="sideways")  # type: ignore[arg-type]
+
+    asyncio.run(asyncio.wait_for(work(), 30))
+
+
+READS: list[Callable[[logstore.PartitionLog], object]] = [
+    lambda log: log.read(0),
+    lambda log: log.records(),
+    lambda log: log.offset_for_timestamp(0),
+]
+
+
+@pytest.mark.parametrize("read", READS)
+def test_L29_a_closed_store_asks_the_object_store_nothing_more(
+    read: Callable[[logstore.PartitionLog], object],
+) -> None:
+    objects = FaultyStore(MemoryStore())
+    with logstore.open(objects) as store:
+        log = _three(store)
+        log.read(0)
+    objects.forget_calls()
+    with pytest.raises(Closed):
+        read(log)
+    assert objects.calls == []
+    assert (log.durable_high_watermark, list(log.tail())) == (3, [])
+
+
+@pytest.mark.parametrize("read", READS)
+def test_L25_the_log_of_a_deleted_topic_shows_nothing_that_it_has_in_memory(
+    read: Callable[[logstore.PartitionLog], object],
+) -> None:
+    with logstore.open(MemoryStore()) as store:
+        log = _three(store)
+        log.read(0)
+        store.delete_topic("t")
+        with pytest.raises(UnknownTopic):
+            read(log)

@@ -1,0 +1,68 @@
+"""What a user's own code relies on besides behaviour: names, types, settings that fit together."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore import RecordTooLarge, StoreConfig
+from logstore.objects import MemoryStore
+
+SCRIPT = """
+from pathlib import Path
+
+import logstore
+
+
+def main() -> None:
+    with logstore.open(Path("shop")) as store:
+        topic = store.create_topic("t", partitions=2, exist_ok=True)
+        topic.append(b"v", key=b"k", headers=[("a", b"1"), ("b", None)])
+        offset: int | None = topic.partition(0).offset_for_timestamp(ms=3)
+        print(offset)
+    tracker = logstore.ingest.FlushTracker(0, print)
+    lease = tracker.register("sink")
+    tracker.flushed(lease, 3)
+
+
+async def main_async() -> None:
+    async with logstore.aio.open(Path("shop")) as store:
+        topic = await store.create_topic("t")
+        receipt: logstore.Receipt = await topic.append(b"v", headers=[("a", None)])
+        print(receipt)
+"""
+
+
+def test_a_strictly_typed_script_of_a_user_is_accepted(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    cache = Path(logstore.__file__).parents[1] / ".mypy_cache"  # of the last `make lint`, if there was one
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(cache), str(script)]
+    checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_the_modules_of_the_surface_are_there_after_importing_logstore_alone() -> None:
+    names = ("aio", "errors", "ingest", "objects", "testing", "upsert")
+    code = f"import logstore; print(*(getattr(logstore, name).__name__ for name in {names}))"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.split() == [f"logstore.{name}" for name in names]
+    with pytest.raises(AttributeError, match="no attribute 'aoi'"):
+        logstore.aoi  # noqa: B018
+
+
+def test_L08_a_small_buffer_needs_no_second_setting() -> None:
+    """Who sets `max_buffered_bytes` alone gets batches that fit; two settings that contradict each other are refused."""
+    assert StoreConfig(max_buffered_bytes=10_000).max_batch_bytes == 10_000
+    assert StoreConfig().max_batch_bytes == 1 << 20
+    with pytest.raises(ValueError, match="max_batch_bytes"):
+        StoreConfig(max_buffered_bytes=10_000, max_batch_bytes=10_001)
+    with logstore.open(MemoryStore(), max_buffered_bytes=10_000) as store:
+        log = store.create_topic("t").partition(0)
+        with pytest.raises(RecordTooLarge):
+            log.append(b"x" * 10_000)
+        assert log.append(b"x" * 9_000).offset == 0
