@@ -1,7 +1,8 @@
 """The topics and partitions that this broker knows. What is cached here is only ever a hint about the store.
 
-A topic is looked up in the store when a client asks for one that is not known, and again when metadata is
-asked for and other brokers may have changed it. Runs on the event loop; asks the store in worker threads.
+A topic is looked up in the store when a client asks for one that is not known, and again when it is asked about and
+what is known is not fresh: a service, the command line or another broker may have changed it, or deleted it and
+created another of its name. Runs on the event loop; asks the store in worker threads.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from broker_shim.codes import Code
 from broker_shim.hosted import Hosted
 from broker_shim.topics import INTERNAL_TOPIC
 from logstore.config import Ack
-from logstore.errors import InvalidTopicName, TopicExists, UnknownTopic
+from logstore.errors import InvalidTopicName, LogStoreError, TopicExists, UnknownTopic
 from logstore.store import Store
 from logstore.topic import Topic
 
 log = logging.getLogger(__name__)
 REFRESH_AFTER_S = 5.0
+REFRESH_PATIENCE_S = 1.0
 ABSENT_FOR_S = 1.0
 ABSENT_MAX = 10_000
 T = TypeVar("T")
@@ -107,12 +109,19 @@ class Partitions:
         return await self._loop.run_in_executor(self._workers, function, *arguments)
 
     async def find(self, name: str) -> Topic | None:
-        """The topic, asked for in the store if it is not known, or not fresh while others may change it."""
+        """The topic, asked for in the store if it is not known or not fresh. While the store does not answer, what is
+        known has to do.
+        """
         known = self._known.get(name)
-        now = self._loop.time()
-        if known is not None and (not self._cluster.is_several or now - known.looked_at < REFRESH_AFTER_S):
+        if known is None:
+            return await self._look(name)
+        if self._loop.time() - known.looked_at < REFRESH_AFTER_S:
             return known.topic
-        return await self._look(name)
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._look(name)), REFRESH_PATIENCE_S)
+        except (TimeoutError, LogStoreError, OSError):
+            known.looked_at = self._loop.time()
+            return known.topic
 
     def missing(self, names: Iterable[str]) -> list[str]:
         """Those of the names that a request should look up first: not known, and not known to be absent either."""
@@ -129,6 +138,7 @@ class Partitions:
         if task is None:
             task = self._looking[name] = self._loop.create_task(self._looked(name))
             task.add_done_callback(lambda done: self._looking.pop(name, None))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
     async def _looked(self, name: str) -> Topic | None:
@@ -156,7 +166,7 @@ class Partitions:
 
     async def ensure(self, name: str, partitions: int) -> Topic:
         """The topic, created if need be. Of two brokers that create it at once, one finds the other's."""
-        topic = await self.find(name)
+        topic = self.topic(name) or await self.find(name)
         if topic is not None:
             return topic
         try:

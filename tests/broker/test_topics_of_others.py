@@ -1,0 +1,81 @@
+"""Topics that the command line, a service or another broker changes while this broker knows them."""
+
+from __future__ import annotations
+
+import pytest
+
+import logstore
+from broker.harness import LocalBroker, Wire
+from broker.steps import batch, list_offset, make_topic, read_all
+from broker_shim import partitions
+from broker_shim.apis import Api
+from broker_shim.codes import Code
+from logstore.objects.memory import MemoryStore
+from logstore.paths import CATALOG_PREFIX
+from logstore.testing import FaultyStore, GatedStore
+
+
+@pytest.fixture(autouse=True)
+def never_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known is old at once: as after the seconds that a broker believes it."""
+    monkeypatch.setattr(partitions, "REFRESH_AFTER_S", 0.0)
+
+
+def described(client: Wire, topic: str = "t") -> tuple[int, int]:
+    """The code and the number of partitions that clients are told."""
+    topics = [{"name": topic}]
+    answer = client.ask(Api.METADATA, 4, topics=topics, allow_auto_topic_creation=False)
+    return answer.topics[0].error_code, len(answer.topics[0].partitions or ())
+
+
+def test_L25_a_topic_that_somebody_else_created_anew_shows_no_old_record() -> None:
+    objects = MemoryStore()
+    with LocalBroker(objects) as broker, Wire(broker.port) as client:
+        make_topic(client)
+        client.produce("t", batch(b"old 0", b"old 1", b"old 2"))
+        assert [value for _, value in read_all(client)] == [b"old 0", b"old 1", b"old 2"]
+        with logstore.open(objects) as service:
+            service.delete_topic("t")
+            assert described(client)[0] == Code.UNKNOWN_TOPIC_OR_PARTITION
+            service.create_topic("t").append(b"new")
+        assert described(client) == (Code.NONE, 1)
+        assert list_offset(client, -1) == 1
+        assert read_all(client) == [(0, b"new")]
+
+
+def test_B01_partitions_that_somebody_else_added_are_told_to_clients() -> None:
+    objects = MemoryStore()
+    with LocalBroker(objects) as broker, Wire(broker.port) as client:
+        make_topic(client)
+        assert described(client) == (Code.NONE, 1)
+        with logstore.open(objects) as service:
+            service.add_partitions("t", 3)
+        assert described(client) == (Code.NONE, 3)
+
+
+def test_L28_topics_are_described_from_memory_while_the_store_is_down() -> None:
+    store = FaultyStore(MemoryStore(), seed=1)
+    with LocalBroker(store) as broker, Wire(broker.port) as client:
+        make_topic(client)
+        client.produce("t", batch(b"here"))
+        assert read_all(client) == [(0, b"here")]
+        store.down()
+        assert described(client) == (Code.NONE, 1)
+        assert (list_offset(client, -1), read_all(client)) == (1, [(0, b"here")])
+        store.heal()
+        assert described(client) == (Code.NONE, 1)
+
+
+def test_L28_topics_are_described_from_memory_while_the_store_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(partitions, "REFRESH_PATIENCE_S", 0.05)
+    store = GatedStore(MemoryStore())
+    with LocalBroker(store) as broker, Wire(broker.port) as client:
+        make_topic(client)
+        client.produce("t", batch(b"here"))
+        with store.hold("get", prefix=CATALOG_PREFIX) as gate:
+            assert described(client) == (Code.NONE, 1)
+            assert gate.held, "the store was asked, and had not answered"
+        broker.until(lambda: not gate.held)
+        assert read_all(client) == [(0, b"here")]
