@@ -126,16 +126,8 @@ class Group:
         return self._add(request, member_id, token, now)
 
     def _add(self, request: JoinRequest, member_id: str, token: Token, now: float) -> list[Effect]:
-        member = Member(
-            member_id,
-            request.instance_id,
-            request.client_id,
-            request.client_host,
-            request.session_timeout_s,
-            request.rebalance_timeout_s,
-            request.protocols,
-            join=token,
-        )
+        member = request.member(member_id)
+        member.join = token
         if self.state is State.EMPTY:
             self._first_join = True
         if not self.members:
@@ -173,16 +165,8 @@ class Group:
             effects.append(Reply(old.sync, Synced(Code.FENCED_INSTANCE_ID)))
         # Only the protocol in use counts: of a group that was read back from the log no other is known.
         unchanged = (self.protocol, old.subscription(self.protocol)) in request.protocols
-        member = Member(
-            member_id,
-            request.instance_id,
-            request.client_id,
-            request.client_host,
-            request.session_timeout_s,
-            request.rebalance_timeout_s,
-            request.protocols,
-            assignment=old.assignment,
-        )
+        member = request.member(member_id)
+        member.assignment = old.assignment
         self.members[member_id] = member
         self._static[request.instance_id] = member_id
         self._touch(member, now)

@@ -54,6 +54,18 @@ class JoinRequest(NamedTuple):
     can_skip_assignment: bool = False
     """JoinGroup 9: a returning static leader is told that the assignment stands."""
 
+    def member(self, member_id: str) -> Member:
+        """Who asks, once it has an id."""
+        return Member(
+            member_id,
+            self.instance_id,
+            self.client_id,
+            self.client_host,
+            self.session_timeout_s,
+            self.rebalance_timeout_s,
+            self.protocols,
+        )
+
 
 class Joined(NamedTuple):
     """The answer to a JoinGroup."""

@@ -151,13 +151,17 @@ class SegmentReader:
         return self._cache.get((ref.key, "all"), ref.size, lambda: self._load_whole(ref))
 
     def _load_whole(self, ref: SegmentRef) -> Block:
-        data = self._get(ref, None, None)
-        try:
-            summary, index = parse_segment(data)
-        except FormatError as damage:
-            raise self._refusal(ref, data, damage) from damage
+        data, summary, index = self._parsed(ref)
         self._check_place(ref, summary)
         return Block(index, memoryview(data)[HEADER_SIZE : summary.index_position], HEADER_SIZE)
+
+    def _parsed(self, ref: SegmentRef) -> tuple[bytes, SegmentSummary, Index]:
+        """The whole object, and what it says: also if its index is damaged, as long as its batches are not."""
+        data = self._get(ref, None, None)
+        try:
+            return data, *parse_segment(data)
+        except FormatError as damage:
+            raise self._refusal(ref, data, damage) from damage
 
     def _load_index(self, ref: SegmentRef) -> LoadedIndex:
         tail = self._get(ref, -TAIL_SIZE, None)
@@ -170,11 +174,7 @@ class SegmentReader:
                 rows = self._get(ref, summary.index_position, summary.index_position + summary.index_size)
             index = summary.parse_index(rows)
         except FormatError:
-            data = self._get(ref, None, None)
-            try:
-                summary, index = parse_segment(data)
-            except FormatError as damage:
-                raise self._refusal(ref, data, damage) from damage
+            _, summary, index = self._parsed(ref)
         self._check_place(ref, summary)
         ends = (index["position"] + index["size"]).astype(np.int64) - HEADER_SIZE
         return LoadedIndex(index, (ends - 1) // BLOCK_BYTES)
