@@ -91,7 +91,6 @@ class ReplicatedWriter:
         self.failed: LogStoreError | None = None
         self._runtime = runtime
         self._chain = chain
-        self._tiers = tiers
         self._topic = topic
         self._on_commit = on_commit
         self._moving = threading.Lock()
