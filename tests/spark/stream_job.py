@@ -17,7 +17,6 @@ def main(url: str, checkpoint: str) -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")
-    print("session", flush=True)
     source = (
         spark.readStream.format("logstore")
         .option("subscribe", "orders")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
 import subprocess
 import sys
-import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -16,32 +17,41 @@ import logstore
 
 from .material import numbered
 
-pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(3000)]
 KILLS = 6
-PATIENCE_S = 600.0
+FILES_MAX = 24
+"""A micro-batch makes about ten files in log and checkpoint, and there are 16: so many lives do not come to the end."""
 
 
-def run(url: str, checkpoint: Path, kill_after_s: float | None) -> bool:
-    """One life of the stream; True if it came to its end. The clock runs from when Spark is up."""
+def files(home: Path) -> set[str]:
+    return {os.path.join(folder, name) for folder, _, names in os.walk(home) for name in names}
+
+
+def live(home: Path, files_to_make: float = math.inf) -> str:
+    """One life of the stream, and what it said at its end. It is killed when it has made so many new files, whatever it is
+    doing then."""
+    known = files(home)
+    made: set[str] = set()
     job = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("stream_job.py")), url, str(checkpoint)],
+        [
+            sys.executable,
+            str(Path(__file__).with_name("stream_job.py")),
+            (home / "log").as_uri(),
+            str(home / "checkpoint"),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # so that the JVM and Python's workers go with it
     )
-    assert job.stdout is not None
-    timer = threading.Timer(PATIENCE_S, os.killpg, (job.pid, signal.SIGKILL))
     try:
-        assert job.stdout.readline() == b"session\n"
-        if kill_after_s is not None:
-            timer = threading.Timer(kill_after_s, os.killpg, (job.pid, signal.SIGKILL))
-        timer.start()
-        return job.stdout.readline() == b"done\n"
+        while job.poll() is None and len(made) < files_to_make:
+            time.sleep(0.005)
+            made |= files(home) - known
     finally:
-        timer.cancel()
         if job.poll() is None:
             os.killpg(job.pid, signal.SIGKILL)
-        job.wait()
+        said, _ = job.communicate()
+    return "killed" if job.returncode == -signal.SIGKILL else said.decode().strip()
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
@@ -54,9 +64,8 @@ def test_S07_a_stream_that_is_killed_again_and_again_stores_each_record_once(tmp
             orders.partition(number).append(numbered(number * 200, number * 200 + 200))
         store.create_topic("copy", partitions=3)
     for _ in range(KILLS):
-        if run(url, tmp_path / "checkpoint", dice.uniform(1, 20)):
-            break
-    assert run(url, tmp_path / "checkpoint", None)
+        assert live(tmp_path, dice.randint(1, FILES_MAX)) == "killed"
+    assert live(tmp_path) == "done"
     with logstore.open(url, writer="read_only") as store:
         copy = store.topic("copy")
         found = [record.value for number in range(3) for record in copy.partition(number).records()]
