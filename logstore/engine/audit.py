@@ -1,8 +1,12 @@
 """Do replicated writers agree? Each segment carries a digest of the records of its source range; this compares.
 
-What a peer has stored and we hold too is hashed before it is dropped. The hash runs along the records in source order, so it
-does not matter how each side cut the source into ranges: whenever our input covers the whole of a peer's segment, in one go
+What is stored and we hold too is hashed before it is dropped, whoever stored it: a peer, a peer before we came, or we
+ourselves, and the source says something else now. The hash runs along the records in source order, so it
+does not matter how each side cut the source into ranges: whenever our input covers the whole of a stored segment, in one go
 or piece by piece, the two digests must be equal. Of a segment whose beginning we did not see nothing can be said.
+
+Segments are noted as they are stored. For input that lies below all that is noted, those before are looked up in the
+store; not more than a few, so that a replay of a long source does not read the whole chain.
 """
 
 from __future__ import annotations
@@ -10,19 +14,21 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from logstore.engine.intake import Run
 from logstore.engine.source_ranges import SourceRange
 from logstore.errors import DivergentWriters
 from logstore.format.record import Record
-from logstore.format.segment import SegmentHeader
+from logstore.format.segment import SegmentHeader, WriterMode
 
 DIGEST_BYTES = 16
 NO_DIGEST = bytes(DIGEST_BYTES)
 """Of a segment whose records are not a function of the source alone: there is nothing to compare."""
 _REMEMBERED = 4096
+LOOK_BACK = 64
+"""How many segments before the noted ones are looked up for one range."""
 _RECORD = struct.Struct("<iiqi")
 _HEADER = struct.Struct("<ii")
 
@@ -68,25 +74,48 @@ class _Theirs(NamedTuple):
     offset: int
 
 
-class Audit:
-    """One thread at a time."""
+def _theirs(header: SegmentHeader) -> _Theirs:
+    return _Theirs(header.source_lower, header.source_upper, header.digest, header.seq, header.base_offset)
 
-    def __init__(self, where: str) -> None:
+
+def _can_be_compared(header: SegmentHeader) -> bool:
+    return header.source_upper > header.source_lower and header.digest != NO_DIGEST
+
+
+class Audit:
+    """One thread at a time. `next_seq` and `source_upper` say where the chain ended when nothing was noted yet."""
+
+    def __init__(self, where: str, next_seq: int, source_upper: int) -> None:
         self._where = where
-        self._theirs: deque[_Theirs] = deque(maxlen=_REMEMBERED)
+        self._first_seq = next_seq  # of what is noted, and the source offset it begins with
+        self._first_source = source_upper
+        self._too_far = False
+        self._theirs: deque[_Theirs] = deque()
         self._hash = hashlib.blake2b(digest_size=DIGEST_BYTES)
         self._at: int | None = (
             None  # up to where `_hash` has run along the first of `_theirs`; None: it has not begun
         )
 
-    def peer(self, header: SegmentHeader) -> None:
-        """A peer's segment stands."""
-        if header.source_upper > header.source_lower and header.digest != NO_DIGEST:
-            self._theirs.append(
-                _Theirs(
-                    header.source_lower, header.source_upper, header.digest, header.seq, header.base_offset
-                )
-            )
+    def stored(self, header: SegmentHeader) -> None:
+        """The next segment of the chain, a peer's or ours, stands."""
+        if _can_be_compared(header):
+            if len(self._theirs) == _REMEMBERED:
+                self._next()
+            self._theirs.append(_theirs(header))
+
+    def look_back(self, lower: int, header_at: Callable[[int], SegmentHeader | None]) -> None:
+        """Note the segments from source offset `lower` on that stood before the noted ones, as far as they are near."""
+        left = LOOK_BACK
+        while not self._too_far and lower < self._first_source and self._first_seq > 0:
+            header = header_at(self._first_seq - 1) if left and len(self._theirs) < _REMEMBERED else None
+            if header is None or header.mode is not WriterMode.REPLICATED:
+                self._too_far = True
+                return
+            left -= 1
+            self._first_seq, self._first_source = header.seq, header.source_lower
+            if _can_be_compared(header):
+                self._theirs.appendleft(_theirs(header))
+                self._at = None
 
     def ours(self, held: SourceRange, upper: int) -> None:
         """We hold `held` and its part below `upper` is stored already. Raises `DivergentWriters` if not the same."""
@@ -119,13 +148,14 @@ class Audit:
                 self._next()
 
     def _next(self) -> None:
-        self._theirs.popleft()
+        passed = self._theirs.popleft()
+        self._first_seq, self._first_source = passed.seq + 1, passed.upper
         self._at = None
 
     def _compare(self, theirs: _Theirs) -> None:
         if self._hash.digest() != theirs.digest:
             raise DivergentWriters(
-                f"{self._where}: for source offsets {theirs.lower} to {theirs.upper} a peer stored other records (segment "
+                f"{self._where}: for source offsets {theirs.lower} to {theirs.upper} other records are stored (segment "
                 f"{theirs.seq}, offset {theirs.offset} on) than we hold: the replicas do not read the same input. "
                 "This one has stopped; find out which is right before any goes on"
             )

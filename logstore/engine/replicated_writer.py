@@ -48,7 +48,6 @@ from logstore.errors import (
     BufferFull,
     Closed,
     CorruptData,
-    DivergentWriters,
     GapError,
     LogStoreError,
     StraddlingTransaction,
@@ -56,7 +55,7 @@ from logstore.errors import (
 )
 from logstore.format.codecs import CODEC_IDS
 from logstore.format.record import Record
-from logstore.format.segment import WriterMode
+from logstore.format.segment import SegmentHeader, WriterMode
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +96,7 @@ class ReplicatedWriter:
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._cursor = ChainCursor(runtime, chain, tiers, WriterMode.REPLICATED, passive=passive)
-        self._audit = Audit(str(chain.paths))
+        self._audit = Audit(str(chain.paths), self._cursor.tail.next_seq, self.frontier)
         self._held = HeldRanges()
         self._attempt: Attempt | None = None
         self._fed_upper = 0
@@ -150,9 +149,9 @@ class ReplicatedWriter:
         for each source offset. If neither, the range can only be taken whole. `records` may be empty: then only the upper
         moves.
 
-        Raises `GapError` if the partition's upper is below `lower` (nothing was written), `DivergentWriters` if a peer
-        stored other records for this range, `StraddlingTransaction` if only a part is missing and it cannot be told which,
-        `AppendTimeout` if it is not known in time: then the same call may be made again.
+        Raises `GapError` if the partition's upper is below `lower` (nothing was written), `DivergentWriters` if
+        other records are stored for this range, `StraddlingTransaction` if only a part is missing and it cannot be told
+        which, `AppendTimeout` if it is not known in time: then the same call may be made again.
         """
         held = self._range(records, lower, upper)
         if lower > self.frontier and lower > (seen := self.upper()):
@@ -295,7 +294,7 @@ class ReplicatedWriter:
         if attempt is not None and header.writer_id == attempt.header.writer_id:
             self._committed(attempt)  # its answer was lost, and somebody looked before we asked again
             return True
-        self._audit.peer(header)
+        self._audit.stored(header)
         with self._lock:
             if self.frontier > before:
                 self.stats.peer_commits += 1
@@ -319,11 +318,12 @@ class ReplicatedWriter:
         for number, held in enumerate(touched):
             try:
                 if not held.exact:
+                    self._audit.look_back(held.lower, self._header_at)
                     self._audit.ours(held, frontier)
-            except DivergentWriters:
+            except LogStoreError:
                 with self._lock:
                     for unsettled in touched[number:]:
-                        self._held.add(unsettled)  # `stop` tells them
+                        self._held.add(unsettled)  # `stop` tells them, or they are tried again
                 raise
             if classify(held.lower, held.upper, frontier) is Place.BELOW or held.exact:
                 self._resolve(held, Applied("peer", frontier), dropped=held.count)
@@ -337,7 +337,14 @@ class ReplicatedWriter:
                 self.stats.dropped += dropped
                 self._held.add(held)
 
+    def _header_at(self, seq: int) -> SegmentHeader | None:
+        try:
+            return self._chain.header_at(seq)
+        except CorruptData:  # the reader's business: the audit does without it
+            return None
+
     def _committed(self, attempt: Attempt) -> None:
+        self._audit.stored(attempt.header)
         with self._lock:
             self._attempt = None
             self.stats.commits += 1
