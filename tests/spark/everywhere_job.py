@@ -1,4 +1,4 @@
-"""The behaviours of S on any cluster and any store: `python everywhere_job.py MASTER LOG_URL FOLDER`.
+"""The behaviours of S on any cluster and any store: `python everywhere_job.py MASTER LOG_URL FOLDER UNIX_SOCKETS`.
 
 A driver that is a process of its own; prints what it found as JSON. `test_everywhere.py` made the log and judges.
 """
@@ -6,9 +6,12 @@ A driver that is a process of its own; prints what it found as JSON. `test_every
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 
@@ -22,7 +25,15 @@ def records(frame: DataFrame) -> list[list[Any]]:
     return sorted(found, key=lambda row: row[:2])
 
 
-def main(master: str, url: str, folder: str) -> dict[str, Any]:
+def has_unix_socket(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Whether this worker's way to the JVM is one."""
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict(
+            {"told": [os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "false").lower()]}
+        )
+
+
+def main(master: str, url: str, folder: str, unix_sockets: str) -> dict[str, Any]:
     spark = (
         SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
@@ -31,6 +42,7 @@ def main(master: str, url: str, folder: str) -> dict[str, Any]:
         .config("spark.executor.memory", "512m")
         .config("spark.cores.max", "2")
         .config("spark.python.authenticate.socketTimeout", "120s")
+        .config("spark.python.unix.domain.socket.enabled", unix_sockets)
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
         .config("spark.sql.python.filterPushdown.enabled", "true")
@@ -59,6 +71,9 @@ def main(master: str, url: str, folder: str) -> dict[str, Any]:
         return [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]
 
     found: dict[str, Any] = {}
+    found["unix sockets"] = (
+        spark.range(0, 1, 1, 1).mapInArrow(has_unix_socket, "told string").collect()[0].told
+    )
     orders = read("orders", minPartitions=6)
     found["S02 schema"] = orders.schema.simpleString()
     found["S02 partial offsets"] = records(read("orders", startingOffsets='{"orders": {"1": 35}}'))

@@ -1,4 +1,6 @@
-"""S02–S10 by name on `local[2]` and on a real cluster, on a folder, on moto and on SeaweedFS: the same rows everywhere."""
+"""S02–S10 by name on `local[2]` and on a real cluster, on a folder, on moto and on SeaweedFS: the same rows everywhere.
+
+And once with Unix sockets between Python's workers and the JVM, which docs/spark.md recommends."""
 
 from __future__ import annotations
 
@@ -23,10 +25,11 @@ from .material import numbered, plan
 pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.soak, pytest.mark.timeout(900)]
 JOB = Path(__file__).with_name("everywhere_job.py")
 PLACES = [
-    pytest.param((master, home), id=f"{master}-{home}")
+    pytest.param((master, home, "false"), id=f"{master}-{home}")
     for master in ("local", "cluster")
     for home in ("moto", "seaweedfs", "folder")
 ]
+PLACES.append(pytest.param(("local", "folder", "true"), id="local-folder-unix-sockets"))
 ORDERS = [[number, n, f"k{n % 5}", f"v{n}"] for number in range(2) for n in range(40)]
 MIXED = [
     record
@@ -70,21 +73,23 @@ def damage(url: str) -> str:
 @pytest.fixture(scope="module", params=PLACES)
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the driver in `everywhere_job.py` found in that place."""
-    master, home = request.param
+    master, home, unix_sockets = request.param
     folder = tmp_path_factory.mktemp("everywhere")
     url = (folder / "log").as_uri() if home == "folder" else request.getfixturevalue(home).url()
     make_log(url)
     damaged = damage(url)
     with spark_cluster(folder) if master == "cluster" else nullcontext("local[2]") as address:
         job = subprocess.run(
-            [sys.executable, str(JOB), address, url, str(folder)],
+            [sys.executable, str(JOB), address, url, str(folder), unix_sockets],
             capture_output=True,
             timeout=800,
             env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
             check=False,
         )
     assert job.returncode == 0, job.stderr.decode(errors="replace")[-3000:]
-    return json.loads(job.stdout.splitlines()[-1]) | {"damaged key": damaged}
+    answer: dict[str, Any] = json.loads(job.stdout.splitlines()[-1])
+    assert answer["unix sockets"] == unix_sockets
+    return answer | {"damaged key": damaged}
 
 
 def test_S01_S02_the_kafka_row_partial_offsets_and_an_error_that_names_what_is_allowed(found: dict[str, Any]):

@@ -88,6 +88,8 @@ def test_S06_rate_limits_restarts_and_new_partitions_give_each_record_once(
         store.add_partitions("orders", 3)
     make_log("orders", [numbered(100, 120)], [], [numbered(0, 5)])
     go()
+    if not HAS_ADMISSION_CONTROL:
+        go()  # one run is one batch there, and that was the one to be run again
     found = sorted((row.partition, row.offset, bytes(row.value)) for row in spark.read.parquet(out).collect())
     assert found == (
         [(0, n, b"v%d" % n) for n in range(120)]
