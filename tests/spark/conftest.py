@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -31,6 +32,23 @@ def alone_in_this_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Of several workers one runs all of this folder. Two would start two of everything, and take twice as long."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         (tmp_path_factory.getbasetemp().parent / "spark-has-a-worker").touch(exist_ok=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def spark_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Spark without its folder `python`, for every process that the tests start: workers import pyspark as it is installed.
+
+    In that folder it lies as an archive, which comes first on their path and is compiled anew by each of them: a quarter of
+    a stream's CPU. And Spark gives a worker ten seconds to call back, which a busy machine needs for that alone.
+    """
+    found = importlib.util.find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    home = tmp_path_factory.mktemp("spark-home")
+    for part in Path(found.origin).parent.iterdir():
+        if part.name != "python":
+            (home / part.name).symlink_to(part)
+    os.environ["SPARK_HOME"] = str(home)
 
 
 @pytest.fixture(scope="session")

@@ -58,7 +58,6 @@ class JavaProcess:
 def java_process(folder: Path, program: str, *arguments: str) -> Iterator[JavaProcess]:
     """A program of Spark's `bin`; it is killed when this returns."""
     environment = os.environ | {
-        "SPARK_HOME": str(HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_DAEMON_MEMORY": "640m",

@@ -34,7 +34,7 @@ print(json.dumps(found))
 
 
 def run(command: list[str], folder: Path) -> str:
-    hidden = ("PYTHONPATH", "PYSPARK_PYTHON", "VIRTUAL_ENV")
+    hidden = ("PYTHONPATH", "PYSPARK_PYTHON", "SPARK_HOME", "VIRTUAL_ENV")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(folder / "venv/bin/python")}
     done = subprocess.run(
