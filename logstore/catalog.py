@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 PARTITIONS_MAX = 100_000
+ANY_PARTITIONS = 1
+"""The default of `create_topic`: who takes a topic that exists and names no number is content with any."""
 _DOUBTS_MAX = 5  # answers that may get lost before the caller is asked to look
 
 
@@ -170,7 +172,7 @@ class Catalog:
     def _existing(old: TopicDescriptor, partitions: int, exist_ok: bool) -> TopicDescriptor:
         if not exist_ok:
             raise TopicExists(f"topic {old.name!r} exists: pass exist_ok=True to use it")
-        if old.partitions != partitions:
+        if partitions not in (old.partitions, ANY_PARTITIONS):
             raise TopicExists(f"topic {old.name!r} exists with {old.partitions} partitions, not {partitions}")
         return old
 

@@ -119,7 +119,7 @@ class Store:
     def create_topic(
         self, name: str, partitions: int = 1, *, exist_ok: bool = False, **topic_settings: Any
     ) -> Topic:
-        """Create a topic. With `exist_ok`, one that exists with as many partitions is fine too."""
+        """Create a topic. With `exist_ok`, one that exists is fine too; if `partitions` is given, with as many."""
         self._check_writable()
         incarnation = self._runtime.dice.randbytes(8).hex()
         return self._topic(self._catalog.create(name, partitions, topic_settings, exist_ok, incarnation))
