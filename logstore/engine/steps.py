@@ -14,11 +14,19 @@ from typing import Protocol
 from logstore.engine.flusher import Task
 from logstore.engine.runtime import Runtime
 from logstore.engine.writer_protocol import WriterStats
-from logstore.errors import CorruptData, DivergentWriters, Fenced, LogStoreError, OutcomeUnknown, UnknownTopic
+from logstore.errors import (
+    CorruptData,
+    DivergentWriters,
+    Fenced,
+    LogStoreError,
+    OutcomeUnknown,
+    UnknownTopic,
+    UnsupportedStore,
+)
 
 logger = logging.getLogger(__name__)
 
-FINAL = (Fenced, UnknownTopic, CorruptData, OutcomeUnknown, DivergentWriters)
+FINAL = (Fenced, UnknownTopic, CorruptData, OutcomeUnknown, DivergentWriters, UnsupportedStore)
 
 
 class RacingWriter(Task, Protocol):

@@ -104,6 +104,29 @@ def test_L20_a_writer_that_meets_a_newer_releases_segment_in_its_place_stops() -
     store.close()
 
 
+def test_L20_W05_writers_that_race_stop_too_at_a_newer_releases_segment() -> None:
+    """However often they look, it stays one that they cannot read: trying again would hide that until a timeout."""
+    objects = MemoryStore()
+    with running(objects, writer="shared") as store:
+        log = partition(store)
+        log.append(b"zero")
+        objects.put(log.paths.segment(1), newer_segment(1, 1))
+        for _ in range(2):
+            with pytest.raises(UnsupportedStore, match="newer release"):
+                log.append(b"one")
+        assert store.health()["buffered_bytes"] == 0
+    objects = MemoryStore()
+    with running(objects) as store:
+        log = partition(store)
+        writer = log.replicated("a")
+        assert writer.compare_and_append([b"zero"], 0, 1).by == "us"
+        objects.put(log.paths.segment(1), newer_segment(1, 1))
+        for _ in range(2):
+            with pytest.raises(UnsupportedStore, match="newer release"):
+                writer.compare_and_append([b"one"], 1, 2)
+        assert store.health()["buffered_bytes"] == 0
+
+
 def test_L20_a_newer_manifest_is_refused_and_never_overwritten() -> None:
     objects, clock = MemoryStore(), ManualClock()
     with running(objects, clock) as store:
