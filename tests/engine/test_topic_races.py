@@ -26,6 +26,7 @@ from logstore.testing.scheduler import (
     Schedule,
     for_every_schedule,
 )
+from tests.patience import PATIENCE_S
 from tests.writers.actors import Switch
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16
@@ -187,7 +188,7 @@ class Member:
             dice=random.Random(seed),
             compression="none",
             probe_interval=0.001,
-            append_timeout=1.0,
+            append_timeout=PATIENCE_S,
         )
         self.acked: list[tuple[str, int, int, bytes]] = []
         self._act = act
