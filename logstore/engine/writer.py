@@ -227,12 +227,11 @@ class ExclusiveWriter:
         return buffer.oldest_at + self._runtime.config.flush_interval
 
     def _check_open(self) -> None:
-        if (
-            self._closing
-        ):  # first: that a close gave up on others' records does not make the outcome of this one unknown
-            raise Closed(f"{self._chain.paths}: the store is closed")
-        if self.failed is not None:
+        # That a close gave up on what others had appended does not make the outcome of this append unknown.
+        if self.failed is not None and not (self._closing and isinstance(self.failed, OutcomeUnknown)):
             raise fresh(self.failed)
+        if self._closing:
+            raise Closed(f"{self._chain.paths}: the store is closed")
 
     def _make_room(self, charged: int, deadline: float) -> None:
         runtime = self._runtime
