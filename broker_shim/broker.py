@@ -43,6 +43,7 @@ from logstore.store import Store
 
 log = logging.getLogger(__name__)
 WORKERS = 16
+LOOK_AGAIN_S = 1.0
 _APIS = {int(api): api for api in Api}
 
 
@@ -143,8 +144,9 @@ class Broker:
 
     async def stop(self, timeout_s: float) -> None:
         """Make everything durable and let go. Clients have gone by now."""
-        if self._beating is not None:
-            self._beating.cancel()
+        for task in (self._beating, self._looking):
+            if task is not None:
+                task.cancel()
         self.coordinator.close()
         for hosted in self.partitions.all_hosted():
             hosted.close()
@@ -179,11 +181,17 @@ class Broker:
             self._looking = self._loop.create_task(self._look_around())
 
     async def _look_around(self) -> None:
-        """Somebody fenced us: find out who is there, so that metadata can tell clients."""
+        """Somebody fenced us: find out who is there, so that metadata can tell clients. Until then nobody leads what
+        was lost, so it is asked until there is an answer.
+        """
         try:
-            self.cluster.adopt(await self.partitions.run(self.cluster.look_around))
-        except (StoreError, OSError) as error:
-            log.warning("could not look for other brokers: %s", error)
+            while True:
+                try:
+                    self.cluster.adopt(await self.partitions.run(self.cluster.look_around))
+                    return
+                except (StoreError, OSError) as error:
+                    log.warning("could not look for other brokers: %s", error)
+                await asyncio.sleep(LOOK_AGAIN_S)
         finally:
             self._looking = None
 

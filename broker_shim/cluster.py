@@ -6,7 +6,8 @@ retry and never a record.
 * **Alone** (`heartbeat_interval=0`): the broker says once where it can be found and leads everything that
   nobody has taken from it. It makes no request while idle. A second broker started on the same store takes
   each partition over when it is asked to write there; the first one then answers NOT_LEADER_OR_FOLLOWER and
-  points to the newcomer.
+  points to the newcomer. If there is none, a service or the command line has written there: the broker still
+  leads, follows that writer, and takes the partition back when it is asked to write.
 * **Several** (`heartbeat_interval` > 0): each broker rewrites its object `broker/‹id›` every interval and
   lists the others'. One whose object has not changed for `heartbeat_timeout`, by the observer's own monotonic
   clock, is dead. Every broker computes leaders from the set of the living by rendezvous hashing, so a change
@@ -107,13 +108,16 @@ class Cluster:
         return self.view.nodes.get(node_id)
 
     def fenced(self, topic: str, partition: int) -> None:
-        """Somebody took this partition from us. Until the next view it is not ours; `beat` finds out whose."""
-        newest = max(
-            (node for node in self.view.nodes.values() if node.node_id != self.me.node_id),
-            key=lambda node: node.started_ms,
-            default=None,
-        )
-        self._taken[(topic, partition)] = NOBODY if newest is None else newest.node_id
+        """Somebody took this partition from us. Until the next view it is not ours; `look_around` finds out whose."""
+        self._taken[(topic, partition)] = self._newcomer(self.view)
+
+    def _newcomer(self, view: View) -> int:
+        """The broker that has probably taken what was ours. Alone, only one that came later does that: an older one
+        that still stands there, or has died without signing off, leaves a newer one what it has.
+        """
+        mine = (self.me.started_ms, self.me.node_id)
+        ages = [(node.started_ms, node.node_id) for node in view.nodes.values() if node.node_id != mine[1]]
+        return max((age for age in ages if self.is_several or age > mine), default=(0, NOBODY))[1]
 
     def adopt(self, view: View) -> bool:
         """Make `view` the current one. True if it differs."""
@@ -122,10 +126,11 @@ class Cluster:
             # with a fresh view we either agree with him or take the partition back.
             self._taken.clear()
         else:
-            newest = max(view.nodes.values(), key=lambda node: node.started_ms)
-            for place, owner in self._taken.items():
-                if owner == NOBODY and newest.node_id != self.me.node_id:
-                    self._taken[place] = newest.node_id
+            newcomer = self._newcomer(view)
+            if newcomer == NOBODY:
+                self._taken.clear()  # whoever fenced us is no broker: nobody else can lead
+            for place in self._taken:
+                self._taken[place] = newcomer
         if view == self.view:
             return False
         self.view = view
@@ -148,11 +153,7 @@ class Cluster:
         try:
             self._put(self._etag)
         except PreconditionFailed:
-            if not self._is_ours():
-                self.replaced = True
-                log.error(
-                    "another broker with node id %d has started: this one leads nothing", self.me.node_id
-                )
+            self._look_for_rival()
         else:
             self._beaten_at = began
         return self.look_around()
@@ -164,6 +165,8 @@ class Cluster:
         nodes = {self.me.node_id: self.me}
         for info in self._objects.list(PREFIX):
             if info.key == self._key:
+                if info.etag != self._etag:
+                    self._look_for_rival()
                 continue
             present.add(info.key)
             known = self._seen.get(info.key)
@@ -194,6 +197,12 @@ class Cluster:
         self._beat_number += 1
         data = json.dumps({**asdict(self.me), "beat": self._beat_number}).encode()
         self._etag = self._objects.put(self._key, data, if_match=etag).etag
+
+    def _look_for_rival(self) -> None:
+        """Our object has changed under us: another broker that was given the same id now stands there, or it was us."""
+        if not self._is_ours():
+            self.replaced = True
+            log.error("another broker with node id %d has started: this one leads nothing", self.me.node_id)
 
     def _is_ours(self) -> bool:
         """A put whose answer was lost changed the etag under us: that is no rival."""

@@ -131,7 +131,9 @@ class OffsetApi:
         return await self._fetch(call, request.group_id, request.topics)
 
     async def _fetch(self, call: Call, group: str, topics: Any) -> dict[str, Any]:
-        asked = None if topics is None else {topic.name: topic.partition_indexes or () for topic in topics}
+        asked: dict[str, list[int]] | None = None
+        if topics is not None:
+            asked = {topic.name: topic.partition_indexes or [] for topic in topics}
         shard: Shard | Code = Code.GROUP_AUTHORIZATION_FAILED
         if call.may(Operation.DESCRIBE, Resource.GROUP, group):
             shard = await self._coordinator.shard(group)
@@ -139,7 +141,7 @@ class OffsetApi:
         found: dict[str, Topic | Code] = {}
         known: dict[Place, Committed] = {}
         if isinstance(shard, Shard):
-            names = {name for name, _ in shard.offsets.get(group, {})} if asked is None else asked
+            names = (name for name, _ in shard.offsets.get(group, {})) if asked is None else asked
             found = await self._topics(call, Operation.DESCRIBE, names)
             known = _of(found, shard.offsets.get(group, {}))
         if Code.COORDINATOR_NOT_AVAILABLE in found.values():
@@ -147,7 +149,7 @@ class OffsetApi:
         if asked is None:
             asked = {}
             for name, index in sorted(known):
-                asked[name] = [*asked.get(name, ()), index]
+                asked.setdefault(name, []).append(index)
         answers = []
         for name, indexes in asked.items():
             denied = found.get(name) is Code.TOPIC_AUTHORIZATION_FAILED

@@ -123,6 +123,45 @@ def test_B09_alone_a_fenced_broker_points_to_the_one_that_came_after_it() -> Non
     assert one.leader("t", 0) == 2
 
 
+def test_B09_alone_what_no_broker_has_taken_stays_led() -> None:
+    """A service or the command line has written there. It leads nothing, so nobody would."""
+    store, time = MemoryStore(), Time()
+    join(store, time, 7, interval=0.0)  # has died, and did not sign off
+    time.now = 1.0
+    one = join(store, time, 1, interval=0.0)
+    one.fenced("t", 0)
+    assert not one.leads("t", 0), "not before it has looked who is there"
+    one.adopt(one.look_around())
+    assert one.leads("t", 0)
+
+
+def test_B09_alone_a_newcomer_that_is_gone_again_leaves_what_it_had_taken() -> None:
+    store, time = MemoryStore(), Time()
+    one = join(store, time, 1, interval=0.0)
+    time.now = 1.0
+    two = join(store, time, 2, interval=0.0)
+    one.fenced("t", 0)
+    one.adopt(one.look_around())
+    assert one.leader("t", 0) == 2
+    two.leave()
+    one.fenced("t", 1)
+    one.adopt(one.look_around())
+    assert led(one) == set(PLACES)
+
+
+def test_B09_alone_a_newcomer_with_the_same_id_is_found_when_it_fences() -> None:
+    """Two brokers that were given one id would take the partitions from each other for ever."""
+    store, time = MemoryStore(), Time()
+    one = join(store, time, 1, interval=0.0)
+    time.now = 1.0
+    two = join(store, time, 1, interval=0.0)
+    one.fenced("t", 0)
+    one.adopt(one.look_around())
+    assert (one.replaced, led(one)) == (True, set())
+    two.adopt(two.look_around())
+    assert (two.replaced, led(two)) == (False, set(PLACES))
+
+
 def test_B09_alone_and_idle_no_request_is_made() -> None:
     store, time = FaultyStore(MemoryStore(), seed=1), Time()
     one = join(store, time, 1, interval=0.0)

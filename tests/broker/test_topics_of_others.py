@@ -7,8 +7,10 @@ import pytest
 import logstore
 from broker.harness import LocalBroker, Wire
 from broker.steps import batch, list_offset, make_topic, read_all
+from broker_shim import broker as broker_module
 from broker_shim import partitions
 from broker_shim.apis import Api
+from broker_shim.cluster import PREFIX as NODES
 from broker_shim.codes import Code
 from logstore.objects.memory import MemoryStore
 from logstore.paths import CATALOG_PREFIX
@@ -79,3 +81,47 @@ def test_L28_topics_are_described_from_memory_while_the_store_hangs(
             assert gate.held, "the store was asked, and had not answered"
         broker.until(lambda: not gate.held)
         assert read_all(client) == [(0, b"here")]
+
+
+def test_B09_a_partition_that_a_service_has_written_to_is_still_read_and_taken_back() -> None:
+    """The broker owned it. Nobody else can lead it, so it goes on: it reads what the service wrote, and the next
+    produce takes it back.
+    """
+    objects = MemoryStore()
+    with LocalBroker(objects) as broker, Wire(broker.port) as client:
+        make_topic(client)
+        for number in range(3):
+            offset = 2 * number
+            broker.until(lambda: described_leader(broker) == broker.config.node_id)
+            assert produced(client, b"broker %d" % number) == offset
+            with logstore.open(objects) as service:
+                assert service.topic("t").append(b"service %d" % number).offset == offset + 1
+            assert client.produce("t", batch(b"refused")).error_code == Code.NOT_LEADER_OR_FOLLOWER
+        broker.until(lambda: described_leader(broker) == broker.config.node_id)
+        written = [value for _, value in read_all(client)]
+        assert written == [b"%s %d" % (who, n) for n in range(3) for who in (b"broker", b"service")]
+
+
+def test_B09_who_leads_is_found_out_when_the_store_answers_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_module, "LOOK_AGAIN_S", 0.01)
+    objects = FaultyStore(MemoryStore(), seed=1)
+    with LocalBroker(objects) as broker, Wire(broker.port) as client:
+        make_topic(client)
+        assert produced(client, b"first") == 0
+        with logstore.open(objects) as service:
+            service.topic("t").append(b"second")
+        objects.fail("list", prefix=NODES, times=3)
+        assert client.produce("t", batch(b"refused")).error_code == Code.NOT_LEADER_OR_FOLLOWER
+        broker.until(lambda: described_leader(broker) == broker.config.node_id)
+        assert produced(client, b"third") == 2
+
+
+def described_leader(broker: LocalBroker) -> int:
+    return broker.server.broker.cluster.leader("t", 0)
+
+
+def produced(client: Wire, value: bytes) -> int:
+    answer = client.produce("t", batch(value))
+    assert answer.error_code == Code.NONE
+    offset: int = answer.base_offset
+    return offset
