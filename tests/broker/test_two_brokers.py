@@ -20,10 +20,8 @@ from logstore.objects.memory import MemoryStore
 from tests.patience import PATIENCE_S
 
 Start = Callable[..., LocalBroker]
-CLUSTER = {
-    "heartbeat_interval": 0.05,
-    "heartbeat_timeout": 60.0,
-}  # who leaves says so: nobody waits for the timeout
+# Who leaves says so: nobody waits for the timeout.
+CLUSTER = {"heartbeat_interval": 0.05, "heartbeat_timeout": 60.0}
 FLAGS = ("--heartbeat-interval", "0.1", "--heartbeat-timeout", "2")
 
 
@@ -125,7 +123,7 @@ def test_B09_several_brokers_share_the_partitions_and_agree(start_broker: Start)
 def test_B09_what_moves_to_a_newcomer_is_flushed_before_it_is_fenced(start_broker: Start) -> None:
     """Buffered acks and a planned move: nothing is lost, because the newcomer waits and the owner flushes."""
     store = MemoryStore()
-    # The newcomer waits for two intervals: long enough for the owner to flush, however busy the machine is.
+    # The newcomer waits for two intervals: long enough for the owner to flush on a busy machine too.
     buffered = {"flush_on_ack": False, "flush_interval": 3600.0, **CLUSTER, "heartbeat_interval": 1.0}
     one = start_broker(store, node_id=1, **buffered)
     with Wire(one.port) as first:
