@@ -45,8 +45,8 @@ class _Threads:
         self._closed = False
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if self._closed:  # nothing blocks any more: the store raises `Closed`
-            return call(*args, **kwargs)
+        if self._closed:
+            raise Closed("the store is closed")
         return await asyncio.get_running_loop().run_in_executor(self._pool, partial(call, *args, **kwargs))
 
     def close(self) -> None:

@@ -30,7 +30,6 @@ from logstore.errors import (
     LogStoreError,
     OffsetOutOfRange,
     RecordTooLarge,
-    UnknownTopic,
 )
 from logstore.format.batch import BatchInfo
 from logstore.format.codecs import CODEC_IDS
@@ -57,7 +56,6 @@ class PartitionLog(ReadablePartition):
     ) -> None:
         super().__init__(runtime, paths, settings)
         self.replaced = False
-        self._deleted = False
         self._replace = replace
         self._reopening = threading.Lock()  # held during I/O: of several who reopen it at once, one does
         self._writers = PartitionWriters(runtime, self._chain, settings)
@@ -287,8 +285,6 @@ class PartitionLog(ReadablePartition):
         return Closed(f"{self.paths}: it was reopened; `Topic.partition` gives the log there is now")
 
     def _closed_error(self) -> LogStoreError:
-        if self._deleted:
-            return UnknownTopic(f"{self.paths}: the topic was deleted")
         return self._reopened_error() if self.replaced else super()._closed_error()
 
     def _for_writing(self) -> tuple[Tiers, Callable[[], None]]:

@@ -49,6 +49,7 @@ class ReadablePartition:
         self._checkpointer: Checkpointer | None = None
         self._writer: Writer | None = None
         self._closed = False
+        self._deleted = False
 
     @property
     def topic(self) -> str:
@@ -80,7 +81,7 @@ class ReadablePartition:
         """
         check_visibility(visibility)
         check_offset(offset)
-        self._check_open()
+        self._check_not_deleted()
         tiers, reader, follower = self._load()
         if offset >= tiers.readable(visibility):
             if wait <= 0 or offset > tiers.mark(visibility):
@@ -109,7 +110,7 @@ class ReadablePartition:
     def bounds(self, start: int | None, stop: int | None, visibility: Visibility) -> tuple[int, int]:
         """The first offset and the one after the last that `records` is about."""
         check_visibility(visibility)
-        self._check_open()
+        self._check_not_deleted()
         tiers, _, follower = self._load()
         follower.refresh()
         low, mark = tiers.low, tiers.mark(visibility)
@@ -161,7 +162,7 @@ class ReadablePartition:
         """The offset of the first record with this timestamp or a later one; None if there is none."""
         if not isinstance(ms, int) or isinstance(ms, bool):
             raise TypeError(f"a timestamp is an int, in milliseconds, not {type(ms).__name__}")
-        self._check_open()
+        self._check_not_deleted()
         _, reader, follower = self._load()
         follower.refresh()
         return reader.first_at(ms)
@@ -244,11 +245,18 @@ class ReadablePartition:
     def _ended(self) -> bool:
         return self._closed
 
+    def _check_not_deleted(self) -> None:
+        """A reader may finish when its store was closed under it; of a topic that was deleted nothing shows any more."""
+        if self._deleted:
+            raise self._closed_error()
+
     def _check_open(self) -> None:
         if self._closed:
             raise self._closed_error()
 
     def _closed_error(self) -> LogStoreError:
+        if self._deleted:
+            return UnknownTopic(f"{self.paths}: the topic was deleted")
         return Closed(f"{self.paths}: the store is closed")
 
     def _load(self) -> Loaded:

@@ -1,4 +1,4 @@
-"""Reads that cannot be answered: outside of the marks, after the end of the log, in an unknown visibility."""
+"""Reads that cannot be answered: outside of the marks, of a deleted topic, in an unknown visibility."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import pytest
 
 import logstore
 from logstore import OffsetOutOfRange, UnknownTopic
-from logstore.errors import Closed
 from logstore.objects import MemoryStore
-from logstore.testing import FaultyStore
 
 
 def _three(store: logstore.Store) -> logstore.PartitionLog:
@@ -76,21 +74,6 @@ READS: list[Callable[[logstore.PartitionLog], object]] = [
     lambda log: log.records(),
     lambda log: log.offset_for_timestamp(0),
 ]
-
-
-@pytest.mark.parametrize("read", READS)
-def test_L29_a_closed_store_asks_the_object_store_nothing_more(
-    read: Callable[[logstore.PartitionLog], object],
-) -> None:
-    objects = FaultyStore(MemoryStore())
-    with logstore.open(objects) as store:
-        log = _three(store)
-        log.read(0)
-    objects.forget_calls()
-    with pytest.raises(Closed):
-        read(log)
-    assert objects.calls == []
-    assert (log.durable_high_watermark, list(log.tail())) == (3, [])
 
 
 @pytest.mark.parametrize("read", READS)
