@@ -14,6 +14,8 @@ def main(url: str, checkpoint: str) -> None:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "512m")
         .config("spark.python.authenticate.socketTimeout", "120s")
+        # Killed while it notes its first batch, a stream leaves a file because of which Spark (4.2) would not start again.
+        .config("spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart", "false")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")

@@ -28,8 +28,10 @@ def files(home: Path) -> set[str]:
 
 
 def live(home: Path, files_to_make: float = math.inf) -> str:
-    """One life of the stream, and what it said at its end. It is killed when it has made so many new files, whatever it is
-    doing then."""
+    """One life of the stream, and what it said at its end, or why it failed. It is killed when it has made so many new
+    files, whatever it is doing then."""
+    errors = home / "errors"
+    errors.touch()
     known = files(home)
     made: set[str] = set()
     job = subprocess.Popen(
@@ -40,7 +42,7 @@ def live(home: Path, files_to_make: float = math.inf) -> str:
             str(home / "checkpoint"),
         ],
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=errors.open("wb"),
         start_new_session=True,  # so that the JVM and Python's workers go with it
     )
     try:
@@ -51,7 +53,9 @@ def live(home: Path, files_to_make: float = math.inf) -> str:
         if job.poll() is None:
             os.killpg(job.pid, signal.SIGKILL)
         said, _ = job.communicate()
-    return "killed" if job.returncode == -signal.SIGKILL else said.decode().strip()
+    if job.returncode:
+        return "killed" if job.returncode == -signal.SIGKILL else errors.read_text(errors="replace")[-3000:]
+    return said.decode().strip()
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
