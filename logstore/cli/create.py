@@ -16,7 +16,9 @@ from logstore.errors import TopicExists
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_topic(parser)
     parser.add_argument("-p", "--partitions", type=int, default=1)
-    parser.add_argument("--exist-ok", action="store_true", help="fine if it exists; if -p is given, with as many")
+    parser.add_argument(
+        "--exist-ok", action="store_true", help="fine if it exists; if -p is given, with as many"
+    )
     parser.add_argument("--retention-seconds", type=float)
     parser.add_argument("--retention-bytes", type=int)
     parser.add_argument("--segment-bytes", type=int)

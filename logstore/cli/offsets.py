@@ -6,6 +6,7 @@ import argparse
 
 from logstore.cli.output import Output
 from logstore.cli.places import add_partition, add_topic, chosen, find_topic, open_store
+from logstore.engine.segments import LostRange
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,10 +24,16 @@ def run(args: argparse.Namespace, out: Output) -> int:
                 "low": log.low_watermark,
                 "durable": log.durable_high_watermark,
                 "epoch": log.epoch,
-                "lost": ", ".join(f"{start}-{end - 1}" for start, end in log.lost_ranges()) or "none",
+                "lost": [lost._asdict() for lost in log.lost_ranges()]
+                if out.as_json
+                else _words(log.lost_ranges()),
             }
             if args.at is not None:
                 row["at"] = log.offset_for_timestamp(args.at)
             rows.append(row)
         out.table(rows)
     return 0
+
+
+def _words(lost: list[LostRange]) -> str:
+    return ", ".join(f"{start}-{end - 1}" for start, end in lost) or "none"

@@ -11,6 +11,7 @@ import pytest
 
 import logstore
 from logstore.cli import COMMANDS, main
+from tests.engine.harness import crash
 from tests.patience import PATIENCE_S
 
 
@@ -87,7 +88,7 @@ def test_offsets_inspect_topics(url: str, capfd: pytest.CaptureFixture[str]) -> 
         "low": 0,
         "durable": 2,
         "epoch": 1,
-        "lost": "none",
+        "lost": [],
     }
     assert run("topics", "--json") == 0
     assert json.loads(capfd.readouterr().out) == {"topic": "t", "partitions": 1, "offsets": 2}
@@ -95,7 +96,21 @@ def test_offsets_inspect_topics(url: str, capfd: pytest.CaptureFixture[str]) -> 
     assert key in capfd.readouterr().out
     assert run("inspect", key, "--json") == 0
     segment, batch = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    assert (segment["offsets"], segment["mode"], batch["records"]) == ("0-1", "exclusive", 2)
+    assert (segment["base_offset"], segment["end_offset"], batch["records"]) == (0, 2, 2)
+
+
+def test_offsets_tells_what_a_crash_took(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    before = logstore.open(url, flush_interval=3600)
+    log = before.create_topic("t").partition(0)
+    log.append(b"stored")
+    log.append(b"not stored yet", ack="buffered")
+    crash(before)
+    with logstore.open(url) as store:
+        taken = store.topic("t").partition(0).append(b"after").offset
+    assert run("offsets", "t", "--json") == 0
+    assert json.loads(capfd.readouterr().out)["lost"] == [{"start": 1, "end": taken}]
+    assert run("offsets", "t") == 0
+    assert capfd.readouterr().out.splitlines()[1].endswith(f"  1-{taken - 1}")
 
 
 def test_verify_names_the_damaged_object_and_reads_on(url: str, capfd: pytest.CaptureFixture[str]) -> None:
