@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from logstore.cli.output import Output
 from logstore.cli.places import add_partition, add_topic, chosen, find_topic, open_store
@@ -19,7 +20,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     with open_store(args, writer="read_only") as store:
         rows = []
         for log in chosen(find_topic(store, args.topic), args.partition):
-            row = {
+            row: dict[str, Any] = {
                 "partition": log.partition,
                 "low": log.low_watermark,
                 "durable": log.durable_high_watermark,
