@@ -18,7 +18,6 @@ from itertools import groupby
 from pathlib import Path
 
 from benchmarks.measure import RESULTS, Figure, SuiteRun, load
-from benchmarks.plots import draw_groups, draw_outages, draw_sweeps
 
 HERE = Path(__file__).parent
 RATIOS = ("×", "exponent")
@@ -180,6 +179,8 @@ def under_load(runs: list[SuiteRun], loaded: list[SuiteRun]) -> list[str]:
 
 def write(runs: list[SuiteRun], loaded: list[SuiteRun], out: Path, plots: Path) -> list[str]:
     """Write the report; returns the names of figures whose reason is missing."""
+    from benchmarks.plots import draw_groups, draw_outages, draw_sweeps  # matplotlib: the test tools do without it
+
     reasons = tomllib.loads(REASONS.read_text())
     lines = [INTRODUCTION, *summary(runs), *machine(runs)]
     for run in runs:
