@@ -179,7 +179,8 @@ def under_load(runs: list[SuiteRun], loaded: list[SuiteRun]) -> list[str]:
 
 def write(runs: list[SuiteRun], loaded: list[SuiteRun], out: Path, plots: Path) -> list[str]:
     """Write the report; returns the names of figures whose reason is missing."""
-    from benchmarks.plots import draw_groups, draw_outages, draw_sweeps  # matplotlib: the test tools do without it
+    # Here, because it needs matplotlib: the tools for tests do without it.
+    from benchmarks.plots import draw_groups, draw_outages, draw_sweeps
 
     reasons = tomllib.loads(REASONS.read_text())
     lines = [INTRODUCTION, *summary(runs), *machine(runs)]
