@@ -20,6 +20,7 @@ Writers = Callable[[str], ReplicatedWriter]
 
 @pytest.fixture
 def objects() -> FaultyStore:
+    """The way of the writer "mine" to the store: what a peer does there, maintenance in the background too, is not counted."""
     return FaultyStore(MemoryStore())
 
 
@@ -28,7 +29,8 @@ def writer(objects: FaultyStore) -> Iterator[Writers]:
     opened: list[logstore.Store] = []
 
     def open_one(name: str) -> ReplicatedWriter:
-        opened.append(store := logstore.open(objects, probe_interval=0.001, follow_interval=0.001))
+        where = objects if name == "mine" else objects.inner
+        opened.append(store := logstore.open(where, probe_interval=0.001, follow_interval=0.001))
         return store.create_topic("t", exist_ok=True).partition(0).replicated(name)
 
     yield open_one
