@@ -20,7 +20,7 @@ Writers = Callable[[str], ReplicatedWriter]
 
 @pytest.fixture
 def objects() -> FaultyStore:
-    """The way of the writer "mine" to the store: what a peer does there, maintenance in the background too, is not counted."""
+    """The way of the writer "mine" to the store: what a peer does, also in the background, is not counted."""
     return FaultyStore(MemoryStore())
 
 
