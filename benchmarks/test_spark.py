@@ -277,7 +277,7 @@ def test_a_stream_against_a_batch_scan(bench: Bench, figures: Figures, quick: bo
         spent_ms = sum(one["durationMs"]["triggerExecution"] for one in later)
         rates.append(sum(one["numInputRows"] for one in later) / spent_ms * 1000)
 
-    times = in_turns({"stream": run, "batch": lambda: noop(bench.read())}, turns(quick))
+    times = in_turns({"stream": run, "batch": lambda: noop(bench.read())}, turns(quick) + 2)
     ratio = max(rates) * times["batch"].best / bench.rows
     figures.add(
         SUITE,

@@ -46,7 +46,7 @@ STREAM_ONLY = ("maxOffsetsPerTrigger", "pollInterval")
 BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 VIEWS = ("log", "latest", "upsert")
 TASK_BYTES = 64 * MIB
-"""Smaller tasks are dear: Spark's Python worker collects garbage after each of them. Of larger ones the last ends late."""
+"""Each task has a fixed cost, in the JVM and in Spark's Python worker, and of larger ones the last ends late."""
 
 View = Literal["log", "latest", "upsert"]
 
