@@ -166,11 +166,13 @@ def under_load(runs: list[SuiteRun], loaded: list[SuiteRun]) -> list[str]:
         if verdict(quiet) != verdict(busy)
     ]
     same = f"{len(pairs) - len(other)} of {len(pairs)} ratios and exponents with a verdict say the same"
+    apart = sorted({run.suite for run in runs} - {run.suite for run in loaded})
     return [
         "## Under load",
         "",
         f"`make bench-loaded` runs every suite while each core has another process to run (load {loaded[0].run['load']} "
         f"after the first of them): {same}" + ("; these do not:" if other else "."),
+        *(["", f"Not run so: {', '.join(apart)}."] if apart else []),
         "",
         *(table(("ratio", "above", "under load", "verdict above", "under load"), other) if other else []),
         "",

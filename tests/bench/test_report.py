@@ -27,6 +27,12 @@ def test_where_all_say_the_same_there_is_no_table() -> None:
     text = "\n".join(under_load(run(kept=1.2), run(kept=1.4)))
     assert "1 of 1 ratios and exponents with a verdict say the same." in text
     assert "|" not in text
+    assert "Not run so" not in text
+
+
+def test_a_suite_that_was_not_run_under_load_is_named() -> None:
+    text = "\n".join(under_load([*run(kept=1.2), SuiteRun("slow", {"load": 1.0}, {}, [])], run(kept=1.4)))
+    assert "Not run so: slow." in text
 
 
 def test_without_a_loaded_run_nothing_is_said_of_it() -> None:
