@@ -172,10 +172,10 @@ def under_load(runs: list[SuiteRun], loaded: list[SuiteRun]) -> list[str]:
         "",
         f"`make bench-loaded` runs every suite while each core has another process to run (load {loaded[0].run['load']} "
         f"after the first of them): {same}" + ("; these do not:" if other else "."),
-        *(["", f"Not run so: {', '.join(apart)}."] if apart else []),
         "",
         *(table(("ratio", "above", "under load", "verdict above", "under load"), other) if other else []),
         "",
+        *([f"Not run so: {', '.join(apart)}.", ""] if apart else []),
     ]
 
 
