@@ -320,7 +320,7 @@ class ReplicatedWriter:
                 if not held.exact:
                     self._audit.look_back(held.lower, self._header_at)
                     self._audit.ours(held, frontier)
-            except LogStoreError:
+            except BaseException:
                 with self._lock:
                     for unsettled in touched[number:]:
                         self._held.add(unsettled)  # `stop` tells them, or they are tried again

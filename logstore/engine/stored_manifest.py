@@ -45,9 +45,8 @@ class StoredManifest:
 
     @classmethod
     def look(cls, chain: Chain) -> StoredManifest:
-        known = chain.store.head(
-            chain.paths.manifest
-        )  # first: what comes between the two requests is not replaced
+        # The etag first: what comes between the two requests is not replaced.
+        known = chain.store.head(chain.paths.manifest)
         return cls(chain, None if known is None else known.etag, read_manifest(chain))
 
     @property

@@ -14,6 +14,7 @@ from logstore.engine.source_ranges import Applied
 from logstore.errors import DivergentWriters
 from logstore.objects import MemoryStore
 from logstore.testing import Fault, FaultyStore
+from tests.patience import PATIENCE_S
 
 Writers = Callable[[str], ReplicatedWriter]
 
@@ -116,3 +117,21 @@ def test_W10_a_look_up_that_fails_is_tried_again(writer: Writers, objects: Fault
     with pytest.raises(DivergentWriters):
         mine.compare_and_append([b"0", b"one"], 0, 2)
     assert gets_of_segments(objects) > 8
+
+
+def test_W10_a_range_is_not_forgotten_when_a_store_fails_in_its_own_words(
+    writer: Writers, objects: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed(writer("peer"), 0, 2)
+    mine = writer("mine")
+    mine.upper()
+    get, failures = objects.inner.get, iter([RuntimeError("not one of ours")])
+
+    def fail_once(key: str, start: int | None = None, end: int | None = None) -> bytes:
+        if key.endswith(".seg") and (error := next(failures, None)) is not None:
+            raise error
+        return get(key, start, end)
+
+    monkeypatch.setattr(objects.inner, "get", fail_once)
+    assert mine.compare_and_append(source(0, 2), 0, 2, timeout=PATIENCE_S) == Applied("peer", 2)
+    assert next(failures, None) is None
