@@ -3,9 +3,9 @@
     python -m benchmarks.report            # benchmarks/RESULTS.md, benchmarks/plots/*.png
     python -m benchmarks.report --quick    # from a quick run, to look at; not to be committed
 
-A figure with a target has met or missed it; a comparison with a peer is ahead or behind. For each one that missed or is
-behind there should be a paragraph in `reasons.toml` that says why and what would change it; those that lack one are named
-on standard error.
+A figure with a target has met or missed it; a comparison with a peer is ahead, behind or, if its turns leave that open,
+level. For each one that missed or is not ahead there should be a paragraph in `reasons.toml` that says why and what would
+change it; those that lack one are named on standard error.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -20,8 +21,6 @@ from pathlib import Path
 from benchmarks.measure import RESULTS, Figure, SuiteRun, load
 
 HERE = Path(__file__).parent
-RATIOS = ("×", "exponent")
-"""Units that other work on the machine should not change. It changes times and rates."""
 REASONS = HERE / "reasons.toml"
 CHANGES = HERE / "changes.toml"
 INTRODUCTION = """# What was measured
@@ -38,12 +37,14 @@ def is_peer(figure: Figure) -> bool:
 
 
 def needs_reason(figure: Figure) -> bool:
-    return figure.value < 1.0 if is_peer(figure) else figure.met is False
+    return verdict(figure) not in ("", "ahead", "met")
 
 
 def verdict(figure: Figure) -> str:
     if is_peer(figure):
-        return "ahead" if figure.value >= 1.0 else "**behind**"
+        if figure.details["low"] > 1.0:
+            return "ahead"
+        return "**behind**" if figure.details["high"] < 1.0 else "level"
     return {None: "", True: "met", False: "**missed**"}[figure.met]
 
 
@@ -51,6 +52,10 @@ def number(value: float) -> str:
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def with_unit(figure: Figure) -> str:
+    return f"{number(figure.value)} {figure.unit}"
 
 
 def target(figure: Figure) -> str:
@@ -65,7 +70,7 @@ def table(header: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> list[str
 
 
 def plain_table(figures: list[Figure]) -> list[str]:
-    lines = [(f.name, f"{number(f.value)} {f.unit}", target(f), verdict(f), asides(f)) for f in figures]
+    lines = [(f.name, with_unit(f), target(f), verdict(f), asides(f)) for f in figures]
     return table(("figure", "value", "target", "verdict", "with it"), lines)
 
 
@@ -84,7 +89,8 @@ def peer_table(group: str, figures: list[Figure]) -> list[str]:
     lines = [(first["us"], number(first["ours"]), "1", "", first["our_level"])]
     for figure in sorted(figures, key=lambda figure: figure.value):
         peer, theirs = figure.details["peer"], number(figure.details["theirs"])
-        lines.append((peer, theirs, f"{figure.value:.2f} ×", verdict(figure), figure.details["their_level"]))
+        ratio = f"{figure.value:.2f} × ({figure.details['low']:.2f} to {figure.details['high']:.2f})"
+        lines.append((peer, theirs, ratio, verdict(figure), figure.details["their_level"]))
     return table(header, lines)
 
 
@@ -93,7 +99,7 @@ def reasons_for(suite: str, figures: list[Figure], reasons: dict[str, dict[str, 
     for figure in figures:
         if needs_reason(figure):
             why = reasons.get(suite, {}).get(figure.name, "*No reason is known yet.*")
-            lines += [f"* **{figure.name}** ({number(figure.value)} {figure.unit}): {' '.join(why.split())}"]
+            lines += [f"* **{figure.name}** ({with_unit(figure)}): {' '.join(why.split())}"]
     return ["", "Where we are not ahead, and why:", "", *lines] if lines else []
 
 
@@ -135,9 +141,11 @@ def summary(runs: list[SuiteRun]) -> list[str]:
     figures = [figure for run in runs for figure in run.figures]
     aimed = [figure for figure in figures if figure.target is not None]
     compared = [figure for figure in figures if is_peer(figure)]
-    met, ahead = sum(bool(f.met) for f in aimed), sum(f.value >= 1 for f in compared)
+    met = sum(bool(figure.met) for figure in aimed)
+    said = Counter(verdict(figure).strip("*") for figure in compared)
     return [
-        f"**{met} of {len(aimed)} targets met; ahead of the peer in {ahead} of {len(compared)} comparisons.**",
+        f"**{met} of {len(aimed)} targets met; of {len(compared)} comparisons with a peer we are ahead in {said['ahead']}, "
+        f"level in {said['level']}, behind in {said['behind']}.**",
         "",
     ]
 
@@ -150,30 +158,28 @@ def changes() -> list[str]:
 
 
 def under_load(runs: list[SuiteRun], loaded: list[SuiteRun]) -> list[str]:
-    """What the same ratios said while every core had something else to do as well."""
+    """What the same figures said while every core had something else to do as well."""
     before = {(run.suite, f.name): f for run in runs for f in run.figures if verdict(f)}
     pairs = [
-        (key, before[key], f)
-        for run in loaded
-        for f in run.figures
-        if f.unit in RATIOS and (key := (run.suite, f.name)) in before
+        (key, before[key], f) for run in loaded for f in run.figures if (key := (run.suite, f.name)) in before
     ]
     if not pairs:
         return []
-    other = [
-        (f"{suite}: {name}", number(quiet.value), number(busy.value), verdict(quiet), verdict(busy))
-        for (suite, name), quiet, busy in pairs
-        if verdict(quiet) != verdict(busy)
+    changed = [pair for pair in pairs if verdict(pair[1]) != verdict(pair[2])]
+    open_now = sum("level" in (verdict(quiet), verdict(busy)) for _, quiet, busy in changed)
+    lines = [
+        (f"{suite}: {name}", with_unit(quiet), with_unit(busy), verdict(quiet), verdict(busy))
+        for (suite, name), quiet, busy in changed
     ]
-    same = f"{len(pairs) - len(other)} of {len(pairs)} ratios and exponents with a verdict say the same"
     apart = sorted({run.suite for run in runs} - {run.suite for run in loaded})
     return [
         "## Under load",
         "",
         f"`make bench-loaded` runs every suite while each core has another process to run (load {loaded[0].run['load']} "
-        f"after the first of them): {same}" + ("; these do not:" if other else "."),
+        f"after the first of them). Of {len(pairs)} verdicts {len(pairs) - len(changed)} are the same, {open_now} are level "
+        f"in one of the two runs, {len(changed) - open_now} say the opposite" + (":" if changed else "."),
         "",
-        *(table(("ratio", "above", "under load", "verdict above", "under load"), other) if other else []),
+        *(table(("figure", "above", "under load", "verdict above", "under load"), lines) if lines else []),
         "",
         *([f"Not run so: {', '.join(apart)}.", ""] if apart else []),
     ]

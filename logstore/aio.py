@@ -12,6 +12,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
@@ -266,9 +267,8 @@ class PartitionLog:
         position, end = await self._threads.run(self.blocking.bounds, start, stop, visibility)
         while position < end:
             result = await self.read(position, visibility=visibility)
-            for record in result.records():
-                if record.offset is not None and record.offset < end:
-                    yield record
+            for record in chain.from_iterable(result.batches(end)):
+                yield record
             if result.next_offset <= position:
                 return
             position = result.next_offset

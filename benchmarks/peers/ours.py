@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any
 
 import logstore
@@ -15,6 +16,8 @@ LEVELS = {
     "local": "on this disk, fsynced",
     "durable": "in the object store",
 }
+
+_KEY_AND_VALUE = itemgetter(1, 0)
 
 
 class Ours:
@@ -32,10 +35,7 @@ class Ours:
         self.log.append([logstore.Record(value, key) for key, value in rows], ack=self._ack)
 
     def scan(self) -> Iterator[Row]:
-        for record in self.log.records():
-            assert record.key is not None
-            assert record.value is not None
-            yield record.key, record.value
+        return map(_KEY_AND_VALUE, self.log.records())
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 from logstore.config import Ack
@@ -108,9 +109,13 @@ class ReadResult:
 
     def records(self) -> Iterator[Record]:
         """The records, each with its offset."""
+        return chain.from_iterable(self.batches())
+
+    def batches(self, stop: int | None = None) -> Iterator[list[Record]]:
+        """The same, batch by batch, without those from the offset `stop` on."""
         for part in self.parts:
             try:
                 for info in split(part):
-                    yield from decode_records(part, info, start_offset=self.offset)
+                    yield decode_records(part, info, start_offset=self.offset, stop_offset=stop)
             except FormatError as damage:
                 raise CorruptData(self.where, self.offset, damage.why) from damage

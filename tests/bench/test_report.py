@@ -1,31 +1,74 @@
-"""The report: a verdict that other work on the machine would change is named."""
+"""The report: who is ahead is said only where the turns leave no doubt, and a verdict that load changes is named."""
 
 from __future__ import annotations
 
-from benchmarks.measure import Figure, SuiteRun
-from benchmarks.report import under_load
+import pytest
+
+from benchmarks.measure import Figure, Figures, SuiteRun, median_between
+from benchmarks.report import summary, under_load, verdict
 
 
 def run(**values: float) -> list[SuiteRun]:
-    """One suite whose figures have to reach 1; `rate` is one that a busy machine may change."""
-    units = {"rate": "records/s"}
-    figures = [
-        Figure("suite", name, value, units.get(name, "×"), 1.0, False, {}) for name, value in values.items()
-    ]
+    """One suite whose figures have to reach 1."""
+    figures = [Figure("suite", name, value, "×", 1.0, False, {}) for name, value in values.items()]
     return [SuiteRun("suite", {"load": 9.0}, {}, figures)]
 
 
-def test_a_ratio_that_says_something_else_under_load_is_named() -> None:
-    text = "\n".join(under_load(run(kept=1.2, lost=1.1, rate=5.0), run(kept=1.4, lost=0.9, rate=0.5)))
-    assert "1 of 2 ratios and exponents with a verdict say the same; these do not:" in text
-    assert "| suite: lost | 1.1 | 0.9 | met | **missed** |" in text
+def compared(*theirs: float) -> list[SuiteRun]:
+    """Us, who take a second in every turn, with a peer that takes this long."""
+    figures = Figures("quick")
+    seconds = {"us": [1.0] * len(theirs), "them": theirs}
+    figures.add_peers("suite", "race", "us", seconds, 1, "laps/s", {"us": "run", "them": "run"})
+    return [SuiteRun("suite", {"load": 9.0}, {}, figures.found)]
+
+
+@pytest.mark.parametrize(
+    ("turns", "rank"), [(1, 0), (3, 0), (5, 0), (6, 0), (9, 1), (15, 3), (21, 5), (31, 9)]
+)
+def test_where_a_median_lies_is_known_the_better_the_more_turns_there_are(turns: int, rank: int) -> None:
+    """The ranks are those that tables of the sign test give for 95 %."""
+    assert median_between(range(turns)) == (rank, turns - 1 - rank)
+
+
+def test_a_few_turns_that_met_other_work_do_not_change_a_verdict() -> None:
+    (ahead,) = compared(*[1.3] * 11, *[0.2] * 2)
+    (behind,) = compared(*[0.8] * 11, *[9.0] * 2)
+    assert verdict(ahead.figures[0]) == "ahead"
+    assert verdict(behind.figures[0]) == "**behind**"
+
+
+def test_where_the_turns_disagree_nobody_is_ahead() -> None:
+    (open_race,) = compared(*[1.3] * 8, *[0.8] * 7)
+    assert verdict(open_race.figures[0]) == "level"
+    assert "ahead in 0, level in 1, behind in 0" in summary([open_race])[0]
+
+
+def test_a_ratio_is_that_of_the_turns_not_of_their_medians() -> None:
+    """Load that comes and goes meets both alike, turn by turn."""
+    figures = Figures("quick")
+    seconds = {"us": [1.0, 5.0, 9.0], "them": [2.0, 10.0, 18.0]}
+    figures.add_peers("suite", "race", "us", seconds, 10, "laps/s", {"us": "run", "them": "run"})
+    (figure,) = figures.found
+    assert (figure.value, figure.details["low"], figure.details["high"]) == (2.0, 2.0, 2.0)
+    assert (figure.details["ours"], figure.details["theirs"]) == (2.0, 1.0)
+
+
+def test_a_figure_that_says_the_opposite_under_load_is_named() -> None:
+    text = "\n".join(under_load(run(kept=1.2, lost=1.1), run(kept=1.4, lost=0.9)))
+    assert "Of 2 verdicts 1 are the same, 0 are level in one of the two runs, 1 say the opposite:" in text
+    assert "| suite: lost | 1.1 × | 0.9 × | met | **missed** |" in text
     assert "kept |" not in text
-    assert "rate" not in text
+
+
+def test_a_figure_that_is_level_in_one_of_the_two_runs_is_named_too() -> None:
+    text = "\n".join(under_load(compared(*[1.2] * 9), compared(*[1.2] * 5, *[0.9] * 4)))
+    assert "Of 1 verdicts 0 are the same, 1 are level in one of the two runs, 0 say the opposite:" in text
+    assert "| suite: race: us to them | 1.2 × | 1.2 × | ahead | level |" in text
 
 
 def test_where_all_say_the_same_there_is_no_table() -> None:
     text = "\n".join(under_load(run(kept=1.2), run(kept=1.4)))
-    assert "1 of 1 ratios and exponents with a verdict say the same." in text
+    assert "Of 1 verdicts 1 are the same, 0 are level in one of the two runs, 0 say the opposite." in text
     assert "|" not in text
     assert "Not run so" not in text
 

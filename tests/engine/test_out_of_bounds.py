@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 import logstore
+import logstore.aio
 from logstore import OffsetOutOfRange, UnknownTopic
 from logstore.objects import MemoryStore
 
@@ -42,6 +43,27 @@ def test_L18_records_at_the_high_mark_are_none() -> None:
         log = _three(store)
         assert list(log.records(3)) == []
         assert list(log.records(1, 1)) == []
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 1), (1, 2), (2, 5), (1, 5), (4, 6), (0, 99)])
+def test_L18_records_begin_and_stop_inside_a_batch(start: int, stop: int) -> None:
+    """Two batches in the store, one in the buffer."""
+    values = [b"v%d" % number for number in range(9)]
+
+    async def by_await(home: MemoryStore) -> list[tuple[int | None, bytes | None]]:
+        async with logstore.aio.open(home, writer="read_only") as store:
+            log = (await store.topic("t")).partition(0)
+            return [(record.offset, record.value) async for record in log.records(start, stop)]
+
+    home = MemoryStore()
+    with logstore.open(home, flush_interval=3600) as store:
+        log = _three(store)
+        log.append(values[3:6])
+        stored = list(enumerate(values[:6]))[start:stop]
+        assert asyncio.run(by_await(home)) == stored
+        log.append(values[6:], ack="buffered")
+        found = [(record.offset, record.value) for record in log.records(start, stop)]
+        assert found == list(enumerate(values))[start:stop]
 
 
 def test_L18_durable_records_above_the_durable_mark_are_refused() -> None:
