@@ -17,6 +17,7 @@ import confluent_kafka
 import pytest
 
 from benchmarks.measure import Figures, percentile
+from broker_shim.__main__ import own_the_process
 from broker_shim.apis import Api
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
@@ -111,6 +112,7 @@ def test_produce_and_fetch_of_1_kb_records(figures: Figures, quick: bool, tmp_pa
 def serve_slowly(parent: Connection) -> None:
     """In a process of its own: a broker over a store whose PUT takes 40 ms. Ends when the parent says so."""
     with LocalBroker(SlowStore(MemoryStore(), put=PUT_S)) as broker:
+        own_the_process()
         parent.send(broker.port)
         parent.recv()
         parent.send(broker.log("bench").durable_high_watermark)
@@ -137,9 +139,7 @@ def test_sixteen_producers_share_uploads(figures: Figures, quick: bool) -> None:
                 for number in range(rounds):
                     began = time.perf_counter()
                     assert client.produce("bench", raw).error_code == 0
-                    if (
-                        number
-                    ):  # the first round is the start: whoever is not in the first upload waits for two
+                    if number:  # in the first round whoever is not in the first upload waits for two
                         latencies.append(time.perf_counter() - began)
 
         threads = [threading.Thread(target=run) for _ in range(16)]

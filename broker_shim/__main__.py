@@ -73,6 +73,15 @@ def _true_or_false(text: str) -> bool:
         raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
 
 
+def own_the_process() -> None:
+    """Once a broker has started in a process that does nothing else."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    # What is loaded now stays for good. Walking over it takes the garbage collector as long as an upload, and would be the
+    # 99th percentile of an ack.
+    gc.collect()
+    gc.freeze()
+
+
 async def serve(config: BrokerConfig) -> int:
     server = Server(config)
     loop = asyncio.get_running_loop()
@@ -84,9 +93,7 @@ async def serve(config: BrokerConfig) -> int:
     except (LogStoreError, OSError, ValueError) as error:
         log.error("could not start: %s", error)
         return 1
-    # What is loaded now stays for good: the garbage collector need not walk over it again and again.
-    gc.collect()
-    gc.freeze()
+    own_the_process()
     # For scripts that start with port 0: the one line on standard output.
     print(f"ready on port {server.port} metrics {server.metrics_port}", flush=True)
     await stopping.wait()
@@ -100,7 +107,6 @@ async def serve(config: BrokerConfig) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     config = parse(arguments)
     logs.set_up(config.log_format, config.log_level)
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         import uvloop
     except ImportError:

@@ -295,8 +295,8 @@ class ExclusiveWriter:
     def run(self) -> None:
         """One step: upload the window there is, or take the next one."""
         with self._tiers.lock:
-            self._due = None
             self._linger.wait(self.durable_waiters.__len__, self._is_over)
+            self._due = None  # not before: who comes while it lingers need not ask for another run
             window = self._prepare()
         if window is None:
             return
