@@ -30,7 +30,7 @@ def check_all(log: logstore.PartitionLog, rounds: int) -> None:
 @pytest.mark.parametrize("compression", ["zstd", "none"])
 def test_bulk_buffered(compression: str, benchmark: Any, figures: Figures, quick: bool) -> None:
     """With the default codec, which finds nothing to save in random bytes and looks all the same; and without one."""
-    turns, rounds = 4 if quick else 10, 50
+    turns, rounds = 4 if quick else 25, 50
     with logstore.open(MemoryStore(), compression=compression, **ROOM) as store:
         log = store.create_topic("t").partition(0)
 
@@ -51,7 +51,7 @@ def test_bulk_buffered(compression: str, benchmark: Any, figures: Figures, quick
 
 
 def test_one_by_one_buffered(benchmark: Any, figures: Figures, quick: bool) -> None:
-    turns, rounds = 4 if quick else 10, 10
+    turns, rounds = 4 if quick else 40, 10
     with logstore.open(MemoryStore(), **ROOM) as store:
         topic = store.create_topic("t", partitions=1)
 

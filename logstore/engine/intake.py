@@ -5,23 +5,19 @@ A mistake in the last of a thousand records refuses all thousand: an append is a
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, repeat
+from itertools import repeat
 from typing import NamedTuple
 
 from logstore.errors import InvalidRecord, RecordTooLarge
+from logstore.format import kernels
 from logstore.format.area import MAX_TIMESTAMP_MS
 from logstore.format.batch import HEADER_SIZE, BatchInfo, encode_batch, split, validate
 from logstore.format.errors import FormatError
 from logstore.format.record import Record
-from logstore.format.records import check_record, record_size
+from logstore.format.records import HEADER_OVERHEAD, RECORD_OVERHEAD, check_record, record_size
 
 _new_tuple = tuple.__new__  # half the time of Record(…)
-RECORD_OVERHEAD = 36
-"""The most that framing adds to a record without headers: lengths and deltas at their widest."""
-HEADER_OVERHEAD = 10
-"""The same for each header."""
 
 
 class Run(NamedTuple):
@@ -39,20 +35,33 @@ def take_records(given: object, max_batch_bytes: int) -> list[Run]:
         raise InvalidRecord(
             f"append takes a Record, bytes, or an iterable of them, not {type(given).__name__}; nothing was appended"
         )
+    items = list(given)  # the caller's own may change before they are encoded
+    if not items:
+        raise InvalidRecord("there is nothing to append: the iterable is empty")
+    cuts = kernels.active.cut(items, max_batch_bytes - HEADER_SIZE)
+    if cuts is None:
+        return _look_closer(items, max_batch_bytes)
+    starts = (0, *(stop for stop, _ in cuts))
+    return [Run(items[start:stop], charged) for start, (stop, charged) in zip(starts, cuts, strict=False)]
+
+
+def _look_closer(items: list[object], max_batch_bytes: int) -> list[Run]:
+    """Records one by one: any that is not plain becomes one, or is refused."""
     runs: list[Run] = []
     records: list[Record] = []
     charged, limit = 0, max_batch_bytes - HEADER_SIZE
-    for item in given:
+    for item in items:
         if type(item) is Record:
             value, key, headers, stamp, _ = item
             size = RECORD_OVERHEAD if headers == () else _plain_headers(headers)
             if (
                 size
-                and type(value) is bytes
+                and (type(value) is bytes or value is None)
                 and (key is None or type(key) is bytes)
                 and (stamp is None or (type(stamp) is int and 0 <= stamp <= MAX_TIMESTAMP_MS))
             ):
-                record, size = item, size + len(value) + (0 if key is None else len(key))
+                record = item
+                size += (0 if value is None else len(value)) + (0 if key is None else len(key))
             else:
                 record, size = _slow(item)
         elif type(item) is bytes:
@@ -66,29 +75,15 @@ def take_records(given: object, max_batch_bytes: int) -> list[Run]:
             records, charged = [], 0
         records.append(record)
         charged += size
-    if not records:
-        raise InvalidRecord("there is nothing to append: the iterable is empty")
     runs.append(Run(records, charged))
     return runs
 
 
 def take_columns(keys: Sequence[bytes], values: Sequence[bytes], max_batch_bytes: int) -> list[Run]:
-    """`take_records` for many records without headers and timestamps whose keys and values are known to be bytes: a fifth
-    of the time."""
+    """`take_records` for many records without headers and timestamps, made without a line of Python for each."""
     fields = zip(values, keys, repeat(()), repeat(None), repeat(None), strict=False)
     records = list(map(_new_tuple, repeat(Record), fields))
-    ends = list(
-        accumulate(len(key) + len(value) + RECORD_OVERHEAD for key, value in zip(keys, values, strict=True))
-    )
-    runs: list[Run] = []
-    start, charged, limit = 0, 0, max_batch_bytes - HEADER_SIZE
-    while start < len(ends):
-        stop = bisect_right(ends, charged + limit, start)
-        if stop == start:
-            raise too_large(ends[start] - charged, max_batch_bytes)
-        runs.append(Run(records[start:stop], ends[stop - 1] - charged))
-        start, charged = stop, ends[stop - 1]
-    return runs
+    return take_records(records, max_batch_bytes) if records else []
 
 
 def _plain_headers(headers: object) -> int:

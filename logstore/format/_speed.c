@@ -16,6 +16,8 @@
 #define MIN_TIMESTAMP_MS (-1)
 #define MAX_TIMESTAMP_MS (INT64_C(9223372036854775807) / 1000 - 1)
 #define RELEASE_GIL_FROM (64 * 1024)
+#define RECORD_OVERHEAD 34 /* as in records.py */
+#define HEADER_OVERHEAD 10
 
 static PyObject *FormatError;
 static PyTypeObject *RecordType;
@@ -958,6 +960,71 @@ done:
     return result;
 }
 
+/* ---- measuring what a caller hands in ---- */
+
+/* The bytes of something that is exactly `bytes` or None; -1 for anything else. */
+static inline Py_ssize_t plain_size(PyObject *from)
+{
+    if (from == Py_None)
+        return 0;
+    return PyBytes_CheckExact(from) ? PyBytes_GET_SIZE(from) : -1;
+}
+
+/* The most that a record takes in a batch; -1 if it is not plain: exactly a Record of the types that it is stored with. */
+static Py_ssize_t plain_record_size(PyObject *from)
+{
+    if (Py_TYPE(from) != RecordType || PyTuple_GET_SIZE(from) != 5)
+        return -1;
+    Py_ssize_t value = plain_size(PyTuple_GET_ITEM(from, 0)), key = plain_size(PyTuple_GET_ITEM(from, 1));
+    PyObject *headers = PyTuple_GET_ITEM(from, 2), *stamp = PyTuple_GET_ITEM(from, 3);
+    if (value < 0 || key < 0 || !PyTuple_CheckExact(headers))
+        return -1;
+    if (stamp != Py_None) {
+        int overflow;
+        int64_t ms = PyLong_CheckExact(stamp) ? PyLong_AsLongLongAndOverflow(stamp, &overflow) : -1;
+        if (ms < 0 || ms > MAX_TIMESTAMP_MS) /* an overflow is -1, too */
+            return -1;
+    }
+    Py_ssize_t size = RECORD_OVERHEAD + value + key;
+    for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(headers); n++) {
+        PyObject *pair = PyTuple_GET_ITEM(headers, n);
+        if (!PyTuple_CheckExact(pair) || PyTuple_GET_SIZE(pair) != 2)
+            return -1;
+        PyObject *name = PyTuple_GET_ITEM(pair, 0);
+        Py_ssize_t content = plain_size(PyTuple_GET_ITEM(pair, 1));
+        if (content < 0 || !PyUnicode_CheckExact(name) || !PyUnicode_IS_COMPACT_ASCII(name))
+            return -1;
+        size += HEADER_OVERHEAD + PyUnicode_GET_LENGTH(name) + content;
+    }
+    return size;
+}
+
+static PyObject *speed_cut(PyObject *module, PyObject *args)
+{
+    PyObject *records;
+    Py_ssize_t limit, charged = 0;
+    if (!PyArg_ParseTuple(args, "O!n", &PyList_Type, &records, &limit))
+        return NULL;
+    PyObject *cuts = PyList_New(0);
+    for (Py_ssize_t n = 0; cuts != NULL && n <= PyList_GET_SIZE(records); n++) {
+        int is_end = n == PyList_GET_SIZE(records);
+        Py_ssize_t size = is_end ? 0 : plain_record_size(PyList_GET_ITEM(records, n));
+        if (size < 0 || size > limit) {
+            Py_DECREF(cuts);
+            Py_RETURN_NONE;
+        }
+        if (is_end || charged + size > limit) {
+            PyObject *cut = Py_BuildValue("nn", n, charged);
+            if (cut == NULL || PyList_Append(cuts, cut) < 0)
+                Py_CLEAR(cuts);
+            Py_XDECREF(cut);
+            charged = 0;
+        }
+        charged += size;
+    }
+    return cuts;
+}
+
 /* ---- murmur2 ---- */
 
 static PyObject *speed_murmur2(PyObject *module, PyObject *key)
@@ -987,6 +1054,7 @@ static PyMethodDef methods[] = {
     {"records", speed_records, METH_VARARGS, NULL},
     {"gather", speed_gather, METH_VARARGS, NULL},
     {"encode", speed_encode, METH_VARARGS, NULL},
+    {"cut", speed_cut, METH_VARARGS, NULL},
     {"murmur2", speed_murmur2, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

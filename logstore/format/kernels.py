@@ -27,13 +27,15 @@ ARRAYS_FROM = 96
 
 class Kernels(NamedTuple):
     """`encode(records, now_ms)`; `records(area, base_offset, first, stop)`; `check(area)` for the lowest and
-    highest timestamp; `gather(areas, first, stop, timestamps, keys, values, headers)`."""
+    highest timestamp; `gather(areas, first, stop, timestamps, keys, values, headers)`; `cut(records, limit)` for where runs
+    of at most `limit` bytes end and what each comes to, or None if a record needs a closer look."""
 
     name: str
     encode: Callable[[Sequence[Record], int], tuple[bytes, int, int, int]]
     records: Callable[[Area, int, int, int], list[Record]]
     check: Callable[[Area], tuple[int, int]]
     gather: Callable[[Sequence[Area], int, int, bool, bool, bool, bool], Gathered]
+    cut: Callable[[list[Record], int], list[tuple[int, int]] | None]
 
 
 def _records(area: Area, base_offset: int, first: int, stop: int) -> list[Record]:
@@ -56,6 +58,10 @@ def _gather(
     return plain_gather.gather(areas, first, stop, timestamps, keys, values, headers)
 
 
+def _cut(records: list[Record], limit: int) -> None:
+    """Python has to look at each record anyway: nothing would be gained by looking twice."""
+
+
 def _speed_encode(records: Sequence[Record], now_ms: int) -> tuple[bytes, int, int, int]:
     assert speed is not None
     try:
@@ -65,8 +71,8 @@ def _speed_encode(records: Sequence[Record], now_ms: int) -> tuple[bytes, int, i
     return encoded
 
 
-PLAIN = Kernels("plain", plain_encode.encode, _records, _check, _gather)
+PLAIN = Kernels("plain", plain_encode.encode, _records, _check, _gather, _cut)
 ALL: tuple[Kernels, ...] = (PLAIN,)
 if speed is not None:
-    ALL += (Kernels("speed", _speed_encode, speed.records, speed.check, speed.gather),)
+    ALL += (Kernels("speed", _speed_encode, speed.records, speed.check, speed.gather, speed.cut),)
 active = ALL[-1]

@@ -13,10 +13,10 @@ from logstore.format.batch import BatchInfo, Buffer
 from logstore.format.errors import FormatError
 from logstore.format.record import Headers, Record
 
-# Length, timestamp delta, offset delta, key length, value length and header count at their widest, and the
-# attributes.
-_OVERHEAD = 5 + 8 + 5 + 5 + 5 + 5 + 1
-_HEADER_OVERHEAD = 5 + 5
+RECORD_OVERHEAD = 5 + 8 + 5 + 5 + 5 + 5 + 1
+"""Length, timestamp delta, offset delta, key length, value length and header count at their widest, and the attributes."""
+HEADER_OVERHEAD = 5 + 5
+"""The two lengths of a header."""
 
 
 def check_record(record: Record) -> Record:
@@ -47,10 +47,10 @@ def check_record(record: Record) -> Record:
 def record_size(record: Record) -> int:
     """The most that a checked record takes in a batch, uncompressed."""
     value, key, headers, _, _ = record
-    size = _OVERHEAD + len(value or b"") + len(key or b"")
+    size = RECORD_OVERHEAD + len(value or b"") + len(key or b"")
     if headers:
         for name, content in headers:
-            size += _HEADER_OVERHEAD + len(name.encode()) + len(content or b"")
+            size += HEADER_OVERHEAD + len(name.encode()) + len(content or b"")
     return size
 
 

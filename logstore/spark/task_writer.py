@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from logstore.engine.intake import RECORD_OVERHEAD
 from logstore.errors import RecordTooLarge
 from logstore.format.batch import HEADER_SIZE, encode_batch
 from logstore.format.record import Record
+from logstore.format.records import RECORD_OVERHEAD
 from logstore.objects import ObjectStore
 from logstore.spark.rows import RowSorter, Sorted, Target
 from logstore.spark.staging import Part, StagedBatch, Transaction

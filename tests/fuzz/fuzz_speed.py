@@ -105,6 +105,19 @@ def damage(rng: random.Random, data: bytes) -> bytes:
     return bytes(area)
 
 
+def taken(cut: Any, records: list[Any], max_batch_bytes: int) -> Any:
+    """The runs that an append would be cut into; whether it is refused, if it is."""
+    from logstore.engine.intake import take_records
+    from logstore.errors import LogStoreError
+    from logstore.format import kernels
+
+    kernels.active = kernels.PLAIN._replace(cut=cut)
+    try:
+        return take_records(records, max_batch_bytes)
+    except LogStoreError as refusal:
+        return str(refusal)
+
+
 def one_round(speed: Any, seed: int) -> None:
     """Raises AssertionError where the kernels differ."""
     from logstore.format import kernels, plain_encode
@@ -114,6 +127,10 @@ def one_round(speed: Any, seed: int) -> None:
     rng = random.Random(seed)
     kernels.speed = speed
     records = random_records(rng)
+    max_batch_bytes = (200, 9_000, 20_000, 1 << 20)[seed % 4]
+    assert taken(speed.cut, records, max_batch_bytes) == taken(kernels.PLAIN.cut, records, max_batch_bytes), (
+        "cut"
+    )
     try:
         encoded = speed.encode(records, 1_700_000_000_000)
     except (TypeError, ValueError, OverflowError):
