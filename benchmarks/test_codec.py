@@ -124,9 +124,9 @@ def ratio_in_turns(ours: Run, theirs: Run, repeats: int) -> float:
 
 
 def best_rate(run: Run, repeats: int, quick: bool, batches: int = 1) -> float:
-    """Millions of records for each second of the CPU, in the best of the turns that fit into three seconds: the core itself
+    """Millions of records for each second of the CPU, in the best of the turns that fit into two seconds: the core itself
     is slow for a second, now and then, when a neighbour is at work."""
-    best, until = math.inf, time.perf_counter() + (0.3 if quick else 3.0)
+    best, until = math.inf, time.perf_counter() + (0.3 if quick else 2.0)
     while time.perf_counter() < until:
         best = min(best, seconds(run, repeats, time.thread_time))
     return batches * BATCH / best / 1e6
