@@ -36,13 +36,13 @@ def walk(root: str, prefix: str, start_after: str, *, hidden: str) -> Iterator[t
 def _walk(
     folder: str, base: str, name_prefix: str, after: str, hidden: str
 ) -> Iterator[tuple[str, os.stat_result]]:
-    """`after` is the start relative to this folder."""
+    """`folder` ends in "/"; `after` is the start relative to it."""
     waiting: list[str] = []  # a heap of folders that were met and whose turn has not come, each with its "/"
     for name in _names(folder, name_prefix, after, hidden):
         while waiting and waiting[0] < name:
             yield from _below(folder, base, heappop(waiting), after)
         try:
-            status = os.stat(os.path.join(folder, name))
+            status = os.stat(folder + name)
         except FileNotFoundError:
             continue
         if stat.S_ISDIR(status.st_mode):
@@ -56,9 +56,9 @@ def _walk(
 def _below(folder: str, base: str, name: str, after: str) -> Iterator[tuple[str, os.stat_result]]:
     """The keys of one folder inside; `name` ends in "/"."""
     if after.startswith(name):
-        return _walk(os.path.join(folder, name), base + name, "", after[len(name) :], "")
+        return _walk(folder + name, base + name, "", after[len(name) :], "")
     if name > after:
-        return _walk(os.path.join(folder, name), base + name, "", "", "")
+        return _walk(folder + name, base + name, "", "", "")
     return iter(())
 
 

@@ -17,14 +17,12 @@ from math import ceil
 from operator import attrgetter
 
 import numpy as np
-import numpy.typing as npt
 
 from logstore.engine.segments import SegmentRef
 from logstore.paths import PartitionPaths
 from logstore.spark.bounds import EVERYTHING, Bounds
 from logstore.spark.partitions import LogPartition
 
-_Numbers = npt.NDArray[np.float64]
 _base_offset = attrgetter("base_offset")
 _end_offset = attrgetter("end_offset")
 
@@ -88,7 +86,7 @@ class _Run:
     stop: int
     refs: list[SegmentRef]
     borders: list[int]  # of the refs' parts that are wanted: start, ends
-    weights: _Numbers  # bytes before each border
+    weights: list[float]  # bytes before each border
 
     @classmethod
     def of(cls, wanted: Range, bounds: Bounds) -> _Run | None:
@@ -110,11 +108,11 @@ class _Run:
             sizes.append(ref.size * held / (ref.end_offset - ref.base_offset))
         if not refs:
             return None
-        return cls(wanted.partition.paths, start, stop, refs, borders, np.cumsum(sizes))
+        return cls(wanted.partition.paths, start, stop, refs, borders, list(itertools.accumulate(sizes)))
 
     @property
     def total(self) -> float:
-        return float(self.weights[-1])
+        return self.weights[-1]
 
     def splits(self, max_bytes: int, max_records: int | None, bounds: Bounds) -> list[Split]:
         points = self._points(max(1, ceil(self.total / max_bytes)), max_bytes)
@@ -129,11 +127,13 @@ class _Run:
 
     def _points(self, pieces: int, max_bytes: int) -> list[int]:
         """Offsets that cut the run into pieces of about equal bytes."""
+        if pieces == 1:
+            return sorted({self.start, self.stop})  # nothing is wanted where they are the same
         wanted = np.arange(1, pieces) * (self.total / pieces)
         inner = np.interp(wanted, self.weights, self.borders)
         points = {self.start, self.stop}
         for weight, offset in zip(wanted, inner, strict=True):
-            after = int(np.searchsorted(self.weights, weight, side="left"))
+            after = bisect_left(self.weights, weight)
             if self.weights[after] - self.weights[after - 1] <= max_bytes / 2:
                 nearer = (
                     after if self.weights[after] - weight < weight - self.weights[after - 1] else after - 1

@@ -181,6 +181,13 @@ def test_S05_every_partition_with_records_gets_a_task_and_an_empty_one_none(make
     assert [split.paths.partition for split in plan(where, subscribe="orders")] == [0, 2]
 
 
+@pytest.mark.parametrize("offset", [0, 5, 10])
+def test_S05_a_range_that_is_empty_gets_no_task_also_inside_of_a_segment(make_log: MakeLog, offset: int):
+    where = make_log("orders", [numbered(0, 10)])
+    here = json.dumps({"orders": {"0": offset}})
+    assert plan(where, subscribe="orders", startingOffsets=here, endingOffsets=here) == []
+
+
 def test_S02_offsets_out_of_range_are_data_loss_and_obey_the_flag(make_log: MakeLog):
     where = make_log("orders", [numbered(0, 10)])
     beyond = {"subscribe": "orders", "endingOffsets": '{"orders": {"0": 99}}'}
