@@ -35,7 +35,7 @@ class Runtime:
         self.disk = Flusher(clock, _DISK_THREADS, "wal")
         self.breaker = CircuitBreaker(config.probe_interval, clock, self.flusher.all_now)
         self._prefetcher = ThreadPoolExecutor(_PREFETCH_THREADS, thread_name_prefix="logstore-prefetch")
-        self.reader = SegmentReader(store, self.cache, self._prefetcher)
+        self.reader = SegmentReader(store, self.cache, self._prefetcher, clock)
         self._pause = threading.Condition(threading.Lock())
         self.closed = False
         self.maintaining = threading.Lock()  # one partition at a time: merging takes memory for two segments

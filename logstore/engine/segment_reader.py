@@ -16,6 +16,7 @@ import numpy as np
 
 from logstore.engine.cache import BlockCache
 from logstore.engine.chain import too_new
+from logstore.engine.clock import Clock, SystemClock
 from logstore.engine.segments import SegmentRef
 from logstore.errors import CorruptData, LogStoreError
 from logstore.format.errors import FormatError, UnsupportedVersion
@@ -34,6 +35,11 @@ from logstore.objects.protocol import ObjectStore
 WHOLE_BYTES = 1 << 20
 SCAN_WHOLE_BYTES = 16 << 20
 BLOCK_BYTES = 2 << 20
+QUICK_S = 0.001
+"""A segment that is there in less time than this, from a local disk or from memory, is not worth a hand-over to another
+thread and back, which would take as long again."""
+
+_SYSTEM_CLOCK = SystemClock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +97,18 @@ class LoadedIndex:
 class SegmentReader:
     """Shared by all partitions of a store. `prefetcher` runs reads ahead; None turns that off."""
 
-    def __init__(self, store: ObjectStore, cache: BlockCache, prefetcher: Executor | None = None) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        cache: BlockCache,
+        prefetcher: Executor | None = None,
+        clock: Clock = _SYSTEM_CLOCK,
+    ) -> None:
         self._store = store
         self._cache = cache
         self._prefetcher = prefetcher
+        self._clock = clock
+        self._is_quick = False  # as the last whole segment was
 
     def block(self, ref: SegmentRef, offset: int, *, scanning: bool) -> Block:
         """The checked block that covers `offset` (or the first one behind it). May do I/O."""
@@ -124,7 +138,7 @@ class SegmentReader:
 
     def prefetch(self, refs: list[SegmentRef]) -> None:
         """Begin to load the segments that a scan will want next, as far as they leave most of the cache to others."""
-        if self._prefetcher is None:
+        if self._prefetcher is None or self._is_quick:
             return
         room = (
             self._cache.limit // 3
@@ -151,7 +165,9 @@ class SegmentReader:
         return self._cache.get((ref.key, "all"), ref.size, lambda: self._load_whole(ref))
 
     def _load_whole(self, ref: SegmentRef) -> Block:
+        began = self._clock.monotonic()
         data, summary, index = self._parsed(ref)
+        self._is_quick = self._clock.monotonic() - began < QUICK_S
         self._check_place(ref, summary)
         return Block(index, memoryview(data)[HEADER_SIZE : summary.index_position], HEADER_SIZE)
 

@@ -7,6 +7,7 @@ An object that is gone raises `ObjectNotFound`.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,7 +16,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from logstore.engine.cache import BlockCache
-from logstore.engine.segment_reader import SCAN_WHOLE_BYTES, Block, LoadedIndex, SegmentReader
+from logstore.engine.segment_reader import QUICK_S, SCAN_WHOLE_BYTES, Block, LoadedIndex, SegmentReader
 from logstore.engine.segments import SegmentRef
 from logstore.format.segment import Index
 from logstore.objects import ObjectStore
@@ -25,6 +26,11 @@ T = TypeVar("T")
 
 _AHEAD = 3
 _CACHE_BYTES = 8 << 20  # indexes: blocks are read once
+
+
+def _timed(load: Callable[[], T]) -> tuple[T, float]:
+    began = time.perf_counter()
+    return load(), time.perf_counter() - began
 
 
 class Fetched(NamedTuple):
@@ -62,15 +68,24 @@ class Fetcher:
         return self._ahead(self._loads(refs, start, stop, newest_first))
 
     def _ahead(self, loads: Iterator[Callable[[], T]]) -> Iterator[T]:
-        """The results in order, `_AHEAD` of them on their way."""
-        under_way: deque[Future[T]] = deque()
+        """The results in order, `_AHEAD` of them on their way; one by one, without a thread, as long as they are quick."""
+        under_way: deque[Future[tuple[T, float]]] = deque()
+        is_quick = False
         try:
             for load in loads:
-                under_way.append(self._pool.submit(load))
-                if len(under_way) >= _AHEAD:
-                    yield under_way.popleft().result()
+                if is_quick:
+                    while under_way:
+                        yield under_way.popleft().result()[0]
+                    loaded, took_s = _timed(load)
+                else:
+                    under_way.append(self._pool.submit(_timed, load))
+                    if len(under_way) < _AHEAD:
+                        continue
+                    loaded, took_s = under_way.popleft().result()
+                is_quick = took_s < QUICK_S
+                yield loaded
             while under_way:
-                yield under_way.popleft().result()
+                yield under_way.popleft().result()[0]
         finally:
             for future in under_way:
                 future.cancel()

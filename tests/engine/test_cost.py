@@ -14,7 +14,7 @@ from logstore.format.manifest import Manifest, SegmentTable
 from logstore.format.segment import WriterMode
 from logstore.objects import MemoryStore
 from logstore.paths import PartitionPaths
-from logstore.testing import FaultyStore, GatedStore, ManualClock
+from logstore.testing import FaultyStore, GatedStore, ManualClock, SlowStore
 
 
 def requests(faulty: FaultyStore) -> Counter[str]:
@@ -229,6 +229,11 @@ def a_segment_each(count: int) -> MemoryStore:
     return objects
 
 
+def far_away(objects: MemoryStore, clock: ManualClock) -> SlowStore:
+    """On this clock, so far away that reading ahead is worth it."""
+    return SlowStore(objects, get=0.020, sleep=clock.advance)
+
+
 def test_L30_a_sequential_read_prefetches_the_next_segment() -> None:
     """When the reader has come to a segment, the one behind it is on its way."""
     objects = a_segment_each(6)
@@ -245,11 +250,11 @@ def test_L30_a_sequential_read_prefetches_the_next_segment() -> None:
         assert [value for _, value in pairs(log)] == [b"value-%d" % number for number in range(6)]
 
 
-def test_L30_a_scan_that_goes_on_reads_further_ahead() -> None:
+def test_L30_a_scan_that_goes_on_reads_further_ahead(clock: ManualClock) -> None:
     """One segment ahead for a single read; four, once reads follow on each other. A read elsewhere begins anew."""
     objects = a_segment_each(12)
-    gated = GatedStore(objects)
-    with open_store(gated, writer="read_only") as store:
+    gated = GatedStore(far_away(objects, clock))
+    with open_store(gated, clock, writer="read_only") as store:
         log = store.topic("t").partition(0)
         chain = Chain(objects, log.paths)
         keys = [chain.paths.segment(number) for number in range(1, 13)]
@@ -270,10 +275,10 @@ def test_L30_a_scan_that_goes_on_reads_further_ahead() -> None:
         assert [value for _, value in pairs(log)] == [b"value-%d" % number for number in range(12)]
 
 
-def test_L30_two_scans_of_a_partition_each_read_ahead() -> None:
+def test_L30_two_scans_of_a_partition_each_read_ahead(clock: ManualClock) -> None:
     """In turns: each goes on where it was itself, and not where the other one is."""
     objects = a_segment_each(16)
-    with open_store(objects, writer="read_only") as store:
+    with open_store(far_away(objects, clock), clock, writer="read_only") as store:
         log = store.topic("t").partition(0)
         keys = [Chain(objects, log.paths).paths.segment(number) for number in range(1, 17)]
         for step in range(4):
@@ -283,14 +288,13 @@ def test_L30_two_scans_of_a_partition_each_read_ahead() -> None:
         until(lambda: all(known((keys[begin + 3 + ahead], "all")) for begin in (0, 8) for ahead in range(5)))
 
 
-def test_L30_what_is_read_ahead_leaves_most_of_the_cache_alone() -> None:
+def test_L30_what_is_read_ahead_leaves_most_of_the_cache_alone(clock: ManualClock) -> None:
     objects = MemoryStore()
     with running(objects, compression="none") as store:
         log = partition(store)
         for _ in range(8):
             log.append(b"x" * 100_000)
-    faulty = FaultyStore(objects)
-    with open_store(faulty, writer="read_only", cache_bytes=700_000) as store:
+    with open_store(far_away(objects, clock), clock, writer="read_only", cache_bytes=700_000) as store:
         log = store.topic("t").partition(0)
         chain = Chain(objects, log.paths)
         for offset in range(3):
@@ -303,10 +307,29 @@ def test_L30_what_is_read_ahead_leaves_most_of_the_cache_alone() -> None:
         assert [offset for offset, _ in pairs(log)] == list(range(8))
 
 
-def test_L30_every_segment_is_fetched_once_in_a_scan_with_prefetch() -> None:
+def test_L30_segments_that_are_there_at_once_are_not_read_ahead(clock: ManualClock) -> None:
+    """A hand-over to another thread would take longer than they do. Those of a store that becomes slow are."""
+    objects = a_segment_each(8)
+    slow = SlowStore(objects, get=0.0, sleep=clock.advance)
+    with open_store(slow, clock, writer="read_only") as store:
+        log = store.topic("t").partition(0)
+        keys = [Chain(objects, log.paths).paths.segment(number) for number in range(1, 9)]
+        known = store._runtime.cache.is_known
+        assert log.read(0, 1).next_offset == 1  # the first look cannot know, and reads one ahead
+        until(lambda: known((keys[1], "all")))
+        for offset in (1, 2, 3):
+            assert [record.offset for record in log.read(offset, 1).records()] == [offset]
+        assert not known((keys[4], "all"))
+        slow._latency["get"] = 0.020
+        for offset in (4, 5):
+            assert [record.offset for record in log.read(offset, 1).records()] == [offset]
+        until(lambda: known((keys[7], "all")))
+
+
+def test_L30_every_segment_is_fetched_once_in_a_scan_with_prefetch(clock: ManualClock) -> None:
     objects = a_segment_each(20)
-    faulty = FaultyStore(objects)
-    with open_store(faulty, writer="read_only") as store:
+    faulty = FaultyStore(far_away(objects, clock))
+    with open_store(faulty, clock, writer="read_only") as store:
         log = store.topic("t").partition(0)
         _ = log.durable_high_watermark
         faulty.forget_calls()

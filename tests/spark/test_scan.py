@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from logstore.engine.cache import BlockCache
 from logstore.engine.chain import Chain
 from logstore.engine.maintenance import Maintenance
 from logstore.engine.segment_reader import SegmentReader
-from logstore.objects import MeteredStore, ObjectStore, open_url
+from logstore.objects import MemoryStore, MeteredStore, ObjectStore, open_url
 from logstore.paths import PartitionPaths
+from logstore.spark import fetch
+from logstore.spark.bounds import EVERYTHING
 from logstore.spark.latest import LatestScan
 from logstore.spark.planner import plan_batch
 from logstore.spark.schema import arrow_schema
@@ -255,3 +258,17 @@ def test_splits_are_small_and_know_nothing_of_clients(make_log: MakeLog):
     assert isinstance(copy, Split)
     assert copy == split
     assert len(pickle.dumps(split)) < 1000
+
+
+@pytest.mark.parametrize(("took_s", "alone"), [(0.0005, 7), (0.005, 0)])
+def test_S06_objects_that_are_there_at_once_are_read_without_a_hand_over(
+    monkeypatch: pytest.MonkeyPatch, took_s: float, alone: int
+):
+    """The first three are on their way before it is known how long one takes."""
+    monkeypatch.setattr(fetch, "_timed", lambda load: (load(), took_s))
+    with fetch.Fetcher(MemoryStore(), EVERYTHING) as fetcher:
+        loads = (lambda n=n: (n, threading.current_thread()) for n in range(10))
+        found = list(fetcher._ahead(loads))
+    assert [number for number, _ in found] == list(range(10))
+    here = [thread is threading.main_thread() for _, thread in found]
+    assert here == [False] * (10 - alone) + [True] * alone
