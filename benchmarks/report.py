@@ -157,8 +157,8 @@ def changes() -> list[str]:
     return ["## Before and after", "", *table(("what was changed", "figure", "before", "after"), lines), ""]
 
 
-def under_load(runs: list[SuiteRun], loaded: list[SuiteRun]) -> list[str]:
-    """What the same figures said while every core had something else to do as well."""
+def under_load(runs: list[SuiteRun], loaded: list[SuiteRun], note: str = "") -> list[str]:
+    """What the same figures said while every core had something else to do as well; the note is for those that changed."""
     before = {(run.suite, f.name): f for run in runs for f in run.figures if verdict(f)}
     pairs = [
         (key, before[key], f) for run in loaded for f in run.figures if (key := (run.suite, f.name)) in before
@@ -175,12 +175,13 @@ def under_load(runs: list[SuiteRun], loaded: list[SuiteRun]) -> list[str]:
     return [
         "## Under load",
         "",
-        f"`make bench-loaded` runs every suite while each core has another process to run (load {loaded[0].run['load']} "
-        f"after the first of them). Of {len(pairs)} verdicts {len(pairs) - len(changed)} are the same, {open_now} are level "
+        f"`make bench-loaded` runs every suite while each core has another process to run (load up to "
+        f"{max(run.run['load'] for run in loaded)}). Of {len(pairs)} verdicts {len(pairs) - len(changed)} are the same, {open_now} are level "
         f"in one of the two runs, {len(changed) - open_now} say the opposite" + (":" if changed else "."),
         "",
         *(table(("figure", "above", "under load", "verdict above", "under load"), lines) if lines else []),
         "",
+        *([" ".join(note.split()), ""] if lines and note else []),
         *([f"Not run so: {', '.join(apart)}.", ""] if apart else []),
     ]
 
@@ -195,7 +196,7 @@ def write(runs: list[SuiteRun], loaded: list[SuiteRun], out: Path, plots: Path) 
     for run in runs:
         drawn = [*draw_groups(run, plots), *draw_sweeps(run, plots), *draw_outages(run, plots)]
         lines += section(run, drawn, reasons)
-    out.write_text("\n".join([*lines, *under_load(runs, loaded), *changes()]))
+    out.write_text("\n".join([*lines, *under_load(runs, loaded, reasons["under load"]["note"]), *changes()]))
     return [
         f"{run.suite}: {figure.name}"
         for run in runs

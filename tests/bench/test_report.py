@@ -66,8 +66,13 @@ def test_a_figure_that_is_level_in_one_of_the_two_runs_is_named_too() -> None:
     assert "| suite: race: us to them | 1.2 × | 1.2 × | ahead | level |" in text
 
 
+def test_the_note_stands_below_what_has_changed() -> None:
+    assert under_load(run(lost=1.1), run(lost=0.9), "Why it\nchanges.")[-2] == "Why it changes."
+
+
 def test_where_all_say_the_same_there_is_no_table() -> None:
-    text = "\n".join(under_load(run(kept=1.2), run(kept=1.4)))
+    text = "\n".join(under_load(run(kept=1.2), run(kept=1.4), "Why it changes."))
+    assert "changes" not in text
     assert "Of 1 verdicts 1 are the same, 0 are level in one of the two runs, 0 say the opposite." in text
     assert "|" not in text
     assert "Not run so" not in text
