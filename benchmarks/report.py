@@ -176,8 +176,9 @@ def under_load(runs: list[SuiteRun], loaded: list[SuiteRun], note: str = "") -> 
         "## Under load",
         "",
         f"`make bench-loaded` runs every suite while each core has another process to run (load up to "
-        f"{max(run.run['load'] for run in loaded)}). Of {len(pairs)} verdicts {len(pairs) - len(changed)} are the same, {open_now} are level "
-        f"in one of the two runs, {len(changed) - open_now} say the opposite" + (":" if changed else "."),
+        f"{max(run.run['load'] for run in loaded)}). Of {len(pairs)} verdicts {len(pairs) - len(changed)} are the same, "
+        f"{open_now} are level in one of the two runs, {len(changed) - open_now} say the opposite"
+        + (":" if changed else "."),
         "",
         *(table(("figure", "above", "under load", "verdict above", "under load"), lines) if lines else []),
         "",
