@@ -1,11 +1,12 @@
 """`FaultyStore`: an object store that fails as real ones do, when told to or at random, and writes down each
 call.
 
-    faulty = FaultyStore(MemoryStore(), seed=7) faulty.fail("put", prefix="topics/", times=3)
-    # the next three are refused faulty.fail("put", with_=Fault.LOSE_ANSWER)                      # the next
-    one is stored, but the answer is lost faulty.random(put=0.2, get=0.1)                                  #
-    from now on, each call with that probability faulty.down()
-    # nothing works faulty.heal()                                                    # everything works again
+    faulty = FaultyStore(MemoryStore(), seed=7)
+    faulty.fail("put", prefix="topics/", times=3)    # the next three are refused
+    faulty.fail("put", with_=Fault.LOSE_ANSWER)      # the next one is stored, but the answer is lost
+    faulty.random(put=0.2, get=0.1)                  # from now on, each call with that probability
+    faulty.down()                                    # nothing works
+    faulty.heal()                                    # everything works again
 
 Rules are tried in the order they were made; the first that fires decides. A random decision depends on the
 seed, the operation, the key and how often that pair was called before, and on nothing else: threads that race

@@ -15,7 +15,7 @@ from logstore.ingest.postgres import PostgresIngest, PostgresSettings
 from logstore.ingest.postgres.origin import Origin, note_origin
 from logstore.ingest.postgres.slot import connect, slot_state
 from logstore.objects import MemoryStore
-from logstore.testing import FaultyStore
+from logstore.testing import FaultyStore, GatedStore
 from tests.patience import PATIENCE_S
 
 from .pg_story import catch_up, events, fold, same_rows, session, settings
@@ -226,6 +226,23 @@ def test_F02_the_slot_is_never_confirmed_past_what_the_store_holds(dsn):
             faulty.remove(rule)
             wait_confirmed(ingest, dsn)
     assert sorted(event["after"]["id"] for event in events(faulty, "public.t")) == list(range(-20, 50))
+
+
+def test_F02_nothing_is_said_to_be_confirmed_before_the_slot_is_there_to_keep_it(dsn):
+    """Every row of the snapshot is stored, but the slot has no lasting name yet: a crash now would start over."""
+    gated, config = GatedStore(MemoryStore()), settings(dsn)
+    with session(dsn) as sql:
+        sql.execute("create table t (id int primary key)")
+        sql.execute("insert into t select generate_series(1, 20)")
+    with gated.hold("put", prefix="catalog/_ingest.") as gate, running(gated, config) as ingest:
+        gate.wait_held(PATIENCE_S)
+        stored = sorted(event["after"]["id"] for event in events(gated, "public.t"))
+        with connect(dsn) as connection:
+            said, slot = ingest.status().confirmed, slot_state(connection, config.slot)
+            gate.release()
+            assert (stored, said, slot) == (list(range(1, 21)), 0, None)
+            wait_confirmed(ingest, dsn)
+            assert slot_state(connection, config.slot) is not None
 
 
 def test_it_reconnects_by_itself_when_the_server_ends_the_connection(dsn):

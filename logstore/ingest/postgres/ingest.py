@@ -93,7 +93,8 @@ class PostgresIngest:
         self._store: Store | None = None
         self._collector: Collector[Change] | None = None
         self._stream: Stream | None = None
-        self._confirmed = 0
+        self._stored = 0  # the collector's boundary: what the server may be told
+        self._confirmed = 0  # what it was told, and its slot is there to keep
         self._phase = "connecting"
         # A plain flag and a socket, because `stop` may be called by a signal handler: no lock to wait for.
         self._stopping = False
@@ -185,6 +186,7 @@ class PostgresIngest:
                 collector = self._collector or self._collect(state.confirmed, origin)
                 check_origin(self._opened_store(), settings.slot, origin)
             stream.start(settings.publication, collector.rewind())
+            self._confirm(stream, force=True)
             self._phase = "streaming"
             self._follow(stream, collector, target)
         finally:
@@ -213,7 +215,7 @@ class PostgresIngest:
         heard_s = time.monotonic()
         while not self._stopping:
             at_hand = follower.step()
-            stream.confirm(self._confirmed)
+            self._confirm(stream)
             said = target is not None and stream.confirmed >= target
             if said and self._is_confirmed(target):
                 return
@@ -222,11 +224,15 @@ class PostgresIngest:
                 self._forget_pokes()
             if time.monotonic() - heard_s > self._settings.status_interval:
                 heard_s = time.monotonic()
-                stream.confirm(self._confirmed, force=True)
+                self._confirm(stream, force=True)
                 self._report_trouble(collector)
         with suppress(AppendTimeout):  # what is not stored yet is sent again next time
             collector.flush(self._settings.stop_timeout)
-        stream.confirm(self._confirmed)
+        self._confirm(stream)
+
+    def _confirm(self, stream: Stream, *, force: bool = False) -> None:
+        stream.confirm(self._stored, force=force)
+        self._confirmed = stream.confirmed
 
     def _is_confirmed(self, target: int | None) -> bool:
         """Has the server taken in what we told it? Feedback has no answer, so it has to be asked."""
@@ -287,7 +293,7 @@ class PostgresIngest:
         envelope = Envelope(
             settings.slot, origin.database, topic_prefix=settings.topic_prefix, tombstones=settings.tombstones
         )
-        self._confirmed = start
+        self._stored = self._confirmed = start
         self._collector = Collector(
             self._opened_store(),
             envelope.route,
@@ -303,7 +309,7 @@ class PostgresIngest:
 
     def _flushed(self, boundary: int) -> None:
         """The collector's report, on any thread; the server hears of it on ours."""
-        self._confirmed = boundary
+        self._stored = boundary
         self._poke()
 
     def _keep_alive(self) -> None:
@@ -311,7 +317,7 @@ class PostgresIngest:
         if self._stopping:
             raise _Stopped
         if self._stream is not None and self._phase == "streaming":
-            self._stream.confirm(self._confirmed, force=True)
+            self._confirm(self._stream, force=True)
 
     def _report_trouble(self, collector: Collector[Change]) -> None:
         for finding in collector.check():
