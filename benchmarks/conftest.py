@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import cast, get_args
 
@@ -17,15 +18,24 @@ from benchmarks.measure import Edition, Figures
 EDITION = cast(Edition, os.environ.get("BENCH_EDITION", "full"))
 if EDITION not in get_args(Edition):
     raise pytest.UsageError(f"BENCH_EDITION={EDITION}: there are {', '.join(get_args(Edition))}")
-_BUSY = "n = 0\nwhile True: n += 1"
+_BUSY = "while True: pass"
+
+
+@contextmanager
+def _neighbour() -> Iterator[None]:
+    """A process for each core, all in one session of their own: Linux divides a core among sessions first (autogroup), so
+    that half of it is left for us, whether what is measured has one thread or six."""
+    each = f"for core in {' '.join(map(str, os.sched_getaffinity(0)))}; do '{sys.executable}' -c '{_BUSY}' & done; wait"
+    with subprocess.Popen(["/bin/sh", "-c", each], start_new_session=True) as session:
+        try:
+            yield
+        finally:
+            os.killpg(session.pid, signal.SIGKILL)
 
 
 @pytest.fixture(scope="session")
 def figures() -> Iterator[Figures]:
-    with ExitStack() as load:
-        for _ in range(os.cpu_count() or 1) if EDITION == "loaded" else ():
-            other = load.enter_context(subprocess.Popen([sys.executable, "-c", _BUSY]))
-            load.callback(other.kill)
+    with _neighbour() if EDITION == "loaded" else nullcontext():
         yield Figures(EDITION)
 
 

@@ -91,7 +91,7 @@ def test_appends_of_1000(synced: bool, tmp_path: Path, figures: Figures, quick: 
 
 
 def test_scan_in_order(tmp_path: Path, figures: Figures, quick: bool) -> None:
-    many, appends, turns = rows(1000), 15, 3 if quick else 21
+    many, appends, turns = rows(1000), 15, 3 if quick else 31
     with ExitStack() as stack:
         peers = open_all(stack, openers(tmp_path, synced=False), figures, SUITE)
         for peer in peers.values():
@@ -112,7 +112,7 @@ def read(peer: Peer) -> None:
 
 @pytest.mark.parametrize("synced", [True, False], ids=["fsynced", "not-fsynced"])
 def test_appends_one_by_one(synced: bool, tmp_path: Path, figures: Figures, quick: bool) -> None:
-    count, turns = 100 if synced else 2_000, 3 if quick else 15
+    count, turns = 100 if synced else 2_000, 3 if quick else 31
     few = rows(count)
     chosen = openers(tmp_path, synced=synced)
     if synced:  # it always syncs, and knows single items alone

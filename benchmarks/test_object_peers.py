@@ -45,7 +45,7 @@ def openers(server: Server) -> dict[str, Opener]:
 
 @pytest.mark.parametrize("size", [1, 1000])
 def test_appends_by_one_producer(size: int, server: Server, figures: Figures, quick: bool) -> None:
-    many, appends, turns = rows(size), 5, 2 if quick else 21
+    many, appends, turns = rows(size), 5, 2 if quick else 31
     with ExitStack() as stack:
         peers = open_all(stack, openers(server), figures, SUITE)
 
@@ -68,7 +68,7 @@ PRODUCERS = 16
 
 def test_16_producers_of_single_records(server: Server, figures: Figures, quick: bool) -> None:
     """Group commit: a store takes tens of objects a second, so producers have to share them."""
-    each, turns = 5, 2 if quick else 21
+    each, turns = 5, 2 if quick else 31
     mine = rows(PRODUCERS * each)
     chosen = {name: opener for name, opener in openers(server).items() if name != "Delta table"}
     with ExitStack() as stack:

@@ -87,6 +87,8 @@ class S3Store:
             read_timeout=read_timeout_s,
             max_pool_connections=connections_max,
             tcp_keepalive=True,
+            # Or the SDK puts a long one together, twice for each request: a tenth of what a small one costs.
+            user_agent=f"logstore Boto3/{boto3.__version__}",
             retries={"total_max_attempts": 1},
             # It would refuse a memoryview, which all that comes after it takes: a segment is sent from where it lies.
             parameter_validation=False,
