@@ -1,9 +1,10 @@
 /* Record areas in C: the kernels of kernels.py, for machines with a compiler.
  *
  * What these functions accept, refuse and return is defined by plain_encode, plain_walk and plain_gather, and the same
- * tests run over both; `cut` answers for plain records only and leaves all others to its caller. Every read is bounded by the end of its record, every length is checked before it is used, and
- * nothing is allocated for a count that the bytes cannot hold. Where only raw memory is touched and there is enough of
- * it to be worth the switch, the GIL is released; the objects that own the memory are immutable and are held meanwhile.
+ * tests run over both; `cut` answers for plain records only and leaves all others to its caller. Every read is bounded
+ * by the end of its record, every length is checked before it is used, and nothing is allocated for a count that the
+ * bytes cannot hold. Where only raw memory is touched and there is enough of it to be worth the switch, the GIL is
+ * released; the objects that own the memory are immutable and are held meanwhile.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

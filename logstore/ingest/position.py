@@ -4,8 +4,8 @@ Every record that a collector appends carries two headers, and the last one of a
 partition a third. They are what makes replay exact: after a restart a partition's own tail says what it
 has, and nothing else has to be kept anywhere.
 
-    source-position     ‹source›/‹transaction›/‹ordinal›     where it stands: transactions and ordinals only
-    rise source-transaction  ‹id›                                 the source's own name for the transaction
+    source-position     ‹source›/‹transaction›/‹ordinal›     where it stands; transactions and ordinals only rise
+    source-transaction  ‹id›                                 the source's own name for the transaction
     source-end          (empty)                              this partition has all of that transaction
 """
 
