@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 
 _PARALLEL_FROM = 8  # tails to read before threads pay for themselves
 _PARALLEL = 8
+_UNLISTED_MAX = 256
 FAR_FUTURE_MS = 2**62  # the newest timestamp of a segment that cannot be read: no look-up by time may skip it
 
 
@@ -226,6 +227,8 @@ class Chain:
         else:
             expires = False
         listed = self._listed(view.tail.next_seq, with_merged=not view.manifest_version)
+        if not expires:
+            listed = self._with_unlisted(view.tail.next_seq, listed)
         assembly = _Assembly(view, expires=expires)
         for stored, link in zip(listed, self._links(listed), strict=True):
             assembly.add(stored, link)
@@ -270,6 +273,20 @@ class Chain:
                 one for one, link in zip(merged, self._links(merged), strict=True) if isinstance(link, Link)
             ]
         return _in_order(segments, merged)
+
+    def _with_unlisted(self, next_seq: int, listed: list[_Stored]) -> list[_Stored]:
+        """A listing is no snapshot: it may show a segment and not the one before it, which came while names were read. So
+        what is missing in between is asked for by name. More than a few are damage, and are not looked for."""
+        whole: list[_Stored] = []
+        for stored in listed:
+            missing = range(next_seq, stored.first)
+            for seq in missing if len(missing) <= _UNLISTED_MAX else ():
+                info = self.store.head(self.paths.segment(seq))
+                if info is not None:
+                    whole.append(_Stored(seq, seq, None, info))
+            whole.append(stored)
+            next_seq = stored.last + 1
+        return whole
 
     def _links(self, listed: list[_Stored]) -> list[Link | CorruptData | None]:
         def one(stored: _Stored) -> Link | CorruptData | None:

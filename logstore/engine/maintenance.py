@@ -26,6 +26,7 @@ from logstore.errors import CorruptData, Indeterminate, PreconditionFailed, Unsu
 from logstore.format.batch import PATCH_SIZE
 from logstore.format.errors import FormatError
 from logstore.format.manifest import Manifest, SegmentTable
+from logstore.format.retired import Retired
 from logstore.format.segment import (
     HEADER_SIZE,
     TAIL_SIZE,
@@ -101,7 +102,7 @@ class Maintenance:
             rows.table.extend(old_rows, 0, run.start)
             rows.add_merged(first.seq, last_seq, identity.hex(), len(data), summary)
             rows.table.extend(old_rows, run.stop, len(old_rows))
-            return replace(manifest, table=rows.table, retired=manifest.retired | self._names(old, now_ms))
+            return replace(manifest, table=rows.table, retired=self._retired(manifest, old, now_ms))
 
         if self._change(view, swap):
             if not self._is_deleted_after(view.tail):
@@ -115,20 +116,19 @@ class Maintenance:
         return any(SegmentFlags.DELETED in link.header.flags for link in self._chain.follow(tail))
 
     def _runs(self, view: ChainView) -> Iterator[range]:
-        """Neighbouring rows that together fit one segment, two or more, in order."""
+        """Neighbouring rows that are worth to become one segment, in order."""
         table, limit = view.segments.table, self._topic.segment_bytes
         newest = view.tail.next_seq - 1
         start, size = 0, 0
         for row in range(len(table)):
             joins = row > start and table.base_offset[row] == table.end_offset[row - 1]
             if not joins or size + table.size[row] > limit or table.last_seq[row] == newest:
-                if row - start > 1 and _worth_it(table, range(start, row), limit):
-                    yield range(start, row)
+                if run := _worth_it(table, range(start, row), limit):
+                    yield run
                 start, size = row, 0
             size += table.size[row]
-        run = range(start, len(table))
-        mergeable = len(run) > 1 and table.last_seq[-1] != newest
-        if mergeable and _worth_it(table, run, limit):
+        rest = range(start, len(table))
+        if rest and table.last_seq[-1] != newest and (run := _worth_it(table, rest, limit)):
             yield run
 
     def _merged(
@@ -209,7 +209,7 @@ class Maintenance:
                 manifest,
                 low_watermark=low,
                 table=kept,
-                retired=manifest.retired | self._names(gone, now_ms),
+                retired=self._retired(manifest, gone, now_ms),
             )
 
         return self._change(view, cut)
@@ -243,10 +243,9 @@ class Maintenance:
         if manifest is None:
             return [], []
         found, gone = [], []
-        for name, retired_at_ms in sorted(manifest.retired.items()):
-            if now_ms - retired_at_ms < self._grace_ms:
-                continue  # before any request: a day's worth of them is retired at any time
-            key = self._chain.paths.prefix + name
+        paths = self._chain.paths
+        for which, retired_at_ms in manifest.retired.until(now_ms - self._grace_ms):
+            key = paths.segment(which) if isinstance(which, int) else paths.prefix + which
             info = self._chain.store.head(key)
             if info is None:
                 gone.append(key)
@@ -260,12 +259,11 @@ class Maintenance:
         for item in garbage:
             self._chain.store.delete(item.key)
             gone.append(item.key)
-        names = {key.removeprefix(self._chain.paths.prefix) for key in gone}
 
         def forget(manifest: Manifest) -> Manifest:
-            return replace(manifest, retired={n: at for n, at in manifest.retired.items() if n not in names})
+            return replace(manifest, retired=manifest.retired.minus(*self._names(gone)))
 
-        if names:
+        if gone:
             self._change(self._chain.load(), forget)
         return garbage
 
@@ -280,7 +278,7 @@ class Maintenance:
             return []  # damaged, perhaps: then nobody can say what is named
         segments = Segments(self._chain.paths, manifest.table)
         named = {ref.key for ref in segments.all()} | {
-            self._chain.paths.prefix + name for name in manifest.retired
+            self._chain.paths.prefix + name for name in manifest.retired.merged
         }
         return [
             Garbage(info.key, info.size, now_ms)
@@ -298,8 +296,20 @@ class Maintenance:
 
     # The manifest
 
-    def _names(self, keys: list[str], now_ms: int) -> dict[str, int]:
-        return {key.removeprefix(self._chain.paths.prefix): now_ms for key in keys}
+    def _retired(self, manifest: Manifest, keys: list[str], now_ms: int) -> Retired:
+        """What is retired once these objects are, too."""
+        return manifest.retired.plus(*self._names(keys), now_ms)
+
+    def _names(self, keys: list[str]) -> tuple[list[int], set[str]]:
+        """Of objects: the seqs of segments, and the names of all others below the partition's prefix."""
+        seqs, names = [], set()
+        for key in keys:
+            seq = self._chain.paths.seq_of(key)
+            if seq is None:
+                names.add(key.removeprefix(self._chain.paths.prefix))
+            else:
+                seqs.append(seq)
+        return seqs, names
 
     def _manifest(self) -> Manifest | None:
         """The stored one; None if there is none, or if it cannot be read here: then nobody can say what it names."""
@@ -320,7 +330,16 @@ class Maintenance:
         return True
 
 
-def _worth_it(table: SegmentTable, run: range, limit: int) -> bool:
-    """Merge when it at least doubles the largest of them: so each record is rewritten O(log n) times, not O(n)."""
-    sizes = table.size[run.start : run.stop]
-    return sum(sizes) >= 2 * max(sizes) and (len(run) >= MERGE_AT_LEAST or sum(sizes) > limit // 2)
+def _worth_it(table: SegmentTable, run: range, limit: int) -> range:
+    """The longest end of the run whose merging at least doubles the largest of it; it may be empty.
+
+    So each record is rewritten O(log n) times, and of n segments O(log n) are left: those that are waiting for as many more
+    do not keep the small ones behind them from being merged.
+    """
+    worth, size, largest = run.stop, 0, 0
+    for row in reversed(run):
+        size += table.size[row]
+        largest = max(largest, table.size[row])
+        if size >= 2 * largest and (run.stop - row >= MERGE_AT_LEAST or size > limit // 2):
+            worth = row
+    return range(worth, run.stop)

@@ -14,6 +14,7 @@ from logstore.engine.chain import Chain, ChainTail
 from logstore.errors import ObjectNotFound, UnsupportedStore
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.manifest import Manifest, SegmentTable
+from logstore.format.retired import Retired
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class StoredManifest:
             reserved_until=tail.reserved_until,
             source_upper=tail.source_upper,
             table=table,
-            retired=self.manifest.retired if self.manifest is not None else {},
+            retired=self.manifest.retired if self.manifest is not None else Retired(),
         )
 
     def replace(self, manifest: Manifest) -> None:

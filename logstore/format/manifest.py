@@ -8,13 +8,12 @@ watermark, which segments were merged).
     rows      zstd of seven int64 columns, one after the other: first seq, last seq, base offset, end offset, size,
               min and max timestamp (a column compresses far better than a row)
     merged    the first seq and the identity (16 bytes) of each merged object, in that order
-    retired   zstd of JSON: the objects that no row names any more, and when that was; gc deletes them after the grace period
+    retired   the objects that no row names any more: see `retired`
     crc       CRC-32C of all before it, and the magic again
 """
 
 from __future__ import annotations
 
-import json
 import struct
 from array import array
 from dataclasses import dataclass, field
@@ -23,9 +22,11 @@ from crc32c import crc32c
 
 from logstore.format.codecs import ZSTD, compress, decompress
 from logstore.format.errors import FormatError, UnsupportedVersion
+from logstore.format.retired import Retired
 from logstore.format.segment import Bytes, WriterMode
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""In 1 the retired objects were listed by name. It is read, and not written any more."""
 MAGIC = b"LOGMAN\r\n"
 
 _FRONT = struct.Struct("<8sHBBIQQQqqqqQQQQ")
@@ -33,7 +34,7 @@ _END = struct.Struct("<I8s")
 _COLUMNS = 7
 _IDENTITY_SIZE = 16
 _ROWS_MAX = 100_000_000
-_RETIRED_BYTES_MAX = 1 << 30
+_RETIRED = {1: Retired.parse_names, FORMAT_VERSION: Retired.parse}
 
 
 @dataclass(slots=True)
@@ -81,8 +82,8 @@ class Manifest:
     """The chain up to (not including) `next_seq`.
 
     `version` grows by one with each manifest of the partition. `end_offset` is where the last segment ends,
-    `reserved_until` what it reserves; `source_upper` is −1 unless replicated writers have been here. `retired` maps object
-    names (below the partition's prefix) to the time in ms at which they were replaced or expired.
+    `reserved_until` what it reserves; `source_upper` is −1 unless replicated writers have been here. `retired` is what
+    was replaced or expired, and when.
     """
 
     version: int
@@ -94,14 +95,14 @@ class Manifest:
     reserved_until: int
     source_upper: int
     table: SegmentTable
-    retired: dict[str, int] = field(default_factory=dict)
+    retired: Retired = field(default_factory=Retired)
 
     def pack(self) -> bytes:
         table = self.table
         rows = compress(ZSTD, b"".join(column.tobytes() for column in table.columns()))
         identities = b"".join(bytes.fromhex(table.merged[seq]) for seq in sorted(table.merged))
         marks = array("q", sorted(table.merged)).tobytes()
-        retired = compress(ZSTD, json.dumps(self.retired, sort_keys=True).encode())
+        retired = self.retired.pack()
         front = _FRONT.pack(
             MAGIC,
             FORMAT_VERSION,
@@ -133,8 +134,10 @@ class Manifest:
             raise FormatError("no manifest: the magic is missing", 0)
         if crc != crc32c(memoryview(data)[: -_END.size]):
             raise FormatError("the manifest's checksum does not match", 0)
-        if front[1] != FORMAT_VERSION:
-            raise UnsupportedVersion(f"manifest format {front[1]}; this release reads {FORMAT_VERSION}", 8)
+        if front[1] not in _RETIRED:
+            raise UnsupportedVersion(
+                f"manifest format {front[1]}; this release reads up to {FORMAT_VERSION}", 8
+            )
         count, merged_count, size, retired_size = front[12:16]
         marks_at = _FRONT.size + size
         identities_at = marks_at + merged_count * 8
@@ -162,20 +165,12 @@ class Manifest:
             reserved_until=front[10],
             source_upper=front[11],
             table=table,
-            retired=_parse_retired(bytes(data[retired_at : -_END.size])),
+            retired=_RETIRED[front[1]](bytes(data[retired_at : -_END.size])),
         )
 
 
-def _parse_retired(packed: bytes) -> dict[str, int]:
-    try:
-        found: dict[str, int] = json.loads(_inflate(packed, None))
-    except ValueError as error:
-        raise FormatError(f"the manifest's list of retired objects cannot be read: {error}") from error
-    return found
-
-
-def _inflate(packed: bytes, size: int | None) -> bytes:
-    plain = decompress(ZSTD, packed, max_size=_RETIRED_BYTES_MAX if size is None else size)
-    if size is not None and len(plain) != size:
+def _inflate(packed: bytes, size: int) -> bytes:
+    plain = decompress(ZSTD, packed, max_size=size)
+    if len(plain) != size:
         raise FormatError(f"the manifest's rows have {len(plain)} bytes, not {size}", _FRONT.size)
     return plain

@@ -21,6 +21,7 @@ import write_formats as written  # noqa: E402
 
 DIGESTS = {
     "manifest-v1": "e73b4573fa2dddf20acfd35a6865ee3f7b34287b44877e62d2d590c23eca0245",
+    "manifest-v2": "fa157c0b1679c08e5ef5cb8d9b94a986c59c582b0a100ed5ae461b30e9dd3b06",
     "segment-v1.seg": "0d9b454b781aa11ff875029f61fb35f8f2a733734667e793e480da782a91dcb6",
     "wal-v1.wal": "f5629184abe6b9f372eb7d28a592ae7d6dcc6d681851d0cb54d0b6174eb5035a",
 }
@@ -54,7 +55,8 @@ def test_L20_a_golden_segment_gives_its_records() -> None:
 
 
 def test_L20_a_golden_manifest_gives_its_rows() -> None:
-    assert Manifest.parse(golden("manifest-v1")) == written.MANIFEST
+    assert Manifest.parse(golden("manifest-v1")) == written.MANIFEST_V1
+    assert Manifest.parse(golden("manifest-v2")) == written.MANIFEST
 
 
 def test_L20_a_golden_wal_gives_its_batches() -> None:
@@ -70,7 +72,7 @@ def test_todays_writer_makes_the_same_bytes() -> None:
     """A change that old releases cannot read needs a new format version, and this test is where it is noticed."""
     assert written.segment_bytes() == golden("segment-v1.seg")
     assert written.wal_bytes() == golden("wal-v1.wal")
-    assert Manifest.parse(written.MANIFEST.pack()) == Manifest.parse(golden("manifest-v1"))
+    assert Manifest.parse(written.MANIFEST.pack()) == Manifest.parse(golden("manifest-v2"))
 
 
 def test_the_writer_script_leaves_existing_files_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,10 +95,11 @@ def test_L20_golden_files_open_through_the_engine(tmp_path: Path) -> None:
         found = pairs(log, start=1000)
         assert [offset for offset, _ in found] == list(range(1000, 1023))
         assert found[-1][1] == b"line 19"
-    objects.put(log.paths.manifest, golden("manifest-v1"))
-    with logstore.open(objects, writer="read_only") as store:
-        log = store.topic("t").partition(0)
-        assert (log.low_watermark, log.durable_high_watermark) == (10, 1023)
-        with pytest.raises(CorruptData, match="missing") as caught:
-            log.read(10)
-        assert caught.value.key == log.paths.merged(1, 41, bytes(range(16)).hex())
+    for name in ("manifest-v1", "manifest-v2"):
+        objects.put(log.paths.manifest, golden(name))
+        with logstore.open(objects, writer="read_only") as store:
+            log = store.topic("t").partition(0)
+            assert (log.low_watermark, log.durable_high_watermark) == (10, 1023)
+            with pytest.raises(CorruptData, match="missing") as caught:
+                log.read(10)
+            assert caught.value.key == log.paths.merged(1, 41, bytes(range(16)).hex())

@@ -24,10 +24,10 @@ _VERSION_AT = 8
 
 
 def newer(data: bytes, size: int | None = None) -> bytes:
-    """The same bytes as version 2 would write them, if it changed nothing else: the checksum at the end is right."""
+    """The same bytes as version 9 would write them, if it changed nothing else: the checksum at the end is right."""
     size = len(data) if size is None else size
     changed = bytearray(data[:size])
-    struct.pack_into("<H", changed, _VERSION_AT, 2)
+    struct.pack_into("<H", changed, _VERSION_AT, 9)
     return bytes(changed)
 
 
@@ -50,9 +50,9 @@ def test_L20_the_changed_bytes_are_sound_but_for_their_version() -> None:
     """Else the tests below would show that damage is found, not that a version is refused."""
     data = newer_segment(3, 5)
     assert data[:8] == data[-8:] == segment.MAGIC
-    with pytest.raises(segment.UnsupportedVersion, match="segment format 2"):
+    with pytest.raises(segment.UnsupportedVersion, match="segment format 9"):
         SegmentHeader.parse(data)
-    with pytest.raises(segment.UnsupportedVersion, match="segment format 2"):
+    with pytest.raises(segment.UnsupportedVersion, match="segment format 9"):
         segment.SegmentSummary.parse(data, len(data))
 
 

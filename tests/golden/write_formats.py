@@ -9,12 +9,14 @@ release must read it. A new format version gets new files, beside the old ones.
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from pathlib import Path
 
 from logstore.format import manifest, segment, wal
 from logstore.format.batch import PATCH_SIZE, encode_batch, patch_head
 from logstore.format.manifest import Manifest, SegmentTable
 from logstore.format.record import Record
+from logstore.format.retired import MINUTE_MS, Retired, SeqRange
 from logstore.format.segment import EncodedBatch, SegmentHeader, WriterMode, build_segment
 from logstore.format.wal import WalHeader, pack_frame
 
@@ -56,8 +58,13 @@ MANIFEST = Manifest(
         max_timestamp_ms=array("q", [STAMP_MS - 1500, STAMP_MS + 19]),
         merged={1: bytes(range(16)).hex()},
     ),
-    retired={"00000000000000000001.seg": STAMP_MS},
+    retired=Retired(
+        (SeqRange(1, 1, STAMP_MS), SeqRange(3, 40, STAMP_MS + MINUTE_MS)),
+        {f"merged/{1:020d}-{41:020d}-{'0f' * 16}.seg": STAMP_MS + 1},
+    ),
 )
+MANIFEST_V1 = replace(MANIFEST, retired=Retired((SeqRange(1, 1, STAMP_MS),)))
+"""What the file of format 1 holds: it had one retired object."""
 
 
 def batches() -> list[EncodedBatch]:
