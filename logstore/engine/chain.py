@@ -11,11 +11,12 @@ that is not one of ours counts as Indeterminate.
 from __future__ import annotations
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 from logstore.engine.segments import Segments
+from logstore.engine.side_by_side import side_by_side
 from logstore.errors import (
     CorruptData,
     Determinate,
@@ -41,8 +42,6 @@ from logstore.paths import PartitionPaths
 
 logger = logging.getLogger(__name__)
 
-_PARALLEL_FROM = 8  # tails to read before threads pay for themselves
-_PARALLEL = 8
 _UNLISTED_MAX = 256
 FAR_FUTURE_MS = 2**62  # the newest timestamp of a segment that cannot be read: no look-up by time may skip it
 
@@ -295,10 +294,7 @@ class Chain:
             except CorruptData as damage:
                 return damage
 
-        if len(listed) < _PARALLEL_FROM:
-            return [one(stored) for stored in listed]
-        with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="logstore-open") as pool:
-            return list(pool.map(one, listed))
+        return list(side_by_side(partial(one, stored) for stored in listed))
 
 
 class _Stored(NamedTuple):

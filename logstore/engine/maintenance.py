@@ -16,10 +16,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from logstore.engine.chain import Chain, ChainTail, ChainView
 from logstore.engine.segment_reader import SegmentReader
 from logstore.engine.segments import SegmentRef, Segments
+from logstore.engine.side_by_side import side_by_side
 from logstore.engine.stored_manifest import StoredManifest, read_manifest
 from logstore.engine.topic_settings import TopicLimits
 from logstore.errors import CorruptData, Indeterminate, PreconditionFailed, UnsupportedStore
@@ -40,6 +42,8 @@ from logstore.format.segment import (
 logger = logging.getLogger(__name__)
 
 MERGE_AT_LEAST = 4
+COLLECT_AT_MOST = 1000
+"""In one round beside the writer: far more than it retires meanwhile, and not all that a day without one has left."""
 _DOUBTS_MAX = 5  # answers that may get lost before the caller is asked to look
 
 
@@ -65,7 +69,7 @@ class Maintenance:
         """Everything, once."""
         self.expire(now_ms)
         self.merge(now_ms, new_id)
-        self.collect(now_ms)
+        self.collect(now_ms, COLLECT_AT_MOST)
 
     # Merging
 
@@ -134,8 +138,10 @@ class Maintenance:
     def _merged(
         self, view: ChainView, run: range, now_ms: int, identity: bytes
     ) -> tuple[memoryview, SegmentSummary]:
-        first, last = view.segments.ref(run.start), view.segments.ref(run.stop - 1)
-        batches = [batch for row in run for batch in self._batches(view.segments.ref(row))]
+        refs = view.segments.refs(run.start, run.stop)
+        first, last = refs[0], refs[-1]
+        loaded = side_by_side(partial(self._batches, ref) for ref in refs)
+        batches = [batch for some in loaded for batch in some]
         newest = self._summary(last)
         header = SegmentHeader(
             seq=first.seq,
@@ -151,14 +157,18 @@ class Maintenance:
         )
         return build_segment(header, batches)
 
-    def _batches(self, ref: SegmentRef) -> Iterator[EncodedBatch]:
+    def _batches(self, ref: SegmentRef) -> list[EncodedBatch]:
+        found: list[EncodedBatch] = []
         position = ref.base_offset
         while position < ref.end_offset:
             block = self._reader.block(ref, position, scanning=True)
             for base, place, size, count, high_ms, low_ms, _ in block.index.tolist():
                 raw = block.data[place - block.start : place - block.start + size]
-                yield EncodedBatch(bytes(raw[:PATCH_SIZE]), raw[PATCH_SIZE:], base, count, low_ms, high_ms)
+                found.append(
+                    EncodedBatch(bytes(raw[:PATCH_SIZE]), raw[PATCH_SIZE:], base, count, low_ms, high_ms)
+                )
             position = block.end_offset
+        return found
 
     def _summary(self, ref: SegmentRef) -> SegmentSummary:
         try:
@@ -235,30 +245,41 @@ class Maintenance:
 
     def garbage(self, now_ms: int) -> list[Garbage]:
         """What `collect` would delete now."""
-        return self._due(now_ms)[0]
+        return self._due(now_ms, None)[0]
 
-    def _due(self, now_ms: int) -> tuple[list[Garbage], list[str]]:
+    def _due(self, now_ms: int, at_most: int | None) -> tuple[list[Garbage], list[str]]:
         """What may be deleted now, and the keys of what is gone already: deleted by one who could not note it."""
         manifest = self._manifest()
+        found: list[Garbage] = []
+        gone: list[str] = []
         if manifest is None:
-            return [], []
-        found, gone = [], []
-        paths = self._chain.paths
-        for which, retired_at_ms in manifest.retired.until(now_ms - self._grace_ms):
-            key = paths.segment(which) if isinstance(which, int) else paths.prefix + which
-            info = self._chain.store.head(key)
-            if info is None:
+            return found, gone
+        retired = manifest.retired.until(now_ms - self._grace_ms)
+        looks = side_by_side(partial(self._look, which, at_ms, now_ms) for which, at_ms in retired)
+        for key, item, is_there in looks:
+            if item is not None:
+                found.append(item)
+            elif not is_there:
                 gone.append(key)
-            elif not self._must_stay(key, now_ms):
-                found.append(Garbage(key, info.size, retired_at_ms))
+            if len(found) + len(gone) == at_most:
+                break
         return found, gone
 
-    def collect(self, now_ms: int) -> list[Garbage]:
+    def _look(self, which: int | str, retired_at_ms: int, now_ms: int) -> tuple[str, Garbage | None, bool]:
+        """A retired object's key, what may be deleted of it, and whether it is there at all."""
+        paths = self._chain.paths
+        key = paths.segment(which) if isinstance(which, int) else paths.prefix + which
+        info = self._chain.store.head(key)
+        if info is None or self._must_stay(key, now_ms):
+            return key, None, info is not None
+        return key, Garbage(key, info.size, retired_at_ms), True
+
+    def collect(self, now_ms: int, at_most: int | None = None) -> list[Garbage]:
         """Delete what has been retired for the grace period. Returns what went."""
-        garbage, gone = self._due(now_ms)
-        for item in garbage:
-            self._chain.store.delete(item.key)
-            gone.append(item.key)
+        garbage, gone = self._due(now_ms, at_most)
+        for _ in side_by_side(partial(self._chain.store.delete, item.key) for item in garbage):
+            pass
+        gone += [item.key for item in garbage]
 
         def forget(manifest: Manifest) -> Manifest:
             return replace(manifest, retired=manifest.retired.minus(*self._names(gone)))

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from logstore.engine.segment_reader import SegmentReader
 from logstore.engine.segments import SegmentRef
 from logstore.engine.shared_buffer import SEQUENCE_MODULUS, Sequences
+from logstore.engine.side_by_side import side_by_side
 from logstore.errors import Fenced, GapError, InvalidRecord
 from logstore.format.batch import BatchInfo, split
 
@@ -28,7 +29,6 @@ LOOK_BACK_SEGMENTS = 1000
 """How far before the writer's opening a retry is still recognised. Everything since is."""
 _REMEMBERED_BATCHES = 64
 _PRODUCERS_MAX = 100_000
-_PARALLEL = 8
 
 
 class Stored(NamedTuple):
@@ -152,8 +152,4 @@ def batch_headers(reader: SegmentReader, refs: Iterable[SegmentRef]) -> Iterable
             position = block.end_offset
         return infos
 
-    refs = list(refs)
-    if len(refs) < 2:
-        return [info for ref in refs for info in of(ref)]
-    with ThreadPoolExecutor(min(_PARALLEL, len(refs)), thread_name_prefix="logstore-producers") as pool:
-        return [info for infos in pool.map(of, refs) for info in infos]
+    return [info for infos in side_by_side(partial(of, ref) for ref in refs) for info in infos]

@@ -12,10 +12,11 @@ before this begins, and that it is being removed until all of it is done.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 from logstore.engine.chain import Chain, ChainTail, LostRace
+from logstore.engine.side_by_side import side_by_side
 from logstore.errors import CorruptData, Indeterminate, UnsupportedStore
 from logstore.format.segment import (
     FOOTER_SIZE,
@@ -27,8 +28,6 @@ from logstore.format.segment import (
 )
 from logstore.objects.protocol import ObjectInfo
 
-_PARALLEL_FROM = 8  # objects to remove before threads pay for themselves
-_PARALLEL = 8
 _EMPTY_SIZE = HEADER_SIZE + FOOTER_SIZE
 _DOUBTS_MAX = 5  # answers that may get lost before the caller is asked to try again
 _GONE = SegmentFlags.FENCE | SegmentFlags.DELETED
@@ -38,13 +37,8 @@ def remove_partition(chain: Chain, new_id: Callable[[], bytes], now_ms: int) -> 
     """End the chain and remove its records. Returns what went."""
     tail = _end(chain, new_id, now_ms)
     gone = leftovers(chain)
-    if len(gone) < _PARALLEL_FROM:
-        for info in gone:
-            _remove(chain, info, tail)
-        return gone
-    with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="logstore-remove") as pool:
-        for _ in pool.map(lambda info: _remove(chain, info, tail), gone):
-            pass
+    for _ in side_by_side(partial(_remove, chain, info, tail) for info in gone):
+        pass
     return gone
 
 

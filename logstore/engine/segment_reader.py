@@ -18,6 +18,7 @@ from logstore.engine.cache import BlockCache
 from logstore.engine.chain import too_new
 from logstore.engine.clock import Clock, SystemClock
 from logstore.engine.segments import SegmentRef
+from logstore.engine.side_by_side import QUICK_S
 from logstore.errors import CorruptData, LogStoreError
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.segment import (
@@ -35,9 +36,6 @@ from logstore.objects.protocol import ObjectStore
 WHOLE_BYTES = 1 << 20
 SCAN_WHOLE_BYTES = 16 << 20
 BLOCK_BYTES = 2 << 20
-QUICK_S = 0.001
-"""A segment that is there in less time than this, from a local disk or from memory, is not worth a hand-over to another
-thread and back, which would take as long again."""
 
 _SYSTEM_CLOCK = SystemClock()
 

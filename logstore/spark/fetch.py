@@ -16,8 +16,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from logstore.engine.cache import BlockCache
-from logstore.engine.segment_reader import QUICK_S, SCAN_WHOLE_BYTES, Block, LoadedIndex, SegmentReader
+from logstore.engine.segment_reader import SCAN_WHOLE_BYTES, Block, LoadedIndex, SegmentReader
 from logstore.engine.segments import SegmentRef
+from logstore.engine.side_by_side import QUICK_S
 from logstore.format.segment import Index
 from logstore.objects import ObjectStore
 from logstore.spark.bounds import Bounds

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 
 import logstore
+from logstore.engine import checkpoint, side_by_side
 from logstore.engine.maintenance import Garbage
 from logstore.engine.partition_log import PartitionLog
 from logstore.engine.segments import SegmentRef
@@ -17,6 +18,13 @@ from logstore.objects import MemoryStore
 from logstore.testing import Fault, FaultyStore, ManualClock
 
 GRACE_S = 3600.0
+
+
+@pytest.fixture(autouse=True, params=["near", "far"])
+def _how_far_the_store_is(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From afar objects are read and deleted several at a time."""
+    if request.param == "far":
+        monkeypatch.setattr(side_by_side, "QUICK_S", -1.0)
 
 
 def open_store(objects: object, clock: ManualClock, **settings: object) -> logstore.Store:
@@ -204,8 +212,11 @@ def test_L23_a_merge_that_loses_the_race_for_the_manifest_changes_nothing() -> N
         assert values_of(log) == expected
 
 
-def test_L23_of_many_small_segments_few_are_left_and_each_record_is_rewritten_a_few_times() -> None:
+def test_L23_of_many_small_segments_few_are_left_and_each_record_is_rewritten_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A large one that waits for as many more does not keep the small ones behind it from being merged."""
+    monkeypatch.setattr(checkpoint, "EVERY_SEGMENTS", 1 << 30)  # nobody else merges meanwhile
     objects, clock = FaultyStore(MemoryStore()), ManualClock()
     with open_store(objects, clock) as store:
         log = store.create_topic("t").partition(0)
@@ -257,6 +268,17 @@ def test_L23_collecting_asks_about_no_object_that_is_still_in_its_grace_period(m
     assert not [key for key in asked if key.endswith(".seg")]
     merged.clock.advance(GRACE_S)
     assert len(merged.collect()) >= 15
+
+
+def test_L24_a_round_beside_the_writer_deletes_so_many_and_the_next_ones_the_rest(merged: Merged) -> None:
+    """After a day without one there may be a million: the partitions of a store take turns at it."""
+    merged.clock.advance(GRACE_S)
+    everything = merged.retired
+    first = merged.log.maintenance.collect(merged.clock.now_ms(), at_most=5)
+    assert [item.key for item in first] == everything[:5]
+    assert merged.retired == everything[5:]
+    assert [item.key for item in merged.collect()] == everything[5:]
+    assert merged.retired == []
 
 
 def test_L23_what_was_deleted_and_could_not_be_noted_is_noted_by_the_next_one(merged: Merged) -> None:
