@@ -87,6 +87,12 @@ class BlockCache:
         mine.set_result(loaded)
         return loaded
 
+    def add(self, key: Hashable, piece: Sized) -> None:
+        """A piece that nobody had to load."""
+        with self._lock:
+            if key not in self._pieces and key not in self._loading:
+                self._keep(key, piece)
+
     def is_known(self, key: Hashable) -> bool:
         """Here, or on its way: no prefetch needed."""
         with self._lock:

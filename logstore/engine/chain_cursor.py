@@ -81,6 +81,7 @@ class ChainCursor:
         refuse_resurrection(self._chain, header, silent_ms, self._runtime.config.delete_grace)
         self._confirmed_at_ms = self._runtime.clock.now_ms()
         self.era = header.epoch
+        self._runtime.reader.keep(self._chain.paths.segment(header.seq), data, summary)
         self._pass(Link(summary, len(data)))
 
     def advance(self) -> Link | None:

@@ -67,15 +67,19 @@ class Maintenance:
 
     def run(self, now_ms: int, new_id: bytes) -> None:
         """Everything, once."""
-        self.expire(now_ms)
-        self.merge(now_ms, new_id)
+        view = self._chain.load()
+        if self._expire(view, now_ms) > view.low_watermark:
+            view = self._chain.load()
+        self._merge(view, now_ms, new_id)
         self.collect(now_ms, COLLECT_AT_MOST)
 
     # Merging
 
     def merge(self, now_ms: int, identity: bytes) -> int:
         """Merge the first run of small neighbours there is. Returns how many segments became one (0: nothing to do)."""
-        view = self._chain.load()
+        return self._merge(self._chain.load(), now_ms, identity)
+
+    def _merge(self, view: ChainView, now_ms: int, identity: bytes) -> int:
         for run in self._runs(view):
             try:
                 data, summary = self._merged(view, run, now_ms, identity)
@@ -180,7 +184,9 @@ class Maintenance:
 
     def expire(self, now_ms: int) -> int:
         """Move the low watermark as retention says. Returns the new one."""
-        view = self._chain.load()
+        return self._expire(self._chain.load(), now_ms)
+
+    def _expire(self, view: ChainView, now_ms: int) -> int:
         keep_from = self._first_kept(view, now_ms)
         moved = keep_from > view.low_watermark and self._raise_low(view, keep_from, now_ms)
         return keep_from if moved else view.low_watermark

@@ -37,6 +37,9 @@ WHOLE_BYTES = 1 << 20
 SCAN_WHOLE_BYTES = 16 << 20
 BLOCK_BYTES = 2 << 20
 
+_BESIDES_BYTES = 1024
+"""What a piece takes beside its bytes: the objects round them, its key, its place in the cache. A writer of single records
+makes a hundred thousand small ones."""
 _SYSTEM_CLOCK = SystemClock()
 
 
@@ -50,7 +53,7 @@ class Block:
 
     @property
     def cached_bytes(self) -> int:
-        return len(self.data) + self.index.nbytes
+        return len(self.data) + self.index.nbytes + _BESIDES_BYTES
 
     @property
     def end_offset(self) -> int:
@@ -80,7 +83,7 @@ class LoadedIndex:
 
     @property
     def cached_bytes(self) -> int:
-        return self.index.nbytes + self.block_of_row.nbytes
+        return self.index.nbytes + self.block_of_row.nbytes + _BESIDES_BYTES
 
     def block_at(self, offset: int) -> int:
         row = max(int(np.searchsorted(self.index["base_offset"], offset, side="right")) - 1, 0)
@@ -115,6 +118,16 @@ class SegmentReader:
         loaded = self.index(ref)
         number = loaded.block_at(offset)
         return self._cache.get((ref.key, number), BLOCK_BYTES, lambda: self._load_block(ref, loaded, number))
+
+    def keep(self, key: str, data: memoryview, summary: SegmentSummary) -> None:
+        """A segment that was stored here and now: who follows the log, and the next merge, need no request for it. Large
+        ones are left out: they would push out all else, and their pages could not be used again."""
+        if summary.batches and len(data) <= WHOLE_BYTES:
+            index = summary.parse_index(
+                data[summary.index_position : summary.index_position + summary.index_size]
+            )
+            batches = data[HEADER_SIZE : summary.index_position]
+            self._cache.add((key, "all"), Block(index, batches, HEADER_SIZE))
 
     def cached_block(self, ref: SegmentRef, offset: int) -> Block | None:
         """The same, only if that needs no I/O."""

@@ -126,6 +126,16 @@ class Segments:
         table.extend(self.table, 0, bisect_left(self.table.first_seq, next_seq))
         return Segments(self.paths, table, self.is_complete)
 
+    def followed_by(self, newer: Segments, next_seq: int) -> Segments | None:
+        """These rows, which reach up to `next_seq`, and those of `newer` from there on; None if one of those lies across."""
+        first = bisect_left(newer.table.last_seq, next_seq)
+        if first < len(newer) and newer.table.first_seq[first] < next_seq:
+            return None
+        table = SegmentTable()
+        table.extend(self.table, 0, len(self))
+        table.extend(newer.table, first, len(newer))
+        return Segments(self.paths, table, self.is_complete and newer.is_complete)
+
     def all(self) -> list[SegmentRef]:
         return self.refs(0, len(self))
 

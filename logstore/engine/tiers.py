@@ -142,10 +142,17 @@ class Tiers:
         self.wake()
 
     def replace_view(self, view: ChainView, *, by_owner: bool = False) -> None:
-        """Maintenance changed which objects hold the records, or where the log begins."""
-        if self.owned and not by_owner and view.tail.next_seq >= self.tail.next_seq:
+        """Maintenance changed which objects hold the records, or where the log begins.
+
+        A writer that commits while the store is asked is ahead of every view of it, so what it has added since stays.
+        """
+        if view.tail.next_seq < self.tail.next_seq:
+            newer = view.segments.followed_by(self.segments, view.tail.next_seq)
+            if newer is not None and view.segments.is_complete:
+                self.segments = newer
+        elif self.owned and not by_owner:
             self.segments = view.segments.up_to(self.tail.next_seq)
-        elif view.tail.next_seq >= self.tail.next_seq:
+        else:
             self.segments, self.tail = view.segments, view.tail
             self._raise_marks(view.tail.end_offset)
         self.low = max(self.low, view.low_watermark)

@@ -311,6 +311,7 @@ class ExclusiveWriter:
             self._chain.commit(window.header, data)
             silent_ms = runtime.clock.now_ms() - self._confirmed_at_ms
             refuse_resurrection(self._chain, window.header, silent_ms, runtime.config.delete_grace)
+            runtime.reader.keep(self._chain.paths.segment(window.header.seq), data, summary)
         except LostRace as lost:
             runtime.breaker.success()
             self.stop(fenced_by(self._chain, self.epoch, lost.winner))
