@@ -108,6 +108,20 @@ class ChainView:
     manifest_version: int = 0
     manifest_next_seq: int = 0
 
+    @classmethod
+    def of(cls, paths: PartitionPaths, manifest: Manifest) -> ChainView:
+        """As far as the manifest knows it."""
+        tail = ChainTail(
+            manifest.next_seq,
+            manifest.epoch,
+            manifest.mode,
+            manifest.end_offset,
+            manifest.reserved_until,
+            manifest.source_upper,
+        )
+        segments = Segments(paths, manifest.table)
+        return cls(segments, manifest.low_watermark, tail, manifest.version, manifest.next_seq)
+
 
 class Chain:
     def __init__(self, store: ObjectStore, paths: PartitionPaths) -> None:
@@ -243,16 +257,7 @@ class Chain:
             manifest = Manifest.parse(data)
         except UnsupportedVersion as error:
             raise too_new(self.paths.manifest, error) from error
-        tail = ChainTail(
-            manifest.next_seq,
-            manifest.epoch,
-            manifest.mode,
-            manifest.end_offset,
-            manifest.reserved_until,
-            manifest.source_upper,
-        )
-        segments = Segments(self.paths, manifest.table)
-        return ChainView(segments, manifest.low_watermark, tail, manifest.version, manifest.next_seq)
+        return ChainView.of(self.paths, manifest)
 
     def _listed(self, next_seq: int, *, with_merged: bool) -> list[_Stored]:
         """The objects that hold the chain from `next_seq` on, one listing."""

@@ -11,11 +11,10 @@ import logging
 from bisect import bisect_left
 from collections.abc import Callable
 
-from logstore.engine.chain import Chain
+from logstore.engine.chain import Chain, ChainView
 from logstore.engine.maintenance import Maintenance
 from logstore.engine.runtime import Runtime
 from logstore.engine.stored_manifest import StoredManifest
-from logstore.engine.takeover import reload
 from logstore.engine.tiers import Tiers
 from logstore.errors import LogStoreError
 from logstore.format.manifest import SegmentTable
@@ -51,35 +50,42 @@ class Checkpointer:
 
     def run(self) -> None:
         try:
-            self.write()
-            self._maintain()
+            self._maintain(self.write())
         except LogStoreError as error:
             logger.warning(
                 "%s: no checkpoint this time, the next segments try again: %s", self._chain.paths, error
             )
 
-    def _maintain(self) -> None:
-        if self._runtime.maintaining.acquire(blocking=False):
+    def _maintain(self, view: ChainView | None) -> None:
+        runtime, tiers = self._runtime, self._tiers
+        if runtime.maintaining.acquire(blocking=False):
             try:
                 self._refresh_settings()
-                self._maintenance.run(self._runtime.clock.now_ms(), self._runtime.new_id())
+                view = self._maintenance.run(
+                    view or self._chain.load(), runtime.clock.now_ms(), runtime.new_id()
+                )
             finally:
-                self._runtime.maintaining.release()
-            reload(self._chain, self._tiers)
+                runtime.maintaining.release()
+        if view is not None:
+            with tiers.lock:
+                tiers.replace_view(view)
 
-    def write(self) -> None:
-        """Write a manifest that covers everything committed so far; none while an object is missing or unreadable."""
+    def write(self) -> ChainView | None:
+        """Write a manifest that covers everything committed so far, and return what it says: others may have merged. None is
+        written while an object is missing or unreadable, or where another process has seen more of the chain."""
         if not self._tiers.segments.is_complete:
             self._next_seq = self._tiers.tail.next_seq  # look again after as many segments as always
-            return
+            return None
         stored = StoredManifest.look(self._chain)
         old = stored.manifest
         if old is not None and old.next_seq >= self._tiers.tail.next_seq:
-            self._next_seq = old.next_seq  # another process has seen more of the chain than we have
-            return
+            self._next_seq = old.next_seq
+            return None
         table = old.table if old is not None else SegmentTable()
         with self._tiers.lock:
             tail, low, ours = self._tiers.tail, self._tiers.low, self._tiers.segments.table
             table.extend(ours, bisect_left(ours.last_seq, old.next_seq if old is not None else 0), len(ours))
-        stored.replace(stored.next(tail, max(low, old.low_watermark) if old is not None else low, table))
+        low = max(low, old.low_watermark) if old is not None else low
+        view = stored.replace(stored.next(tail, low, table))
         self._next_seq = tail.next_seq
+        return view

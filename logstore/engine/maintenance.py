@@ -59,35 +59,44 @@ class Garbage:
 class Maintenance:
     """Holds no state of its own: what there is to do is read from the store each time."""
 
-    def __init__(self, chain: Chain, reader: SegmentReader, topic: TopicLimits, delete_grace: float) -> None:
+    def __init__(
+        self,
+        chain: Chain,
+        reader: SegmentReader,
+        topic: TopicLimits,
+        delete_grace: float,
+        newest: Callable[[], ChainTail] = ChainTail,
+    ) -> None:
+        """`newest`: how far this process has followed the chain."""
+        self._newest = newest
         self._chain = chain
         self._reader = reader
         self._topic = topic
         self._grace_ms = int(delete_grace * 1000)
 
-    def run(self, now_ms: int, new_id: bytes) -> None:
-        """Everything, once."""
-        view = self._chain.load()
-        if self._expire(view, now_ms) > view.low_watermark:
-            view = self._chain.load()
-        self._merge(view, now_ms, new_id)
+    def run(self, view: ChainView, now_ms: int, new_id: bytes) -> ChainView:
+        """Everything, once. Returns the partition as it is then."""
+        view = self._expire(view, now_ms) or view
+        view = self._merge(view, now_ms, new_id)[0] or view
         self.collect(now_ms, COLLECT_AT_MOST)
+        return view
 
     # Merging
 
     def merge(self, now_ms: int, identity: bytes) -> int:
         """Merge the first run of small neighbours there is. Returns how many segments became one (0: nothing to do)."""
-        return self._merge(self._chain.load(), now_ms, identity)
+        return self._merge(self._chain.load(), now_ms, identity)[1]
 
-    def _merge(self, view: ChainView, now_ms: int, identity: bytes) -> int:
+    def _merge(self, view: ChainView, now_ms: int, identity: bytes) -> tuple[ChainView | None, int]:
         for run in self._runs(view):
             try:
                 data, summary = self._merged(view, run, now_ms, identity)
             except CorruptData as damage:
                 logger.error("%s; it is left as it is, and its neighbours with it", damage)
                 continue
-            return self._publish(view, run, data, summary, now_ms, identity)
-        return 0
+            merged = self._publish(view, run, data, summary, now_ms, identity)
+            return merged, len(run) if merged is not None else 0
+        return None, 0
 
     def _publish(
         self,
@@ -97,8 +106,8 @@ class Maintenance:
         summary: SegmentSummary,
         now_ms: int,
         identity: bytes,
-    ) -> int:
-        """Store the merged object and name it in the manifest. Returns how many it stands for, 0 if it does not."""
+    ) -> ChainView | None:
+        """Store the merged object and name it in the manifest. None if that could not be."""
         first = view.segments.ref(run.start)
         last_seq = view.segments.table.last_seq[run.stop - 1]
         key = self._chain.paths.merged(first.seq, last_seq, identity.hex())
@@ -112,16 +121,22 @@ class Maintenance:
             rows.table.extend(old_rows, run.stop, len(old_rows))
             return replace(manifest, table=rows.table, retired=self._retired(manifest, old, now_ms))
 
-        if self._change(view, swap):
+        merged = self._change(view, swap)
+        if merged is not None:
             if not self._is_deleted_after(view.tail):
-                return len(run)
+                return merged
             # Whoever removed the partition may have listed its objects before these two were there.
             self._chain.store.delete(self._chain.paths.manifest)
         self._chain.store.delete(key)
-        return 0
+        return None
 
     def _is_deleted_after(self, tail: ChainTail) -> bool:
-        return any(SegmentFlags.DELETED in link.header.flags for link in self._chain.follow(tail))
+        newest = self._newest()
+        if newest.next_seq > tail.next_seq:
+            tail = newest  # our own commits of this moment need not be looked at
+        return tail.deleted or any(
+            SegmentFlags.DELETED in link.header.flags for link in self._chain.follow(tail)
+        )
 
     def _runs(self, view: ChainView) -> Iterator[range]:
         """Neighbouring rows that are worth to become one segment, in order."""
@@ -184,12 +199,12 @@ class Maintenance:
 
     def expire(self, now_ms: int) -> int:
         """Move the low watermark as retention says. Returns the new one."""
-        return self._expire(self._chain.load(), now_ms)
+        view = self._chain.load()
+        return (self._expire(view, now_ms) or view).low_watermark
 
-    def _expire(self, view: ChainView, now_ms: int) -> int:
+    def _expire(self, view: ChainView, now_ms: int) -> ChainView | None:
         keep_from = self._first_kept(view, now_ms)
-        moved = keep_from > view.low_watermark and self._raise_low(view, keep_from, now_ms)
-        return keep_from if moved else view.low_watermark
+        return self._raise_low(view, keep_from, now_ms) if keep_from > view.low_watermark else None
 
     def delete_before(self, offset: int, now_ms: int) -> int:
         """Move the low watermark up to `offset`, at the most to the end. Returns the new one once it stands in the store.
@@ -214,7 +229,7 @@ class Maintenance:
                 if doubts == _DOUBTS_MAX:
                     raise
 
-    def _raise_low(self, view: ChainView, low: int, now_ms: int) -> bool:
+    def _raise_low(self, view: ChainView, low: int, now_ms: int) -> ChainView | None:
         def cut(manifest: Manifest) -> Manifest:
             rows = Segments(self._chain.paths, manifest.table)
             first = rows.row_at(low)
@@ -345,16 +360,15 @@ class Maintenance:
         except UnsupportedStore:
             return None
 
-    def _change(self, view: ChainView, change: Callable[[Manifest], Manifest]) -> bool:
-        """Apply `change` to a manifest that covers the whole view. False if somebody else was faster."""
+    def _change(self, view: ChainView, change: Callable[[Manifest], Manifest]) -> ChainView | None:
+        """Apply `change` to a manifest that covers the whole view. None if somebody else was faster."""
         stored = StoredManifest.look(self._chain)
         if view.manifest_version != stored.version or not view.segments.is_complete:
-            return False
+            return None
         try:
-            stored.replace(change(stored.next(view.tail, view.low_watermark, view.segments.table)))
+            return stored.replace(change(stored.next(view.tail, view.low_watermark, view.segments.table)))
         except PreconditionFailed:
-            return False
-        return True
+            return None
 
 
 def _worth_it(table: SegmentTable, run: range, limit: int) -> range:

@@ -233,7 +233,9 @@ class ReadablePartition:
     def maintenance(self) -> Maintenance:
         """Merge, expire and collect by hand; a writer does it by itself now and then."""
         config = self._config
-        return Maintenance(self._chain, self._runtime.reader, self._settings, config.delete_grace)
+        return Maintenance(
+            self._chain, self._runtime.reader, self._settings, config.delete_grace, lambda: self._tiers.tail
+        )
 
     # Loading
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from logstore.engine.chain import Chain, ChainTail
+from logstore.engine.chain import Chain, ChainTail, ChainView
 from logstore.errors import ObjectNotFound, UnsupportedStore
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.manifest import Manifest, SegmentTable
@@ -69,10 +69,11 @@ class StoredManifest:
             retired=self.manifest.retired if self.manifest is not None else Retired(),
         )
 
-    def replace(self, manifest: Manifest) -> None:
-        """Raises `PreconditionFailed` if it is not the one that stands there any more."""
+    def replace(self, manifest: Manifest) -> ChainView:
+        """Raises `PreconditionFailed` if it is not the one that stands there any more. Returns what is known now."""
         store, key = self.chain.store, self.chain.paths.manifest
         if self.etag is None:
             store.put(key, manifest.pack(), if_absent=True)
         else:
             store.put(key, manifest.pack(), if_match=self.etag)
+        return ChainView.of(self.chain.paths, manifest)

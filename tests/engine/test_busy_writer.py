@@ -90,3 +90,22 @@ def test_L23_an_old_view_does_not_bring_back_what_was_merged_across_its_end(
             tiers.replace_view(old)
             assert len(tiers.segments) == rows < 10
         assert pairs(log) == [(number, b"%d" % number) for number in range(40)]
+
+
+def test_L22_a_checkpoint_and_a_merge_beside_the_writer_ask_for_nothing_that_it_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it merges it has stored a moment ago, and where the chain ends it knows best. At S3's latency each request is a
+    commit's time, and the partitions of a store take turns at this."""
+    store_of = FaultyStore(MemoryStore())
+    with open_store(store_of) as store:
+        log = merged_store(monkeypatch, store)
+        store_of.forget_calls()
+        assert log._checkpointer is not None
+        log._checkpointer.run()
+        assert len(log._load()[0].segments) <= 3
+        asked = [call for call in store_of.calls if call.operation in ("get", "head", "list")]
+        assert [call for call in asked if call.operation == "list"] == []
+        # The footer of the newest that is merged, and whether the chain has been ended meanwhile.
+        assert len([call for call in asked if call.key.endswith(".seg")]) == 2
+        assert len(store_of.calls) <= 12

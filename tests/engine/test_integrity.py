@@ -19,7 +19,6 @@ from logstore.errors import CorruptData
 from logstore.format.segment import FOOTER_SIZE, HEADER_SIZE, INDEX_ROW, parse_segment
 from logstore.objects import MemoryStore
 from logstore.testing import ManualClock
-from tests.patience import PATIENCE_S
 
 from .damage import Damaged, cuts, extensions, flips, shifts, swaps
 
@@ -38,13 +37,12 @@ class Place:
         with logstore.open(self.objects, clock=ManualClock(), compression=compression) as store:
             log = store.create_topic("t").partition(0)
             for first in range(0, len(VALUES), PER_SEGMENT):
-                futures = [
-                    # A batch each: records that are handed in together as bytes are not joined with others.
-                    log.submit_batches(_batch(VALUES[at : at + BATCH]))
-                    for at in range(first, first + PER_SEGMENT, BATCH)
-                ]
-                for future in futures:
-                    future.result(PATIENCE_S)
+                # Batches that are handed in together are one append, and so one segment.
+                log.append_batches(
+                    b"".join(
+                        _batch(VALUES[at : at + BATCH]) for at in range(first, first + PER_SEGMENT, BATCH)
+                    )
+                )
             self.paths = log.paths
             self.refs = log._load()[0].segments.all()
         assert [(ref.base_offset, ref.end_offset) for ref in self.refs] == [(0, 12), (12, 24), (24, 36)]

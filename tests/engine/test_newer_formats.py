@@ -81,7 +81,7 @@ def test_L20_a_newer_segment_that_is_first_met_by_a_read_is_no_damage(
     monkeypatch.setattr(segment_reader, "WHOLE_BYTES", whole_bytes)
     monkeypatch.setattr(segment_reader, "SCAN_WHOLE_BYTES", whole_bytes)
     objects = MemoryStore()
-    with running(objects) as store:
+    with running(objects, cache_bytes=0) as store:
         log = partition(store)
         log.append(b"zero")
         objects.put(log.paths.segment(1), newer_segment(1, 0))
