@@ -57,7 +57,7 @@ class Garbage:
 
 
 class Maintenance:
-    """Holds no state of its own: what there is to do is read from the store each time."""
+    """Holds no state of its own: what there is to do is seen in a view of the partition, each time anew."""
 
     def __init__(
         self,
