@@ -82,7 +82,7 @@ bench: $(BENCH_STAMP)
 bench-quick: $(BENCH_STAMP)
 	BENCH_EDITION=quick $(BENCH) $(QUICK:%=benchmarks/test_%.py)
 
-# The same with half of each core: do the ratios still say the same?
+# The same with all cores busy: do the ratios still say the same?
 bench-loaded: $(BENCH_STAMP)
 	BENCH_EDITION=loaded $(BENCH) benchmarks
 	$(BIN)/python -m benchmarks.report

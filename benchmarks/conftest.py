@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import cast, get_args
 
@@ -21,21 +20,12 @@ if EDITION not in get_args(Edition):
 _BUSY = "while True: pass"
 
 
-@contextmanager
-def _neighbour() -> Iterator[None]:
-    """A process for each core, all in one session of their own: Linux divides a core among sessions first (autogroup), so
-    that half of it is left for us, whether what is measured has one thread or six."""
-    each = f"for core in {' '.join(map(str, os.sched_getaffinity(0)))}; do '{sys.executable}' -c '{_BUSY}' & done; wait"
-    with subprocess.Popen(["/bin/sh", "-c", each], start_new_session=True) as session:
-        try:
-            yield
-        finally:
-            os.killpg(session.pid, signal.SIGKILL)
-
-
 @pytest.fixture(scope="session")
 def figures() -> Iterator[Figures]:
-    with _neighbour() if EDITION == "loaded" else nullcontext():
+    with ExitStack() as load:
+        for _ in range(os.cpu_count() or 1) if EDITION == "loaded" else ():
+            other = load.enter_context(subprocess.Popen([sys.executable, "-c", _BUSY]))
+            load.callback(other.kill)
         yield Figures(EDITION)
 
 

@@ -27,7 +27,7 @@ from benchmarks.machine import describe
 RESULTS = Path(__file__).parent / ".results"
 
 Edition = Literal["full", "quick", "loaded"]
-"""Whole; smaller and with fewer turns; whole, while a neighbour takes half of each core."""
+"""Whole; smaller and with fewer turns; whole, while each core has another process to run."""
 Point = tuple[float, float]
 
 

@@ -158,7 +158,7 @@ def changes() -> list[str]:
 
 
 def under_load(runs: list[SuiteRun], loaded: list[SuiteRun], note: str = "") -> list[str]:
-    """What the same figures said while a neighbour took half of each core; the note is for those that changed."""
+    """What the same figures said while each core had another process to run; the note is for those that changed."""
     before = {(run.suite, f.name): f for run in runs for f in run.figures if verdict(f)}
     pairs = [
         (key, before[key], f) for run in loaded for f in run.figures if (key := (run.suite, f.name)) in before
@@ -175,7 +175,7 @@ def under_load(runs: list[SuiteRun], loaded: list[SuiteRun], note: str = "") -> 
     return [
         "## Under load",
         "",
-        f"`make bench-loaded` runs every suite while a neighbour takes half of each core (load up to "
+        f"`make bench-loaded` runs every suite while each core has another process to run (load up to "
         f"{max(run.run['load'] for run in loaded)}). Of {len(pairs)} verdicts {len(pairs) - len(changed)} are the same, "
         f"{open_now} are level in one of the two runs, {len(changed) - open_now} say the opposite"
         + (":" if changed else "."),
