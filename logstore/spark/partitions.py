@@ -7,6 +7,7 @@ partitions are asked side by side. No segment's records are read. Memory is O(se
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import re
 import time
@@ -30,6 +31,7 @@ _PARALLEL = 16
 _QUICK_S = 0.002
 _SHARE_MAX = 64
 _INDEX_CACHE_BYTES = 16 << 20
+_tasks = itertools.count()
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -44,8 +46,9 @@ def open_store(path: str) -> ObjectStore:
 
 def _spare_modules_from_collection() -> None:
     """A Python worker of Spark collects garbage after each task, through all that was ever imported: 20 ms, a tenth of what
-    a task of ours takes. What is there now is there to stay, so the collector need not look at it again."""
-    if "SPARK_REUSE_WORKER" in os.environ and not gc.get_freeze_count():
+    a task of ours takes. What is there when its second task begins is there to stay (the first has imported what tasks need,
+    and what it left behind was collected), so the collector need not look at it again."""
+    if "SPARK_REUSE_WORKER" in os.environ and next(_tasks) == 1:
         gc.freeze()
 
 
