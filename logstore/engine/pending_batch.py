@@ -29,6 +29,9 @@ class Exposure(IntEnum):
     BUFFERED = 2
 
 
+_BUFFERED = Exposure.BUFFERED  # asking the enumeration takes as long as adding a record
+
+
 class PendingBatch:
     """`exposure` is that of its last record. A record may join only if its own exposure is not lower, so the end of a batch
     is always as visible as its most visible record, and the buffered mark always falls on the end of a batch."""
@@ -92,7 +95,7 @@ class PendingBatch:
         self._records.append(record)
         self.count += 1
         self.charged += charged
-        self.exposure = Exposure.BUFFERED
+        self.exposure = _BUFFERED
 
     def encoded(self) -> EncodedBatch:
         """Its bytes; the first call encodes. Only once closed."""

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from functools import lru_cache
 
 from logstore.format import kernels
@@ -37,13 +38,13 @@ def plain_murmur2(key: bytes) -> int:
     return h - (1 << 32) if h >> 31 else h
 
 
-def murmur2(key: bytes) -> int:
-    """The signed 32-bit murmur2 hash of Kafka's clients."""
-    if kernels.speed is not None:
-        number: int = kernels.speed.murmur2(key)
-        return number
+def _plain(key: bytes) -> int:
     # A cached key is kept alive, so only short ones are: 16,384 of them are a few MB at most.
     return _cached(key) if len(key) <= _CACHED_KEY_BYTES else plain_murmur2(key)
+
+
+murmur2: Callable[[bytes], int] = _plain if kernels.speed is None else kernels.speed.murmur2
+"""The signed 32-bit murmur2 hash of Kafka's clients."""
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:
