@@ -3,9 +3,9 @@
     python -m benchmarks.report            # benchmarks/RESULTS.md, benchmarks/plots/*.png
     python -m benchmarks.report --quick    # from a quick run, to look at; not to be committed
 
-A figure with a target has met or missed it; a comparison with a peer is ahead, behind or, if its turns leave that open,
-level. For each one that missed or is not ahead there should be a paragraph in `reasons.toml` that says why and what would
-change it; those that lack one are named on standard error.
+A figure with a target has met or missed it; a comparison with a peer is ahead, behind or, if its turns leave open whether
+the difference is one that a reader should care about, level. For each one that missed or is not ahead there should be a
+paragraph in `reasons.toml` that says why and what would change it; those that lack one are named on standard error.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from benchmarks.measure import RESULTS, Figure, SuiteRun, load
 HERE = Path(__file__).parent
 REASONS = HERE / "reasons.toml"
 CHANGES = HERE / "changes.toml"
+LEVEL = 0.9, 1.1
+"""Ratios that nobody would choose by: the same two programs differ by more from one day, or one machine, to the next."""
 INTRODUCTION = """# What was measured
 
 Written by `python -m benchmarks.report` from the last full run of each suite; do not edit. How to read it is in
@@ -42,9 +44,9 @@ def needs_reason(figure: Figure) -> bool:
 
 def verdict(figure: Figure) -> str:
     if is_peer(figure):
-        if figure.details["low"] > 1.0:
+        if figure.details["low"] > LEVEL[1]:
             return "ahead"
-        return "**behind**" if figure.details["high"] < 1.0 else "level"
+        return "**behind**" if figure.details["high"] < LEVEL[0] else "level"
     return {None: "", True: "met", False: "**missed**"}[figure.met]
 
 

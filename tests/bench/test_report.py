@@ -43,6 +43,15 @@ def test_where_the_turns_disagree_nobody_is_ahead() -> None:
     assert "ahead in 0, level in 1, behind in 0" in summary([open_race])[0]
 
 
+@pytest.mark.parametrize(
+    ("ratio", "said"),
+    [(0.89, "**behind**"), (0.91, "level"), (1.0, "level"), (1.09, "level"), (1.11, "ahead")],
+)
+def test_a_difference_of_less_than_a_tenth_is_none_however_sure(ratio: float, said: str) -> None:
+    (race,) = compared(*[ratio] * 31)
+    assert verdict(race.figures[0]) == said
+
+
 def test_a_ratio_is_that_of_the_turns_not_of_their_medians() -> None:
     """Load that comes and goes meets both alike, turn by turn."""
     figures = Figures("quick")
