@@ -85,7 +85,11 @@ class _Read:
 
 @dataclass(slots=True)
 class _Checker:
-    """`at_offset` and `at_value` are what anybody has ever seen, with the event that showed it first."""
+    """`at_offset` and `at_value` are what anybody has ever seen, with the event that showed it first.
+
+    `fenced`: another process has taken the partition over. What such a one acks below durable before it knows is lost, and
+    its durable mark passes over it once it does know.
+    """
 
     appends: dict[int, _Append] = field(default_factory=dict)
     reads: dict[int, _Read] = field(default_factory=dict)
@@ -97,6 +101,7 @@ class _Checker:
     highest_acked: dict[str, int] = field(default_factory=dict)
     marks: dict[str, Marks] = field(default_factory=dict)
     opened: dict[str, int] = field(default_factory=dict)
+    fenced: set[str] = field(default_factory=set)
 
     def take(self, number: int, event: Event) -> None:
         match event:
@@ -226,6 +231,8 @@ class _Checker:
             for offset, value in event.records:
                 owed = self.owed.setdefault(offset, _Owed(value, "durable", asked.process, number, told=True))
                 self._make_durable(owed, number)
+        if asked.process in self.fenced:
+            return
         for offset, owed in self.owed.items():
             if offset < event.durable and owed.process == asked.process:
                 self._make_durable(owed, number)
@@ -259,6 +266,8 @@ class _Checker:
             if owed.level == "durable" or owed.process == event.process
         }
         self.opened[event.process] = number
+        self.fenced |= {*self.opened, *self.highest_acked}
+        self.fenced.remove(event.process)
 
     @staticmethod
     def _broken(promise: str, number: int, what: str) -> None:

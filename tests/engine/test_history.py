@@ -236,6 +236,27 @@ def test_an_acked_buffered_record_may_go_down_with_its_process_and_only_then() -
     check_history(history.events)
 
 
+@pytest.mark.parametrize("ack", ["buffered", "local"])
+def test_W05_what_a_fenced_writer_acks_before_it_knows_is_not_made_durable_by_its_successors_mark(
+    ack: str,
+) -> None:
+    history = History()
+    history.opened("old")
+    history.recovered("old", after=None)
+    history.opened("new")
+    history.recovered("new", after=None)  # its fence stands: offsets 0 to 49 are lost
+    appended(history, "old", ack, 3, b"a")
+    read(history, "old", 0, [], (0, 50, 50), visibility="durable", next_offset=50)
+    read(history, "new", 0, [], (0, 50, 50), next_offset=50)
+    check_history(history.events)
+    history.recovered("old", after=None)  # and back: from here on its mark counts again
+    appended(history, "old", ack, 60, b"b")
+    read(history, "old", 50, [(60, b"b")], (0, 61, 61))
+    read(history, "new", 50, [], (0, 61, 61), next_offset=61)
+    with pytest.raises(HistoryViolation, match="never lost"):
+        check_history(history.events)
+
+
 def test_a_value_that_is_appended_twice_cannot_be_judged() -> None:
     history = History()
     appended(history, "p", "durable", 0, b"a")
