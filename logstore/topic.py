@@ -7,7 +7,6 @@ from itertools import count
 
 from logstore.catalog import TopicDescriptor
 from logstore.config import Ack, TopicConfig
-from logstore.engine.intake import stamped
 from logstore.engine.partition_log import PartitionLog
 from logstore.engine.results import Receipt
 from logstore.errors import InvalidRecord
@@ -112,9 +111,11 @@ class Topic:
             mine = [given[number] for number in numbers]
             if any(record.timestamp_ms is not None for record in mine):
                 # Their own are known to the receipts then, and what the others get must be, too.
-                mine = stamped(mine, log.now_ms)
+                now_ms = log.now_ms
                 for number, record in zip(numbers, mine, strict=True):
-                    given[number] = record
+                    if record.timestamp_ms is None:
+                        given[number] = record._replace(timestamp_ms=now_ms)
+                mine = [given[number] for number in numbers]
             checked.append((log, numbers, log.check_records(mine)))
         begun = []
         failure: Exception | None = None

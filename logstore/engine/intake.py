@@ -133,14 +133,6 @@ def take_one(
     return record, size
 
 
-def stamped(records: list[Record], now_ms: int) -> list[Record]:
-    """The records with `now_ms` where they have no timestamp: for a batch that will be encoded later."""
-    return [
-        Record(value, key, headers, now_ms if stamp is None else stamp)
-        for value, key, headers, stamp, _ in records
-    ]
-
-
 def encode_runs(runs: list[Run], now_ms: int, codec_id: int) -> list[tuple[memoryview, BatchInfo]]:
     encoded = []
     for run in runs:

@@ -14,7 +14,7 @@ from typing import Any
 
 from logstore.config import Ack
 from logstore.engine.health import partition_health
-from logstore.engine.intake import Run, encode_runs, stamped, take_batches, take_one, take_records
+from logstore.engine.intake import Run, encode_runs, take_batches, take_one, take_records
 from logstore.engine.readable_partition import ReadablePartition, check_offset
 from logstore.engine.replicated_writer import ReplicatedWriter
 from logstore.engine.results import Receipt, acked
@@ -31,6 +31,7 @@ from logstore.errors import (
     OffsetOutOfRange,
     RecordTooLarge,
 )
+from logstore.format import kernels
 from logstore.format.batch import BatchInfo
 from logstore.format.codecs import CODEC_IDS
 from logstore.format.record import Header, Record
@@ -68,6 +69,11 @@ class PartitionLog(ReadablePartition):
         Raises `InvalidRecord` or `RecordTooLarge` (nothing was taken), `BufferFull` (nothing was taken, try again),
         `AppendTimeout` (taken; the outcome is not known yet), `Fenced`, `Closed`, `ReadOnly`, `StoreUnavailable`.
         """
+        if type(records) is bytes:
+            return self.append_one(records, None, (), None, ack, timeout)
+        if type(records) is Record:
+            value, key, headers, timestamp_ms, _ = records
+            return self.append_one(value, key, headers, timestamp_ms, ack, timeout)
         deadline = self._deadline(timeout)
         return self._acked(self._submit(records, ack, deadline), deadline)
 
@@ -122,7 +128,7 @@ class PartitionLog(ReadablePartition):
         ack: Ack | None,
         timeout: float | None,
     ) -> Receipt:
-        """One record in parts: what `Topic.append` calls, and the shortest way in."""
+        """One record in parts: the shortest way in."""
         now_ms = self._runtime.clock.now_ms()
         record, size = take_one(value, key, headers, timestamp_ms, now_ms, self._config.max_batch_bytes)
         level = self._config.ack if ack is None else ack
@@ -150,9 +156,8 @@ class PartitionLog(ReadablePartition):
         if len(runs) > 1 or runs[0].charged > OPEN_BATCH_BYTES // 4:
             encoded = encode_runs(runs, now_ms, CODEC_IDS[self._config.compression])
             return self._add_encoded(encoded, level, deadline)
-        records = stamped(runs[0].records, now_ms)
+        records, newest = kernels.active.stamp(runs[0].records, now_ms)
         writer = self._writer or self.open_writer(timeout=self._left(deadline), ack=level)
-        newest = max(record.timestamp_ms or 0 for record in records)
         receipt = Receipt(self, -1, -1, newest, level)
         future = writer.add_run(receipt, records, runs[0].charged, level, deadline)
         if future is None:

@@ -1026,6 +1026,54 @@ static PyObject *speed_cut(PyObject *module, PyObject *args)
     return cuts;
 }
 
+/* A record like `from`, which has no timestamp, with this one. */
+static PyObject *stamped_record(PyObject *from, PyObject *stamp)
+{
+    PyObject *made = RecordType->tp_alloc(RecordType, 5);
+    if (made == NULL)
+        return NULL;
+    PyObject *value = PyTuple_GET_ITEM(from, 0), *key = PyTuple_GET_ITEM(from, 1), *headers = PyTuple_GET_ITEM(from, 2);
+    PyTuple_SET_ITEM(made, 0, Py_NewRef(value));
+    PyTuple_SET_ITEM(made, 1, Py_NewRef(key));
+    PyTuple_SET_ITEM(made, 2, Py_NewRef(headers));
+    PyTuple_SET_ITEM(made, 3, Py_NewRef(stamp));
+    PyTuple_SET_ITEM(made, 4, Py_NewRef(Py_None));
+    /* As in speed_records: no part of a cycle, so nothing for the collector. */
+    if (PyTuple_CheckExact(headers) && !PyTuple_GET_SIZE(headers) && plain_size(value) >= 0 && plain_size(key) >= 0)
+        PyObject_GC_UnTrack(made);
+    return made;
+}
+
+static PyObject *speed_stamp(PyObject *module, PyObject *args)
+{
+    PyObject *records, *now;
+    if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &records, &PyLong_Type, &now))
+        return NULL;
+    Py_ssize_t count = PyList_GET_SIZE(records);
+    PyObject *found = PyList_New(count), *newest = NULL; /* borrowed */
+    for (Py_ssize_t n = 0; found != NULL && n < count; n++) {
+        PyObject *from = PyList_GET_ITEM(records, n);
+        if (!PyObject_TypeCheck(from, RecordType) || PyTuple_GET_SIZE(from) != 5) {
+            Py_DECREF(found);
+            return PyErr_Format(PyExc_TypeError, "a Record is needed, not %s", Py_TYPE(from)->tp_name);
+        }
+        PyObject *stamp = PyTuple_GET_ITEM(from, 3);
+        PyObject *made = stamp == Py_None ? stamped_record(from, now) : Py_NewRef(from);
+        stamp = stamp == Py_None ? now : stamp;
+        int is_newer = newest == NULL ? 1 : stamp == newest ? 0 : PyObject_RichCompareBool(stamp, newest, Py_GT);
+        if (made == NULL || is_newer < 0) {
+            Py_XDECREF(made);
+            Py_CLEAR(found);
+            break;
+        }
+        newest = is_newer ? stamp : newest;
+        PyList_SET_ITEM(found, n, made);
+    }
+    if (found == NULL)
+        return NULL;
+    return Py_BuildValue("NO", found, newest == NULL ? now : newest);
+}
+
 /* ---- murmur2 ---- */
 
 static PyObject *speed_murmur2(PyObject *module, PyObject *key)
@@ -1056,6 +1104,7 @@ static PyMethodDef methods[] = {
     {"gather", speed_gather, METH_VARARGS, NULL},
     {"encode", speed_encode, METH_VARARGS, NULL},
     {"cut", speed_cut, METH_VARARGS, NULL},
+    {"stamp", speed_stamp, METH_VARARGS, NULL},
     {"murmur2", speed_murmur2, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -28,7 +28,8 @@ ARRAYS_FROM = 96
 class Kernels(NamedTuple):
     """`encode(records, now_ms)`; `records(area, base_offset, first, stop)`; `check(area)` for the lowest and
     highest timestamp; `gather(areas, first, stop, timestamps, keys, values, headers)`; `cut(records, limit)` for where runs
-    of at most `limit` bytes end and what each comes to, or None if a record needs a closer look."""
+    of at most `limit` bytes end and what each comes to, or None if a record needs a closer look; `stamp(records, now_ms)`,
+    which takes checked records, for the same with `now_ms` where they have no timestamp, and the newest of all."""
 
     name: str
     encode: Callable[[Sequence[Record], int], tuple[bytes, int, int, int]]
@@ -36,6 +37,7 @@ class Kernels(NamedTuple):
     check: Callable[[Area], tuple[int, int]]
     gather: Callable[[Sequence[Area], int, int, bool, bool, bool, bool], Gathered]
     cut: Callable[[list[Record], int], list[tuple[int, int]] | None]
+    stamp: Callable[[list[Record], int], tuple[list[Record], int]]
 
 
 def _records(area: Area, base_offset: int, first: int, stop: int) -> list[Record]:
@@ -62,6 +64,17 @@ def _cut(records: list[Record], limit: int) -> None:
     """Python has to look at each record anyway: nothing would be gained by looking twice."""
 
 
+def _stamp(records: list[Record], now_ms: int) -> tuple[list[Record], int]:
+    stamps = [now_ms if record.timestamp_ms is None else record.timestamp_ms for record in records]
+    found = [
+        record
+        if record.timestamp_ms is not None
+        else Record(record.value, record.key, record.headers, now_ms)
+        for record in records
+    ]
+    return found, max(stamps)
+
+
 def _speed_encode(records: Sequence[Record], now_ms: int) -> tuple[bytes, int, int, int]:
     assert speed is not None
     try:
@@ -71,8 +84,10 @@ def _speed_encode(records: Sequence[Record], now_ms: int) -> tuple[bytes, int, i
     return encoded
 
 
-PLAIN = Kernels("plain", plain_encode.encode, _records, _check, _gather, _cut)
+PLAIN = Kernels("plain", plain_encode.encode, _records, _check, _gather, _cut, _stamp)
 ALL: tuple[Kernels, ...] = (PLAIN,)
 if speed is not None:
-    ALL += (Kernels("speed", _speed_encode, speed.records, speed.check, speed.gather, speed.cut),)
+    ALL += (
+        Kernels("speed", _speed_encode, speed.records, speed.check, speed.gather, speed.cut, speed.stamp),
+    )
 active = ALL[-1]

@@ -131,3 +131,36 @@ def test_the_c_kernel_looks_at_plain_records_itself() -> None:
     found = [one.cut(plain, LARGE) for one in kernels.ALL]
     charged = 2 * RECORD_OVERHEAD + 2 + HEADER_OVERHEAD + 1
     assert found == [None, [(2, charged)]][: len(kernels.ALL)]
+
+
+@pytest.mark.usefixtures("kernel")
+def test_records_without_a_timestamp_get_one_and_the_newest_of_all_is_known() -> None:
+    class Own(Record):
+        pass
+
+    headers = (("h", b"1"),)
+    given = [
+        Record(b"a"),
+        Record(None, b"k", headers, STAMP + 5),
+        Own(b"b", b"k"),
+        Record(b"c", None, headers),
+    ]
+    found, newest = kernels.active.stamp(given, STAMP)
+    assert found == [
+        Record(b"a", None, (), STAMP),
+        given[1],
+        Record(b"b", b"k", (), STAMP),
+        Record(b"c", None, headers, STAMP),
+    ]
+    assert {type(record) for record in found} == {Record}
+    assert newest == STAMP + 5
+    assert kernels.active.stamp(given, STAMP + 9)[1] == STAMP + 9
+    assert given[0].timestamp_ms is None
+
+
+@pytest.mark.skipif(len(kernels.ALL) == 1, reason="the C kernels are not built")
+def test_the_c_kernel_stamps_records_alone() -> None:
+    stamp = kernels.ALL[-1].stamp
+    for bad in (b"bytes", None, (b"v", None, (), None, None), tuple.__new__(Record, (b"value",))):
+        with pytest.raises(TypeError):
+            stamp([Record(b"good"), bad], STAMP)  # type: ignore[list-item]

@@ -131,6 +131,8 @@ def one_round(speed: Any, seed: int) -> None:
     assert taken(speed.cut, records, max_batch_bytes) == taken(kernels.PLAIN.cut, records, max_batch_bytes), (
         "cut"
     )
+    checked = [record for record in records if isinstance(record.timestamp_ms, int | None)]
+    assert not checked or speed.stamp(checked, 7) == kernels.PLAIN.stamp(checked, 7), "stamp"
     try:
         encoded = speed.encode(records, 1_700_000_000_000)
     except (TypeError, ValueError, OverflowError):
