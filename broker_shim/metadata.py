@@ -27,10 +27,7 @@ class MetadataApi:
     async def metadata(self, call: Call) -> Response:
         topics = call.request.topics
         everything = topics is None or (call.version == 0 and not topics)
-        try:
-            names = await self._partitions.find_all() if everything else [topic.name for topic in topics]
-        except (LogStoreError, OSError):
-            names = []
+        names = await self._partitions.find_all() if everything else [topic.name for topic in topics]
         may_create = call.request.get("allow_auto_topic_creation", True) and not everything
         found = []
         for name in names:

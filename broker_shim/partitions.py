@@ -152,10 +152,17 @@ class Partitions:
             return None
 
     async def find_all(self) -> list[str]:
-        names = await self.run(self._store.topics)
+        """The names of all topics. While the store does not answer, those that are known: a consumer that subscribes by
+        pattern would give up every partition that is not in the list.
+        """
+        try:
+            names = await self.run(self._store.topics)
+        except (LogStoreError, OSError) as error:
+            log.warning("topics are listed from memory: %s", error)
+            return sorted(self._known)
         for gone in set(self._known) - set(names):
             self.forget(gone)
-        await asyncio.gather(*(self.find(name) for name in names))
+        await asyncio.gather(*(self.find(name) for name in names), return_exceptions=True)
         return names
 
     async def create(self, name: str, partitions: int, **settings: Any) -> Topic:

@@ -68,6 +68,26 @@ def test_L28_topics_are_described_from_memory_while_the_store_is_down() -> None:
         assert described(client) == (Code.NONE, 1)
 
 
+def test_L28_a_listing_names_every_known_topic_while_the_store_is_down() -> None:
+    """A consumer that subscribes by pattern asks for all topics, and gives up what is not in the answer."""
+    store = FaultyStore(MemoryStore(), seed=1)
+
+    def listed(client: Wire) -> list[tuple[str, int]]:
+        answer = client.ask(Api.METADATA, 9, topics=None)
+        return [(topic.name, topic.error_code) for topic in answer.topics]
+
+    with LocalBroker(store) as broker, Wire(broker.port) as client:
+        make_topic(client, "orders")
+        make_topic(client, "payments")
+        everything = [("orders", Code.NONE), ("payments", Code.NONE)]
+        assert listed(client) == everything
+        store.down()
+        assert listed(client) == everything
+        store.heal()
+        store.fail("get", prefix=CATALOG_PREFIX)
+        assert listed(client) == everything, "one request that fails hides no topic"
+
+
 def test_L28_topics_are_described_from_memory_while_the_store_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
