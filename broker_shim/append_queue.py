@@ -43,7 +43,7 @@ Answer = Callable[[Code, int], None]
 class Append:
     """One partition's part of a produce request. `abandoned`: its request was answered meanwhile.
 
-    `is_heavy`: to check it takes long enough for other clients to notice.
+    `is_heavy`: to check it takes long enough for other clients to notice. `end`: where it ends in the log, once acked.
     """
 
     records: memoryview
@@ -52,6 +52,7 @@ class Append:
     ack: Ack
     answer: Answer
     abandoned: bool = False
+    end: int | None = None
 
     @property
     def is_idempotent(self) -> bool:
@@ -75,6 +76,8 @@ class AppendQueue:
         self._on_lost = on_lost
         self._producers: ProducerTable | None = None
         self._waiting: deque[Append] = deque()
+        self._unacked: deque[Append] = deque()
+        self._acked_until = 0
         self._busy = False
         self._retry: asyncio.TimerHandle | None = None
         self._news: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
@@ -95,6 +98,7 @@ class AppendQueue:
     def close(self, error: BaseException) -> None:
         """Answer everything that waits: the log will not take it from us."""
         self._producers = self._log = None
+        self._unacked.clear()
         code = codes.of_produce(error)
         waiting, self._waiting = self._waiting, deque()
         for append in waiting:
@@ -187,8 +191,10 @@ class AppendQueue:
     # another one, opened since, and an old one's failure says nothing about that.
 
     def _submitted(self, partition: PartitionLog, append: Append, future: Future[Receipt]) -> None:
-        if append.is_idempotent and self._producers is not None and partition is self._log:
-            self._producers.remember(append.batch, None, future)
+        if self._producers is not None and partition is self._log:
+            self._unacked.append(append)
+            if append.is_idempotent:
+                self._producers.remember(append.batch, None, future)
         if future.done():
             self._acked(partition, append, future)
         else:
@@ -208,14 +214,19 @@ class AppendQueue:
             if partition is self._log:
                 self._on_lost(error)
             return
-        offset = done.result().offset
-        append.answer(Code.NONE, offset)
+        receipt = done.result()
+        append.answer(Code.NONE, receipt.offset)
         if self._producers is None or self._log is not partition:
             return
         if append.is_idempotent:
-            self._producers.stored(append.batch, offset)
+            self._producers.stored(append.batch, receipt.offset)
+        append.end = receipt.last_offset + 1
+        while self._unacked and self._unacked[0].end is not None:
+            self._acked_until = self._unacked[0].end
+            self._unacked.popleft()
         if self._snapshots.grew(len(append.records)):
-            table = self._producers.dump(partition.durable_high_watermark)
+            # Others of the same upload are durable before we hear of it, and the table does not know where they lie.
+            table = self._producers.dump(min(partition.durable_high_watermark, self._acked_until))
             self._workers.submit(self._snapshots.write, table)
 
     def _answer_duplicate(self, append: Append, known: Remembered) -> None:

@@ -193,3 +193,31 @@ def test_B07_the_number_of_remembered_producers_is_bounded(monkeypatch: pytest.M
         "forgotten: any sequence may be next"
     )
     assert table.check(info_of(5)._replace(producer_id=50)).code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_B07_a_snapshot_leaves_out_nothing_of_an_upload_that_is_being_acked(
+    start_broker: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches 2 and 3 share an upload. The snapshot is due at the ack of 2, when 3 is durable and not acked yet."""
+    monkeypatch.setattr(producer_recovery, "SNAPSHOT_EVERY_BYTES", 3 * len(batch(0)))
+    store = GatedStore(MemoryStore())
+    first = start_broker(store)
+    with Wire(first.port) as client:
+        make_topic(client)
+        assert outcome(client, batch(0)) == (Code.NONE, 0)
+        with store.hold("put", suffix=".seg") as gate:
+            sent = []
+            for sequence in (1, 2, 3):
+                body = produce_body("t", batch(sequence), 0, -1, 9, 20_000)
+                sent.append(client.send(Api.PRODUCE, 9, body))
+                gate.wait_held()
+            first.until(lambda: first.server.broker.counters.requests[Api.PRODUCE] == 4)
+            gate.open()
+        assert [client.produced(9, each).base_offset for each in sent] == [1, 2, 3]
+    first.until(lambda: any(True for _ in store.list(producer_recovery.PREFIX)))
+    second = start_broker(store, node_id=2)
+    with Wire(second.port) as client:
+        client.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+        assert outcome(client, batch(3)) == (Code.NONE, 3)
+        assert outcome(client, batch(4)) == (Code.NONE, 4)
+        assert [v for _, v in values(client.fetch("t", 0))] == [b"v0", b"v1", b"v2", b"v3", b"v4"]
