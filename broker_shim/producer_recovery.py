@@ -79,7 +79,9 @@ class Snapshots:
                 "%s: speaks of offset %d and the log ends at %d; it is not used", self._key, offset, end
             )
             return None, low
-        return table, max(low, offset)
+        if offset < low:
+            return None, low  # what came between is deleted: which sequence is next, nobody knows
+        return table, offset
 
     def write(self, table: bytes) -> None:
         """Best effort: without it the next owner reads more of the log."""

@@ -221,3 +221,25 @@ def test_B07_a_snapshot_leaves_out_nothing_of_an_upload_that_is_being_acked(
         assert outcome(client, batch(3)) == (Code.NONE, 3)
         assert outcome(client, batch(4)) == (Code.NONE, 4)
         assert [v for _, v in values(client.fetch("t", 0))] == [b"v0", b"v1", b"v2", b"v3", b"v4"]
+
+
+def test_B07_a_snapshot_of_before_what_was_deleted_refuses_nobody(
+    start_broker: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the producer stored after the snapshot is gone: which sequence comes next is not known any more."""
+    monkeypatch.setattr(producer_recovery, "SNAPSHOT_EVERY_BYTES", 2 * len(batch(0)))
+    store = MemoryStore()
+    first = start_broker(store)
+    with Wire(first.port) as client:
+        make_topic(client)
+        for sequence in range(3):
+            assert outcome(client, batch(sequence)) == (Code.NONE, sequence)
+        first.until(lambda: any(True for _ in store.list(producer_recovery.PREFIX)))
+        asked = [{"name": "t", "partitions": [{"partition_index": 0, "offset": 3}]}]
+        deleted = client.ask(Api.DELETE_RECORDS, 2, topics=asked, timeout=10_000)
+        assert deleted.topics[0].partitions[0].low_watermark == 3
+    second = start_broker(store, node_id=2)
+    with Wire(second.port) as client:
+        client.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+        assert outcome(client, batch(3)) == (Code.NONE, 3)
+        assert outcome(client, batch(3)) == (Code.NONE, 3)
