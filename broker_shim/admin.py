@@ -26,6 +26,8 @@ TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 SET, DELETE = 0, 1
 _SOURCE_TOPIC, _SOURCE_DEFAULT = 1, 5
 MAX_PARTITIONS = 10_000
+KEPT = "groups and their offsets live in this topic"
+"""Why the internal one is neither deleted nor given a retention."""
 
 
 class Refused(Exception):
@@ -110,7 +112,7 @@ class AdminApi:
             return {
                 "name": name,
                 "error_code": Code.INVALID_REQUEST,
-                "error_message": "groups and their offsets live in this topic",
+                "error_message": KEPT,
             }
         try:
             topic = await self._partitions.find(name)
@@ -236,6 +238,8 @@ class AdminApi:
         answer = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
 
         def alter(topic: Topic) -> None:
+            if topic.name == INTERNAL_TOPIC:
+                raise Refused(Code.INVALID_REQUEST, KEPT)
             if appends:
                 raise Refused(
                     Code.INVALID_CONFIG, "none of the settings is a list: there is nothing to append to"

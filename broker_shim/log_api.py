@@ -13,6 +13,7 @@ from broker_shim.epochs import epoch_end
 from broker_shim.fetch_codec import READ_COMMITTED
 from broker_shim.hosted import Hosted
 from broker_shim.partitions import Partitions
+from broker_shim.topics import INTERNAL_TOPIC
 from logstore.errors import LogStoreError
 
 LATEST, EARLIEST = -1, -2
@@ -117,6 +118,8 @@ class LogApi:
 
     async def _delete(self, topic: str, asked: Any, allowed: bool) -> dict[str, Any]:
         answer = {"partition_index": asked.partition_index, "low_watermark": -1}
+        if topic == INTERNAL_TOPIC and allowed:
+            return {**answer, "error_code": Code.INVALID_TOPIC_EXCEPTION}
         try:
             hosted = await self._open(topic, asked.partition_index, allowed)
             if isinstance(hosted, Code):

@@ -281,6 +281,31 @@ def test_B01_clients_cannot_write_to_the_internal_topic(broker: LocalBroker) -> 
         assert answer.error_code == Code.INVALID_TOPIC_EXCEPTION
 
 
+def test_B08_clients_cannot_delete_what_groups_are_made_of(start_broker: Start) -> None:
+    """As in Kafka no records of the internal topic can be deleted; retention, which there leaves it alone, neither."""
+    store = MemoryStore()
+    internal = "__consumer_offsets"
+    first = start_broker(store)
+    with Wire(first.port) as client:
+        make_topic(client)
+        commit(client, "g", 1)
+        index = java_hash("g") % first.config.offsets_partitions
+        asked = [{"name": internal, "partitions": [{"partition_index": index, "offset": -1}]}]
+        deleted = client.ask(Api.DELETE_RECORDS, 2, topics=asked, timeout=10_000).topics[0].partitions[0]
+        assert deleted.error_code == Code.INVALID_TOPIC_EXCEPTION
+        for api, operation in (
+            (Api.ALTER_CONFIGS, {}),
+            (Api.INCREMENTAL_ALTER_CONFIGS, {"config_operation": 0}),
+        ):
+            change = {"name": "retention.ms", "value": "1", **operation}
+            resource = {"resource_type": 2, "resource_name": internal, "configs": [change]}
+            altered = client.ask(api, 1, resources=[resource], validate_only=False)
+            assert altered.responses[0].error_code == Code.INVALID_REQUEST
+    second = start_broker(store, node_id=2)
+    with Wire(second.port) as client:
+        assert committed(client, "g") == 1
+
+
 def test_B09_leader_epochs_end_where_the_next_writer_began(start_broker: Start) -> None:
     store = MemoryStore()
     for number in range(1, 4):
