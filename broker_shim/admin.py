@@ -115,6 +115,7 @@ class AdminApi:
                 "error_message": KEPT,
             }
         try:
+            check_topic_name(name)
             topic = await self._partitions.find(name)
             await self._partitions.run(self._delete_now, name)
         except (LogStoreError, OSError) as error:

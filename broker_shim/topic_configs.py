@@ -22,6 +22,7 @@ FIXED = {
 }
 NO_LIMIT = "-1"
 _LONG, _INT, _STRING = 5, 3, 2
+_LONG_MAX, _INT_MAX = 2**63 - 1, 2**31 - 1
 
 
 class InvalidConfig(ValueError):
@@ -43,12 +44,12 @@ def to_settings(configs: dict[str, str | None]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for name, value in configs.items():
         if name == "retention.ms":
-            limit = _limit(name, value)
+            limit = _limit(name, value, _LONG_MAX)
             settings["retention_seconds"] = None if limit is None else limit / 1000
         elif name == "retention.bytes":
-            settings["retention_bytes"] = _limit(name, value)
+            settings["retention_bytes"] = _limit(name, value, _LONG_MAX)
         elif name == "segment.bytes":
-            size = _limit(name, value)
+            size = _limit(name, value, _INT_MAX)
             settings["segment_bytes"] = _default("segment_bytes") if size is None else size
         elif name not in FIXED:
             raise InvalidConfig(
@@ -59,15 +60,15 @@ def to_settings(configs: dict[str, str | None]) -> dict[str, Any]:
     return settings
 
 
-def _limit(name: str, value: str | None) -> int | None:
+def _limit(name: str, value: str | None, largest: int) -> int | None:
     if value is None or value == NO_LIMIT:
         return None
     try:
         number = int(value)
     except ValueError as error:
-        raise InvalidConfig(f"{name}={value}: it is a whole number") from error
-    if number <= 0:
-        raise InvalidConfig(f"{name}={value}: it is positive, or -1 for no limit")
+        raise InvalidConfig(f"{name}={value[:40]}: it is a whole number") from error
+    if not 0 < number <= largest:
+        raise InvalidConfig(f"{name}={value[:40]}: it is positive and at most {largest}, or -1 for no limit")
     return number
 
 
@@ -80,7 +81,8 @@ def describe(config: TopicConfig, max_message_bytes: int) -> list[Entry]:
     return [
         Entry(
             "retention.ms",
-            NO_LIMIT if seconds is None else str(round(seconds * 1000)),
+            # Seconds are a float: "for ever", Kafka's largest number, would come out one too large.
+            NO_LIMIT if seconds is None else str(min(round(seconds * 1000), _LONG_MAX)),
             False,
             seconds == _default("retention_seconds"),
             _LONG,

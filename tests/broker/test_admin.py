@@ -257,6 +257,42 @@ def test_B01_the_admin_clients_of_the_others_work_too(broker: LocalBroker) -> No
     assert asyncio.run(newer()) == ["k", "l"]
 
 
+@pytest.mark.parametrize("name", ["", ".", "..", "../t", "/t", "a/b", "a\0b", "x" * 250])
+def test_L25_a_name_that_no_topic_can_have_is_refused_as_such_by_a_deletion_too(
+    broker: LocalBroker, name: str
+) -> None:
+    with Wire(broker.port) as client:
+        answer = client.ask(Api.DELETE_TOPICS, 5, topic_names=[name], timeout=10_000)
+        assert answer.responses[0].error_code == Code.INVALID_TOPIC_EXCEPTION
+
+
+@pytest.mark.parametrize(
+    ("setting", "largest"),
+    [("retention.ms", 2**63 - 1), ("retention.bytes", 2**63 - 1), ("segment.bytes", 2**31 - 1)],
+)
+def test_B01_a_setting_is_shown_as_it_was_made_up_to_kafkas_largest(
+    broker: LocalBroker, setting: str, largest: int
+) -> None:
+    with Wire(broker.port) as client:
+        make_topic(client)
+
+        def change(value: int) -> int:
+            configs = [{"name": setting, "config_operation": 0, "value": str(value)}]
+            resource = {"resource_type": 2, "resource_name": "t", "configs": configs}
+            answer = client.ask(Api.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
+            return int(answer.responses[0].error_code)
+
+        def shown() -> str | None:
+            resource = {"resource_type": 2, "resource_name": "t", "configuration_keys": [setting]}
+            answer = client.ask(Api.DESCRIBE_CONFIGS, 4, resources=[resource])
+            value: str | None = answer.results[0].configs[0].value
+            return value
+
+        assert (change(largest), shown()) == (Code.NONE, str(largest))
+        for value in (largest + 1, 10**400):
+            assert (change(value), shown()) == (Code.INVALID_CONFIG, str(largest))
+
+
 def test_B01_auto_creation_can_be_turned_off(start_broker: Start) -> None:
     broker = start_broker(auto_create_topics=False)
     with Wire(broker.port) as client:
