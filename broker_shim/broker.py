@@ -38,7 +38,7 @@ from broker_shim.sasl import Users
 from broker_shim.sasl_api import BEFORE_LOGIN, SaslApi
 from broker_shim.wire import MalformedRequest, RequestHeader
 from logstore.config import Ack
-from logstore.errors import LogStoreError, StoreError
+from logstore.errors import Fenced, LogStoreError, StoreError, UnknownTopic
 from logstore.store import Store
 
 log = logging.getLogger(__name__)
@@ -177,7 +177,7 @@ class Broker:
 
     def _on_lost(self, partition: Hosted, error: BaseException) -> None:
         self.coordinator.lost(partition)
-        if self._looking is None:
+        if self._looking is None and isinstance(error, Fenced | UnknownTopic):
             self._looking = self._loop.create_task(self._look_around())
 
     async def _look_around(self) -> None:

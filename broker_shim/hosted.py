@@ -23,7 +23,7 @@ from broker_shim.producer_recovery import Snapshots
 from broker_shim.producers import ProducerTable
 from logstore.config import Ack
 from logstore.engine.partition_log import PartitionLog
-from logstore.errors import Fenced, LogStoreError, UnknownTopic, fresh
+from logstore.errors import Fenced, LogStoreError, fresh
 from logstore.store import Store
 
 log = logging.getLogger(__name__)
@@ -149,8 +149,7 @@ class Hosted:
         log.warning("%s is no longer ours: %s", self, error)
         self._queue.close(error)
         self._let_go()
-        if isinstance(error, Fenced | UnknownTopic):
-            self._owner.lost(self, error)
+        self._owner.lost(self, error)
         self._tell()
 
     def release(self, why: str) -> asyncio.Future[None] | None:

@@ -18,7 +18,7 @@ from broker_shim.codes import Code
 from broker_shim.hosted import Hosted
 from broker_shim.topics import INTERNAL_TOPIC
 from logstore.config import Ack
-from logstore.errors import InvalidTopicName, LogStoreError, TopicExists, UnknownTopic
+from logstore.errors import Fenced, InvalidTopicName, LogStoreError, TopicExists, UnknownTopic
 from logstore.store import Store
 from logstore.topic import Topic
 
@@ -197,10 +197,12 @@ class Partitions:
     # ── changes ──────────────────────────────────────────────────────────────────────────────────────────
 
     def lost(self, partition: Hosted, error: BaseException) -> None:
-        """A writer of ours was stopped by somebody else's fence, or by the deletion of the topic."""
+        """A writer of ours was stopped: by somebody else's fence, by the deletion of the topic, or by an error that only a
+        new writer gets past. That one is still ours to open.
+        """
         if isinstance(error, UnknownTopic):
             self.forget(partition.topic)
-        else:
+        elif isinstance(error, Fenced):
             self._cluster.fenced(partition.topic, partition.index)
         self._on_lost(partition, error)
 

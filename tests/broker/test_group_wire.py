@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from broker.harness import LocalBroker, Wire
+from broker.steps import make_topic
+from broker.test_crash import commit, committed
 from broker_shim import messages
 from broker_shim.apis import Api
 from broker_shim.codes import Code
+from logstore.errors import Indeterminate
+from logstore.objects import ObjectInfo
+from logstore.objects.memory import MemoryStore
 
 GROUP = "team"
 
@@ -62,3 +68,36 @@ def test_B01_who_leaves_while_its_join_waits_is_let_go_at_once(broker: LocalBrok
         again = first.ask(Api.JOIN_GROUP, 5, **join_body(member_id))
         assert (again.error_code, again.generation_id) == (Code.NONE, generation + 1)
         assert [each.member_id for each in again.members] == [member_id]
+
+
+class SpoilingStore(MemoryStore):
+    """Told so, it keeps rubbish in place of the next segment of the internal topic: the writer there stops for good."""
+
+    spoils = False
+    spoiled = ""
+
+    def put(self, key: str, data: Any, **conditions: Any) -> ObjectInfo:
+        if self.spoils and key.startswith("topics/__consumer_offsets/") and key.endswith(".seg"):
+            self.spoils, self.spoiled = False, key
+            super().put(key, b"no segment at all", **conditions)
+            raise Indeterminate(f"{key}: the connection broke")
+        return super().put(key, data, **conditions)
+
+
+def test_B08_a_coordinator_whose_log_has_stopped_takes_it_again(
+    start_broker: Callable[..., LocalBroker],
+) -> None:
+    """No fence stopped it, so no other broker coordinates: clients that look for one are sent back here."""
+    store = SpoilingStore()
+    broker = start_broker(store)
+    with Wire(broker.port) as client:
+        make_topic(client)
+        assert commit(client, GROUP, 1) == Code.NONE
+        store.spoils = True
+        assert commit(client, GROUP, 2) == Code.NOT_COORDINATOR
+        store.delete(store.spoiled)  # as somebody does who has read the log
+        found = client.ask(Api.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=[GROUP])
+        assert found.coordinators[0].port == broker.port
+        assert committed(client, GROUP) == 1
+        assert commit(client, GROUP, 3) == Code.NONE
+        assert committed(client, GROUP) == 3
