@@ -139,8 +139,9 @@ class Broker:
             self._beating = self._loop.create_task(self._beat())
 
     def begin_drain(self) -> None:
-        """No request waits for something that may never come: fetches answer with what there is."""
+        """No request waits for something that may never come: fetches answer with what there is, joins with nothing."""
         self._fetch.end_all()
+        self.coordinator.end_all()
 
     async def stop(self, timeout_s: float) -> None:
         """Make everything durable and let go. Clients have gone by now."""

@@ -131,6 +131,11 @@ class Coordinator:
             shard.expire(self._retention_ms)
         self._expiry = self._loop.call_later(EXPIRE_EVERY_S, self._expire)
 
+    def end_all(self) -> None:
+        """The broker stops: whoever waits for a group is sent to look for its next coordinator. Commits are still taken."""
+        for shard in self._shards.values():
+            shard.close(Code.NOT_COORDINATOR)
+
     def close(self) -> None:
         self._expiry.cancel()
         for index in list(self._shards):

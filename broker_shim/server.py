@@ -1,7 +1,8 @@
 """The listener: accepts clients, watches over them, drains on the way out.
 
-Stopping: accept nobody, finish the requests that are being served (fetches answer at once with what they
-have), close the connections, make every record durable, sign off. A second signal does not wait.
+Stopping: accept nobody, finish the requests that are being served (fetches answer at once with what they have,
+joins with where to go instead), close the connections, make every record durable, sign off. A second signal does not
+wait.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from broker.harness import LocalBroker, Wire
@@ -14,6 +15,7 @@ from broker_shim.codes import Code
 from logstore.errors import Indeterminate
 from logstore.objects import ObjectInfo
 from logstore.objects.memory import MemoryStore
+from tests.patience import PATIENCE_S
 
 GROUP = "team"
 
@@ -101,3 +103,17 @@ def test_B08_a_coordinator_whose_log_has_stopped_takes_it_again(
         assert committed(client, GROUP) == 1
         assert commit(client, GROUP, 3) == Code.NONE
         assert committed(client, GROUP) == 3
+
+
+def test_B08_a_broker_that_stops_answers_the_joins_that_wait() -> None:
+    """The others may take minutes to join, or never do: a restart must not wait for them, nor members for a restart."""
+    with ExitStack() as clients:
+        with LocalBroker(MemoryStore(), drain_timeout=10 * PATIENCE_S) as broker:
+            first, second = (clients.enter_context(Wire(broker.port)) for _ in range(2))
+            stable_member(first)
+            newcomer = second.ask(Api.JOIN_GROUP, 5, **join_body()).member_id
+            body = messages.encode_request(Api.JOIN_GROUP, 5, join_body(newcomer))
+            joining = second.send(Api.JOIN_GROUP, 5, body)
+            while first.ask(Api.DESCRIBE_GROUPS, 5, groups=[GROUP]).groups[0].group_state == "Stable":
+                pass
+        assert second.answer(Api.JOIN_GROUP, 5, joining).error_code == Code.NOT_COORDINATOR
