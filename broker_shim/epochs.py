@@ -18,7 +18,8 @@ UNKNOWN = (-1, -1)
 def epoch_end(log: PartitionLog, epoch: int) -> tuple[int, int]:
     """The largest epoch up to `epoch` that stored anything, and the offset where a later one began.
 
-    Without a later one that is the end of the log. Before the first epoch it is the start of the log.
+    Without a later one that is the end of the log, what a writer has shown and lost in a crash included: no reader is told
+    that the log was cut before the place where it stands.
     """
     low, high = log.low_watermark, log.buffered_high_watermark
     first, last, seen = low, high, -1
@@ -33,10 +34,9 @@ def epoch_end(log: PartitionLog, epoch: int) -> tuple[int, int]:
             first, seen = max(end, middle + 1), stored_in
         else:
             last = middle if base > middle else max(first, base)
-    if seen < 0:
-        return epoch, low
     following = _batch_at(log, first) if first < high else None
-    return seen, high if following is None else following[0]
+    end = log.shown_until if following is None else max(low, following[0])
+    return epoch if seen < 0 else seen, end
 
 
 def _batch_at(log: PartitionLog, offset: int) -> tuple[int, int, int] | None:

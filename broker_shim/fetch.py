@@ -280,12 +280,8 @@ class _Fetch:
         assert hosted is not None
         try:
             await hosted.open()
-            if entry.asked.leader_epoch > hosted.log.epoch:
+            if entry.asked.leader_epoch > hosted.log.epoch or self._is_ahead(entry, hosted):
                 await self._handler.partitions.run(hosted.log.refresh)
-            if self._visibility == "buffered" and self._is_ahead(entry, hosted):
-                # Somebody has read further than the log goes: a former owner's tail was lost. As the owner we
-                # begin past everything that was ever shown, so that this consumer finds its place again.
-                await hosted.take()
             if self._check_epoch(entry, hosted) and self._check_start(entry, hosted):
                 found = await self._handler.partitions.run(
                     self._read, hosted, entry.asked.offset, self._limit(entry)
@@ -341,9 +337,12 @@ class _Fetch:
         data, offset = entry.data, entry.asked.offset
         if data.log_start <= offset <= data.high_watermark:
             return  # acked and not yet durable: for a read_committed consumer that is the end, not an error
-        if not entry.is_cold and self._is_ahead(entry, hosted):
-            entry.is_cold = True
-            return
+        if self._is_ahead(entry, hosted):
+            if not entry.is_cold:
+                entry.is_cold = True  # the writer is elsewhere: look first what it has done
+                return
+            if self._visibility == "buffered" and offset <= hosted.log.shown_until:
+                return  # read, and lost with its writer: the next one begins past it, and this consumer waits there
         self._fail(entry, Code.OFFSET_OUT_OF_RANGE)
 
     @staticmethod

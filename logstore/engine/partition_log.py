@@ -303,6 +303,16 @@ class PartitionLog(ReadablePartition):
         """The epoch of the last writer seen; ours, while we are the writer."""
         return self._tiers.tail.epoch
 
+    @property
+    def shown_until(self) -> int:
+        """Before this offset a reader may have been anywhere: the high mark, or, while another process writes or after it
+        has died, what it reserved past that. The next writer begins here or later.
+        """
+        tiers = self._tiers
+        with tiers.lock:
+            high = tiers.mark("buffered")
+            return high if tiers.owned else max(high, tiers.tail.start_offset)
+
     def flush(self, timeout: float | None = None) -> int:
         """Make everything appended so far durable. Returns the durable mark."""
         deadline = self._deadline(timeout)

@@ -391,6 +391,10 @@ def test_B01_an_embedded_writer_is_followed_and_not_fenced(start_broker: Start) 
             topic.append(b"two")
             assert values(client.fetched(11, waiting)) == [(1, b"two")]
             topic.append(b"three")  # and was not fenced
+            assert client.fetch("t", 3).error_code == Code.NONE, "it is there, whatever was known before"
+            assert client.fetch("t", 4000).error_code == Code.OFFSET_OUT_OF_RANGE
+            topic.append(b"four")  # and was not fenced by somebody who has lost his way either
+            assert values(client.fetch("t", 3, wait_ms=20_000)) == [(3, b"four")]
 
 
 def test_B09_owned_means_no_request_while_idle(start_broker: Start) -> None:

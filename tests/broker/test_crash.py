@@ -202,6 +202,9 @@ def test_B08_offsets_that_consumers_have_seen_are_never_given_to_other_records(t
         client.ask(Api.METADATA, 9, topics=[{"name": "t"}])
         waiting = client.fetch("t", 2, wait_ms=0)
         assert waiting.error_code == Code.NONE, "the consumer's place is still valid"
+        asked = [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": 1}]
+        ends = client.ask(Api.OFFSET_FOR_LEADER_EPOCH, 3, topics=[{"topic": "t", "partitions": asked}])
+        assert ends.topics[0].partitions[0].end_offset >= 2, "and a client that asks hears of no truncation"
         answer = client.produce("t", batch(b"new"))
         assert answer.base_offset >= 2
         assert values(client.fetch("t", 2)) == [(answer.base_offset, b"new")]
