@@ -92,15 +92,18 @@ class FetchHandler:
 
 
 class _Entry:
-    """One partition of a fetch. `is_cold`: the answer needs I/O, or the partition is not open yet."""
+    """One partition of a fetch. `is_cold`: the answer needs I/O, or the partition is not open yet. `is_old`: there may be
+    more than the worker that is reading it has seen.
+    """
 
-    __slots__ = ("asked", "data", "hosted", "is_cold")
+    __slots__ = ("asked", "data", "hosted", "is_cold", "is_old")
 
     def __init__(self, asked: PartitionFetch, data: PartitionData, hosted: Hosted | None) -> None:
         self.asked = asked
         self.data = data
         self.hosted = hosted
         self.is_cold = False
+        self.is_old = False
 
 
 class _Fetch:
@@ -189,9 +192,10 @@ class _Fetch:
     def wake(self, partition: Hosted) -> None:
         """The log says that there may be more. Read that partition again; answer if it is enough now."""
         for entry in self._by_partition[partition]:
-            if not entry.is_cold:  # else a worker is reading it right now
-                self._size -= entry.data.size
-                self._read_hot(entry)
+            if entry.is_cold:
+                entry.is_old = True  # a worker is reading it right now
+            else:
+                self._read_again(entry)
         if self._is_enough() and self._reading is None and not self._has_cold():
             self.finish()
         else:
@@ -253,6 +257,10 @@ class _Fetch:
         except LogStoreError as error:
             self._fail(entry, codes.of_read(error))
 
+    def _read_again(self, entry: _Entry) -> None:
+        self._size -= entry.data.size
+        self._read_hot(entry)
+
     def _read_cold_soon(self) -> None:
         if self._reading is None and self._has_cold():
             self._reading = self._handler.loop.create_task(self._read_cold())
@@ -278,6 +286,7 @@ class _Fetch:
     async def _read_one_cold(self, entry: _Entry) -> None:
         hosted = entry.hosted
         assert hosted is not None
+        entry.is_old = False
         try:
             await hosted.open()
             if entry.asked.leader_epoch > hosted.log.epoch or self._is_ahead(entry, hosted):
@@ -293,6 +302,8 @@ class _Fetch:
             self._fail(entry, codes.of_read(error))
         finally:
             entry.is_cold = False
+        if entry.is_old and not self._is_enough():
+            self._read_again(entry)
 
     def _read(self, hosted: Hosted, offset: int, max_bytes: int) -> ReadResult:
         return hosted.log.read(offset, max_bytes, visibility=self._visibility)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -14,9 +16,10 @@ from broker.steps import batch, list_offset, make_topic, owned, owned_buffered, 
 from broker_shim import messages
 from broker_shim.apis import Api
 from broker_shim.codes import Code
-from broker_shim.fetch import COLD_READS_AT_ONCE
+from broker_shim.fetch import COLD_READS_AT_ONCE, _Fetch
 from logstore.objects.memory import MemoryStore
 from logstore.testing import GatedStore
+from tests.patience import PATIENCE_S
 
 Start = Callable[..., LocalBroker]
 READ_COMMITTED = 1
@@ -41,6 +44,31 @@ async def _turns(count: int) -> None:
     """Let the loop do what it can do now, and nothing that waits for a time."""
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+def test_B04_a_record_that_comes_while_the_partition_is_being_read_is_not_missed(
+    start_broker: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The partition is new here, so a worker reads it and finds nothing; before it says so, a record is appended."""
+    looked, appended = threading.Event(), threading.Event()
+    real = _Fetch._read
+
+    def late(self: _Fetch, *arguments: Any) -> Any:
+        found = real(self, *arguments)
+        looked.set()
+        assert appended.wait(PATIENCE_S)
+        return found
+
+    monkeypatch.setattr(_Fetch, "_read", late)
+    broker = start_broker(flush_on_ack=False, flush_interval=3600.0)
+    with Wire(broker.port) as client, Wire(broker.port) as reader:
+        make_topic(client)
+        waiting = reader.send_fetch("t", 0, wait_ms=20_000)
+        assert looked.wait(PATIENCE_S)
+        client.produce("t", batch(b"news"))
+        broker.run(_turns(5))
+        appended.set()
+        assert values(reader.fetched(11, waiting)) == [(0, b"news")]
 
 
 def test_B04_min_bytes_is_honoured_across_partitions_and_answers_in_one_piece(start_broker: Start) -> None:
