@@ -54,6 +54,7 @@ class Hosted:
         owner: Owner,
         follow_interval_s: float,
         ack: Ack,
+        is_anew: bool,
     ) -> None:
         self.topic = topic
         self.index = index
@@ -67,7 +68,7 @@ class Hosted:
         self._was_open = False
         self._is_stale = True
         self._handing_over: asyncio.Future[None] | None = None
-        self._snapshots = Snapshots(store.objects, partition.paths)
+        self._snapshots = Snapshots(store.objects, partition.paths, is_anew=is_anew)
         self._queue = AppendQueue(self._snapshots, loop, workers, self.lose)
         self._watchers: set[Watcher] = set()
         self._notified = False

@@ -32,9 +32,14 @@ def topic_prefix(topic: str) -> str:
 
 
 class Snapshots:
-    """Those of one partition. `recover` and `write` do I/O: worker threads."""
+    """Those of one partition. `recover` and `write` do I/O: worker threads.
 
-    def __init__(self, objects: ObjectStore, paths: PartitionPaths) -> None:
+    `is_anew`: its topic has taken the place of another. Producers that wrote to that one go on with the sequence that they
+    have come to.
+    """
+
+    def __init__(self, objects: ObjectStore, paths: PartitionPaths, *, is_anew: bool = False) -> None:
+        self._is_anew = is_anew
         self._objects = objects
         self._key = f"{topic_prefix(paths.topic)}{paths.incarnation}/{paths.partition}"
         self._since = 0
@@ -53,7 +58,7 @@ class Snapshots:
         table, position = self._load(low, end)
         if table is None:
             position = max(low, _recent(partition))
-            table = ProducerTable(complete=position == 0)
+            table = ProducerTable(complete=position == 0 and not self._is_anew)
         self._since = 0
         while position < end:
             result = partition.read(position, READ_BYTES, visibility="durable")

@@ -65,8 +65,8 @@ class ProducerTable:
         producer = self._producers.get(batch.producer_id)
         first = batch.base_sequence
         if producer is None:
-            # Of a producer whose records were deleted by retention nothing is known: any sequence may be
-            # next.
+            # Of a producer whose records were deleted, by retention or with a former topic of this name, nothing is
+            # known: any sequence may be next.
             ok = first == 0 or not self._complete
             return NEW if ok else Verdict(Code.OUT_OF_ORDER_SEQUENCE_NUMBER)
         if batch.producer_epoch < producer.epoch:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import confluent_kafka
 import pytest
 
+import logstore
 from broker.harness import LocalBroker, Wire, produce_body
 from broker.steps import make_topic, values
 from broker_shim import producer_recovery, producers
@@ -16,6 +18,7 @@ from logstore.format.batch import BatchInfo, encode_batch, read_info
 from logstore.format.record import Record
 from logstore.objects.memory import MemoryStore
 from logstore.testing import GatedStore
+from tests.patience import PATIENCE_S
 
 Start = Callable[..., LocalBroker]
 PID = 7_000_000_001
@@ -243,3 +246,36 @@ def test_B07_a_snapshot_of_before_what_was_deleted_refuses_nobody(
         client.ask(Api.METADATA, 9, topics=[{"name": "t"}])
         assert outcome(client, batch(3)) == (Code.NONE, 3)
         assert outcome(client, batch(3)) == (Code.NONE, 3)
+
+
+@pytest.mark.parametrize("by", ["client", "service"])
+def test_B07_a_producer_goes_on_in_a_topic_that_was_created_anew(start_broker: Start, by: str) -> None:
+    """Its next sequence is not 0, and nothing of it is stored there: to librdkafka a refusal would be the end."""
+    store = MemoryStore()
+    broker = start_broker(store)
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": broker.address, "enable.idempotence": True, "log_level": 0}
+    )
+    failures: list[object] = []
+
+    def send(number: int) -> None:
+        producer.produce(
+            "t", b"%d" % number, on_delivery=lambda error, _: failures.append(error) if error else None
+        )
+        assert producer.flush(PATIENCE_S) == 0
+
+    with Wire(broker.port) as client:
+        make_topic(client)
+        send(0)
+        send(1)
+        if by == "client":
+            client.ask(Api.DELETE_TOPICS, 5, topic_names=["t"], timeout=10_000)
+            make_topic(client)
+        else:
+            with logstore.open(store) as service:
+                service.delete_topic("t")
+                service.create_topic("t")
+        send(2)
+        send(3)
+        assert failures == []
+        assert values(client.fetch("t", 0)) == [(0, b"2"), (1, b"3")]
