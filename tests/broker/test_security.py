@@ -369,8 +369,11 @@ def test_B11_beyond_loopback_security_must_be_on_or_refused_out_loud(listen: str
         BrokerConfig(store="memory://x", listen=listen)
     with pytest.raises(ValueError, match="--insecure"):
         BrokerConfig(store="memory://x", listen=listen, sasl="users.json")
-    BrokerConfig(store="memory://x", listen=listen, insecure=True)
-    BrokerConfig(store="memory://x", listen=listen, tls_cert="c", tls_key="k", sasl="users.json")
+    shown = "broker.example:9092"
+    BrokerConfig(store="memory://x", listen=listen, advertise=shown, insecure=True)
+    BrokerConfig(
+        store="memory://x", listen=listen, advertise=shown, tls_cert="c", tls_key="k", sasl="users.json"
+    )
     BrokerConfig(store="memory://x", listen="127.0.0.1:9092")
 
 
@@ -393,3 +396,16 @@ def test_B11_produce_without_the_right_is_refused_for_that_topic_alone(start_bro
         assert client.produce("open", batch(b"v")).error_code == Code.NONE
         assert client.produce("closed", batch(b"v")).error_code == Code.TOPIC_AUTHORIZATION_FAILED
         assert client.fetch("closed", 0).error_code == Code.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_B11_who_may_do_nothing_learns_of_the_cluster_what_metadata_tells_him(start_broker: Start) -> None:
+    """As in Kafka: admin tools describe the cluster first, whatever rights they have."""
+    broker = start_broker(acls=True, super_users="User:admin")
+    with Wire(broker.port) as client:
+        told = client.ask(Api.METADATA, 9, topics=[])
+        described = client.ask(Api.DESCRIBE_CLUSTER, 0)
+        assert described.error_code == Code.NONE
+        assert (described.cluster_id, described.controller_id) == (told.cluster_id, told.controller_id)
+        assert [(b.broker_id, b.host, b.port) for b in described.brokers] == [
+            (b.node_id, b.host, b.port) for b in told.brokers
+        ]
