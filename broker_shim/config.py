@@ -98,6 +98,12 @@ class BrokerConfig:
         if not 0 <= self.node_id < 1 << 31:
             raise ValueError("--node-id is a number from 0 to 2147483647")
         self._check_exposure()
+        host, _ = parse_address(self.advertise or self.listen)
+        if host in ("", "0.0.0.0", "::"):
+            raise ValueError(
+                f"{self.advertise or self.listen} is no address to connect to: say with --advertise HOST:PORT where clients "
+                "find this broker"
+            )
 
     def _check_exposure(self) -> None:
         """Beyond loopback anyone could read and write: that must be said out loud."""
