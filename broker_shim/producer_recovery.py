@@ -60,15 +60,21 @@ class Snapshots:
             position = max(low, _recent(partition))
             table = ProducerTable(complete=position == 0 and not self._is_anew)
         self._since = 0
+        known = position
         while position < end:
             result = partition.read(position, READ_BYTES, visibility="durable")
             for part in result.parts:
                 self._since += len(part)
                 for batch in split(part):
+                    if batch.base_offset > known:
+                        table.tail_was_lost()
                     table.replay(batch)
+                    known = batch.last_offset + 1
             if result.next_offset <= position:
                 break
             position = result.next_offset
+        if end > known:
+            table.tail_was_lost()
         return table
 
     def _load(self, low: int, end: int) -> tuple[ProducerTable | None, int]:

@@ -2,7 +2,8 @@
 
 For each producer id: its epoch and its last five batches (a client has at most five in flight). A batch is
 
-* new         if its first sequence follows the last one, or starts at 0 in a new epoch;
+* new         if its first sequence follows the last one, or starts at 0 in a new epoch; or if it lies ahead and a crash
+              has taken what came between, which was acked before it was stored;
 * a duplicate if first and last sequence equal those of a remembered batch: the answer is that batch's;
 * refused     otherwise: OUT_OF_ORDER_SEQUENCE_NUMBER, or INVALID_PRODUCER_EPOCH for an epoch that has passed.
 
@@ -57,6 +58,7 @@ class ProducerTable:
     def __init__(self, *, complete: bool = True) -> None:
         self._producers: dict[int, Producer] = {}
         self._complete = complete
+        self._may_skip: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -77,7 +79,8 @@ class ProducerTable:
         for known in producer.batches:
             if known.first == first and known.last == last:
                 return Verdict(Code.NONE, known)
-        if first == (producer.batches[-1].last + 1) & SEQUENCE_MASK:
+        skipped = (first - producer.batches[-1].last - 1) & SEQUENCE_MASK
+        if skipped == 0 or (batch.producer_id in self._may_skip and skipped <= SEQUENCE_MASK // 2):
             return NEW
         return Verdict(Code.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
@@ -88,8 +91,11 @@ class ProducerTable:
             producer = Producer(batch.producer_epoch)
         producer.batches.append(Remembered(batch.base_sequence, last_sequence(batch), offset, pending))
         self._producers[batch.producer_id] = producer
+        self._may_skip.discard(batch.producer_id)
         if len(self._producers) > MAX_PRODUCERS:
-            del self._producers[next(iter(self._producers))]
+            oldest = next(iter(self._producers))
+            del self._producers[oldest]
+            self._may_skip.discard(oldest)
             self._complete = False
 
     def stored(self, batch: BatchInfo, offset: int) -> None:
@@ -106,13 +112,21 @@ class ProducerTable:
         if batch.producer_id >= 0:
             self.remember(batch, batch.base_offset)
 
+    def tail_was_lost(self) -> None:
+        """Batches that were acked in the buffer went down with a crash. Nobody sends them again, so each producer's next
+        batch may lie behind some that are missing.
+        """
+        self._may_skip = set(self._producers)
+        self._complete = False
+
     def dump(self, offset: int) -> bytes:
         """What the table knows of the log below `offset`; `load` reads it back."""
         rows = []
         for pid, each in self._producers.items():
             below = [b[:3] for b in each.batches if b.offset is not None and b.offset < offset]
             rows.append([pid, each.epoch, below])
-        return json.dumps({"offset": offset, "complete": self._complete, "producers": rows}).encode()
+        table = {"offset": offset, "complete": self._complete, "producers": rows}
+        return json.dumps({**table, "may_skip": sorted(self._may_skip)}).encode()
 
     @classmethod
     def load(cls, data: bytes) -> tuple[ProducerTable, int]:
@@ -124,6 +138,7 @@ class ProducerTable:
                 known = [Remembered(first, last, offset, None) for first, last, offset in batches]
                 if known:
                     table._producers[int(pid)] = Producer(int(epoch), deque(known, REMEMBERED_BATCHES))
+            table._may_skip = set(content.get("may_skip", ()))
             return table, int(content["offset"])
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a table of producers: {error!r}") from error

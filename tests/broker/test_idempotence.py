@@ -279,3 +279,28 @@ def test_B07_a_producer_goes_on_in_a_topic_that_was_created_anew(start_broker: S
         send(3)
         assert failures == []
         assert values(client.fetch("t", 0)) == [(0, b"2"), (1, b"3")]
+
+
+@pytest.mark.parametrize("stored", [0, 1], ids=["nothing-stored", "some-stored"])
+def test_B07_a_producer_goes_on_behind_what_was_acked_in_the_buffer_and_lost(
+    start_broker: Start, stored: int
+) -> None:
+    """Nobody sends that again. What comes next is ahead of all that is stored; what came before is still refused."""
+    store = MemoryStore()
+    first = start_broker(store, flush_on_ack=False, flush_interval=3600.0)
+    with Wire(first.port) as client:
+        make_topic(client)
+        for sequence in range(4):
+            assert outcome(client, batch(sequence)) == (Code.NONE, sequence)
+            if sequence < stored:
+                first.log("t").flush(PATIENCE_S)
+    second = start_broker(store, flush_on_ack=False, flush_interval=3600.0, node_id=2)
+    with Wire(second.port) as client:
+        client.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+        code, offset = outcome(client, batch(4))
+        assert code == Code.NONE
+        assert offset >= 4
+        assert outcome(client, batch(4)) == (Code.NONE, offset)
+        assert outcome(client, batch(5)) == (Code.NONE, offset + 1)
+        for wrong in (3, 7):
+            assert outcome(client, batch(wrong)) == (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
