@@ -19,12 +19,17 @@ def fenced_by(chain: Chain, epoch: int, winner: SegmentHeader) -> LogStoreError:
     )
 
 
+def slept_long(silent_ms: int, grace_s: float) -> bool:
+    """Whether what was committed since may have been merged and deleted: then an empty place is not the chain's end."""
+    return silent_ms >= grace_s * 500
+
+
 def refuse_resurrection(chain: Chain, header: SegmentHeader, silent_ms: int, grace_s: float) -> None:
     """A writer that slept so long that maintenance may have deleted the segments that stopped it looks once more.
 
     Its PUT may have succeeded only because the place was empty *again*; then it committed into the past.
     """
-    if silent_ms < grace_s * 500:
+    if not slept_long(silent_ms, grace_s):
         return
     view = chain.load()
     if view.tail.deleted:

@@ -267,8 +267,9 @@ class ReadablePartition:
         with self._opening:
             if self._loaded is None:
                 self._check_open()
+                asked_at_ms = self._runtime.clock.now_ms()
                 view = self._chain.load()
-                tiers = Tiers(view)
+                tiers = Tiers(view, asked_at_ms)
                 self._checkpointer = Checkpointer(
                     self._runtime,
                     self._chain,

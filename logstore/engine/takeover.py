@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from logstore.engine.chain import Chain, ChainTail, LostRace
-from logstore.engine.fencing import fenced_by
+from logstore.engine.chain import Chain, ChainTail, ChainView, LostRace
+from logstore.engine.fencing import fenced_by, refuse_resurrection, slept_long
 from logstore.engine.reservation import RESERVATION
 from logstore.engine.runtime import Runtime
 from logstore.engine.tiers import Tiers
@@ -36,6 +36,8 @@ def take_over(
     `reserve`: offsets will be shown before they are stored, so reserve some at once.
     """
     deadline = runtime.clock.monotonic() + timeout
+    if _slept_long(runtime, tiers):
+        catch_up(runtime, chain, tiers, by_owner=True)
     while True:
         tail = tiers.tail
         if tail.deleted:
@@ -91,7 +93,7 @@ def _commit(
         try:
             chain.commit(header, data)
         except LostRace:
-            catch_up(chain, tiers, by_owner=True)
+            catch_up(runtime, chain, tiers, by_owner=True)
             return False
         except LogStoreError as error:
             if not isinstance(error, StoreError):
@@ -99,6 +101,8 @@ def _commit(
             failures += 1
             _wait_or_raise(runtime, chain, error, failures, deadline)
         else:
+            silent_ms = runtime.clock.now_ms() - tiers.confirmed_at_ms
+            refuse_resurrection(chain, header, silent_ms, runtime.config.delete_grace)
             with tiers.lock:
                 tiers.committed(summary, len(data))
             tiers.tell_listeners()
@@ -121,31 +125,40 @@ def _wait_or_raise(runtime: Runtime, chain: Chain, error: StoreError, failures: 
     runtime.pause(min(left, runtime.backoff(failures)))
 
 
-def catch_up(chain: Chain, tiers: Tiers, *, by_owner: bool = False) -> bool:
+def catch_up(runtime: Runtime, chain: Chain, tiers: Tiers, *, by_owner: bool = False) -> bool:
     """Take in what others have committed, unless that is the business of a writer here. True if there was anything.
 
-    Behind an object that cannot be read the chain is loaded anew: that knows how to go on past it.
+    The chain is loaded anew behind an object that cannot be read, since that knows how to go on past it, and after a long
+    time without a look: what came next may have been merged and deleted.
     """
-    before = tiers.tail.next_seq
+    before, asked_at_ms = tiers.tail, runtime.clock.now_ms()
     try:
-        links = chain.follow(tiers.tail)
+        links = chain.follow(before) if not _slept_long(runtime, tiers) else None
     except CorruptData:
-        links = []
-        reload(chain, tiers, by_owner=by_owner)
-    if links and tiers.tail.damaged is not None:
-        reload(chain, tiers, by_owner=by_owner)
+        links = None
+    if links is None or (links and before.damaged is not None):
+        links, end = [], reload(chain, tiers, by_owner=by_owner).tail.next_seq
+    else:
+        end = before.next_seq + len(links)
     with tiers.lock:
         for link in links:
             if link.header.seq == tiers.tail.next_seq and (by_owner or not tiers.owned):
                 tiers.absorb(link)
-    if tiers.tail.next_seq == before:
+        tiers.confirm(end, asked_at_ms)
+    if tiers.tail.next_seq == before.next_seq:
         return False
     tiers.tell_listeners()
     return True
 
 
-def reload(chain: Chain, tiers: Tiers, *, by_owner: bool = False) -> None:
+def _slept_long(runtime: Runtime, tiers: Tiers) -> bool:
+    silent_ms = runtime.clock.now_ms() - tiers.confirmed_at_ms
+    return slept_long(silent_ms, runtime.config.delete_grace)
+
+
+def reload(chain: Chain, tiers: Tiers, *, by_owner: bool = False) -> ChainView:
     """Ask the store again which objects hold the records."""
     view = chain.load()
     with tiers.lock:
         tiers.replace_view(view, by_owner=by_owner)
+    return view

@@ -1,0 +1,134 @@
+"""Who looks at a partition again after longer than the grace period: what came next has been merged and deleted by then.
+
+That nothing stands in the next place of the chain then says nothing about where the chain ends.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import logstore
+from engine.harness import PATIENCE_S, at, background, numbered, open_store, pairs, stored
+from logstore.engine import checkpoint
+from logstore.errors import OutcomeUnknown
+from logstore.objects import MemoryStore
+from logstore.testing import GatedStore, ManualClock
+
+GRACE_S = 3600.0
+
+
+@pytest.fixture(autouse=True)
+def _no_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Maintenance runs where the test says."""
+    monkeypatch.setattr(checkpoint, "EVERY_SEGMENTS", 1 << 30)
+
+
+def opened(objects: Any, clock: ManualClock, **settings: Any) -> logstore.Store:
+    return open_store(objects, clock, delete_grace=GRACE_S, **settings)
+
+
+def go_on_for_a_while(log: logstore.PartitionLog, clock: ManualClock, values: list[bytes]) -> None:
+    """Append them one by one; then all but the newest are merged, and what they were is deleted."""
+    for value in values:
+        log.append(value)
+    assert log.maintenance.merge(clock.now_ms(), b"m" * 16) > 4
+    clock.advance(2 * GRACE_S)
+    assert len(log.maintenance.collect(clock.now_ms())) > 4
+
+
+@pytest.mark.parametrize("fenced_since", [False, True])
+def test_L23_a_reader_that_comes_back_after_the_grace_period_sees_what_came_since(fenced_since: bool) -> None:
+    """`fenced_since`: the next place is taken, because a fence always stays, and only those behind it are free."""
+    objects, clock = MemoryStore(), ManualClock()
+    writing = opened(objects, clock)
+    writing.create_topic("t").append(b"v0")
+    with opened(objects, clock, writer="read_only") as reading:
+        log = reading.topic("t").partition(0)
+        assert pairs(log) == at(0, numbered(0, 1))
+        if fenced_since:
+            writing.close()
+            writing = opened(objects, clock)
+        go_on_for_a_while(writing.topic("t").partition(0), clock, numbered(1, 19))
+        assert log.read(1).next_offset > 1
+        assert log.durable_high_watermark == 20
+        assert pairs(log) == at(0, numbered(0, 20))
+    writing.close()
+
+
+def test_L14_a_reader_that_asks_often_enough_asks_for_the_next_segment_alone() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    with opened(objects, clock) as store, opened(objects, clock, writer="read_only") as reading:
+        log = store.create_topic("t").partition(0)
+        log.append(b"v0")
+        follower = reading.topic("t").partition(0)
+        assert pairs(follower) == at(0, numbered(0, 1))
+        go_on = numbered(1, 8)
+        for value in go_on:
+            log.append(value)
+            clock.advance(GRACE_S / 4)
+            follower.refresh()
+        assert pairs(follower) == at(0, numbered(0, 9))
+        assert len(follower.segments()) == 9, "it never had to ask which objects hold the records"
+
+
+@pytest.mark.parametrize("fenced_since", [False, True])
+@pytest.mark.parametrize("writer", ["exclusive", "shared"])
+def test_W06_a_log_that_was_only_read_until_its_place_was_free_again_appends_at_the_end(
+    writer: str, fenced_since: bool
+) -> None:
+    """It opened its writer where it had last seen the end: in the past. Every ack of it was false."""
+    objects, clock = MemoryStore(), ManualClock()
+    peer = opened(objects, clock, writer=writer)
+    peer.create_topic("t").append(b"v0")
+    with opened(objects, clock, writer=writer) as store:
+        log = store.topic("t").partition(0)
+        assert pairs(log) == at(0, numbered(0, 1))
+        if fenced_since:
+            peer.close()
+            peer = opened(objects, clock, writer="exclusive")
+        go_on_for_a_while(peer.topic("t").partition(0), clock, numbered(1, 19))
+        assert log.append(b"v20").offset == 20
+        assert log.append(b"v21").offset == 21
+        assert pairs(log) == at(0, numbered(0, 22))
+    peer.close()
+    assert stored(objects) == at(0, numbered(0, 22))
+
+
+def test_W06_a_replicated_writer_of_a_log_that_was_only_read_goes_on_at_the_end() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    with opened(objects, clock) as peer, opened(objects, clock) as store:
+        active = peer.create_topic("t").partition(0)
+        feed = active.replicated("active")
+        feed.compare_and_append([b"v0"], 0, 1)
+        log = store.topic("t").partition(0)
+        assert pairs(log) == at(0, numbered(0, 1))
+        for number in range(1, 20):
+            feed.compare_and_append([b"v%d" % number], number, number + 1)
+        assert active.maintenance.merge(clock.now_ms(), b"m" * 16) > 4
+        clock.advance(2 * GRACE_S)
+        assert len(active.maintenance.collect(clock.now_ms())) > 4
+        late = log.replicated("late")
+        assert late.frontier == 20
+        late.compare_and_append([b"v20"], 20, 21)
+    assert stored(objects) == at(0, numbered(0, 21))
+
+
+def test_W06_a_fence_that_was_on_its_way_until_its_place_was_free_again_opens_no_writer() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    gated = GatedStore(objects)
+    with opened(objects, clock) as peer:
+        other = peer.create_topic("t").partition(0)
+        other.append(b"v0")
+        late = opened(gated, clock)
+        log = late.topic("t").partition(0)
+        with gated.hold("put", suffix=".seg") as gate:
+            opening = background(log.append, b"into the past", timeout=100 * GRACE_S)
+            gate.wait_held()
+            go_on_for_a_while(other, clock, numbered(1, 19))
+        with pytest.raises(OutcomeUnknown, match="silent for 7200 s"):
+            opening.result(PATIENCE_S)
+        assert log.reopen().append(b"v20").offset == 20
+        late.close()
+    assert stored(objects) == at(0, numbered(0, 21))
