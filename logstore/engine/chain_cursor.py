@@ -12,7 +12,7 @@ so that readers in this process see it; readers may have been faster, which does
 from __future__ import annotations
 
 from logstore.engine.chain import Chain, ChainTail, Link
-from logstore.engine.fencing import refuse_resurrection
+from logstore.engine.fencing import refuse_resurrection, slept_long
 from logstore.engine.runtime import Runtime
 from logstore.engine.tiers import Tiers
 from logstore.errors import Fenced, LogStoreError, UnknownTopic, fresh
@@ -86,11 +86,14 @@ class ChainCursor:
 
     def advance(self) -> Link | None:
         """Move past the next segment if there is one: one request. Raises `Fenced` if it ends our era."""
+        asked_at_ms = self._runtime.clock.now_ms()
         link = self._chain.link_at(self.tail.next_seq)
         if link is not None:
+            # That confirms nothing: it may have stood there for days, while those behind it were merged and deleted.
             self._admit(link.header)
-            self._confirmed_at_ms = self._runtime.clock.now_ms()
             self._pass(link)
+        elif not slept_long(asked_at_ms - self._confirmed_at_ms, self._runtime.config.delete_grace):
+            self._confirmed_at_ms = asked_at_ms
         return link
 
     def _pass(self, link: Link) -> None:

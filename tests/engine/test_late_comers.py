@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import logstore
-from engine.harness import PATIENCE_S, at, background, numbered, open_store, pairs, stored
+from engine.harness import PATIENCE_S, at, background, numbered, open_store, pairs, running, stored
 from logstore.engine import checkpoint
 from logstore.errors import OutcomeUnknown
 from logstore.objects import MemoryStore
@@ -132,3 +132,20 @@ def test_W06_a_fence_that_was_on_its_way_until_its_place_was_free_again_opens_no
         assert log.reopen().append(b"v20").offset == 20
         late.close()
     assert stored(objects) == at(0, numbered(0, 21))
+
+
+def test_W06_a_shared_writer_that_slept_does_not_take_the_first_segment_it_meets_for_news() -> None:
+    """A large segment is not merged, and stands in the sleeper's place; the small ones behind it were, and left theirs."""
+    objects, clock = MemoryStore(), ManualClock()
+    asleep = opened(objects, clock, writer="shared", compression="none")
+    log = asleep.create_topic("t").partition(0)
+    log.append(b"v0")
+    with running(objects, clock, writer="shared", delete_grace=GRACE_S, compression="none") as peer:
+        other = peer.topic("t").partition(0)
+        other.append(bytes(100_000))
+        go_on_for_a_while(other, clock, numbered(2, 19))
+        with pytest.raises(OutcomeUnknown, match="silent for 7200 s"):
+            log.append(b"into the past")
+        assert log.reopen().append(b"v21").offset == 21
+    asleep.close()
+    assert stored(objects)[2:] == at(2, numbered(2, 20))
