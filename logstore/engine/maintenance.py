@@ -24,7 +24,13 @@ from logstore.engine.segments import SegmentRef, Segments
 from logstore.engine.side_by_side import side_by_side
 from logstore.engine.stored_manifest import StoredManifest, read_manifest
 from logstore.engine.topic_settings import TopicLimits
-from logstore.errors import CorruptData, Indeterminate, PreconditionFailed, UnsupportedStore
+from logstore.errors import (
+    CorruptData,
+    Indeterminate,
+    ObjectNotFound,
+    PreconditionFailed,
+    UnsupportedStore,
+)
 from logstore.format.batch import PATCH_SIZE
 from logstore.format.errors import FormatError
 from logstore.format.manifest import Manifest, SegmentTable
@@ -329,10 +335,11 @@ class Maintenance:
         ]
 
     def _must_stay(self, key: str, now_ms: int) -> bool:
-        """A fence, an object younger than the grace period, or one that cannot be read: it might be either."""
+        """A fence, an object younger than the grace period, or one that cannot be read: it might be either, or another
+        process has just deleted it, which that one notes."""
         try:
             header = SegmentHeader.parse(self._chain.store.get(key, 0, HEADER_SIZE))
-        except FormatError:
+        except (FormatError, ObjectNotFound):
             return True
         return SegmentFlags.FENCE in header.flags or now_ms - header.created_at_ms < self._grace_ms
 

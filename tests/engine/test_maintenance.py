@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 
 import logstore
+from engine.harness import PATIENCE_S, background
 from logstore.engine import checkpoint, side_by_side
 from logstore.engine.maintenance import Garbage
 from logstore.engine.partition_log import PartitionLog
@@ -15,7 +16,7 @@ from logstore.engine.segments import SegmentRef
 from logstore.format.manifest import Manifest
 from logstore.format.segment import SegmentFlags, SegmentHeader
 from logstore.objects import MemoryStore
-from logstore.testing import Fault, FaultyStore, ManualClock
+from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 
 GRACE_S = 3600.0
 
@@ -297,3 +298,20 @@ def test_L23_what_was_deleted_and_could_not_be_noted_is_noted_by_the_next_one(me
 def test_L23_collecting_where_there_is_nothing_to_collect_costs_one_request(merged: Merged) -> None:
     assert merged.collect() == []
     assert [(call.operation, call.key) for call in merged.way.calls] == [("get", merged.log.paths.manifest)]
+
+
+def test_L24_of_two_who_collect_at_once_neither_fails() -> None:
+    """One has looked at an object and the other deletes it, before the first reads what it is."""
+    objects, clock = MemoryStore(), ManualClock()
+    gated = GatedStore(objects)
+    with open_store(objects, clock) as store, open_store(gated, clock, writer="read_only") as other:
+        log = store.create_topic("t").partition(0)
+        fill(log, 20)
+        assert merge_all(log, clock)
+        clock.advance(GRACE_S)
+        with gated.hold("get", suffix=".seg") as gate:
+            collecting = background(other.topic("t").partition(0).maintenance.collect, clock.now_ms())
+            gate.wait_held()
+            assert len(log.maintenance.collect(clock.now_ms())) >= 15
+        collecting.result(PATIENCE_S)
+        assert log.maintenance.garbage(clock.now_ms()) == []
