@@ -97,7 +97,7 @@ class Maintenance:
         for run in self._runs(view):
             try:
                 data, summary = self._merged(view, run, now_ms, identity)
-            except CorruptData as damage:
+            except (CorruptData, ObjectNotFound) as damage:
                 logger.error("%s; it is left as it is, and its neighbours with it", damage)
                 continue
             merged = self._publish(view, run, data, summary, now_ms, identity)
