@@ -109,7 +109,9 @@ class PartitionReader:
         gathering.position = max(gathering.position, ref.base_offset)
         scanning = gathering.position == ref.base_offset or in_a_row > 0
         if scanning:
-            self._reader.prefetch(self._tiers.segments.behind(ref, min(1 + in_a_row, AHEAD_MAX)))
+            with self._tiers.lock:
+                ahead = self._tiers.segments.behind(ref, min(1 + in_a_row, AHEAD_MAX))
+            self._reader.prefetch(ahead)
         while gathering.position < ref.end_offset and not gathering.full:
             gathering.add_run(self._reader.block(ref, gathering.position, scanning=scanning))
 

@@ -8,6 +8,7 @@ import logstore
 from engine.harness import open_store, pairs
 from logstore.engine import checkpoint
 from logstore.engine.segment_reader import WHOLE_BYTES
+from logstore.engine.segments import SegmentRef, Segments
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore
 
@@ -109,3 +110,22 @@ def test_L22_a_checkpoint_and_a_merge_beside_the_writer_ask_for_nothing_that_it_
         # The footer of the newest that is merged, and whether the chain has been ended meanwhile.
         assert len([call for call in asked if call.key.endswith(".seg")]) == 2
         assert len(store_of.calls) <= 12
+
+
+def test_L13_a_scan_at_the_end_of_a_busy_log_does_not_meet_half_a_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A commit adds to the segments' columns one after the other. Whoever looks ahead in between, without the lock, finds
+    one longer than the next; a read then raised what no caller could understand."""
+    with open_store(MemoryStore()) as store:
+        log = merged_store(monkeypatch, store)
+        tiers, look_ahead, guarded = log._load()[0], Segments.behind, []
+
+        def behind(segments: Segments, ref: SegmentRef, count: int) -> list[SegmentRef]:
+            guarded.append(tiers.lock.locked())
+            return look_ahead(segments, ref, count)
+
+        monkeypatch.setattr(Segments, "behind", behind)
+        assert pairs(log) == [(number, b"%d" % number) for number in range(20)]
+        assert guarded
+        assert all(guarded)
