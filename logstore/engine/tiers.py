@@ -95,8 +95,9 @@ class Tiers:
             return Lookup(self.low, self.durable, self.buffered, high, refs, window, buffer)
 
     def lost_between(self, start: int, stop: int) -> list[LostRange]:
-        """The lost offsets from `start` up to `stop`."""
+        """The lost offsets from `start` up to `stop`. Those that retention has removed meanwhile were not lost."""
         with self.lock:
+            start = max(start, self.low)
             row = self.segments.row_at(start)
             lost: list[LostRange] = []
             table = self.segments.table
@@ -109,8 +110,8 @@ class Tiers:
             return lost
 
     def is_lost(self, start: int, end: int) -> bool:
-        """Whether any of these offsets went down with a crash. Those that retention removed did not."""
-        return bool(self.lost_between(max(start, self.low), end))
+        """Whether any of these offsets went down with a crash."""
+        return bool(self.lost_between(start, end))
 
     def lost_ranges(self) -> list[LostRange]:
         with self.lock:

@@ -9,6 +9,7 @@ import pytest
 import logstore
 from engine.dying import DiesAt
 from engine.harness import PATIENCE_S, at, background, crash, numbered, open_store, pairs, partition, running
+from logstore.engine.takeover import reload
 from logstore.errors import CorruptData, Fenced, Indeterminate, OffsetOutOfRange, OutcomeUnknown, ReadOnly
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.objects.protocol import Buffer, ObjectInfo
@@ -214,3 +215,20 @@ def test_L18_killed_at_any_request_the_log_begins_before_or_after_and_nowhere_el
         request += 1
     assert begins == {0, 4}
     assert request > 10
+
+
+def test_L18_what_is_deleted_while_it_is_read_is_not_called_lost() -> None:
+    """The read is answered with its records; where the log begins has moved by the time the answer is put together."""
+    objects = MemoryStore()
+    gated = GatedStore(objects)
+    with running(objects) as store, running(gated, writer="read_only") as elsewhere:
+        log, reader = filled(store), elsewhere.topic("t").partition(0)
+        reader.refresh()
+        with gated.hold("get", suffix=".seg") as gate:
+            reading = background(reader.read, 0)
+            gate.wait_held()
+            assert log.delete_before(5) == 5
+            reload(log._chain, reader._load()[0])
+        result = reading.result(PATIENCE_S)
+        assert [record.value for record in result.records()] == VALUES
+        assert result.lost == ()
