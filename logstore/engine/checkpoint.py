@@ -72,7 +72,8 @@ class Checkpointer:
 
     def write(self) -> ChainView | None:
         """Write a manifest that covers everything committed so far, and return what it says: others may have merged. None is
-        written while an object is missing or unreadable, or where another process has seen more of the chain."""
+        written while an object is missing or unreadable, where another process has seen more of the chain, or once the
+        topic was deleted."""
         if not self._tiers.segments.is_complete:
             self._next_seq = self._tiers.tail.next_seq  # look again after as many segments as always
             return None
@@ -84,6 +85,8 @@ class Checkpointer:
         table = old.table if old is not None else SegmentTable()
         with self._tiers.lock:
             tail, low, ours = self._tiers.tail, self._tiers.low, self._tiers.segments.table
+            if tail.deleted:
+                return None  # which only the chain's end itself says
             table.extend(ours, bisect_left(ours.last_seq, old.next_seq if old is not None else 0), len(ours))
         low = max(low, old.low_watermark) if old is not None else low
         view = stored.replace(stored.next(tail, low, table))

@@ -29,6 +29,7 @@ from logstore.errors import (
     Indeterminate,
     ObjectNotFound,
     PreconditionFailed,
+    UnknownTopic,
     UnsupportedStore,
 )
 from logstore.format.batch import PATCH_SIZE
@@ -215,11 +216,14 @@ class Maintenance:
     def delete_before(self, offset: int, now_ms: int) -> int:
         """Move the low watermark up to `offset`, at the most to the end. Returns the new one once it stands in the store.
 
-        Raises `CorruptData` if that cannot be noted, because an object of the partition is missing or damaged.
+        Raises `CorruptData` if that cannot be noted, because an object of the partition is missing or damaged, and
+        `UnknownTopic` if the topic was deleted.
         """
         doubts = 0
         while True:
             view = self._chain.load()
+            if view.tail.deleted:
+                raise UnknownTopic(f"{self._chain.paths}: the topic was deleted")
             low = min(offset, view.tail.end_offset)
             if low <= view.low_watermark:
                 return view.low_watermark
@@ -368,9 +372,10 @@ class Maintenance:
             return None
 
     def _change(self, view: ChainView, change: Callable[[Manifest], Manifest]) -> ChainView | None:
-        """Apply `change` to a manifest that covers the whole view. None if somebody else was faster."""
+        """Apply `change` to a manifest that covers the whole view. None if somebody else was faster, or if the topic was
+        deleted: that must be seen in the chain itself, so no manifest covers its end."""
         stored = StoredManifest.look(self._chain)
-        if view.manifest_version != stored.version or not view.segments.is_complete:
+        if view.manifest_version != stored.version or not view.segments.is_complete or view.tail.deleted:
             return None
         try:
             return stored.replace(change(stored.next(view.tail, view.low_watermark, view.segments.table)))

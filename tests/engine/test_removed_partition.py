@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import FIRST_COMPLETED, wait
+from contextlib import suppress
+
 import pytest
 
 import logstore
@@ -174,3 +177,35 @@ def test_L20_a_damaged_segment_of_a_deleted_topic_leaves_no_free_place_and_no_re
         log.append(b"late secret")
     assert secrets(objects) == []
     asleep.close()
+
+
+@pytest.mark.parametrize("change", ["expire", "merge", "checkpoint"])
+def test_L25_no_manifest_hides_that_a_partition_was_removed(change: str) -> None:
+    """Somebody who has seen the chain's end writes one when all else is gone. It covered the end, and was taken for the
+    whole of a living partition: no sweep found it, nor what a writer that slept stored behind it."""
+    objects = MemoryStore()
+    gated, deleting = GatedStore(objects), GatedStore(objects)
+    with running(objects) as writing:
+        for _ in range(8):
+            writing.create_topic("t", exist_ok=True).append(b"secret")
+    with running(gated) as other, running(deleting) as store:
+        log = other.topic("t").partition(0)
+        upkeep = log.maintenance
+        with deleting.hold("delete", suffix=".seg") as removal, gated.hold("put", suffix="manifest") as gate:
+            deletion = background(store.delete_topic, "t")
+            removal.wait_held()  # the end stands, and so do the records
+            log.refresh()
+            calls = {
+                "expire": lambda: upkeep.delete_before(3, 0),
+                "merge": lambda: upkeep.merge(0, bytes(16)),
+                "checkpoint": lambda: log._checkpointer.write(),  # type: ignore[union-attr]
+            }
+            changing = background(calls[change])
+            wait([changing, background(gate.wait_held)], return_when=FIRST_COMPLETED)
+            removal.open()
+            deletion.result(PATIENCE_S)
+        with suppress(UnknownTopic):
+            changing.result(PATIENCE_S)
+        store.collect_garbage()
+        assert objects.head(log.paths.manifest) is None
+        assert secrets(objects) == []
