@@ -82,6 +82,8 @@ class Checkpointer:
         if old is not None and old.next_seq >= self._tiers.tail.next_seq:
             self._next_seq = old.next_seq
             return None
+        if old is None and (stored.etag is not None or self._next_seq):
+            return self._write_anew(stored)
         table = old.table if old is not None else SegmentTable()
         with self._tiers.lock:
             tail, low, ours = self._tiers.tail, self._tiers.low, self._tiers.segments.table
@@ -92,3 +94,13 @@ class Checkpointer:
         view = stored.replace(stored.next(tail, low, table))
         self._next_seq = tail.next_seq
         return view
+
+    def _write_anew(self, stored: StoredManifest) -> ChainView | None:
+        """There was a manifest and it is damaged, or lost. The store itself tells which objects hold the records now: those
+        that we remember may have been merged and deleted by others, and only the lost one said so."""
+        found = self._chain.load()
+        self._next_seq = found.tail.next_seq
+        if not found.segments.is_complete or found.tail.deleted:
+            return None
+        low = max(self._tiers.low, found.low_watermark)
+        return stored.replace(stored.next(found.tail, low, found.segments.table))

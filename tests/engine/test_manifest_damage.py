@@ -10,6 +10,7 @@ import pytest
 import logstore
 from engine.damage import cuts, extensions, flips, shifts
 from engine.harness import at, crash, lone_log, open_store, pairs, partition, running
+from logstore.engine import checkpoint
 from logstore.engine.partition_log import PartitionLog
 from logstore.errors import CorruptData
 from logstore.format.manifest import Manifest
@@ -237,3 +238,37 @@ def test_L20_a_crash_between_merge_and_manifest_shows_no_record_twice() -> None:
             objects.delete(log.paths.manifest)
         with open_store(objects, clock, writer="read_only") as reader:
             assert pairs(partition_of(reader)) == at(0, VALUES)
+
+
+@pytest.mark.parametrize("damage", ["scribbled", "lost"])
+def test_L20_a_checkpoint_in_place_of_a_damaged_manifest_names_what_is_there(
+    damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer has stored little, and remembers segments that a peer has merged and deleted; of the merged object only the
+    manifest knew. A checkpoint from memory would name what is gone, and let gc delete the records."""
+    monkeypatch.setattr(checkpoint, "EVERY_SEGMENTS", 1 << 30)
+    objects, clock = MemoryStore(), ManualClock()
+    peer = open_store(objects, clock, writer="shared", delete_grace=GRACE_S)
+    other = partition(peer)
+    for value in VALUES:
+        other.append(value)
+    other._checkpointer.write()  # type: ignore[union-attr]
+    with running(objects, clock, writer="shared", delete_grace=GRACE_S) as store:
+        log = partition(store)
+        assert pairs(log) == at(0, VALUES)
+        other.append(b"on")
+        assert other.maintenance.merge(clock.now_ms(), bytes(range(16))) >= 10
+        for _ in range(4):
+            clock.advance(GRACE_S / 3)
+            log.refresh()  # which tells how the chain goes on, not where what is known of it lies by now
+        assert len(other.maintenance.collect(clock.now_ms())) >= 10
+        peer.close()
+        if damage == "lost":
+            objects.delete(log.paths.manifest)
+        else:
+            objects.put(log.paths.manifest, b"scribble")
+        log.append(b"and on")
+        log._checkpointer.write()  # type: ignore[union-attr]
+        store.collect_garbage()
+    with open_store(objects, clock, writer="read_only") as store:
+        assert pairs(partition_of(store)) == at(0, [*VALUES, b"on", b"and on"])
