@@ -6,7 +6,8 @@ Three steps, each safe to repeat, to interrupt anywhere, and to run in several p
   with `If-Match`. The chain itself is not touched: its newest segment is never merged, and fences always stay.
 * `expire` moves the low watermark past segments that retention no longer wants.
 * `collect` deletes objects that no row has named for the grace period. Until then a reader that holds an old reference
-  still succeeds. A fence is never deleted: it stands in the very place where a writer that slept would go on.
+  still succeeds. A fence is never deleted: it stands in the very place where a writer that slept would go on. Nor is the
+  newest segment, before there is another.
 
 A manifest that somebody else changed at the same time ends the step without effect; the next run sees the new one.
 """
@@ -286,7 +287,10 @@ class Maintenance:
         if manifest is None:
             return found, gone
         retired = manifest.retired.until(now_ms - self._grace_ms)
-        looks = side_by_side(partial(self._look, which, at_ms, now_ms) for which, at_ms in retired)
+        newest = manifest.next_seq - 1  # stays, though expired: the chain itself must say where it ends
+        looks = side_by_side(
+            partial(self._look, which, at_ms, now_ms) for which, at_ms in retired if which != newest
+        )
         for key, item, is_there in looks:
             if item is not None:
                 found.append(item)

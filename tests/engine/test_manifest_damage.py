@@ -272,3 +272,27 @@ def test_L20_a_checkpoint_in_place_of_a_damaged_manifest_names_what_is_there(
         store.collect_garbage()
     with open_store(objects, clock, writer="read_only") as store:
         assert pairs(partition_of(store)) == at(0, [*VALUES, b"on", b"and on"])
+
+
+def test_L17_a_log_of_which_everything_was_deleted_uses_no_offset_again() -> None:
+    """The newest segment alone says where the chain ends, once the manifest is gone: it stays until there is a newer one."""
+    objects, clock = MemoryStore(), ManualClock()
+    with running(objects, clock, delete_grace=GRACE_S) as store:
+        log = partition(store)
+        for value in VALUES:
+            log.append(value)
+        newest = log.segments()[-1].key
+        assert log.delete_before(COUNT) == COUNT
+        clock.advance(GRACE_S + 1)
+        assert len(log.maintenance.collect(clock.now_ms())) == COUNT - 1
+        assert [item.key for item in log.maintenance.garbage(clock.now_ms())] == []
+    sound = objects.get(log.paths.manifest)
+    objects.put(log.paths.manifest, b"scribble")
+    with running(objects, clock, delete_grace=GRACE_S) as store:
+        assert partition(store).append(b"on").offset == COUNT
+    objects.put(log.paths.manifest, sound)
+    with running(objects, clock, delete_grace=GRACE_S) as store:
+        log = partition(store)
+        assert pairs(log) == [(COUNT, b"on")]
+        log._checkpointer.write()  # type: ignore[union-attr]
+        assert [item.key for item in log.maintenance.collect(clock.now_ms())] == [newest]
