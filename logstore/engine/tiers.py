@@ -164,11 +164,11 @@ class Tiers:
         else:
             self.segments, self.tail = view.segments, view.tail
             self._raise_marks(view.tail.end_offset)
-        self.low = max(self.low, view.low_watermark)
+        self.begin_at(view.low_watermark)
 
     def begin_at(self, low: int) -> None:
-        """The records below were deleted."""
-        self.low = max(self.low, low)
+        """The records below were deleted: perhaps ones too that a successor wrote of whom the writer here has not heard."""
+        self.low = max(self.low, min(low, self.durable))
 
     def wake(self) -> None:
         if self._readers_waiting:

@@ -232,3 +232,25 @@ def test_L18_what_is_deleted_while_it_is_read_is_not_called_lost() -> None:
         result = reading.result(PATIENCE_S)
         assert [record.value for record in result.records()] == VALUES
         assert result.lost == ()
+
+
+@pytest.mark.parametrize("hears_by", ["deleting", "looking"])
+def test_L15_a_writer_that_has_not_heard_of_its_successor_begins_no_later_than_it_ends(hears_by: str) -> None:
+    """All that it knows was deleted, and more that came since."""
+    objects = MemoryStore()
+    first = open_store(objects)
+    log = filled(first)
+    with running(objects) as second:
+        partition(second).append([b"ten", b"eleven"])
+        assert partition(second).delete_before(11) == 11
+    if hears_by == "deleting":
+        log.delete_before(3)
+    else:
+        reload(log._chain, log._load()[0])
+    assert (log.low_watermark, log.durable_high_watermark, log.buffered_high_watermark) == (10, 10, 10)
+    assert pairs(log) == []
+    with pytest.raises(Fenced):
+        log.append(b"meets the fence")
+    assert pairs(log, start=11) == [(11, b"eleven")]
+    assert log.low_watermark in (10, 11)
+    first.close()
