@@ -100,13 +100,14 @@ class LostRace(Exception):
 
 @dataclass(slots=True)
 class ChainView:
-    """A partition as loaded: its segments and where its chain ends."""
+    """A partition as loaded: its segments and where its chain ends. `manifest_damaged`: they are told by the chain alone."""
 
     segments: Segments
     low_watermark: int
     tail: ChainTail
     manifest_version: int = 0
     manifest_next_seq: int = 0
+    manifest_damaged: bool = False
 
     @classmethod
     def of(cls, paths: PartitionPaths, manifest: Manifest) -> ChainView:
@@ -236,13 +237,12 @@ class Chain:
             view = self._from_manifest()
         except FormatError as damage:
             logger.error("%s: %s; the chain is read without it", self.paths.manifest, damage)
-            view, expires = ChainView(Segments(self.paths, SegmentTable()), 0, ChainTail()), True
-        else:
-            expires = False
+            empty = Segments(self.paths, SegmentTable())
+            view = ChainView(empty, 0, ChainTail(), manifest_damaged=True)
         listed = self._listed(view.tail.next_seq, with_merged=not view.manifest_version)
-        if not expires:
+        if not view.manifest_damaged:
             listed = self._with_unlisted(view.tail.next_seq, listed)
-        assembly = _Assembly(view, expires=expires)
+        assembly = _Assembly(view)
         for stored, link in zip(listed, self._links(listed), strict=True):
             assembly.add(stored, link)
         assembly.finish()
@@ -327,13 +327,12 @@ class _Assembly:
     the partition unreadable. It reaches as far as the next one that can be read; several in a row are one row, under the
     name of the first.
 
-    `expires`: there was a manifest and it cannot be read. Then what is missing before the first record is what retention
-    has deleted, and the log begins there. (Without a manifest there was no retention, and what is missing is damage.)
+    If there was a manifest and it cannot be read, what is missing before the first record is what retention has deleted, and
+    the log begins there. (Without a manifest there was no retention, and what is missing is damage.)
     """
 
-    def __init__(self, view: ChainView, *, expires: bool) -> None:
+    def __init__(self, view: ChainView) -> None:
         self._view = view
-        self._expires = expires
         self._unreadable: list[tuple[_Stored, CorruptData]] = []
 
     def add(self, stored: _Stored, link: Link | CorruptData | None) -> None:
@@ -350,7 +349,7 @@ class _Assembly:
             )
             self._unreadable.append((stored, link or gone))
             return
-        if self._expires and not len(view.segments) and not self._unreadable:
+        if view.manifest_damaged and not len(view.segments) and not self._unreadable:
             view.low_watermark = link.header.base_offset
         elif link.header.base_offset > view.tail.end_offset and self._is_missing_before(stored):
             self._add_hole(link.header.base_offset)

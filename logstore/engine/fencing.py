@@ -37,9 +37,11 @@ def refuse_resurrection(chain: Chain, header: SegmentHeader, silent_ms: int, gra
             f"{chain.paths.segment(header.seq)}: this writer was silent for {silent_ms / 1000:.0f} s, and the topic was "
             f"deleted meanwhile: what it has just stored from offset {header.base_offset} on belongs to no topic"
         )
-    if view.manifest_next_seq > header.seq:
+    # A manifest that cannot be read may have covered our place. Then whatever stands behind us counts as a sign of that.
+    gone_on_to = view.tail.next_seq - 1 if view.manifest_damaged else view.manifest_next_seq
+    if gone_on_to > header.seq:
         raise OutcomeUnknown(
             f"{chain.paths.segment(header.seq)}: this writer was silent for {silent_ms / 1000:.0f} s and the chain has gone "
-            f"on to {view.manifest_next_seq} without it; reopen() the partition, and read back from offset "
+            f"on to {gone_on_to} without it; reopen() the partition, and read back from offset "
             f"{header.base_offset}"
         )

@@ -149,3 +149,19 @@ def test_W06_a_shared_writer_that_slept_does_not_take_the_first_segment_it_meets
         assert log.reopen().append(b"v21").offset == 21
     asleep.close()
     assert stored(objects)[2:] == at(2, numbered(2, 20))
+
+
+def test_W06_a_damaged_manifest_does_not_let_a_writer_that_slept_commit_into_the_past() -> None:
+    """Nothing says any more that its place was taken and is free again, but that the chain goes on behind it."""
+    objects, clock = MemoryStore(), ManualClock()
+    asleep = opened(objects, clock, writer="shared")
+    log = asleep.create_topic("t").partition(0)
+    log.append(b"v0")
+    with running(objects, clock, writer="shared", delete_grace=GRACE_S) as peer:
+        go_on_for_a_while(peer.topic("t").partition(0), clock, numbered(1, 19))
+        objects.put(log.paths.manifest, b"scribble")
+        with pytest.raises(OutcomeUnknown, match="silent for 7200 s"):
+            log.append(b"into the past")
+        assert log.reopen().append(b"v20").offset == 20
+    asleep.close()
+    assert stored(objects) == at(0, numbered(0, 21))
