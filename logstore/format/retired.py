@@ -17,6 +17,8 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from heapq import merge
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from logstore.format.codecs import ZSTD, compress, decompress
@@ -25,6 +27,7 @@ from logstore.format.errors import FormatError
 MINUTE_MS = 60_000
 _BYTES_MAX = 1 << 30
 _SEGMENT_NAME = re.compile(r"(\d{20})\.seg")
+_MERGED_NAME = re.compile(r"merged/(\d{20})-")
 
 
 class SeqRange(NamedTuple):
@@ -62,11 +65,19 @@ class Retired:
         return Retired(tuple(kept), {name: at for name, at in self.merged.items() if name not in merged})
 
     def until(self, ms: int) -> Iterator[tuple[int | str, int]]:
-        """What was retired at `ms` or before, a seq or a name each, and when."""
-        for first, last, at_ms in self.segments:
-            if at_ms <= ms:
-                yield from ((seq, at_ms) for seq in range(first, last + 1))
-        yield from ((name, at_ms) for name, at_ms in sorted(self.merged.items()) if at_ms <= ms)
+        """What was retired at `ms` or before, a seq or a name each, and when. In the chain's order: if not all of it gets
+        deleted, what is left begins later and has no hole."""
+        seqs: Iterator[tuple[int, int | str, int]] = (
+            (seq, seq, at_ms)
+            for first, last, at_ms in self.segments
+            if at_ms <= ms
+            for seq in range(first, last + 1)
+        )
+        names: Iterator[tuple[int, int | str, int]] = (
+            (_first_seq(name), name, at_ms) for name, at_ms in sorted(self.merged.items()) if at_ms <= ms
+        )
+        for _, which, at_ms in merge(seqs, names, key=itemgetter(0)):
+            yield which, at_ms
 
     def pack(self) -> bytes:
         content = {"merged": dict(self.merged), "segments": self.segments}
@@ -90,6 +101,11 @@ class Retired:
             else:
                 merged[name] = at_ms
         return cls(_joined(seqs), merged)
+
+
+def _first_seq(name: str) -> int:
+    found = _MERGED_NAME.match(name)
+    return int(found[1]) if found else 0
 
 
 def _joined(ranges: Iterable[SeqRange]) -> tuple[SeqRange, ...]:

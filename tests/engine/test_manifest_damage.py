@@ -296,3 +296,29 @@ def test_L17_a_log_of_which_everything_was_deleted_uses_no_offset_again() -> Non
         assert pairs(log) == [(COUNT, b"on")]
         log._checkpointer.write()  # type: ignore[union-attr]
         assert [item.key for item in log.maintenance.collect(clock.now_ms())] == [newest]
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_L24_what_is_expired_goes_from_the_beginning_on(rounds: int) -> None:
+    """A merged object, and a few segments behind it, go in several rounds. If the manifest is damaged in between, what is
+    left begins later; a hole in it would be taken for damage."""
+    objects, clock = MemoryStore(), ManualClock()
+    log = fill(objects, clock)
+    more = [b"more-%d" % number for number in range(5)]
+    with running(objects, clock, delete_grace=GRACE_S) as store:
+        again = partition(store)
+        assert again.maintenance.merge(clock.now_ms(), bytes(range(16))) >= 10
+        clock.advance(GRACE_S + 1)
+        assert len(again.maintenance.collect(clock.now_ms())) >= 10
+        for value in more:
+            again.append(value)
+        assert again.maintenance.delete_before(COUNT + 3, clock.now_ms()) == COUNT + 3
+        clock.advance(GRACE_S + 1)
+        for _ in range(rounds):
+            assert len(again.maintenance.collect(clock.now_ms(), at_most=1)) == 1
+    objects.put(log.paths.manifest, b"scribble")
+    with open_store(objects, clock, writer="read_only") as store:
+        reader = partition_of(store)
+        low = reader.low_watermark
+        assert 0 < low <= COUNT + 3
+        assert pairs(reader) == at(0, [*VALUES, *more])[low:]
