@@ -15,7 +15,7 @@ from logstore.engine.chain import Chain, ChainTail, Link
 from logstore.engine.fencing import refuse_resurrection, slept_long
 from logstore.engine.runtime import Runtime
 from logstore.engine.tiers import Tiers
-from logstore.errors import Fenced, LogStoreError, UnknownTopic, fresh
+from logstore.errors import Fenced, LogStoreError, OutcomeUnknown, UnknownTopic, fresh
 from logstore.format.segment import SegmentFlags, SegmentHeader, SegmentSummary, WriterMode
 
 ID_BYTES = 8
@@ -85,16 +85,30 @@ class ChainCursor:
         self._pass(Link(summary, len(data)))
 
     def advance(self) -> Link | None:
-        """Move past the next segment if there is one: one request. Raises `Fenced` if it ends our era."""
+        """Move past the next segment if there is one: one request. Raises `Fenced` if it ends our era, `OutcomeUnknown` if
+        we slept until it had been merged and deleted."""
         asked_at_ms = self._runtime.clock.now_ms()
         link = self._chain.link_at(self.tail.next_seq)
         if link is not None:
             # That confirms nothing: it may have stood there for days, while those behind it were merged and deleted.
             self._admit(link.header)
             self._pass(link)
-        elif not slept_long(asked_at_ms - self._confirmed_at_ms, self._runtime.config.delete_grace):
+        else:
+            silent_ms = asked_at_ms - self._confirmed_at_ms
+            if slept_long(silent_ms, self._runtime.config.delete_grace):
+                self._refuse_to_wait(silent_ms)
             self._confirmed_at_ms = asked_at_ms
         return link
+
+    def _refuse_to_wait(self, silent_ms: int) -> None:
+        """For a segment that is gone, while the chain goes on behind it: nobody would ever come past it."""
+        view, seq = self._chain.load(), self.tail.next_seq
+        if view.tail.next_seq > seq and self._chain.link_at(seq) is None:
+            raise OutcomeUnknown(
+                f"{self._chain.paths}: this writer was silent for {silent_ms / 1000:.0f} s, and the chain has gone on from "
+                f"{seq} to {view.tail.next_seq} without it; reopen() the partition, and read back from offset "
+                f"{self.tail.end_offset}"
+            )
 
     def _pass(self, link: Link) -> None:
         tiers = self._tiers

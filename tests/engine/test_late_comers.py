@@ -165,3 +165,26 @@ def test_W06_a_damaged_manifest_does_not_let_a_writer_that_slept_commit_into_the
         assert log.reopen().append(b"v20").offset == 20
     asleep.close()
     assert stored(objects) == at(0, numbered(0, 21))
+
+
+def test_W12_a_standby_that_slept_past_the_grace_period_says_so_and_does_not_wait_for_what_is_gone() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    with opened(objects, clock) as store, opened(objects, clock) as elsewhere:
+        active = store.create_topic("t").partition(0)
+        feed = active.replicated("active")
+        feed.compare_and_append([b"v0"], 0, 1)
+        log = elsewhere.topic("t").partition(0)
+        standby = log.replicated("standby", standby=True)
+        for number in range(1, 20):
+            feed.compare_and_append([b"v%d" % number], number, number + 1)
+        assert active.maintenance.merge(clock.now_ms(), b"m" * 16) > 4
+        clock.advance(2 * GRACE_S)
+        assert len(active.maintenance.collect(clock.now_ms())) > 4
+        with pytest.raises(OutcomeUnknown, match="silent for 7200 s"):
+            standby.submit([b"v1"], 1, 2).result(PATIENCE_S)
+        again = log.replicated("standby", standby=True)
+        assert again.frontier == 20
+        assert again.submit([b"v1"], 1, 2).result(PATIENCE_S).by == "peer"
+        assert again.promote() == 20
+        assert again.compare_and_append([b"v20"], 20, 21).by == "us"
+    assert stored(objects) == at(0, numbered(0, 21))
