@@ -30,6 +30,7 @@ from logstore.errors import (
 )
 from logstore.marker import enter
 from logstore.objects.closing import close_store
+from logstore.objects.foreign import ForeignErrors
 from logstore.objects.metered import MeteredStore, OperationStats
 from logstore.objects.protocol import ObjectStore
 from logstore.objects.retrying import RetryingStore, RetryPolicy
@@ -80,8 +81,8 @@ def open(
 class Store:
     """Topics in one place. A context manager; safe for threads. Get it from `logstore.open`.
 
-    `objects` is the object store itself. The engine sees it through two wrappers: one counts, one rides out short failures
-    of everything but conditional puts.
+    `objects` is the object store itself. The engine sees it through three wrappers: one counts, one puts foreign errors into
+    our words, one rides out short failures of everything but conditional puts.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Store:
         self.config = config
         self._owned = owned
         self._metered = MeteredStore(objects)
-        wrapped = RetryingStore(self._metered, READ_RETRIES)
+        wrapped = RetryingStore(ForeignErrors(self._metered), READ_RETRIES)
         self._runtime = Runtime(wrapped, config, clock, dice)
         self._catalog = Catalog(wrapped)
         self._sweeper = Sweeper(self._runtime, self._catalog)

@@ -3,6 +3,7 @@ each.
 """
 
 from logstore.objects.closing import close_store
+from logstore.objects.foreign import ForeignErrors
 from logstore.objects.local import LocalStore
 from logstore.objects.memory import MemoryStore
 from logstore.objects.metered import MeteredStore, OperationStats
@@ -13,6 +14,7 @@ from logstore.objects.url import open_url
 
 __all__ = [
     "Buffer",
+    "ForeignErrors",
     "LocalStore",
     "MemoryStore",
     "MeteredStore",

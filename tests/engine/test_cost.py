@@ -10,6 +10,7 @@ import pytest
 from engine.harness import PATIENCE_S, background, drive, open_store, pairs, partition, running, until
 from logstore.engine import checkpoint, segment_reader
 from logstore.engine.chain import Chain
+from logstore.errors import StoreUnavailable
 from logstore.format.manifest import Manifest, SegmentTable
 from logstore.format.segment import WriterMode
 from logstore.objects import MemoryStore
@@ -213,8 +214,10 @@ def test_L30_a_failed_get_is_not_remembered() -> None:
         with gated.hold("get", suffix=".seg") as gate:
             reader = background(log.read, 0)
             gate.wait_held()
-            gate.fail(PermissionError("not today"))
-            with pytest.raises(PermissionError):
+            refused = StoreUnavailable("not today")
+            refused.retriable = False
+            gate.fail(refused)
+            with pytest.raises(StoreUnavailable):
                 reader.result(PATIENCE_S)
         assert pairs(log) == [(0, b"value")]
 

@@ -1,0 +1,63 @@
+"""`ForeignErrors`: what a store of somebody else's raises, in our words.
+
+A store that is not ours may raise what its client library does. Such an error does not say that nothing happened, so it is
+`Indeterminate`: a read is tried again, and after a conditional put somebody looks at what is there. What it was stays its
+cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from logstore.errors import Indeterminate, LogStoreError
+from logstore.objects.protocol import Buffer, ObjectInfo, ObjectStore
+
+T = TypeVar("T")
+
+
+class ForeignErrors:
+    """An `ObjectStore` round `inner` that raises our own errors only. Thread-safe."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+
+    def __repr__(self) -> str:
+        return repr(self.inner)  # messages name the place, not how it is wrapped
+
+    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        return _mapped("get", key, lambda: self.inner.get(key, start, end))
+
+    def put(
+        self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None
+    ) -> ObjectInfo:
+        return _mapped("put", key, lambda: self.inner.put(key, data, if_absent=if_absent, if_match=if_match))
+
+    def head(self, key: str) -> ObjectInfo | None:
+        return _mapped("head", key, lambda: self.inner.head(key))
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        try:
+            yield from self.inner.list(prefix, start_after)
+        except LogStoreError:
+            raise
+        except Exception as error:
+            raise _indeterminate("list", prefix, error) from error
+
+    def delete(self, key: str) -> None:
+        _mapped("delete", key, lambda: self.inner.delete(key))
+
+
+def _mapped(operation: str, key: str, call: Callable[[], T]) -> T:
+    try:
+        return call()
+    except LogStoreError:
+        raise
+    except Exception as error:
+        raise _indeterminate(operation, key, error) from error
+
+
+def _indeterminate(operation: str, key: str, error: Exception) -> Indeterminate:
+    return Indeterminate(
+        f"{operation} {key}: {type(error).__name__}: {error}. It may have happened: look before you try again"
+    )
