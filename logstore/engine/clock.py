@@ -35,4 +35,10 @@ class SystemClock:
 
     def wait(self, condition: threading.Condition, timeout: float | None) -> None:
         if timeout is None or timeout > 0:
-            condition.wait(timeout)
+            condition.wait(None if timeout is None else waitable(timeout))
+
+
+def waitable(seconds: float) -> float:
+    """As many seconds as a lock, a future or a thread can be waited for: none below 0, and some 292 years for `inf`, which
+    is how a caller says that it has no deadline."""
+    return min(max(0.0, seconds), threading.TIMEOUT_MAX)

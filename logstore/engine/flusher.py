@@ -13,7 +13,7 @@ import threading
 from itertools import count
 from typing import Protocol
 
-from logstore.engine.clock import Clock
+from logstore.engine.clock import Clock, waitable
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Flusher:
             workers = list(self._workers)
         deadline = self._clock.monotonic() + timeout
         for worker in workers:
-            worker.join(max(0.0, deadline - self._clock.monotonic()))
+            worker.join(waitable(deadline - self._clock.monotonic()))
         return not any(worker.is_alive() for worker in workers)
 
     def _start_worker(self) -> None:

@@ -13,6 +13,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 from logstore.config import Ack
+from logstore.engine.clock import waitable
 from logstore.engine.health import partition_health
 from logstore.engine.intake import Run, encode_runs, take_batches, take_one, take_records
 from logstore.engine.readable_partition import ReadablePartition, check_offset
@@ -193,7 +194,7 @@ class PartitionLog(ReadablePartition):
 
     def _await(self, future: Future[Receipt], receipt: Receipt, deadline: float | None) -> None:
         try:
-            future.result(None if deadline is None else max(0.0, deadline - self._runtime.clock.monotonic()))
+            future.result(None if deadline is None else waitable(deadline - self._runtime.clock.monotonic()))
         except FutureTimeout:
             self.give_up(future)
             if future.done() and not future.cancelled():

@@ -27,6 +27,7 @@ from typing import Any
 from logstore.engine.audit import Audit
 from logstore.engine.chain import Chain, LostRace
 from logstore.engine.chain_cursor import ChainCursor
+from logstore.engine.clock import waitable
 from logstore.engine.replicated_attempt import Attempt, build_attempt
 from logstore.engine.runtime import Runtime
 from logstore.engine.source_ranges import (
@@ -194,7 +195,9 @@ class ReplicatedWriter:
     def wait_for(self, submitted: Future[Applied], timeout: float | None = None) -> Applied:
         """The outcome of a submitted range, or `AppendTimeout`: then it is still queued, and may be waited for again."""
         try:
-            return submitted.result(self._runtime.config.append_timeout if timeout is None else timeout)
+            return submitted.result(
+                waitable(self._runtime.config.append_timeout if timeout is None else timeout)
+            )
         except FutureTimeout:
             if submitted.done():
                 return submitted.result()

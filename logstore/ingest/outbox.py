@@ -20,6 +20,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+from logstore.engine.clock import waitable
 from logstore.errors import AppendTimeout, BufferFull, Closed, LogStoreError, OutcomeUnknown, fresh
 from logstore.format.record import Record
 from logstore.ingest.findings import Challenge, Explanation, Lease, Stalled
@@ -114,7 +115,7 @@ class Outbox:
     def wait_empty(self, timeout: float | None) -> None:
         """Until everything sent is stored and reported."""
         with self._lock:
-            if not self._answer.wait_for(self._settled, timeout):
+            if not self._answer.wait_for(self._settled, None if timeout is None else waitable(timeout)):
                 raise AppendTimeout(
                     f"{self.unstored_bytes} bytes are not stored after {timeout} s: {self._tracker.explain(1)}"
                 )
