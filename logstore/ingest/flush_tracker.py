@@ -24,7 +24,7 @@ What holds after every call
 * It is the *largest* such boundary, not the one before it.
 * Values strictly rise; the callback is never entered twice at a time. If it raises, the tracker's state is
   complete, the exception reaches the caller, and the next call of any kind tries again. Repeating the call
-  that raised is harmless.
+  that raised is harmless; a `discard` that is repeated so says `Fenced`, since the lease is gone.
 * A dead, stuck or unregistered sink keeps its debt. The tracker never moves the report to get out of
   trouble: partitions hold the data, so an abandoned debt is lost data. Hand the sink over, and replay it
   from the report.
@@ -143,6 +143,7 @@ class FlushTracker(Generic[O]):
 
         `alive` says whether the owner is still there (`thread.is_alive`, say); `check` asks it.
         """
+        self._report()  # first: if it raises, nobody would have the new lease
         state = self._sinks.get(sink)
         if state is not None and state.alive is not _never:
             raise ValueError(
@@ -152,7 +153,6 @@ class FlushTracker(Generic[O]):
             state = self._sinks[sink] = _Sink(self._next_lease(sink), alive)
         else:
             state.own(self._next_lease(sink), alive, self._clock())
-        self._report()
         return state.lease
 
     def commit(self, boundary: O, sinks: Iterable[Hashable] = ()) -> None:
@@ -198,9 +198,9 @@ class FlushTracker(Generic[O]):
 
         Raises `Fenced` if `lease` is not the present one: somebody else has handed it over, or discarded it.
         """
+        self._report()  # first: if it raises, nobody would have the new lease
         sink = self._owned(lease)
         sink.own(self._next_lease(lease.sink), alive, self._clock())
-        self._report()
         return sink.lease
 
     def discard(self, lease: Lease, proof: object) -> None:
@@ -240,6 +240,7 @@ class FlushTracker(Generic[O]):
         Progress means that the watermark rose. A debtor without any for longer than the grace period gets a
         `Challenge`, at the next check a `Stalled`, and another one each period until somebody acts.
         """
+        self._report()  # first: if it raises, nobody would hear of what was found
         now_s = self._clock()
         findings: list[Challenge[O] | Stalled[O]] = []
         for sink in self._debtors.values():
@@ -257,7 +258,6 @@ class FlushTracker(Generic[O]):
                 sink.verdict_s = now_s
                 reason: Literal["owner gone", "no progress"] = "owner gone" if gone else "no progress"
                 findings.append(Stalled(sink.lease, owes, idle_s, reason))
-        self._report()
         return findings
 
     def explain(self, limit: int = 10) -> Explanation[O]:

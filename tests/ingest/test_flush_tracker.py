@@ -100,6 +100,32 @@ def test_F04_a_callback_that_raises_corrupts_nothing_and_is_tried_again():
     assert reports == [6]
 
 
+def test_F04_a_callback_that_raises_takes_no_lease_and_no_finding_along():
+    """The source is away when a stuck sink is challenged and handed over: once it is back, the same calls do both."""
+    refusing, reports, clock = True, [], ManualClock()
+
+    def on_flushed(boundary):
+        if refusing:
+            raise ConnectionError("the source is away")
+        reports.append(boundary)
+
+    tracker = FlushTracker(0, on_flushed, grace=60, clock=clock)
+    a = tracker.register("a")
+    tracker.commit(5, ["a"])
+    tracker.commit(6, ["a"])
+    with pytest.raises(ConnectionError):
+        tracker.flushed(a, 5)
+    clock.advance(61)
+    for call in (tracker.check, lambda: tracker.register("b"), lambda: tracker.hand_over(a)):
+        with pytest.raises(ConnectionError):
+            call()
+    refusing = False
+    assert [type(finding).__name__ for finding in tracker.check()] == ["Challenge"]
+    assert tracker.register("b").sink == "b"
+    tracker.flushed(tracker.hand_over(a), 6)
+    assert reports == [5, 6]
+
+
 def test_F04_a_callback_that_calls_back_is_not_entered_twice():
     depth, seen = 0, []
 
