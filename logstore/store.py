@@ -278,7 +278,7 @@ class Store:
 
     def close(self, timeout: float | None = None) -> None:
         """Make everything durable and stop. Raises `OutcomeUnknown` if that did not work, saying which offsets are not;
-        the store is closed all the same. A second call does nothing."""
+        the store is closed all the same, also if an interrupt ends the wait. A second call does nothing."""
         with self._lock:
             if self._closed:
                 return
@@ -288,18 +288,27 @@ class Store:
         wait = self.config.append_timeout if timeout is None else timeout
         deadline = self._runtime.clock.monotonic() + wait
         self._runtime.begin_close()
-        for log in logs:
-            log.begin_close()
-        problems += [problem for log in logs if (problem := log.finish_close(deadline)) is not None]
-        left = max(0.0, deadline - self._runtime.clock.monotonic())
-        if not self._runtime.close(max(left, 1.0)):
+        try:
+            for log in logs:
+                log.begin_close()
+            problems += [problem for log in logs if (problem := log.finish_close(deadline)) is not None]
+        except BaseException:  # Ctrl-C, say: the wait is over, but not for those who wait elsewhere
+            for log in logs:
+                log.finish_close(self._runtime.clock.monotonic())
+            self._let_go(logs, 0.0)
+            raise
+        self._let_go(logs, max(deadline - self._runtime.clock.monotonic(), 1.0))
+        if problems:
+            raise OutcomeUnknown("closed, but not everything is stored: " + "; ".join(problems))
+
+    def _let_go(self, logs: list[PartitionLog], timeout: float) -> None:
+        """The end of `close`: of threads, files and connections."""
+        if not self._runtime.close(timeout):
             logger.warning("an upload did not end in time; its thread ends with the store's answer")
         for log in logs:
             log.release()
         if self._owned:
             close_store(self.objects)
-        if problems:
-            raise OutcomeUnknown("closed, but not everything is stored: " + "; ".join(problems))
 
     def _all_logs(self) -> list[PartitionLog]:
         with self._lock:

@@ -120,3 +120,35 @@ def test_L06_close_ends_appends_that_wait_for_room_or_for_a_reservation(clock: M
         closing.result(PATIENCE_S)
     assert first.result(0).offset == 1
     assert store.health()["buffered_bytes"] == 0
+
+
+class Interrupts(ManualClock):
+    """Ctrl-C at the moment when the thread that made it begins to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._victim = threading.get_ident()
+
+    def wait(self, condition: threading.Condition, timeout: float | None) -> None:
+        if threading.get_ident() == self._victim:
+            raise KeyboardInterrupt
+        super().wait(condition, timeout)
+
+
+def test_L06_an_interrupted_close_tells_those_who_wait_and_leaves_no_thread_behind() -> None:
+    before = set(threading.enumerate())
+    objects = GatedStore(MemoryStore())
+    store = open_store(objects, Interrupts())
+    log = background(partition, store).result(PATIENCE_S)
+    background(log.append, b"opens the writer").result(PATIENCE_S)
+    with objects.hold("put", suffix=".seg") as gate:
+        pending = background(log.submit, b"v").result(PATIENCE_S)
+        gate.wait_held()
+        with pytest.raises(KeyboardInterrupt):
+            store.close()
+        with pytest.raises(OutcomeUnknown, match="offsets 1 to 1"):
+            pending.result(PATIENCE_S)
+        with pytest.raises(Closed):
+            log.append(b"late")
+        store.close()
+    until(lambda: not set(threading.enumerate()) - before)
