@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
@@ -61,10 +62,12 @@ class StoreConfig:
         _one_of("compression", self.compression, tuple(CODEC_IDS))
         for name in ("flush_bytes", "max_buffered_bytes", "max_batch_bytes", "uploads_max"):
             _at_least(name, getattr(self, name), 1)
-        for name in ("flush_interval", "append_timeout", "cache_bytes", "delete_grace"):
+        for name in ("cache_bytes", "delete_grace"):
             _at_least(name, getattr(self, name), 0)
+        for name in ("flush_interval", "append_timeout"):
+            _at_least(name, getattr(self, name), 0, or_infinite=True)
         for name in ("probe_interval", "follow_interval", "stall_after"):
-            _at_least(name, getattr(self, name), 0.001)
+            _at_least(name, getattr(self, name), 0.001, or_infinite=True)
         if self.max_batch_bytes > self.max_buffered_bytes:
             if self.max_batch_bytes != _MAX_BATCH_BYTES:
                 raise ValueError(
@@ -89,7 +92,7 @@ class StoreConfig:
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """A topic's own settings, kept in its descriptor. None means no limit."""
+    """A topic's own settings, kept in its descriptor. None means no limit, and so does a retention of `inf`."""
 
     retention_seconds: float | None = None
     retention_bytes: int | None = None
@@ -98,6 +101,8 @@ class TopicConfig:
 
     def __post_init__(self) -> None:
         for name in ("retention_seconds", "retention_bytes"):
+            if getattr(self, name) == math.inf:
+                object.__setattr__(self, name, None)
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 0)
         _at_least("segment_bytes", self.segment_bytes, 1)
@@ -113,6 +118,8 @@ def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
         raise ValueError(f"{name}={value!r}: it is one of {', '.join(allowed)}")
 
 
-def _at_least(name: str, value: object, low: float) -> None:
+def _at_least(name: str, value: object, low: float, *, or_infinite: bool = False) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= low:
         raise ValueError(f"{name}={value!r}: it is a number, at least {low}")
+    if value == math.inf and not or_infinite:
+        raise ValueError(f"{name}={value!r}: it is a number that has an end")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -66,3 +67,14 @@ def test_L08_a_small_buffer_needs_no_second_setting() -> None:
         with pytest.raises(RecordTooLarge):
             log.append(b"x" * 10_000)
         assert log.append(b"x" * 9_000).offset == 0
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["flush_bytes", "max_buffered_bytes", "max_batch_bytes", "cache_bytes", "uploads_max", "delete_grace"],
+)
+def test_a_size_or_a_grace_period_without_an_end_is_refused_by_name(setting: str) -> None:
+    """Nothing could be reserved, cached or deleted by it. A wait may go without."""
+    with pytest.raises(ValueError, match=setting):
+        StoreConfig(**{setting: math.inf})  # type: ignore[arg-type]
+    assert StoreConfig(append_timeout=math.inf, flush_interval=math.inf).append_timeout == math.inf

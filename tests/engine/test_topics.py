@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -226,6 +227,16 @@ def test_L25_settings_are_kept_and_checked() -> None:
             1 << 30,
             1 << 20,
         )
+
+
+@pytest.mark.parametrize("setting", ["retention_seconds", "retention_bytes"])
+def test_L24_a_retention_without_an_end_is_no_retention(setting: str, objects: ObjectStore) -> None:
+    with running(objects) as store:
+        topic = store.create_topic("t", **{setting: math.inf})
+        assert getattr(topic.config, setting) is None
+        topic.append(b"kept")
+        assert topic.partition(0).maintenance.expire(1 << 50) == 0
+        assert pairs(topic.partition(0)) == [(0, b"kept")]
 
 
 def test_L20_every_damage_of_a_topics_descriptor_is_found_and_the_other_topics_work() -> None:
