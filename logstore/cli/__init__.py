@@ -54,6 +54,8 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="The store is --store URL or the environment variable LOGSTORE_URL: a path, file:///…, s3://bucket/prefix.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
+    parser.set_defaults(json=False, store=os.environ.get("LOGSTORE_URL"))
+    _add_common(parser)
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", required=True, parser_class=_CommandParser
     )
@@ -61,13 +63,17 @@ def build_parser() -> argparse.ArgumentParser:
         module: Command = import_module(f"logstore.cli.{name}")
         summary = (module.__doc__ or "").splitlines()[0]
         sub = commands.add_parser(name, help=summary, description=module.__doc__, formatter_class=_Paragraphs)
-        sub.add_argument("--json", action="store_true", help="one JSON object a line")
-        sub.add_argument(
-            "--store", metavar="URL", default=os.environ.get("LOGSTORE_URL"), help="or LOGSTORE_URL"
-        )
+        _add_common(sub)
         module.add_arguments(sub)
         sub.set_defaults(run=module.run)
     return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    """Before the command or after it: no default of their own, so that the one does not undo the other."""
+    unsaid = argparse.SUPPRESS
+    parser.add_argument("--json", action="store_true", default=unsaid, help="one JSON object a line")
+    parser.add_argument("--store", metavar="URL", default=unsaid, help="or LOGSTORE_URL")
 
 
 class _CommandParser(argparse.ArgumentParser):
@@ -103,6 +109,9 @@ def _version() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point of the `logstore` command."""
     args = build_parser().parse_args(argv)
+    if sys.stdout is None:  # `>&-`: refused before anything is done that nobody would hear of
+        print(f"logstore {args.command}: standard output is closed: use >/dev/null", file=sys.stderr)
+        return 1
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a terminal that knows no ✓
     out = Output(sys.stdout, args.json)
     try:

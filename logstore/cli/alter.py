@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from logstore.cli.output import Output
-from logstore.cli.places import add_topic, open_existing
+from logstore.cli.places import add_topic, find_topic, open_existing
 from logstore.cli.usage import UsageError
 
 
@@ -42,6 +42,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if not settings and args.partitions is None:
         raise UsageError("what shall change? Pass --partitions, or a setting")
     with open_existing(args) as store:
+        find_topic(store, args.topic)
         try:
             if settings:
                 store.alter_topic(args.topic, **settings)

@@ -66,6 +66,8 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("--key-delimiter splits lines of standard input: use --key with a value")
     if args.key_delimiter == "":
         raise UsageError("--key-delimiter is empty")
+    if args.value is None and not args.tombstone and sys.stdin is None:
+        raise UsageError("standard input is closed: pass the value, or lines to read")
 
 
 def _print_all(receipts: list[Receipt], out: Output) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from logstore.cli.output import Output
-from logstore.cli.places import add_topic, open_existing
+from logstore.cli.places import add_topic, open_existing, topic_named
 from logstore.cli.usage import UsageError
 
 
@@ -18,6 +18,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if not args.yes:
         raise UsageError(f"this deletes every record of {args.topic}: say so with --yes")
     with open_existing(args) as store:
-        store.delete_topic(args.topic)
+        with topic_named(store, args.topic):
+            store.delete_topic(args.topic)
         out.row({"topic": args.topic, "deleted": True}, f"deleted {args.topic}")
     return 0

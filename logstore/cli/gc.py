@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 
 from logstore.cli.output import Output
-from logstore.cli.places import add_topic, open_store
+from logstore.cli.places import add_topic, open_store, topic_named
 from logstore.config import StoreConfig
 
 
@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> int:
     with open_store(args, writer="read_only", delete_grace=args.grace) as store:
-        found = store.collect_garbage(args.topic, dry_run=args.dry_run)
+        with topic_named(store, args.topic):
+            found = store.collect_garbage(args.topic, dry_run=args.dry_run)
         out.table([{"key": item.key, "bytes": item.size, "deleted": not args.dry_run} for item in found])
     return 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
@@ -32,9 +34,15 @@ def open_existing(args: argparse.Namespace, **settings: Any) -> logstore.Store:
 
 
 def find_topic(store: logstore.Store, name: str) -> Topic:
-    """The topic, or an `UnknownTopic` in the words of the command line, with what may have been meant."""
-    try:
+    with topic_named(store, name):
         return store.topic(name)
+
+
+@contextmanager
+def topic_named(store: logstore.Store, name: str) -> Iterator[None]:
+    """An `UnknownTopic` inside comes out in the words of the command line, with what may have been meant."""
+    try:
+        yield
     except logstore.UnknownTopic:
         near = get_close_matches(name, store.topics(), n=1)
         hint = f"did you mean {near[0]}?" if near else "`logstore topics` lists those that there are."
@@ -85,7 +93,7 @@ def start_offsets(logs: list[PartitionLog], start: str | None) -> list[int]:
     return [min(begin, end) for begin, end in zip(starts, ends, strict=True)]
 
 
-def start_offset(log: PartitionLog, start: str | None) -> int:
+def start_offset(log: PartitionLog, start: str | None, option: str = "--start") -> int:
     """An offset, `beginning`, `end`, `-n` (the last n), or `@ms` (the first record at or after that time)."""
     low, high = log.low_watermark, log.buffered_high_watermark
     if start in (None, "beginning"):
@@ -99,6 +107,6 @@ def start_offset(log: PartitionLog, start: str | None) -> int:
         number = int(start)
     except ValueError:
         raise UsageError(
-            f"--start {start}: an offset, beginning, end, -N (the last N) or @MILLISECONDS"
+            f"{option} {start}: an offset, beginning, end, -N (the last N) or @MILLISECONDS"
         ) from None
     return max(low, high + number) if number < 0 else number

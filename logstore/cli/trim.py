@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, out: Output) -> int:
     with open_existing(args) as store:
         (log,) = chosen(find_topic(store, args.topic), args.partition)
-        before = start_offset(log, args.before)
+        before = start_offset(log, args.before, "--before")
         if not args.yes:
             raise UsageError(
                 f"this deletes the records of {log.paths} before offset {before}: say so with --yes"

@@ -41,6 +41,7 @@ def code_of(*words: str) -> int:
         (("cat", "orders", "-f", r"\q"), 2, r"\xHH"),
         (("gc", "--grace", "-1"), 2, "delete_grace=-1.0"),
         (("bench", "--records", "many"), 2, "at least 1"),
+        (("trim", "orders", "-p", "0", "--before", "noon", "--yes"), 2, "--before noon: an offset"),
         (("create", "orders"), 1, "--exist-ok"),
         (("create", "orders", "-p", "3", "--exist-ok"), 1, "with 2 partitions, not 3"),
         (("append", "orders", "v", "--tombstone", "-k", "k"), 2, "no value"),
@@ -61,7 +62,19 @@ def test_a_mistake_is_named_and_nothing_is_appended(
 
 
 @pytest.mark.parametrize(
-    "command", [("cat",), ("tail",), ("offsets",), ("inspect",), ("append",), ("compact",)]
+    "command",
+    [
+        ("cat",),
+        ("tail",),
+        ("offsets",),
+        ("inspect",),
+        ("append",),
+        ("compact",),
+        ("gc",),
+        ("delete", "--yes"),
+        ("alter", "-p", "3"),
+        ("trim", "-p", "0", "--before", "1", "--yes"),
+    ],
 )
 def test_a_mistyped_topic_brings_the_one_that_was_meant(
     command: tuple[str, ...], url: str, capfd: pytest.CaptureFixture[str]
@@ -104,3 +117,20 @@ def test_options_may_stand_between_the_arguments(url: str, capfd: pytest.Capture
     assert capfd.readouterr().out == "order-17=paid\n"
     assert code_of("append", "orders", "paid", "twice") == 2
     assert "unrecognized arguments: twice" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topics", "--json", "--store", "URL"),
+        ("--json", "topics", "--store", "URL"),
+        ("--store", "URL", "topics", "--json"),
+        ("--json", "--store", "URL", "topics"),
+    ],
+)
+def test_the_store_and_the_form_of_the_output_may_be_said_before_the_command_or_after(
+    words: tuple[str, ...], url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOGSTORE_URL", "/nowhere")
+    assert code_of(*(url if word == "URL" else word for word in words)) == 0
+    assert capfd.readouterr().out == '{"topic": "orders", "partitions": 2, "offsets": 4}\n'

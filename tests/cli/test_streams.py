@@ -139,3 +139,22 @@ def test_the_version_is_that_of_the_package() -> None:
     )
     assert done.stdout.split()[0] == "logstore"
     assert done.stdout.split()[1][0].isdigit()
+
+
+@pytest.mark.parametrize(
+    ("words", "closed", "code", "message"),
+    [
+        (("topics",), ">&-", 1, "standard output is closed"),
+        (("append", "t", "v"), ">&-", 1, "standard output is closed"),
+        (("append", "t"), "<&-", 2, "standard input is closed"),
+    ],
+)
+def test_a_stream_that_is_closed_is_named_before_anything_is_done(
+    words: tuple[str, ...], closed: str, code: int, message: str, url: str
+) -> None:
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *command(url, *words)]
+    ended = subprocess.run(shell, capture_output=True, timeout=SECONDS)
+    assert (ended.returncode, ended.stdout) == (code, b"")
+    assert message in ended.stderr.decode()
+    assert b"Traceback" not in ended.stderr
+    assert stored(url) == []
