@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
-from logstore import at_exit
+from logstore import at_exit, forked
 from logstore.catalog import Catalog, TopicDescriptor
 from logstore.config import StoreConfig
 from logstore.engine.clock import Clock, SystemClock
@@ -42,6 +42,7 @@ from logstore.topic import Topic
 logger = logging.getLogger(__name__)
 
 _UNSTORED_MAX = 100
+_FORKED = "the store was in use when this process was forked, and is the parent's: open it again here"
 READ_RETRIES = RetryPolicy(attempts=4, base_s=0.05, cap_s=0.5)
 
 
@@ -110,10 +111,11 @@ class Store:
             maxlen=_UNSTORED_MAX
         )  # what logs that were reopened could not store
         self._logs: dict[PartitionPaths, PartitionLog] = {}
-        self._closed = False
+        self._closed, self._why_closed = False, "the store is closed"
         self._runtime.store_id = enter(wrapped, dice, read_only=config.writer == "read_only")
         if config.writer != "read_only" and isinstance(clock, SystemClock):
             at_exit.remember(self)
+        forked.remember(self)
 
     # Topics
 
@@ -310,13 +312,21 @@ class Store:
         if self._owned:
             close_store(self.objects)
 
+    def leave_to_parent(self) -> None:
+        """In a child that was forked just now: a store that was writing is the parent's, and closed here."""
+        if self._closed or not self._runtime.has_threads:
+            return
+        self._closed, self._why_closed = True, _FORKED
+        for log in self._logs.values():
+            log.leave_to_parent(Closed(f"{log.paths}: {_FORKED}; nothing was appended"))
+
     def _all_logs(self) -> list[PartitionLog]:
         with self._lock:
             return list(self._logs.values())
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Closed("the store is closed")
+            raise Closed(self._why_closed)
 
     def _check_writable(self) -> None:
         self._check_open()

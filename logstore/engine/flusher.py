@@ -38,6 +38,10 @@ class Flusher:
         self._idle = 0
         self._closed = False
 
+    @property
+    def has_threads(self) -> bool:
+        return bool(self._workers)
+
     def at(self, task: Task, due: float) -> None:
         """Run the task when the clock reaches `due`, or earlier if that was asked for before."""
         with self._wake:

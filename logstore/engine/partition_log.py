@@ -391,6 +391,11 @@ class PartitionLog(ReadablePartition):
             self._writers.stop(self._closed_error())
             self.release()
 
+    def leave_to_parent(self, error: LogStoreError) -> None:
+        """In a child that was forked just now: nothing of this is ours. Takes no lock."""
+        self._closed = True
+        self._writers.leave_to_parent(error)
+
     def begin_close(self) -> None:
         """Take no more appends and start the last flush; `finish_close` waits for it."""
         self._closed = True

@@ -367,6 +367,10 @@ class ReplicatedWriter:
             else:
                 held.future.set_exception(fresh(outcome))
 
+    def leave_to_parent(self, error: LogStoreError) -> None:
+        """After a fork, in the child: refuse everything."""
+        self.failed = self.failed or error
+
     def stop(self, error: LogStoreError) -> None:
         """For good."""
         with self._lock:

@@ -40,6 +40,11 @@ class Runtime:
         self.closed = False
         self.maintaining = threading.Lock()  # one partition at a time: merging takes memory for two segments
 
+    @property
+    def has_threads(self) -> bool:
+        """Whether something was uploaded or synced here: a forked child does not have what that needs."""
+        return self.flusher.has_threads or self.disk.has_threads
+
     def new_id(self) -> bytes:
         """A writer id: random, new for each segment."""
         return self.dice.randbytes(16)

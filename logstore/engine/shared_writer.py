@@ -338,6 +338,10 @@ class SharedWriter:
 
     # The end
 
+    def leave_to_parent(self, error: LogStoreError) -> None:
+        """After a fork, in the child: refuse everything."""
+        self.failed = self.failed or error
+
     def stop(self, error: LogStoreError) -> None:
         """For good: tell every waiter, free the memory, wake who waits."""
         with self._tiers.lock:

@@ -180,6 +180,12 @@ class Wal:
                 keep.append(file)
         self._full = keep
 
+    def leave_to_parent(self) -> None:
+        """After a fork, in the child: its copy of the lock would keep the folder locked for as long as the child lives."""
+        if not self._closed:
+            self._closed = True
+            os.close(self._lock)
+
     def close(self, durable: int) -> None:
         """Let go of the folder; files whose records are all durable are deleted. A second call does nothing."""
         with self._guard:

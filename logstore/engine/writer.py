@@ -421,6 +421,11 @@ class ExclusiveWriter:
         fail(waiting, error)
         tiers.tell_listeners()
 
+    def leave_to_parent(self, error: LogStoreError) -> None:
+        """After a fork, in the child: refuse everything. No credit, so that `add_at_once` takes nothing either."""
+        if self.failed is None:
+            self.failed, self._stopped_at, self._credit = error, self._tiers.durable, 0
+
     # Closing
 
     def begin_close(self) -> None:

@@ -119,6 +119,15 @@ class PartitionWriters:
         for writer in self._replicated.values():
             writer.stop(error)
 
+    def leave_to_parent(self, error: LogStoreError) -> None:
+        """In a child that was forked just now: refuse everything. Takes no lock."""
+        if self._writer is not None:
+            self._writer.leave_to_parent(error)
+        for writer in self._replicated.values():
+            writer.leave_to_parent(error)
+        if self._wal is not None:
+            self._wal.leave_to_parent()
+
     def begin_close(self) -> None:
         """Take no more appends and start the last flush."""
         if self._writer is not None:
