@@ -26,7 +26,7 @@ FORMAT_VERSION = 1
 
 
 def enter(objects: ObjectStore, dice: random.Random, *, read_only: bool) -> str:
-    """Check that the place is a log store, or make it one; returns the store's id."""
+    """Check that the place is a log store, or make it one; returns the store's id. Safe to repeat, wherever it failed."""
     found = _read(objects)
     if read_only:
         if found is None:

@@ -33,7 +33,7 @@ from logstore.objects.closing import close_store
 from logstore.objects.foreign import ForeignErrors
 from logstore.objects.metered import MeteredStore, OperationStats
 from logstore.objects.protocol import ObjectStore
-from logstore.objects.retrying import RetryingStore, RetryPolicy
+from logstore.objects.retrying import RetryingStore, RetryPolicy, repeat
 from logstore.objects.url import open_url
 from logstore.paths import PartitionPaths
 from logstore.sweep import Sweeper
@@ -99,7 +99,8 @@ class Store:
         self.config = config
         self._owned = owned
         self._metered = MeteredStore(objects)
-        wrapped = RetryingStore(ForeignErrors(self._metered), READ_RETRIES)
+        bare = ForeignErrors(self._metered)
+        wrapped = RetryingStore(bare, READ_RETRIES)
         self._runtime = Runtime(wrapped, config, clock, dice)
         self._catalog = Catalog(wrapped)
         self._sweeper = Sweeper(self._runtime, self._catalog)
@@ -112,7 +113,10 @@ class Store:
         )  # what logs that were reopened could not store
         self._logs: dict[PartitionPaths, PartitionLog] = {}
         self._closed, self._why_closed = False, "the store is closed"
-        self._runtime.store_id = enter(wrapped, dice, read_only=config.writer == "read_only")
+        # As a whole: it may be done twice, its conditional puts by themselves may not.
+        self._runtime.store_id = repeat(
+            lambda: enter(bare, dice, read_only=config.writer == "read_only"), READ_RETRIES
+        )
         if config.writer != "read_only" and isinstance(clock, SystemClock):
             at_exit.remember(self)
         forked.remember(self)

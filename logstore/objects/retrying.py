@@ -45,6 +45,30 @@ class RetryPolicy:
         return dice() * min(self.cap_s, self.base_s * 2.0 ** (failures - 1))
 
 
+def repeat(
+    call: Callable[[], T],
+    policy: RetryPolicy,
+    *,
+    sleep: Callable[[float], object] = time.sleep,
+    dice: Callable[[], float] = random.random,
+) -> T:
+    """What `call` gives, which may be done twice, whatever became of it the first time."""
+    failures = 0
+    while True:
+        try:
+            return call()
+        except StoreError as error:
+            failures += 1
+            _raise_unless_transient(error, failures, policy)
+            sleep(policy.pause_s(failures, dice))
+
+
+def _raise_unless_transient(error: StoreError, failures: int, policy: RetryPolicy) -> None:
+    transient = isinstance(error, Indeterminate) or (isinstance(error, Determinate) and error.retriable)
+    if not transient or failures >= policy.attempts:
+        raise error
+
+
 class RetryingStore:
     """An `ObjectStore` round `inner` that rides out short failures.
 
@@ -90,22 +114,11 @@ class RetryingStore:
                 return
             except StoreError as error:
                 failures += 1
-                self._pause_or_raise(error, failures)
+                _raise_unless_transient(error, failures, self.policy)
+                self._sleep(self.policy.pause_s(failures, self._dice))
 
     def delete(self, key: str) -> None:
         self._repeat(lambda: self.inner.delete(key))
 
     def _repeat(self, call: Callable[[], T]) -> T:
-        failures = 0
-        while True:
-            try:
-                return call()
-            except StoreError as error:
-                failures += 1
-                self._pause_or_raise(error, failures)
-
-    def _pause_or_raise(self, error: StoreError, failures: int) -> None:
-        transient = isinstance(error, Indeterminate) or (isinstance(error, Determinate) and error.retriable)
-        if not transient or failures >= self.policy.attempts:
-            raise error
-        self._sleep(self.policy.pause_s(failures, self._dice))
+        return repeat(call, self.policy, sleep=self._sleep, dice=self._dice)

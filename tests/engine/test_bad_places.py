@@ -19,6 +19,7 @@ from logstore.errors import (
 )
 from logstore.objects import MemoryStore, ObjectInfo
 from logstore.objects.protocol import Buffer
+from logstore.testing import Fault, FaultyStore
 
 # Places
 
@@ -123,6 +124,22 @@ class Careless(MemoryStore):
         if self._ignored == "if_absent":
             return super().put(key, data, if_match=if_match)
         return super().put(key, data, if_absent=if_absent)
+
+
+@pytest.mark.parametrize("fault", Fault)
+@pytest.mark.parametrize("put", range(6))
+def test_W04_a_put_that_fails_once_while_a_store_is_opened_is_no_reason_to_refuse_it(
+    put: int, fault: Fault
+) -> None:
+    """Four of a new place's probe, one that makes it a store, and one that every opening tries."""
+    objects = FaultyStore(MemoryStore())
+    rule = objects.fail("put", skip=put, times=1, with_=fault)
+    with open_store(objects) as store:
+        assert store.create_topic("t").append(b"x").offset == 0
+    assert rule.hits == 1
+    objects.fail("put", times=1, with_=fault)
+    with open_store(objects) as store:
+        assert store.topics() == ["t"]
 
 
 @pytest.mark.parametrize("ignored", ["if_absent", "if_match"])
