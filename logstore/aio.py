@@ -20,7 +20,7 @@ from logstore import store as blocking
 from logstore.config import Ack, StoreConfig, Visibility, check_visibility
 from logstore.engine import partition_log
 from logstore.engine.maintenance import Garbage
-from logstore.engine.partition_log import Appendable
+from logstore.engine.partition_log import Appendable, Submitted
 from logstore.engine.readable_partition import READ_BYTES
 from logstore.engine.results import ReadResult, Receipt
 from logstore.engine.segments import LostRange
@@ -204,13 +204,19 @@ class PartitionLog:
     ) -> Receipt:
         """Append one record or several, all or nothing, at contiguous offsets; return when they are acked."""
 
-        def begin() -> tuple[Receipt, Future[Receipt] | None]:
+        def begin(left: float) -> Submitted:
             checked = self.blocking.check_records(records)
-            return self.blocking.begin_append(checked, ack=ack, timeout=timeout)[0]
+            return self.blocking.begin_append(checked, ack=ack, timeout=left)[0]
 
-        receipt, future = await self._threads.run(begin)
+        return await self._acked(begin, timeout)
+
+    async def _acked(self, begin: Callable[[float], Submitted], timeout: float | None) -> Receipt:
+        """Begins on a thread, where it may wait for room, and waits for the ack without one. One deadline covers both."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.blocking.ack_timeout(timeout)
+        receipt, future = await self._threads.run(lambda: begin(deadline - loop.time()))
         if future is not None:
-            await self._await(future, receipt, self.blocking.ack_timeout(timeout))
+            await self._await(future, receipt, deadline - loop.time())
         return receipt
 
     async def wait_durable(self, receipt: Receipt, timeout: float | None = None) -> None:
@@ -234,7 +240,9 @@ class PartitionLog:
         self, raw: bytes | bytearray | memoryview, *, ack: Ack | None = None, timeout: float | None = None
     ) -> Receipt:
         """Append Kafka v2 record batches as they are, all or nothing."""
-        return await self._threads.run(partial(self.blocking.append_batches, raw, ack=ack, timeout=timeout))
+        return await self._acked(
+            lambda left: self.blocking.begin_append_batches(raw, ack=ack, timeout=left)[0], timeout
+        )
 
     async def submit(
         self, records: Appendable, *, ack: Ack | None = None, timeout: float | None = None

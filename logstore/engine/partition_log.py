@@ -110,8 +110,14 @@ class PartitionLog(ReadablePartition):
         self, raw: bytes | bytearray | memoryview, *, ack: Ack | None = None, timeout: float | None = None
     ) -> Receipt:
         """Append Kafka v2 record batches as they are, all or nothing. Only their offsets and leader epochs are set."""
+        return self.finish_append(self.begin_append_batches(raw, ack=ack, timeout=timeout))
+
+    def begin_append_batches(
+        self, raw: bytes | bytearray | memoryview, *, ack: Ack | None = None, timeout: float | None = None
+    ) -> tuple[Submitted, float]:
+        """Check the batches and give them their offsets; `finish_append` waits for the ack."""
         deadline = self._deadline(timeout)
-        return self._acked(self._submit_batches(raw, ack, deadline), deadline)
+        return self._submit_batches(raw, ack, deadline), deadline
 
     def submit_batches(
         self, raw: bytes | bytearray | memoryview, *, ack: Ack | None = None, timeout: float | None = None

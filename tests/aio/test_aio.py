@@ -33,7 +33,8 @@ def test_L11_read_after_ack() -> None:
     assert run(work()) == [(0, b"durable"), (1, b"buffered")]
 
 
-def test_L04_a_hundred_durable_appends_wait_without_a_thread_each() -> None:
+@pytest.mark.parametrize("batches", [False, True])
+def test_L04_a_hundred_durable_appends_wait_without_a_thread_each(batches: bool) -> None:
     """While one upload is held, all others become the next segment; far more wait than there are threads."""
 
     async def work() -> None:
@@ -41,10 +42,14 @@ def test_L04_a_hundred_durable_appends_wait_without_a_thread_each() -> None:
         async with logstore.aio.open(gated) as store:
             log = (await store.create_topic("t")).partition(0)
             await log.append(b"opens the writer")
+            raw = (await log.read(0)).raw
             with gated.hold("put", suffix=".seg") as gate:
                 first = asyncio.create_task(log.append(b"first"))
                 await asyncio.to_thread(gate.wait_held)
-                others = [asyncio.create_task(log.append(b"%d" % n)) for n in range(100)]
+                others = [
+                    asyncio.create_task(log.append_batches(raw) if batches else log.append(b"%d" % n))
+                    for n in range(100)
+                ]
                 while log.blocking.health()["next_offset"] < 102:
                     await asyncio.sleep(0)
                 gate.open()
@@ -105,6 +110,27 @@ def test_L07_a_deadline_that_passes_says_that_the_outcome_is_unknown() -> None:
             assert await log.flush() == 2  # the flush went on
 
     run(work())
+
+
+def test_L07_one_deadline_covers_the_wait_for_the_writer_and_the_wait_for_the_ack() -> None:
+    """An hour passes while the writer is opened. The ack, which never comes, is not waited for on top of that."""
+
+    async def work() -> None:
+        gated = GatedStore(MemoryStore())
+        async with logstore.aio.open(gated) as store:
+            log = (await store.create_topic("t")).partition(0)
+            loop = asyncio.get_running_loop()
+            passed_s, now = 0.0, loop.time
+            loop.time = lambda: now() + passed_s  # type: ignore[method-assign]
+            with gated.hold("put", suffix=".seg") as gate:
+                appending = asyncio.create_task(log.append(b"v", timeout=3600))
+                await asyncio.to_thread(gate.wait_held)
+                passed_s = 3600.0
+                gate.release()  # the fence; the segment is held in its turn
+                with pytest.raises(logstore.AppendTimeout):
+                    await appending
+
+    asyncio.run(work())
 
 
 def test_L06_a_tail_ends_when_the_store_is_closed() -> None:
