@@ -48,7 +48,10 @@ class _Threads:
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if self._closed:
             raise Closed("the store is closed")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(call, *args, **kwargs))
+        return await asyncio.wrap_future(self.submit(call, *args, **kwargs))
+
+    def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        return self._pool.submit(call, *args, **kwargs)
 
     def close(self) -> None:
         """Calls that still wait for a thread get one, and `Closed` from the store."""
@@ -372,6 +375,11 @@ class PartitionLog:
         return self.blocking.buffered_high_watermark
 
 
+def _let_go(opening: Future[blocking.Store]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
+
+
 class _Opening:
     """A store that is about to be open: await it, or enter it with `async with`."""
 
@@ -384,9 +392,11 @@ class _Opening:
 
     async def _open(self) -> Store:
         threads = _Threads()
+        opening = threads.submit(self._open_store)
         try:
-            return Store(await threads.run(self._open_store), threads)
+            return Store(await asyncio.wrap_future(opening), threads)
         except BaseException:
+            opening.add_done_callback(_let_go)  # cancelled: it may be open in a moment, and nobody has it
             threads.close()
             raise
 

@@ -12,7 +12,7 @@ import logstore
 import logstore.aio
 from logstore.errors import Closed
 from logstore.objects import MemoryStore
-from logstore.testing import FaultyStore
+from logstore.testing import FaultyStore, GatedStore
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -70,5 +70,33 @@ def test_L06_close_does_not_wait_behind_appends_that_wait_for_room() -> None:
             await store.close(timeout=0.1)
         ends = await asyncio.gather(*waiting, return_exceptions=True)
         assert {type(end) for end in ends} == {Closed}
+
+    run(work())
+
+
+def test_L29_an_open_that_is_cancelled_leaves_no_open_store_behind() -> None:
+    async def work() -> None:
+        opened: list[logstore.Store] = []
+        gated = GatedStore(MemoryStore())
+
+        def open_and_note(*places: Any, **settings: Any) -> logstore.Store:
+            opened.append(logstore.open(*places, **settings))
+            return opened[0]
+
+        with pytest.MonkeyPatch.context() as patch, gated.hold("put") as gate:
+            patch.setattr(logstore.store, "open", open_and_note)
+
+            async def open_it() -> None:
+                async with logstore.aio.open(gated):
+                    raise AssertionError("it was cancelled before")
+
+            opening = asyncio.create_task(open_it())
+            await asyncio.to_thread(gate.wait_held)
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+            gate.open()
+            while not opened or not opened[0].health()["closed"]:
+                await asyncio.sleep(0)
 
     run(work())
