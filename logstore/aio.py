@@ -187,9 +187,15 @@ class Topic:
         timeout: float | None = None,
     ) -> list[Receipt]:
         """One receipt for each record, in their order, as `logstore.Topic.append_many`."""
-        return await self._threads.run(
-            partial(self.blocking.append_many, records, partition=partition, ack=ack, timeout=timeout)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.blocking.partition(0).ack_timeout(timeout)
+        many = await self._threads.run(
+            lambda: self.blocking.begin_append_many(
+                records, partition=partition, ack=ack, timeout=deadline - loop.time()
+            )
         )
+        await _settled([asyncio.wrap_future(ack) for ack in many.acks], deadline - loop.time())
+        return await self._threads.run(many.finish)
 
 
 class PartitionLog:
@@ -373,6 +379,21 @@ class PartitionLog:
     def buffered_high_watermark(self) -> int:
         """One past the last acked offset, as last seen."""
         return self.blocking.buffered_high_watermark
+
+
+async def _settled(acks: list[asyncio.Future[Receipt]], timeout: float) -> None:
+    """Wait until each has come, failed or is late; which of these, whoever has begun them tells."""
+    if not acks:
+        return
+    try:
+        done, _ = await asyncio.wait(acks, timeout=timeout)
+    except BaseException:
+        for ack in acks:
+            ack.cancel()
+        raise
+    for ack in done:
+        if not ack.cancelled():
+            ack.exception()  # seen, as far as asyncio is concerned
 
 
 def _let_go(opening: Future[blocking.Store]) -> None:

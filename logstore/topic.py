@@ -3,15 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from itertools import count
 
 from logstore.catalog import TopicDescriptor
 from logstore.config import Ack, TopicConfig
-from logstore.engine.partition_log import PartitionLog
+from logstore.engine.partition_log import PartitionLog, Submitted
 from logstore.engine.results import Receipt
 from logstore.errors import InvalidRecord
 from logstore.format.murmur2 import partition_for_key
 from logstore.format.record import Header, Record
+
+
+@dataclass
+class ManyAppends:
+    """What `append_many` has begun: in which partition, with which of the records `given`, by their numbers."""
+
+    given: list[Record]
+    begun: list[tuple[PartitionLog, list[int], tuple[Submitted, float]]] = field(default_factory=list)
+    failure: Exception | None = None
+
+    @property
+    def acks(self) -> list[Future[Receipt]]:
+        """What is waited for."""
+        return [future for _, _, ((_, future), _) in self.begun if future is not None]
+
+    def finish(self) -> list[Receipt]:
+        """Wait for all of it; one receipt for each record, in their order."""
+        receipts: list[Receipt | None] = [None] * len(self.given)
+        for log, numbers, append in self.begun:
+            try:
+                whole = log.finish_append(append)
+            except Exception as error:
+                self.failure = self.failure or error
+            else:
+                _give_receipts(log, whole, numbers, self.given, receipts)
+        if self.failure is not None:
+            raise self.failure
+        return [receipt for receipt in receipts if receipt is not None]
 
 
 class Topic:
@@ -102,6 +132,17 @@ class Topic:
         The records of one partition are one atomic append; the partitions commit side by side. A record that is none refuses
         them all. If one partition fails, its error is raised when all have ended: what the others stored stays stored.
         """
+        return self.begin_append_many(records, partition=partition, ack=ack, timeout=timeout).finish()
+
+    def begin_append_many(
+        self,
+        records: Iterable[Record | bytes],
+        *,
+        partition: int | None = None,
+        ack: Ack | None = None,
+        timeout: float | None = None,
+    ) -> ManyAppends:
+        """`append_many` without the wait for the acks: `finish()` waits, and gives the receipts."""
         given = [
             Record(record) if isinstance(record, bytes | bytearray | memoryview) else record
             for record in _several(records)
@@ -117,24 +158,13 @@ class Topic:
                         given[number] = record._replace(timestamp_ms=now_ms)
                 mine = [given[number] for number in numbers]
             checked.append((log, numbers, log.check_records(mine)))
-        begun = []
-        failure: Exception | None = None
+        many = ManyAppends(given)
         for log, numbers, runs in checked:
             try:
-                begun.append((log, numbers, log.begin_append(runs, ack=ack, timeout=timeout)))
+                many.begun.append((log, numbers, log.begin_append(runs, ack=ack, timeout=timeout)))
             except Exception as error:
-                failure = failure or error
-        receipts: list[Receipt | None] = [None] * len(given)
-        for log, numbers, append in begun:
-            try:
-                whole = log.finish_append(append)
-            except Exception as error:
-                failure = failure or error
-            else:
-                _give_receipts(log, whole, numbers, given, receipts)
-        if failure is not None:
-            raise failure
-        return [receipt for receipt in receipts if receipt is not None]
+                many.failure = many.failure or error
+        return many
 
     def _shares(self, given: list[Record], partition: int | None) -> list[tuple[PartitionLog, list[int]]]:
         """Which of the records, by number, go to which partition."""

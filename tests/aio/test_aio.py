@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -33,23 +34,27 @@ def test_L11_read_after_ack() -> None:
     assert run(work()) == [(0, b"durable"), (1, b"buffered")]
 
 
-@pytest.mark.parametrize("batches", [False, True])
-def test_L04_a_hundred_durable_appends_wait_without_a_thread_each(batches: bool) -> None:
+@pytest.mark.parametrize("how", ["append", "append_batches", "append_many"])
+def test_L04_a_hundred_durable_appends_wait_without_a_thread_each(how: str) -> None:
     """While one upload is held, all others become the next segment; far more wait than there are threads."""
 
     async def work() -> None:
         gated = GatedStore(MemoryStore())
         async with logstore.aio.open(gated) as store:
-            log = (await store.create_topic("t")).partition(0)
+            topic = await store.create_topic("t")
+            log = topic.partition(0)
             await log.append(b"opens the writer")
             raw = (await log.read(0)).raw
+
+            async def another(n: int) -> logstore.Receipt:
+                if how == "append_many":
+                    return (await topic.append_many([b"%d" % n]))[0]
+                return await (log.append_batches(raw) if how == "append_batches" else log.append(b"%d" % n))
+
             with gated.hold("put", suffix=".seg") as gate:
                 first = asyncio.create_task(log.append(b"first"))
                 await asyncio.to_thread(gate.wait_held)
-                others = [
-                    asyncio.create_task(log.append_batches(raw) if batches else log.append(b"%d" % n))
-                    for n in range(100)
-                ]
+                others = [asyncio.create_task(another(n)) for n in range(100)]
                 while log.blocking.health()["next_offset"] < 102:
                     await asyncio.sleep(0)
                 gate.open()
@@ -253,5 +258,31 @@ def test_L07_waits_that_are_given_up_are_not_kept_for_as_long_as_an_outage_lasts
                 with pytest.raises(logstore.AppendTimeout):
                     await log.wait_durable(receipt, timeout=0)
             assert len(log.blocking.open_writer().durable_waiters) < 200
+
+    run(work())
+
+
+def test_L03_many_appends_of_which_one_fails_say_so_when_all_have_ended() -> None:
+    """One partition was taken over elsewhere; what went to the other is stored. No error is left that nobody saw."""
+
+    async def work() -> None:
+        unseen: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: unseen.append(context))
+        objects = MemoryStore()
+        async with logstore.aio.open(objects) as store:
+            topic = await store.create_topic("t", partitions=2)
+            await topic.append_many([b"0"], partition=0)
+            await topic.append_many([b"0"], partition=1)
+            with logstore.open(objects) as other:
+                other.topic("t").partition(0).append(b"taken over")
+            records = [logstore.Record(b"a", key=key) for key in (b"a", b"b", b"c", b"d")]
+            assert {topic.blocking.pick(record.key) for record in records} == {0, 1}
+            with pytest.raises(logstore.Fenced):
+                await topic.append_many(records)
+            assert topic.partition(1).durable_high_watermark > 1
+            assert await topic.append_many([]) == []
+        gc.collect()
+        await asyncio.sleep(0)
+        assert unseen == []
 
     run(work())
