@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from itertools import chain
 from typing import Protocol
 
@@ -87,7 +87,7 @@ class ReadResult:
 
     where: str
     offset: int
-    parts: tuple[Bytes, ...]
+    parts: tuple[Bytes, ...] = field(repr=False)
     next_offset: int
     low_watermark: int
     durable_high_watermark: int
@@ -106,6 +106,12 @@ class ReadResult:
 
     def __bool__(self) -> bool:
         return bool(self.parts)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """For another process: with bytes of its own, where here they are a view of what is cached."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values["parts"] = tuple(map(bytes, self.parts))
+        return type(self), tuple(values.values())
 
     def records(self) -> Iterator[Record]:
         """The records, each with its offset."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 import logstore
 from logstore import RecordTooLarge, StoreConfig
+from logstore.config import Ack
 from logstore.objects import MemoryStore
 
 SCRIPT = """
@@ -78,3 +80,18 @@ def test_a_size_or_a_grace_period_without_an_end_is_refused_by_name(setting: str
     with pytest.raises(ValueError, match=setting):
         StoreConfig(**{setting: math.inf})  # type: ignore[arg-type]
     assert StoreConfig(append_timeout=math.inf, flush_interval=math.inf).append_timeout == math.inf
+
+
+@pytest.mark.parametrize("ack", ["buffered", "durable"])
+def test_a_read_may_be_sent_to_another_process_and_printed(ack: Ack) -> None:
+    with logstore.open(MemoryStore(), flush_interval=3600) as store:
+        log = store.create_topic("t").partition(0)
+        log.append([b"a", b"b"], ack=ack)
+        log.append(b"c", ack=ack)
+        result = log.read(1)
+        sent = pickle.loads(pickle.dumps(result))
+        assert sent == result
+        assert list(sent.records()) == list(result.records())
+        assert sent.raw == result.raw
+    assert "memory at" not in repr(result)
+    assert f"source='{'buffer' if ack == 'buffered' else 'segment'}'" in repr(result)
