@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from logstore.cli.output import Output
 from logstore.cli.places import add_partition, chosen, find_topic, open_store
 from logstore.errors import CorruptData
+from logstore.format.area import MAX_TIMESTAMP_MS
 from logstore.format.errors import FormatError
 from logstore.format.segment import parse_segment
 from logstore.objects.protocol import ObjectStore
@@ -76,8 +77,11 @@ def _one_segment(objects: ObjectStore, key: str, out: Output) -> None:
 
 
 def _time(milliseconds: int) -> str:
-    return (
-        datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
-        if milliseconds >= 0
-        else "-"
-    )
+    if milliseconds < 0:
+        return "-"
+    if milliseconds > MAX_TIMESTAMP_MS:  # of a segment that cannot be read
+        return "unknown"
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+    except ValueError:  # a record may say the year 10000, a datetime may not
+        return f"{milliseconds} ms"

@@ -11,6 +11,7 @@ import pytest
 
 import logstore
 from logstore.cli import COMMANDS, main
+from logstore.format.area import MAX_TIMESTAMP_MS
 from tests.engine.harness import crash
 from tests.patience import PATIENCE_S
 
@@ -97,6 +98,22 @@ def test_offsets_inspect_topics(url: str, capfd: pytest.CaptureFixture[str]) -> 
     assert run("inspect", key, "--json") == 0
     segment, batch = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert (segment["base_offset"], segment["end_offset"], batch["records"]) == (0, 2, 2)
+
+
+def test_inspect_shows_a_topic_whatever_its_timestamps_say_and_whichever_object_is_damaged(
+    url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with logstore.open(url) as store:
+        log = store.create_topic("t").partition(0)
+        for stamp in (0, MAX_TIMESTAMP_MS, 1):
+            log.append(logstore.Record(b"v", timestamp_ms=stamp))
+        middle = log.segments()[1].key
+    assert run("inspect", middle, "--json") == 0
+    assert json.loads(capfd.readouterr().out.splitlines()[1])["newest"] == f"{MAX_TIMESTAMP_MS} ms"
+    (Path(url) / middle).write_bytes((Path(url) / middle).read_bytes()[:-1])
+    assert run("inspect", "t", "--json") == 0
+    newest = [json.loads(line)["newest"] for line in capfd.readouterr().out.splitlines()]
+    assert newest == ["1970-01-01T00:00:00.000+00:00", "unknown", "1970-01-01T00:00:00.001+00:00"]
 
 
 def test_offsets_tells_what_a_crash_took(url: str, capfd: pytest.CaptureFixture[str]) -> None:
