@@ -61,6 +61,8 @@ class _Open:
     starts_over: bool
     routed: int = 0
     taken: int = 0
+    is_torn: bool = False
+    """An error came out of one of its fragments: nobody can tell which of the changes were taken in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +175,10 @@ class Collector(Generic[Change]):
         self._open = _Open(position, prefix, id_header, timestamp_ms, starts_over)
 
     def changes(self, changes: Iterable[Change]) -> None:
-        """A fragment of the open transaction."""
+        """A fragment of the open transaction. After an error the transaction takes no more, and no commit: `rewind()`."""
         self._outbox.raise_trouble()
         opened = self._opened("changes")
+        opened.is_torn = True
         for change in changes:
             for given in self._route(change):
                 routed = given if type(given) is Routed else Routed(*given)
@@ -184,6 +187,7 @@ class Collector(Generic[Change]):
                         self._take(opened, routed._replace(partition=partition))
                 else:
                     self._take(opened, routed)
+        opened.is_torn = False
 
     def commit(self, boundary: int, *, more: bool = False) -> None:
         """The open transaction ends at `boundary`; from here on each partition it was routed to owes it."""
@@ -255,6 +259,12 @@ class Collector(Generic[Change]):
             raise StraddlingTransaction(
                 f"{what} of a transaction of source {self._source!r} whose beginning was never seen: "
                 f"rewind(), and replay from a boundary"
+            )
+        if self._open.is_torn:
+            # What failed was routed and not taken in: a commit would let the source forget it.
+            raise StraddlingTransaction(
+                f"{what} of transaction {self._open.transaction} of source {self._source!r}, of which an error kept a "
+                f"part out: rewind(), and replay from a boundary"
             )
         return self._open
 

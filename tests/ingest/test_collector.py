@@ -362,6 +362,33 @@ def test_a_route_with_a_key_that_is_not_bytes_is_refused(key):
         collector.rewind()
 
 
+def test_F02_a_transaction_that_an_error_kept_a_part_out_of_is_neither_continued_nor_committed():
+    """The source must not forget a change that was routed and never taken in; once replayed, all of it is stored once."""
+    objects, reports, broken = MemoryStore(), Reports(), True
+
+    def routing(change):
+        if broken and change == b"b":
+            raise LookupError("the schema is not there yet")
+        return [("t", b"k", change)]
+
+    with collecting(objects, reports, routing=routing) as collector:
+        collector.begin(1)
+        with pytest.raises(LookupError):
+            collector.changes([b"a", b"b", b"c"])
+        with pytest.raises(StraddlingTransaction, match="rewind"):
+            collector.changes([b"c"])
+        with pytest.raises(StraddlingTransaction, match="rewind"):
+            collector.commit(2)
+        assert collector.rewind() == 0
+        broken = False
+        collector.begin(1)
+        collector.changes([b"a", b"b", b"c"])
+        collector.commit(2)
+        collector.flush()
+    assert reports.seen == [2]
+    assert values(objects) == {"t": [b"a", b"b", b"c"]}
+
+
 def test_a_source_name_that_would_break_the_header_is_refused():
     with pytest.raises(ValueError, match="without '/'"):
         with collecting(MemoryStore(), Reports(), source="a/b"):
