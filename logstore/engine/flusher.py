@@ -66,13 +66,14 @@ class Flusher:
             self._wake.notify_all()
 
     def close(self, timeout: float) -> bool:
-        """Run nothing more and wait for what is running. False if some task did not end in time."""
+        """Run nothing more and wait for what is running, except for who calls this from a task: that one ends when it comes
+        back. False if some other did not end in time."""
         with self._wake:
             self._closed = True
             self._due.clear()
             self._heap.clear()
             self._wake.notify_all()
-            workers = list(self._workers)
+            workers = [worker for worker in self._workers if worker is not threading.current_thread()]
         deadline = self._clock.monotonic() + timeout
         for worker in workers:
             worker.join(waitable(deadline - self._clock.monotonic()))

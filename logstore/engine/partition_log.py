@@ -85,6 +85,9 @@ class PartitionLog(ReadablePartition):
 
         It waits only for room in the buffer, for a reservation if the ack is below durable, and, for the first append, for
         the writer to be opened; up to `timeout`, then it raises and nothing was taken.
+
+        A callback of the future runs on the thread that uploads. It may submit, and must not wait for another append to
+        this partition: nobody would upload that meanwhile.
         """
         receipt, future = self._submit(records, ack, self._deadline(timeout))
         return future or acked(receipt)

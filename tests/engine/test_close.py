@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 
 import pytest
 
@@ -17,6 +18,7 @@ from engine.harness import (
     running,
     until,
 )
+from logstore.engine.results import Receipt
 from logstore.errors import (
     Closed,
     LogStoreError,
@@ -152,3 +154,26 @@ def test_L06_an_interrupted_close_tells_those_who_wait_and_leaves_no_thread_behi
             log.append(b"late")
         store.close()
     until(lambda: not set(threading.enumerate()) - before)
+
+
+def test_L06_a_store_may_be_closed_by_the_callback_of_its_last_append() -> None:
+    before = set(threading.enumerate())
+    objects = GatedStore(MemoryStore())
+    store = open_store(objects)
+    log = partition(store)
+    log.append(b"opens the writer")
+    closed: Future[None] = Future()
+
+    def close(appended: Future[Receipt]) -> None:
+        try:
+            closed.set_result(store.close())
+        except BaseException as error:
+            closed.set_exception(error)
+
+    with objects.hold("put", suffix=".seg") as gate:
+        appended = log.submit(b"last")
+        gate.wait_held()
+        appended.add_done_callback(close)
+    closed.result(PATIENCE_S)
+    until(lambda: not set(threading.enumerate()) - before)
+    assert log.durable_high_watermark == 2
