@@ -67,11 +67,16 @@ def store_job(store: ObjectStore, transaction: Transaction, parts: Sequence[Part
     sweep(store, transaction)
 
 
-def give_up(store: ObjectStore, transaction: Transaction) -> None:
-    """Tasks failed: remove what was staged. What a plan that stands has named is still going to be published, by the run
-    that comes after this one."""
+def give_up(store: ObjectStore, transaction: Transaction, parts: Sequence[Part]) -> None:
+    """Tasks failed: remove the parts that were staged in vain. What a plan that stands has named is still going to be
+    published, by the run that comes after this one.
+
+    That run may be there already, while this driver is slow to die. What it has staged lies in the same place, and its plan
+    is about to name it: nothing is removed but what is known to be ours.
+    """
     if Ledger(store, transaction).pending() is None:
-        sweep(store, transaction)
+        for key in {part.key for part in parts}:
+            store.delete(key)
 
 
 def make_plan(store: ObjectStore, parts: Sequence[Part]) -> Plan:

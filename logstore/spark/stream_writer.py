@@ -50,8 +50,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
             publish_staged(self._options, staged[0].transaction, staged, repeatable=True)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        for message in messages:
-            if isinstance(message, Staged):
-                discard_staged(self._options, message.transaction)
-                return
-        # No task got as far as to say which query this is: the next commit sweeps.
+        staged = [message for message in messages if isinstance(message, Staged)]
+        if staged:
+            discard_staged(self._options, staged[0].transaction, staged, repeatable=True)
+        # What a task staged that did not get as far as to say so is swept by the next commit.

@@ -20,7 +20,7 @@ from logstore.objects import close_store
 from logstore.spark.partitions import open_store
 from logstore.spark.publish import give_up, store_job, store_once
 from logstore.spark.rows import RowSorter
-from logstore.spark.staging import Part, Transaction
+from logstore.spark.staging import Part, Transaction, sweep
 from logstore.spark.task_writer import TaskWriter
 from logstore.spark.write_options import WriteOptions
 
@@ -52,7 +52,7 @@ class LogWriter(DataSourceArrowWriter):
         publish_staged(self._options, self._transaction, messages, self._repeatable)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        discard_staged(self._options, self._transaction)
+        discard_staged(self._options, self._transaction, messages, self._repeatable)
 
 
 def stage_rows(options: WriteOptions, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Staged:
@@ -84,7 +84,7 @@ def publish_staged(
     repeatable: bool,
 ) -> None:
     """What the driver does when all tasks are done."""
-    parts = [part for message in messages if isinstance(message, Staged) for part in message.parts]
+    parts = _parts(messages)
     store = open_store(options.path)
     try:
         (store_once if repeatable else store_job)(store, transaction, parts)
@@ -92,10 +92,22 @@ def publish_staged(
         close_store(store)
 
 
-def discard_staged(options: WriteOptions, transaction: Transaction) -> None:
+def discard_staged(
+    options: WriteOptions,
+    transaction: Transaction,
+    messages: Sequence[WriterCommitMessage | None],
+    repeatable: bool,
+) -> None:
     """What the driver does when a task has failed for good."""
     store = open_store(options.path)
     try:
-        give_up(store, transaction)
+        if repeatable:
+            give_up(store, transaction, _parts(messages))
+        else:
+            sweep(store, transaction)
     finally:
         close_store(store)
+
+
+def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[Part]:
+    return [part for message in messages if isinstance(message, Staged) for part in message.parts]

@@ -104,8 +104,7 @@ def test_S07_a_retried_or_speculative_attempt_leaves_nothing_of_itself(store: Ob
 
 
 def test_S07_an_aborted_job_leaves_nothing(store: ObjectStore):
-    stage(store, QUERY, 5)
-    give_up(store, QUERY)
+    give_up(store, QUERY, stage(store, QUERY, 5))
     assert stored(store) == []
     assert list(store.list(SPARK_PREFIX)) == []
 
@@ -180,9 +179,20 @@ def test_S07_an_abort_after_a_commit_that_failed_half_way_keeps_what_the_plan_ne
     plan = make_plan(store, parts)
     assert Ledger(store, QUERY).begin(plan) == plan
     faulty.fail("put", prefix="topics/", with_=Fault.UNAVAILABLE)
-    give_up(store, QUERY)
+    give_up(store, QUERY, parts)
     assert staged(store), "the plan stands: the next run publishes it"
     store_once(store, QUERY, [])
+    assert sorted(stored(store)) == sorted(keys(5))
+    assert staged(store) == []
+
+
+def test_S07_an_abort_of_a_driver_that_was_thought_dead_takes_nothing_from_the_one_after_it(
+    store: ObjectStore,
+):
+    """Both have run the micro-batch; the old one's job fails while the new one is just going to commit."""
+    old, new = stage(store, QUERY, 5), stage(store, QUERY, 5)
+    give_up(store, QUERY, old)
+    store_once(store, QUERY, new)
     assert sorted(stored(store)) == sorted(keys(5))
     assert staged(store) == []
 
