@@ -72,9 +72,11 @@ class Heads:
         known = [] if everything else [paths for paths in wanted if self._is_known(paths)]
         old = {_key(paths): self._followed[_key(paths)] for paths in known}
         in_parallel(self._follow, list(old.values()))
-        loaded = load(self._store, [paths for paths in wanted if _key(paths) not in old])
+        rest = [paths for paths in wanted if _key(paths) not in old]
+        loaded = load(self._store, rest, missing_ok=self._missing_ok)
         new = {_key(part.paths): _Followed.of(part) for part in loaded}
-        self._followed = {key: old.get(key) or new[key] for key in map(_key, wanted)}
+        both = old | new
+        self._followed = {key: both[key] for key in map(_key, wanted) if key in both}
 
     def _is_known(self, paths: PartitionPaths) -> bool:
         """The very same partition: one of a topic that was created anew is another."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from logstore.errors import ObjectNotFound
+from logstore.errors import CorruptData, ObjectNotFound
 from logstore.objects import ObjectStore, close_store
 from logstore.spark.constants import with_constants
 from logstore.spark.fetch import Fetcher
@@ -55,11 +55,11 @@ class LatestScan:
                             yield with_constants(kept, split.paths.topic, split.paths.partition, columns)
                         left, reloads = replace(left, stop=int(fetched.block.index["base_offset"][0])), 0
                 return
-            except ObjectNotFound:
+            except (ObjectNotFound, CorruptData) as error:
                 reloads += 1
                 if reloads > RELOADS:
                     raise
-                left = self.scan.replanned(store, left, left.start)
+                left = self.scan.replanned(store, left, left.start, error)
 
 
 class _Newest:

@@ -22,7 +22,7 @@ from logstore.engine.chain import Chain, ChainView
 from logstore.engine.partition_reader import PartitionReader
 from logstore.engine.segment_reader import SegmentReader
 from logstore.engine.tiers import Tiers
-from logstore.errors import UnknownTopic
+from logstore.errors import LogStoreError, UnknownTopic
 from logstore.objects import ObjectStore, RetryingStore, RetryPolicy, open_url
 from logstore.paths import PartitionPaths
 from logstore.spark.options import Subscription
@@ -93,6 +93,14 @@ class LogPartition:
         return PartitionReader(Tiers(self.view), Chain(store, self.paths), reader).first_at(timestamp_ms)
 
 
+def is_deleted(store: ObjectStore, paths: PartitionPaths) -> bool:
+    """Whether the partition is known to be one of a topic that was deleted."""
+    try:
+        return Chain(store, paths).load().tail.deleted
+    except LogStoreError:
+        return False
+
+
 def subscribed(store: ObjectStore, wanted: Subscription, *, missing_ok: bool = False) -> list[PartitionPaths]:
     """The partitions that a subscription means right now, sorted. A topic that is named must exist, or may be missing."""
     catalog = Catalog(store)
@@ -124,13 +132,19 @@ def _some_of(topic: TopicDescriptor, numbers: Iterable[int]) -> list[PartitionPa
     return [PartitionPaths(topic.name, topic.incarnation, number) for number in numbers]
 
 
-def load(store: ObjectStore, wanted: Iterable[PartitionPaths]) -> list[LogPartition]:
-    """The segments of each partition, in the order given."""
+def load(
+    store: ObjectStore, wanted: Iterable[PartitionPaths], *, missing_ok: bool = False
+) -> list[LogPartition]:
+    """The segments of each partition, in the order given. A topic that was deleted since it was found is treated as one
+    that was not there: an empty partition would be a lie."""
 
     def one(paths: PartitionPaths) -> LogPartition:
-        return LogPartition(paths, Chain(store, paths).load())
+        found = LogPartition(paths, Chain(store, paths).load())
+        if found.view.tail.deleted and not missing_ok:
+            raise UnknownTopic(f"{paths}: the topic was deleted")
+        return found
 
-    return in_parallel(one, list(wanted))
+    return [found for found in in_parallel(one, list(wanted)) if not found.view.tail.deleted]
 
 
 def in_parallel(call: Callable[[T], R], items: list[T], threads: int | None = None) -> list[R]:

@@ -1,8 +1,8 @@
 """What a task does with its split: read, check, decode to Arrow, in offset order.
 
 A segment that is gone when its turn comes was merged or expired by maintenance: the manifest is asked again and
-the scan goes on at the first offset it has not handed out. Records that retention has taken are data loss, judged
-as `failOnDataLoss` says. Damaged bytes always end the task, with the name of the object.
+the scan goes on at the first offset it has not handed out. Records that retention or the topic's deletion has taken
+are data loss, judged as `failOnDataLoss` says. Damaged bytes always end the task, with the name of the object.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from logstore.engine.chain import Chain
-from logstore.errors import CorruptData, ObjectNotFound
+from logstore.errors import CorruptData, ObjectNotFound, UnknownTopic
 from logstore.format.segment import Index
 from logstore.objects import ObjectStore, close_store
 from logstore.spark.constants import with_constants
 from logstore.spark.fetch import Fetcher
 from logstore.spark.joined import CHUNK_ROWS, Joined
-from logstore.spark.partitions import LogPartition, open_store
+from logstore.spark.partitions import LogPartition, is_deleted, open_store
 from logstore.spark.planner import within
 from logstore.spark.schema import INDEX_COLUMNS, STORED_COLUMNS
 from logstore.spark.splits import Split
@@ -63,16 +63,25 @@ class Scan:
                         yield with_constants(batch, topic, partition, self.columns)
                     position, reloads = end, 0
                 return
-            except ObjectNotFound as gone:
+            except (ObjectNotFound, CorruptData) as error:
                 reloads += 1
                 if reloads > RELOADS:
                     raise CorruptData(
-                        split.refs[0].key, position, f"the manifest names it and it is missing ({gone})"
-                    ) from gone
-                split = self.replanned(store, split, position)
+                        split.refs[0].key, position, f"the manifest names it and it is missing ({error})"
+                    ) from error
+                split = self.replanned(store, split, position, error)
 
-    def replanned(self, store: ObjectStore, split: Split, position: int) -> Split:
-        """The rest of the split from `position` on, where the manifest says it lies now."""
+    def replanned(
+        self, store: ObjectStore, split: Split, position: int, why: ObjectNotFound | CorruptData
+    ) -> Split:
+        """The rest of the split from `position` on, where the manifest says it lies now.
+
+        Damage is raised again, unless the topic was deleted: that leaves segments without records in some places.
+        """
+        if is_deleted(store, split.paths):
+            return self._without_the_rest(split, position)
+        if isinstance(why, CorruptData):
+            raise why
         partition = LogPartition(split.paths, Chain(store, split.paths).load())
         start = within(partition, position, self.fail_on_data_loss)
         segments = partition.view.segments
@@ -80,6 +89,13 @@ class Scan:
         refs = [ref for row in rows if (ref := segments.ref(row)).base_offset < split.stop]
         logger.info("%s: segments were replaced while they were read; going on at %d", split.paths, start)
         return replace(split, start=start, refs=tuple(refs))
+
+    def _without_the_rest(self, split: Split, position: int) -> Split:
+        lost = f"{split.paths}: the topic was deleted, and offsets {position} to {split.stop} were still to be read"
+        if self.fail_on_data_loss:
+            raise UnknownTopic(f"{lost}; set failOnDataLoss to false to go on without")
+        logger.warning("%s; failOnDataLoss is false: going on without", lost)
+        return replace(split, start=split.stop, refs=())
 
     def _offsets(self, store: ObjectStore, split: Split) -> Pieces:
         """Offsets alone: the indexes tell them."""

@@ -42,6 +42,7 @@ def describe(spark: SparkSession, url: str) -> DataFrame:
                 for topic in topics
                 for number in range(topic.partitions)
             ],
+            missing_ok=True,
         )
     finally:
         close_store(store)

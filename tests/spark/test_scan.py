@@ -19,6 +19,8 @@ from logstore.paths import PartitionPaths
 from logstore.spark import fetch
 from logstore.spark.bounds import EVERYTHING
 from logstore.spark.latest import LatestScan
+from logstore.spark.options import Subscription
+from logstore.spark.partitions import load, subscribed
 from logstore.spark.planner import plan_batch
 from logstore.spark.schema import arrow_schema
 from logstore.spark.split_scan import Scan
@@ -163,6 +165,37 @@ def test_S06_segments_expired_during_the_scan_are_an_error_or_left_out_as_failOn
     with pytest.raises(logstore.OffsetOutOfRange, match=rf"orders/0, which holds {low} to 60"):
         read_all(where, [split])
     assert [row["offset"] for row in read_all(where, [split], fail=False)] == list(range(low, 60))
+
+
+@pytest.mark.parametrize("columns", [BASE_COLUMNS, ("offset",)])
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("writer", ["exclusive", "shared"])  # of a shared one's segments something stays
+def test_S06_a_topic_deleted_before_its_segments_are_read_is_data_loss_and_not_damage(
+    make_log: MakeLog, columns: tuple[str, ...], again: bool, writer: str
+):
+    where = make_log("orders", [numbered(n * 10, n * 10 + 10) for n in range(3)], writer=writer)
+    (split,) = plan(where, subscribe="orders")
+    with logstore.open(where) as store:
+        store.delete_topic("orders")
+        if again:
+            store.create_topic("orders").append(b"another life")
+    with pytest.raises(logstore.UnknownTopic, match="deleted, and offsets 0 to 30 were still to be read"):
+        read_all(where, [split], columns)
+    assert read_all(where, [split], columns, fail=False) == []
+    with pytest.raises(logstore.UnknownTopic, match="deleted"):
+        list(LatestScan(Scan(where, columns, True)).rows(split))
+    assert sum(batch.num_rows for batch in LatestScan(Scan(where, columns, False)).rows(split)) == 0
+
+
+def test_S06_a_topic_deleted_while_it_is_planned_is_not_an_empty_one(make_log: MakeLog):
+    where = make_log("orders", [numbered(0, 3)], writer="shared")
+    objects = open_url(where)
+    found = subscribed(objects, Subscription(topics=("orders",)))
+    with logstore.open(where) as store:
+        store.delete_topic("orders")
+    with pytest.raises(logstore.UnknownTopic, match="deleted"):
+        load(objects, found)
+    assert load(objects, found, missing_ok=True) == []
 
 
 def test_S08_a_segment_that_is_missing_and_not_replaced_is_an_error_under_either_flag(make_log: MakeLog):
