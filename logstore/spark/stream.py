@@ -54,9 +54,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._scan = scan_of(options, schema)
         self._opened: tuple[ObjectStore, Heads] | None = None
         self._target: dict[Key, int] | None = None
+        self._held: dict[Key, int] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_opened": None, "_target": None}
+        return self.__dict__ | {"_opened": None, "_target": None, "_held": {}}
 
     def initialOffset(self) -> dict[str, Any]:
         store, heads = self._open()
@@ -64,15 +65,20 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         subscribed(store, self._options.subscription)
         current = heads.current()
         check_named(self._options, current)
-        return _packed({key: start_offset(store, self._options, found) for key, found in current.items()})
+        starts = {key: start_offset(store, self._options, found) for key, found in current.items()}
+        # Of the first micro-batch Spark notes the end alone, and asks here again if it has to be run again. The latest
+        # offset is another one by then, so a partition that begins at its end has no part in that batch.
+        self._held = {key: offset for key, offset in starts.items() if offset == current[key].end}
+        return _packed(starts)
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
         """How far the next micro-batch goes. Spark before 4.2 passes neither argument: then there is no limit."""
         _, heads = self._open()
         current = heads.current()
         ends = self._target or {key: found.end for key, found in current.items()}
+        held, self._held = self._held, {}
         if start is None:
-            return _packed(ends)
+            return _packed(ends | held)
         begun = self._still_there(_unpacked(start), current)
         ends = {key: end for key, end in ends.items() if key in current}
         starts = {key: begun[key] if key in begun else current[key].low for key in ends}
@@ -80,6 +86,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if end < starts[key]:
                 # The topic was created anew, and has not come as far as the old one.
                 starts[key] = within(current[key], starts[key], self._options.fail_on_data_loss)
+        ends |= {key: offset for key, offset in held.items() if starts.get(key) == offset}
         most = getattr(limit, "max_rows", None)
         return _packed(begun | (ends if most is None else limited(starts, ends, most)))
 

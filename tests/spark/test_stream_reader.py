@@ -102,6 +102,37 @@ def test_S06_available_now_ends_at_what_was_there_when_it_began(make_log: MakeLo
     )
 
 
+@pytest.mark.parametrize("starting", ["latest", '{"orders": {"0": -1}}'])
+def test_S06_a_first_micro_batch_that_failed_loses_nothing_though_the_latest_offset_has_moved_on(
+    make_log: MakeLog, starting: str
+):
+    """Of the first batch Spark notes the end alone: the start is asked for again."""
+    where = make_log("orders", [numbered(0, 10)])
+    stream = reader(where, startingOffsets=starting)
+    start = stream.initialOffset()
+    make_log("orders", [numbered(10, 15)])
+    end = stream.latestOffset(start, ALL)
+    make_log("orders", [numbered(15, 20)])  # and the driver dies before the batch is complete
+    after = reader(where, startingOffsets=starting)
+    found = micro_batch(after, after.initialOffset(), end)
+    while (following := after.latestOffset(end, ALL)) != end:
+        found += micro_batch(after, end, following)
+        end = following
+    assert found == [(0, n) for n in range(10, 20)]
+
+
+def test_S06_a_stream_that_goes_on_reads_what_came_while_it_began(make_log: MakeLog):
+    where = make_log("orders", [numbered(0, 10)], [numbered(0, 5)])
+    stream = reader(where, startingOffsets='{"orders": {"0": 4, "1": -1}}')
+    start = stream.initialOffset()
+    make_log("orders", [numbered(10, 15)], [numbered(5, 7)])
+    first = stream.latestOffset(start, ALL)
+    assert first == {"orders": {"0": 15, "1": 5}}, "one that begins at its end waits for the second batch"
+    second = stream.latestOffset(first, ALL)
+    assert micro_batch(stream, start, first) == [(0, n) for n in range(4, 15)]
+    assert micro_batch(stream, first, second) == [(1, 5), (1, 6)]
+
+
 def test_S06_new_partitions_and_new_topics_are_picked_up_from_their_earliest_record(make_log: MakeLog):
     where = make_log("orders", [numbered(0, 5)])
     stream = reader(where, startingOffsets="latest")
