@@ -45,6 +45,10 @@ except ImportError:  # Spark before 4.2: no admission control, and AvailableNow 
 
 logger = logging.getLogger(__name__)
 
+_FIRST = 0
+"""Where a partition that comes later starts. The offsets in the checkpoint do not say it, so it must be the same whenever it
+is asked for: what retention has taken from such a partition before its first micro-batch was read is lost."""
+
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives in one driver process for the length of a query; a copy of it, without its state, reads on executors."""
@@ -81,11 +85,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return _packed(ends | held)
         begun = self._still_there(_unpacked(start), current)
         ends = {key: end for key, end in ends.items() if key in current}
-        starts = {key: begun[key] if key in begun else current[key].low for key in ends}
-        for key, end in ends.items():
-            if end < starts[key]:
-                # The topic was created anew, and has not come as far as the old one.
-                starts[key] = within(current[key], starts[key], self._options.fail_on_data_loss)
+        fail = self._options.fail_on_data_loss
+        starts = {key: within(current[key], begun.get(key, _FIRST), fail) for key in ends}
         ends |= {key: offset for key, offset in held.items() if starts.get(key) == offset}
         most = getattr(limit, "max_rows", None)
         return _packed(begun | (ends if most is None else limited(starts, ends, most)))
@@ -116,8 +117,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     raise UnknownTopic(f"{lost}; set failOnDataLoss to false to go on without")
                 logger.warning("%s; failOnDataLoss is false: going on without", lost)
                 continue
-            first = begun[key] if key in begun else found[key].low
-            ranges.append(Range(found[key], within(found[key], first, fail), within(found[key], stop, fail)))
+            first = within(found[key], begun.get(key, _FIRST), fail)
+            ranges.append(Range(found[key], first, within(found[key], stop, fail)))
         splits = cut(
             ranges,
             max_bytes=options.max_bytes_per_partition,

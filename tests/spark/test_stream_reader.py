@@ -172,6 +172,42 @@ def test_S06_retention_that_overtakes_a_stream_is_an_error_or_a_jump_as_failOnDa
                 assert micro_batch(stream, start, end) == [(0, n) for n in range(low, 60)]
 
 
+def test_S06_a_new_partition_whose_first_records_are_gone_is_data_loss(make_log: MakeLog):
+    """A micro-batch that is run again would else have fewer rows than the first time, and nobody would know."""
+    where = make_log("orders", [numbered(0, 3)])
+    streams = {fail: reader(where, failOnDataLoss=fail) for fail in ("true", "false")}
+    start = streams["true"].initialOffset()
+    with logstore.open(where) as store:
+        store.add_partitions("orders", 2)
+    make_log("orders", [], [numbered(n * 10, n * 10 + 10) for n in range(6)])
+    end = streams["true"].latestOffset(start, ALL)
+    assert end == {"orders": {"0": 3, "1": 60}}
+    paths = streams["true"].partitions(start, end)[-1].value.paths
+    low = expire_half(where, paths)
+    streams = {fail: reader(where, failOnDataLoss=fail) for fail in ("true", "false")}
+    with pytest.raises(
+        logstore.OffsetOutOfRange, match=f"offset 0 is outside of orders/1, which holds {low} to 60"
+    ):
+        streams["true"].partitions(start, end)
+    with pytest.raises(
+        logstore.OffsetOutOfRange, match=f"offset 0 is outside of orders/1, which holds {low} to 60"
+    ):
+        streams["true"].latestOffset(start, ALL)
+    expected = [(0, n) for n in range(3)] + [(1, n) for n in range(low, 60)]
+    assert micro_batch(streams["false"], start, end) == expected
+    assert micro_batch(streams["false"], start, streams["false"].latestOffset(start, ALL)) == expected
+
+
+def test_S06_a_rate_limit_counts_records_that_are_there_and_not_those_that_retention_took(make_log: MakeLog):
+    where = make_log("orders", [numbered(n * 10, n * 10 + 10) for n in range(6)])
+    start = reader(where).initialOffset()
+    low = expire_half(where, reader(where).partitions(start, {"orders": {"0": 60}})[0].value.paths)
+    stream = reader(where, failOnDataLoss="false")
+    end = stream.latestOffset(start, ReadMaxRows(4))
+    assert end == {"orders": {"0": low + 4}}
+    assert micro_batch(stream, start, end) == [(0, n) for n in range(low, low + 4)]
+
+
 def test_S06_segments_merged_between_planning_and_reading_give_the_same_rows(make_log: MakeLog):
     where = make_log("orders", [numbered(n * 10, n * 10 + 10) for n in range(8)])
     stream = reader(where)
