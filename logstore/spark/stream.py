@@ -79,7 +79,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the next micro-batch goes. Spark before 4.2 passes neither argument: then there is no limit."""
         _, heads = self._open()
         current = heads.current()
-        ends = self._target or {key: found.end for key, found in current.items()}
+        ends = self._target if self._target is not None else _ends(current)
         held, self._held = self._held, {}
         if start is None:
             return _packed(ends | held)
@@ -97,10 +97,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """What is there, whatever the limit: a query's progress shows how far behind it is."""
-        return _packed({key: found.end for key, found in self._open()[1].current().items()})
+        return _packed(_ends(self._open()[1].current()))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = {key: found.end for key, found in self._open()[1].current().items()}
+        self._target = _ends(self._open()[1].current())
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         options = self._options
@@ -160,6 +160,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             self._opened = store, heads
         return self._opened
+
+
+def _ends(partitions: Mapping[Key, LogPartition]) -> dict[Key, int]:
+    return {key: found.end for key, found in partitions.items()}
 
 
 def _packed(offsets: Mapping[Key, int]) -> dict[str, Any]:

@@ -208,6 +208,21 @@ def test_S06_a_rate_limit_counts_records_that_are_there_and_not_those_that_reten
     assert micro_batch(stream, start, end) == [(0, n) for n in range(low, low + 4)]
 
 
+def test_S06_available_now_reads_no_topic_that_comes_later_also_if_there_was_none(make_log: MakeLog):
+    where = make_log("spare", [])
+    options = {
+        "path": where,
+        "subscribePattern": "orders.*",
+        "startingOffsets": "earliest",
+        "pollInterval": "0",
+    }
+    stream = LogStreamReader(read_options(options, streaming=True), spark_schema(BASE_COLUMNS))
+    stream.prepareForTriggerAvailableNow()
+    start = stream.initialOffset()
+    make_log("orders", [numbered(0, 3)])
+    assert stream.latestOffset(start, ALL) == start
+
+
 def test_S06_segments_merged_between_planning_and_reading_give_the_same_rows(make_log: MakeLog):
     where = make_log("orders", [numbered(n * 10, n * 10 + 10) for n in range(8)])
     stream = reader(where)
