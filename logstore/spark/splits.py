@@ -94,6 +94,8 @@ class _Run:
             return None
         start = max(wanted.start, bounds.offset_range[0])
         stop = min(wanted.stop, bounds.offset_range[1])
+        if start >= stop:
+            return None
         segments = wanted.partition.view.segments
         first = segments.row_at(start)
         behind = bisect_left(segments.table.base_offset, stop, first)
@@ -128,7 +130,7 @@ class _Run:
     def _points(self, pieces: int, max_bytes: int) -> list[int]:
         """Offsets that cut the run into pieces of about equal bytes."""
         if pieces == 1:
-            return sorted({self.start, self.stop})  # nothing is wanted where they are the same
+            return [self.start, self.stop]
         wanted = np.arange(1, pieces) * (self.total / pieces)
         inner = np.interp(wanted, self.weights, self.borders)
         points = {self.start, self.stop}

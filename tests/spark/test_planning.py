@@ -19,7 +19,7 @@ from logstore.format.manifest import Manifest, SegmentTable
 from logstore.format.segment import WriterMode
 from logstore.objects import MemoryStore, MeteredStore, open_url
 from logstore.paths import PartitionPaths
-from logstore.spark.bounds import EVERYTHING, narrowed
+from logstore.spark.bounds import EVERYTHING, Bounds, narrowed
 from logstore.spark.partitions import in_parallel
 from logstore.spark.planner import plan_batch
 
@@ -186,6 +186,21 @@ def test_S05_a_range_that_is_empty_gets_no_task_also_inside_of_a_segment(make_lo
     where = make_log("orders", [numbered(0, 10)])
     here = json.dumps({"orders": {"0": offset}})
     assert plan(where, subscribe="orders", startingOffsets=here, endingOffsets=here) == []
+
+
+def test_S05_a_filter_that_ends_before_the_read_starts_gets_no_task_and_cuts_no_other(make_log: MakeLog):
+    where = make_log("orders", [numbered(0, 1000)], [numbered(0, 1000)])
+    below_20 = Bounds(offset_range=(0, 20))
+
+    def planned(starts: dict[str, int], **given: str) -> list[tuple[int, int, int]]:
+        starting = json.dumps({"orders": starts})
+        wanted = options(where, startingOffsets=starting, minPartitions=2, **given)
+        splits = plan_batch(open_url(where), wanted, below_20)
+        return [(split.paths.partition, split.start, split.stop) for split in splits]
+
+    alone = planned({"1": 10}, assign='{"orders": [1]}')
+    assert 2 <= len(alone) <= 3
+    assert planned({"0": 500, "1": 10}, subscribe="orders") == alone
 
 
 def test_S02_offsets_out_of_range_are_data_loss_and_obey_the_flag(make_log: MakeLog):
