@@ -15,7 +15,7 @@ Partitions are committed side by side and each on its own: a reader may see one 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -30,7 +30,7 @@ from logstore.engine.clock import SystemClock
 from logstore.engine.runtime import Runtime
 from logstore.engine.segment_reader import SegmentReader
 from logstore.engine.tiers import Tiers
-from logstore.errors import CorruptData, Indeterminate, StoreError
+from logstore.errors import CorruptData, Indeterminate, StoreError, UnknownTopic
 from logstore.format.batch import PATCH_SIZE, BatchInfo, check_crc, patch_head, split
 from logstore.format.errors import FormatError
 from logstore.format.segment import EncodedBatch, WriterMode, build_segment
@@ -114,9 +114,15 @@ def _target(part: Part) -> tuple[str, int]:
     return part.topic, part.partition
 
 
-def _find(store: ObjectStore, targets: Iterable[tuple[str, int]]) -> dict[tuple[str, int], PartitionPaths]:
+def _find(store: ObjectStore, targets: Collection[tuple[str, int]]) -> dict[tuple[str, int], PartitionPaths]:
     catalog = Catalog(store)
     topics = {topic: catalog.find(topic) for topic in {topic for topic, _ in targets}}
+    for name, number in targets:
+        if number >= topics[name].partitions:  # the topic is not the one that the tasks saw
+            raise UnknownTopic(
+                f"topic {name!r} has partitions 0 to {topics[name].partitions - 1}, and rows are staged for {number}: "
+                "it was created anew meanwhile. Write again, or give it as many partitions as it had"
+            )
     return {
         (name, number): PartitionPaths(name, topics[name].incarnation, number) for name, number in targets
     }

@@ -49,7 +49,9 @@ def keys(batch: int) -> list[bytes]:
     return [b"%d-%d" % (batch, n) for n in range(60)]
 
 
-def stage(store: ObjectStore, transaction: Transaction, batch: int, *, tasks: int = 2) -> list[Part]:
+def stage(
+    store: ObjectStore, transaction: Transaction, batch: int, *, tasks: int = 2, partitions: int = PARTITIONS
+) -> list[Part]:
     """What the tasks of one micro-batch stage: each call is a new attempt of all of them."""
     everything = keys(batch)
     parts: list[Part] = []
@@ -62,7 +64,7 @@ def stage(store: ObjectStore, transaction: Transaction, batch: int, *, tasks: in
             store,
             transaction,
             task,
-            RowSorter({"out": PARTITIONS}, "out", task),
+            RowSorter({"out": partitions}, "out", task),
             codec_id=4,
             max_batch_bytes=1200,
         )
@@ -269,6 +271,26 @@ def test_S07_an_exclusive_writer_that_takes_over_during_the_commit_stops_it(stor
                 Transaction("job", 0),
                 stage(store, Transaction("job", 0), 2, tasks=9),
             )
+
+
+def test_S07_a_topic_created_anew_with_fewer_partitions_before_the_commit_is_an_error_and_takes_no_row(
+    store: ObjectStore,
+):
+    """Tasks have sorted their rows to three partitions: what went to a third one nobody would ever read."""
+    parts = stage(store, QUERY, 5)
+    with logstore.open(store) as opened:
+        opened.delete_topic("out")
+        opened.create_topic("out", partitions=2)
+    with pytest.raises(
+        logstore.UnknownTopic, match=r"'out' has partitions 0 to 1, and rows are staged for 2"
+    ):
+        store_once(store, QUERY, parts)
+    with logstore.open(store, writer="read_only") as opened:
+        assert [list(opened.topic("out").partition(number).records()) for number in range(2)] == [[], []]
+    store_once(store, QUERY, stage(store, QUERY, 5, partitions=2))
+    with logstore.open(store, writer="read_only") as opened:
+        found = [record.value for n in range(2) for record in opened.topic("out").partition(n).records()]
+    assert sorted(found) == sorted(keys(5))
 
 
 def test_S07_large_parts_become_several_segments_and_the_pieces_are_the_same_each_time(
