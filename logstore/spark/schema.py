@@ -51,12 +51,18 @@ def spark_schema(columns: Sequence[str]) -> StructType:
 
 def columns_of(schema: StructType) -> tuple[str, ...]:
     """The columns that a schema asks for, which must be some of ours, with our types."""
+    if not schema.names or len(set(schema.names)) != len(schema.names):
+        raise ValueError(
+            f"the schema is {schema.simpleString()}: name each column once, of {', '.join(COLUMNS)}"
+        )
     for field in schema.fields:
         if _spark_types().get(field.name) != field.dataType:
             raise ValueError(
                 f"column {field.name} {field.dataType.simpleString()} is not one of "
                 f"{spark_schema(COLUMNS).simpleString()}"
             )
+        if not field.nullable:
+            raise ValueError(f"column {field.name} may be null: leave out NOT NULL in the schema")
     return tuple(schema.names)
 
 

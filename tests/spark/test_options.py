@@ -121,6 +121,21 @@ def test_S02_a_schema_of_ones_own_must_use_our_names_and_types():
         columns_of(struct("value string"))
 
 
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        (StructType().add("value", "binary", nullable=False), "column value may be null"),
+        (StructType().add("offset", "long").add("offset", "long"), "name each column once"),
+        (StructType(), "name each column once"),  # rows without a column could not even be counted
+    ],
+)
+def test_S02_a_schema_of_ones_own_that_no_row_could_have_is_refused_before_a_task_runs(
+    schema: StructType, says: str
+):
+    with pytest.raises(ValueError, match=says):
+        columns_of(schema)
+
+
 def test_S06_offsets_are_written_in_one_order_because_spark_compares_them_as_text():
     assert str(to_json({"b": {10: 1, 2: 5}, "a": {0: 3}})) == "{'a': {'0': 3}, 'b': {'2': 5, '10': 1}}"
 
