@@ -102,7 +102,7 @@ def is_deleted(store: ObjectStore, paths: PartitionPaths) -> bool:
 
 
 def subscribed(store: ObjectStore, wanted: Subscription, *, missing_ok: bool = False) -> list[PartitionPaths]:
-    """The partitions that a subscription means right now, sorted. A topic that is named must exist, or may be missing."""
+    """The partitions that a subscription means right now, sorted. What is named must exist, or may be missing."""
     catalog = Catalog(store)
     if wanted.pattern is not None:
         topics = [topic for topic in catalog.all() if re.fullmatch(wanted.pattern, topic.name)]
@@ -115,7 +115,7 @@ def subscribed(store: ObjectStore, wanted: Subscription, *, missing_ok: bool = F
             if not missing_ok:
                 raise
             continue
-        found += _all_of(topic) if numbers is None else _some_of(topic, numbers)
+        found += _all_of(topic) if numbers is None else _some_of(topic, numbers, missing_ok)
     return found
 
 
@@ -123,13 +123,14 @@ def _all_of(topic: TopicDescriptor) -> list[PartitionPaths]:
     return [PartitionPaths(topic.name, topic.incarnation, number) for number in range(topic.partitions)]
 
 
-def _some_of(topic: TopicDescriptor, numbers: Iterable[int]) -> list[PartitionPaths]:
+def _some_of(topic: TopicDescriptor, numbers: Iterable[int], missing_ok: bool) -> list[PartitionPaths]:
     for number in numbers:
-        if number >= topic.partitions:
+        if number >= topic.partitions and not missing_ok:
             raise UnknownTopic(
                 f"assign: topic {topic.name!r} has partitions 0 to {topic.partitions - 1}, not {number}"
             )
-    return [PartitionPaths(topic.name, topic.incarnation, number) for number in numbers]
+    there = [number for number in numbers if number < topic.partitions]
+    return [PartitionPaths(topic.name, topic.incarnation, number) for number in there]
 
 
 def load(

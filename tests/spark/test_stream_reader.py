@@ -286,6 +286,27 @@ def test_S06_a_topic_deleted_under_a_stream_is_data_loss_and_the_others_go_on_if
     )
 
 
+def test_S06_assigned_partitions_that_a_topic_created_anew_no_longer_has_are_data_loss(make_log: MakeLog):
+    where = make_log("orders", [numbered(0, 4)], [numbered(0, 9)])
+
+    def stream(fail: str) -> LogStreamReader:
+        given = {"path": where, "assign": '{"orders": [0, 1]}', "pollInterval": "0", "failOnDataLoss": fail}
+        return LogStreamReader(read_options(given, streaming=True), spark_schema(BASE_COLUMNS))
+
+    start = stream("true").initialOffset()
+    with logstore.open(where) as store:
+        store.delete_topic("orders")
+        store.create_topic("orders")
+    make_log("orders", [numbered(0, 6)])
+    with pytest.raises(logstore.UnknownTopic, match="partitions 0 to 0, not 1"):
+        stream("true").latestOffset(start, ALL)
+    end = stream("false").latestOffset(start, ALL)
+    assert end == {"orders": {"0": 6}}
+    assert micro_batch(stream("false"), start, end) == [(0, 4), (0, 5)]
+    with pytest.raises(logstore.UnknownTopic, match="partitions 0 to 0, not 1"):
+        stream("false").initialOffset()
+
+
 def test_S06_a_topic_that_is_not_there_when_a_stream_begins_is_an_error_under_either_flag(make_log: MakeLog):
     where = make_log("orders", [numbered(0, 4)])
     for fail in ("true", "false"):
