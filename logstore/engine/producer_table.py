@@ -84,10 +84,7 @@ class ProducerTable:
         if producer is None or append.epoch > producer.epoch:
             return None
         if append.epoch < producer.epoch:
-            raise Fenced(
-                f"producer {append.producer_id}: epoch {append.epoch} was replaced by epoch {producer.epoch}; this append "
-                "was not stored"
-            )
+            raise replaced_by(producer.epoch, append)
         if follows(append, producer.next_sequence):
             return None
         for batch in producer.batches:
@@ -98,6 +95,13 @@ class ProducerTable:
             f"producer {append.producer_id}: sequences {append.first} to {append.last} were stored so long ago that their "
             f"offset is not remembered (the next is {producer.next_sequence}); nothing was appended"
         )
+
+
+def replaced_by(epoch: int, append: Sequences) -> Fenced:
+    """What an append of an earlier epoch than this is told."""
+    return Fenced(
+        f"producer {append.producer_id}: epoch {append.epoch} was replaced by epoch {epoch}; this append was not stored"
+    )
 
 
 def follows(append: Sequences, expected: int) -> bool:

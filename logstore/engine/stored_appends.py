@@ -13,7 +13,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from logstore.engine.chain import Chain, Link
-from logstore.engine.producer_table import LOOK_BACK_SEGMENTS, ProducerTable, batch_headers, follows
+from logstore.engine.producer_table import (
+    LOOK_BACK_SEGMENTS,
+    ProducerTable,
+    batch_headers,
+    follows,
+    replaced_by,
+)
 from logstore.engine.results import Receipt
 from logstore.engine.segment_reader import SegmentReader
 from logstore.engine.segments import SegmentRef
@@ -114,6 +120,8 @@ def _judge(table: ProducerTable, entry: Entry, queued: dict[int, list[Entry]]) -
         return None
     before = queued.setdefault(append.producer_id, [])
     last = before[-1].sequences if before else None
+    if last is not None and last.epoch > append.epoch:
+        raise replaced_by(last.epoch, append)
     if last is None or last.epoch != append.epoch:
         offset = table.judge(append)
         if offset is None:

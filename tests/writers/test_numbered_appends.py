@@ -1,0 +1,41 @@
+"""Numbered appends of idempotent producers: what is queued together, what is large, and what is deleted meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+import logstore
+from logstore.engine.partition_log import PartitionLog
+from logstore.engine.producer import Producer
+from logstore.errors import Fenced
+from logstore.objects import MemoryStore, ObjectStore
+from logstore.testing import GatedStore
+from tests.patience import PATIENCE_S
+from tests.writers.actors import TOPIC, contents
+
+
+@contextmanager
+def shared(home: ObjectStore, **settings: Any) -> Iterator[PartitionLog]:
+    with logstore.open(home, writer="shared", probe_interval=0.001, **settings) as store:
+        yield store.create_topic(TOPIC, exist_ok=True).partition(0)
+
+
+def test_W11_an_old_epoch_that_is_queued_behind_the_new_one_is_refused() -> None:
+    """Both wait behind an upload, so neither is in the chain when they are judged."""
+    objects = MemoryStore()
+    gated = GatedStore(objects)
+    with shared(gated) as log:
+        with gated.hold("put", suffix=".seg") as gate:
+            log.submit(b"first")
+            gate.wait_held()
+            renewed = Producer(log, 17, epoch=1).submit(b"new life", sequence=0)
+            zombie = Producer(log, 17, epoch=0).submit(b"zombie", sequence=0)
+        assert renewed.result(PATIENCE_S).offset == 1
+        with pytest.raises(Fenced, match="epoch 0 was replaced by epoch 1"):
+            zombie.result(PATIENCE_S)
+        assert Producer(log, 17, epoch=1).append(b"goes on", sequence=1).offset == 2
+    assert [value for _, value in contents(objects)] == [b"first", b"new life", b"goes on"]
