@@ -43,6 +43,18 @@ class Producer:
     next_sequence: int
     batches: deque[Stored] = field(default_factory=lambda: deque(maxlen=_REMEMBERED_BATCHES))
 
+    def store(self, append: Sequences, offset: int) -> None:
+        """Remember where it stands. What follows directly on the one before it, in numbers and in offsets, is one with it:
+        so an append of many batches is remembered whole."""
+        if self.batches:
+            first, last, start = self.batches[-1]
+            count = (last - first) % SEQUENCE_MODULUS + 1
+            joins = append.first == (last + 1) % SEQUENCE_MODULUS and offset == start + count
+            if joins and count + append.records < SEQUENCE_MODULUS // 2:
+                self.batches[-1] = Stored(first, append.last, start)
+                return
+        self.batches.append(Stored(append.first, append.last, offset))
+
 
 class ProducerTable:
     """One thread at a time."""
@@ -66,7 +78,7 @@ class ProducerTable:
         producer = self._producers.pop(append.producer_id, None)
         if producer is None or producer.epoch != append.epoch:
             producer = Producer(append.epoch, 0)
-        producer.batches.append(Stored(append.first, append.last, offset))
+        producer.store(append, offset)
         producer.next_sequence = (append.last + 1) % SEQUENCE_MODULUS
         self._producers[append.producer_id] = producer
         self._end_offset = max(self._end_offset, offset + append.records)

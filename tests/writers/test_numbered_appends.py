@@ -39,3 +39,14 @@ def test_W11_an_old_epoch_that_is_queued_behind_the_new_one_is_refused() -> None
             zombie.result(PATIENCE_S)
         assert Producer(log, 17, epoch=1).append(b"goes on", sequence=1).offset == 2
     assert [value for _, value in contents(objects)] == [b"first", b"new life", b"goes on"]
+
+
+def test_W11_the_next_life_recognises_an_append_of_more_batches_than_are_remembered_one_by_one() -> None:
+    objects = MemoryStore()
+    values = [b"%04d" % number * 250 for number in range(200)]
+    with shared(objects, max_batch_bytes=2000) as log:
+        assert Producer(log, 17).append(values, sequence=0).offset == 0
+    with shared(objects, max_batch_bytes=2000) as log:
+        again = Producer(log, 17).append(values, sequence=0)
+        assert (again.offset, again.last_offset) == (0, 199)
+    assert [value for _, value in contents(objects)] == values
