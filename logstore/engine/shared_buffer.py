@@ -26,7 +26,7 @@ SEQUENCE_MODULUS = 1 << 31
 
 
 class Joined(NamedTuple):
-    """One append in an entry: the `records` records from `first` on."""
+    """One append in an entry: the `records` records from `first` on. None: a flush, of all that came before."""
 
     receipt: Receipt
     future: Future[Receipt]
@@ -61,6 +61,12 @@ class Entry:
         future: Future[Receipt] = Future()
         self.joined.append(Joined(receipt, future, self.count - count, count))
         return future
+
+    def part_with_flushes(self) -> list[Joined]:
+        """Let go of those who wait here for no append of their own."""
+        flushes = [joined for joined in self.joined if not joined.records]
+        self.joined = [joined for joined in self.joined if joined.records]
+        return flushes
 
     def place(self, base_offset: int) -> list[tuple[Future[Receipt], Receipt]]:
         """It stands at `base_offset`: give each append its offsets. The caller completes the futures, without the lock."""

@@ -40,13 +40,23 @@ class Sifted:
     def settle(self, entry: Entry, offset: int | None) -> None:
         """A duplicate. No offset: its waiters have joined the same append earlier in the window."""
         self.duplicates += 1
-        self.charged += entry.charged
+        self._take_out(entry)
         if offset is not None:
             self.acked += entry.place(offset)
 
     def refuse(self, entry: Entry, error: LogStoreError) -> None:
-        self.charged += entry.charged
+        self._take_out(entry)
         self.refused += [(joined.future, error) for joined in entry.joined]
+
+    def _take_out(self, entry: Entry) -> None:
+        """It is not committed with the others. A flush has joined it for all that came before: it waits on for what is
+        kept of that, and does not share its fate."""
+        self.charged += entry.charged
+        flushes = entry.part_with_flushes()
+        if self.kept:
+            self.kept[-1].joined += flushes
+        else:
+            self.acked += [(flush.future, flush.receipt) for flush in flushes]
 
 
 class StoredAppends:

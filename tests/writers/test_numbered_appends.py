@@ -11,7 +11,7 @@ import pytest
 import logstore
 from logstore.engine.partition_log import PartitionLog
 from logstore.engine.producer import Producer
-from logstore.errors import Fenced
+from logstore.errors import Fenced, GapError
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import GatedStore
 from tests.patience import PATIENCE_S
@@ -50,3 +50,55 @@ def test_W11_the_next_life_recognises_an_append_of_more_batches_than_are_remembe
         again = Producer(log, 17).append(values, sequence=0)
         assert (again.offset, again.last_offset) == (0, 199)
     assert [value for _, value in contents(objects)] == values
+
+
+def test_W11_a_flush_waits_for_what_was_appended_before_a_duplicate() -> None:
+    """A duplicate is acked before the window that it came in is stored. Whoever asked for a flush waits for all of it."""
+    objects = MemoryStore()
+    gated = GatedStore(objects)
+    with shared(gated) as log:
+        producer = Producer(log, 17)
+        producer.append(b"once", sequence=0)
+        with gated.hold("put", suffix=".seg") as gate:
+            log.submit(b"under way")
+            gate.wait_held()
+            before = log.submit(b"before the flush")
+            duplicate = producer.submit(b"once", sequence=0)
+            _, flush = log.begin_flush()
+            gate.release()
+            gate.wait_held()
+            assert duplicate.result(PATIENCE_S).offset == 0
+            assert flush is not None
+            assert not flush.done()
+            assert not before.done()
+        flush.result(PATIENCE_S)
+        assert before.done()
+    assert [value for _, value in contents(objects)] == [b"once", b"under way", b"before the flush"]
+
+
+def test_W08_an_append_that_is_refused_fails_no_flush() -> None:
+    objects = MemoryStore()
+    gated = GatedStore(objects)
+    with shared(gated) as log:
+        with gated.hold("put", suffix=".seg") as gate:
+            log.submit(b"under way")
+            gate.wait_held()
+            alone = Producer(log, 17)
+            alone.submit(b"0", sequence=0)
+            refused = alone.submit(b"5", sequence=5)
+            _, flush = log.begin_flush()
+        with pytest.raises(GapError):
+            refused.result(PATIENCE_S)
+        assert flush is not None
+        flush.result(PATIENCE_S)
+        assert log.durable_high_watermark == 2
+        with gated.hold("put", suffix=".seg") as gate:
+            log.submit(b"under way")
+            gate.wait_held()
+            refused = alone.submit(b"5", sequence=5)
+            _, flush = log.begin_flush()
+        with pytest.raises(GapError):
+            refused.result(PATIENCE_S)
+        assert flush is not None
+        flush.result(PATIENCE_S)
+    assert [value for _, value in contents(objects)] == [b"under way", b"0", b"under way"]
