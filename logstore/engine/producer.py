@@ -15,13 +15,9 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 from logstore.engine.partition_log import Appendable, PartitionLog
-from logstore.engine.producer_table import LOOK_BACK_SEGMENTS, ProducerTable
 from logstore.engine.results import Receipt
 from logstore.engine.shared_buffer import SEQUENCE_MODULUS
 from logstore.engine.shared_writer import SharedWriter
-from logstore.format.batch import split
-
-_READ_BYTES = 8 << 20
 
 
 class Producer:
@@ -64,15 +60,5 @@ class Producer:
 
     def next_sequence(self) -> int:
         """The number after the last one that is stored in this epoch, 0 if there is none: asks the store."""
-        log, table = self._log, ProducerTable()
-        log.refresh()
-        recent = log.segments()[-LOOK_BACK_SEGMENTS:]
-        position, end = (recent[0].base_offset, recent[-1].end_offset) if recent else (0, 0)
-        while position < end:
-            result = log.read(position, _READ_BYTES, visibility="durable")
-            for part in result.parts:
-                for batch in split(part):
-                    table.take_in(batch)
-            position = result.next_offset
-        epoch, sequence = table.next_sequence(self.producer_id) or (self.epoch, 0)
+        epoch, sequence = self._writer.next_sequence(self.producer_id) or (self.epoch, 0)
         return sequence if epoch == self.epoch else 0

@@ -33,7 +33,7 @@ from logstore.engine.runtime import Runtime
 from logstore.engine.segments import LostRange
 from logstore.engine.shared_buffer import SEQUENCE_MODULUS, SharedBuffer, SharedWindow
 from logstore.engine.steps import Steps
-from logstore.engine.stored_appends import StoredAppends
+from logstore.engine.stored_appends import StoredAppends, recent_appends
 from logstore.engine.tiers import Tiers
 from logstore.engine.topic_settings import TopicLimits
 from logstore.engine.turns import Turns
@@ -174,6 +174,10 @@ class SharedWriter:
             encoded.append(raw)
             sequence = (sequence + info.count) % SEQUENCE_MODULUS
         return b"".join(encoded)
+
+    def next_sequence(self, producer_id: int) -> tuple[int, int] | None:
+        """Epoch and next number of a producer; None if nothing of it is known: asks the store."""
+        return recent_appends(self._chain, self._runtime.reader).next_sequence(producer_id)
 
     # Waiting
 

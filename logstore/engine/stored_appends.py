@@ -59,6 +59,16 @@ class Sifted:
             self.acked += [(flush.future, flush.receipt) for flush in flushes]
 
 
+def recent_appends(chain: Chain, reader: SegmentReader, next_seq: int | None = None) -> ProducerTable:
+    """What the newest segments say, of those before `next_seq`, or of all: asks the store."""
+    table, rows = ProducerTable(), chain.load().segments.all()
+    if next_seq is not None:
+        rows = [ref for ref in rows if ref.seq < next_seq]
+    for batch in batch_headers(reader, rows[-LOOK_BACK_SEGMENTS:]):
+        table.take_in(batch)
+    return table
+
+
 class StoredAppends:
     """One thread at a time. Only `sift` is called with the partition's lock held: the others may read from the store."""
 
@@ -70,11 +80,7 @@ class StoredAppends:
     def cover(self, next_seq: int) -> None:
         """Know what stands before `next_seq`. The first time the newest segments are read for it."""
         if self._table is None:
-            table = ProducerTable()
-            rows = [ref for ref in self._chain.load().segments.all() if ref.seq < next_seq]
-            for batch in batch_headers(self._reader, rows[-LOOK_BACK_SEGMENTS:]):
-                table.take_in(batch)
-            self._table = table
+            self._table = recent_appends(self._chain, self._reader, next_seq)
 
     def saw(self, link: Link) -> None:
         """Another's segment is the next one in the chain."""

@@ -102,3 +102,19 @@ def test_W08_an_append_that_is_refused_fails_no_flush() -> None:
         assert flush is not None
         flush.result(PATIENCE_S)
     assert [value for _, value in contents(objects)] == [b"under way", b"0", b"under way"]
+
+
+@pytest.mark.parametrize("low", [5, 10, 15, 20])
+def test_W11_the_next_sequence_is_known_where_records_were_deleted(low: int) -> None:
+    """A low mark inside a segment: what the segment says about its producers still counts, as it does for the writer."""
+    objects = MemoryStore()
+    with shared(objects) as log:
+        producer = Producer(log, 17)
+        producer.append([b"x"] * 10, sequence=0)
+        producer.append([b"x"] * 10, sequence=10)
+        log.append([b"y"] * 4)
+        log.delete_before(low)
+        expected = 20 if low < 20 else 0
+        assert producer.next_sequence() == expected
+        assert producer.append(b"next", sequence=20).offset == 24
+        assert producer.next_sequence() == 21
