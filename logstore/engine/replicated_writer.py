@@ -122,6 +122,11 @@ class ReplicatedWriter:
         return self._cursor.passive
 
     @property
+    def max_range_bytes(self) -> int:
+        """The most that the records of one range may take."""
+        return self._runtime.config.max_buffered_bytes
+
+    @property
     def dropped(self) -> int:
         """How many of our records were below the frontier: stored by a peer already."""
         return self.stats.dropped

@@ -12,6 +12,7 @@ from operator import itemgetter, ne
 from typing import NamedTuple
 
 from logstore.format.record import Record
+from logstore.format.records import RECORD_OVERHEAD
 from logstore.upsert.changes import encode_changes
 from logstore.upsert.stash import Latest
 
@@ -21,13 +22,14 @@ _update_value = itemgetter(1)
 
 class Emission(NamedTuple):
     """`keys` and `changes`: the records, one by one. `values`: what each gives its key. `grown`: how many more keys are
-    alive after it."""
+    alive after it. `left_from`: the first time that did not fit; None if all did."""
 
     position: int
     keys: list[bytes]
     changes: list[bytes]
     values: list[bytes | None]
     grown: int
+    left_from: int | None = None
 
     def stands_in(self, records: Sequence[Record], position: int) -> bool:
         """Whether `records`, read from the log at `position`, are this commit, all of it."""
@@ -39,12 +41,14 @@ class Emission(NamedTuple):
         )
 
 
-def emission(due: Sequence[tuple[int, Latest]], known: dict[bytes, bytes | None], position: int) -> Emission:
+def emission(
+    due: Sequence[tuple[int, Latest]], known: dict[bytes, bytes | None], position: int, max_bytes: int
+) -> Emission:
     """For `due`, times that follow each other, on the values `known`. Each time sees what those before it changed, through
-    an overlay that is thrown away."""
+    an overlay that is thrown away. Takes whole times, at least one, and no more than fit `max_bytes`."""
     made = Emission(position, [], [], [], 0)
     overlay: dict[bytes, bytes | None] = {}
-    grown = 0
+    grown, size = 0, 0
     for number, (time, latest) in enumerate(due):
         keys, new = list(latest), list(map(_update_value, latest.values()))
         old = list(map(known.get, keys))
@@ -55,8 +59,12 @@ def emission(due: Sequence[tuple[int, Latest]], known: dict[bytes, bytes | None]
         differs = list(map(ne, old, new))
         if not all(differs):
             keys, old, new = (list(compress(column, differs)) for column in (keys, old, new))
+        changes = encode_changes(old, new, time)
+        size += sum(map(len, keys)) + sum(map(len, changes)) + RECORD_OVERHEAD * len(keys)
+        if number and size > max_bytes:
+            return made._replace(grown=grown, left_from=time)
         made.keys.extend(keys)
-        made.changes.extend(encode_changes(old, new, time))
+        made.changes.extend(changes)
         made.values.extend(new)
         grown += old.count(None) - new.count(None)
     return made._replace(grown=grown)

@@ -37,7 +37,7 @@ from logstore.upsert.values import Values
 
 _READ_BYTES = 8 << 20
 UPDATES_IN_COMMIT = 100_000
-"""A commit takes in whole times until it has this many updates."""
+"""A commit takes in whole times until it has this many updates, or their changes take half of the store's buffer."""
 
 
 class UpsertView:
@@ -236,7 +236,8 @@ class UpsertView:
         due, upper = self._due()
         with self._reading:
             known = self._values.get_many(key for _, latest in due for key in latest)
-            self._emission = made = emission(due, known, self._position)
+            self._emission = made = emission(due, known, self._position, self._writer.max_range_bytes // 2)
+        upper = upper if made.left_from is None else made.left_from
         submitted = self._writer.submit_exactly(made.keys, made.changes, self._frontier, upper)
         self._under_way = (submitted, upper)
 

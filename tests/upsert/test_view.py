@@ -471,3 +471,16 @@ def test_bad_input_is_refused(view: Views, bad: tuple[Any, Any, Any]) -> None:
     with pytest.raises(ValueError):
         mine.advance(-1)
     assert mine.stashed == 0
+
+
+def test_U02_what_is_due_and_larger_than_the_buffer_goes_in_several_commits(objects: MemoryStore) -> None:
+    """20 times of 50 kB, then all of them replaced: each change carries the old value too. Every time is whole."""
+    with logstore.open(objects, max_buffered_bytes=300_000, compression="none") as store:
+        mine = UpsertView(store.create_topic(TOPIC).partition(0), "mine")
+        for start in (0, 20):
+            for time in range(start, start + 20):
+                mine.apply(b"%d" % (time % 20), b"%d" % time * 25_000, order=1, time=time)
+            assert mine.advance(start + 20) == start + 20
+        assert mine.snapshot() == {b"%d" % key: b"%d" % (key + 20) * 25_000 for key in range(20)}
+        assert mine.dropped == 0
+    assert [time for _, _, _, time in changes(objects)] == list(range(40))
