@@ -35,12 +35,13 @@ class Stash:
 
         Raises ValueError for a time from there up to `upper`, below which the input was declared complete.
         """
-        dropped, current, latest = 0, -1, _NONE
+        dropped, latest = 0, _NONE
+        current: int | None = None
         for key, value, order, time in updates:
             if type(key) is not bytes or (type(value) is not bytes and value is not None):
                 raise TypeError("a key is bytes, a value bytes or None")
             if time != current:
-                if time < frontier:
+                if 0 <= time < frontier:
                     dropped += 1
                     continue
                 latest, current = self._at(time, upper), time
@@ -50,7 +51,7 @@ class Stash:
         return dropped
 
     def _at(self, time: int, upper: int) -> Latest:
-        if type(time) is not int or time > TIME_MAX:
+        if type(time) is not int or not 0 <= time <= TIME_MAX:
             raise ValueError(f"time={time!r}: it is an int from 0 to {TIME_MAX}")
         if time < upper:
             raise ValueError(f"an update at time {time}, but the input was declared complete below {upper}")

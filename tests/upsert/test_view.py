@@ -484,3 +484,10 @@ def test_U02_what_is_due_and_larger_than_the_buffer_goes_in_several_commits(obje
         assert mine.snapshot() == {b"%d" % key: b"%d" % (key + 20) * 25_000 for key in range(20)}
         assert mine.dropped == 0
     assert [time for _, _, _, time in changes(objects)] == list(range(40))
+
+
+def test_a_time_below_0_is_refused_and_not_forgotten(view: Views) -> None:
+    mine = view()
+    with pytest.raises(ValueError, match="time=-1"):
+        mine.apply(b"k", b"v", order=1, time=-1)
+    assert (mine.stashed, mine.dropped) == (0, 0)
