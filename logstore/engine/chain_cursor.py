@@ -128,7 +128,8 @@ class ChainCursor:
             )
         joins = header.mode is self.mode and (self.era in (None, header.epoch) or self.passive)
         if SegmentFlags.FENCE in header.flags and not self.passive:
-            joins = False
+            # Our own, whose answer was lost, stops the others.
+            joins = header.writer_id.startswith(self.me)
         if joins:
             self.era = header.epoch
         elif self.passive:

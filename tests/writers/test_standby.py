@@ -147,6 +147,30 @@ def test_W12_a_promotion_that_cannot_reach_the_store_can_be_repeated() -> None:
     assert contents(objects) == [(0, b"0")]
 
 
+@pytest.mark.parametrize("again", [True, False], ids=["promoted-again", "goes-on"])
+def test_W12_an_active_writer_is_not_stopped_by_a_fence_of_its_own_that_it_was_not_told_of(
+    again: bool,
+) -> None:
+    objects = MemoryStore()
+    active, peer = (Process(objects, name, nothing) for name in range(2))
+    writer, other = active.log.replicated("active"), peer.log.replicated("peer")
+    writer.compare_and_append([b"0"], 0, 1)
+    other.compare_and_append([b"1"], 1, 2)
+    writer.upper()
+    active.switch.inner = DiesAt(objects, 1, after=True)  # the fence stands, and nobody is told
+    with pytest.raises(StoreUnavailable, match="promote again"):
+        writer.promote(timeout=0.05)
+    active.switch.inner = objects
+    if again:
+        assert writer.promote() == 2
+    assert writer.compare_and_append([b"2"], 2, 3) == Applied("us", 3)
+    with pytest.raises(Fenced):
+        other.compare_and_append([b"3"], 3, 4)
+    active.close()
+    peer.close()
+    assert contents(objects) == [(0, b"0"), (1, b"1"), (2, b"2")]
+
+
 def test_W12_promoting_a_writer_whose_commit_is_in_doubt_stores_it_behind_the_fence() -> None:
     """Its PUT was lost; before the retry is due it becomes the only writer: the fence stands where the retry would go."""
     gated = GatedStore(MemoryStore())
