@@ -255,7 +255,7 @@ class ReplicatedWriter:
         """Holds `_moving`."""
         if self._attempt is None:
             self._settle()
-            self._attempt = self._next_attempt()
+            self._begin(self._next_attempt())
         attempt = self._attempt
         if attempt is not None:
             try:
@@ -286,6 +286,24 @@ class ReplicatedWriter:
             self._cursor, ranges, self._runtime.clock.now_ms(), CODEC_IDS[config.compression]
         )
 
+    def _begin(self, attempt: Attempt | None) -> None:
+        with self._lock:
+            if self.failed is None:
+                self._attempt, attempt = attempt, None
+        if attempt is not None:
+            self._hold_again(attempt.ranges)
+
+    def _hold_again(self, ranges: Sequence[SourceRange]) -> None:
+        """Put back what was taken out of the held ones. If `stop` came meanwhile, it has not seen them: they are told."""
+        with self._lock:
+            stopped = self.failed
+            if stopped is None:
+                for held in ranges:
+                    self._held.add(held)
+                return
+        for held in ranges:
+            self._resolve(held, stopped, dropped=0)
+
     def _advance(self) -> bool:
         """Take in the next segment of the chain if there is one. Holds `_moving`."""
         before = self.frontier
@@ -315,8 +333,8 @@ class ReplicatedWriter:
         """Another's segment, or our own fence, stands in its place: its ranges are held again."""
         with self._lock:
             attempt, self._attempt = self._attempt, None
-            for held in attempt.ranges if attempt is not None else ():
-                self._held.add(held)
+        if attempt is not None:
+            self._hold_again(attempt.ranges)
 
     def _settle(self) -> None:
         """Drop what is below the frontier, and the part of a straddling range that is."""
@@ -329,9 +347,7 @@ class ReplicatedWriter:
                     self._audit.look_back(held.lower, self._header_at)
                     self._audit.ours(held, frontier)
             except BaseException:
-                with self._lock:
-                    for unsettled in touched[number:]:
-                        self._held.add(unsettled)  # `stop` tells them, or they are tried again
+                self._hold_again(touched[number:])  # `stop` tells them, or they are tried again
                 raise
             if classify(held.lower, held.upper, frontier) is Place.BELOW or held.exact:
                 self._resolve(held, Applied("peer", frontier), dropped=held.count)
@@ -343,7 +359,7 @@ class ReplicatedWriter:
                 continue
             with self._lock:
                 self.stats.dropped += dropped
-                self._held.add(held)
+            self._hold_again([held])
 
     def _header_at(self, seq: int) -> SegmentHeader | None:
         try:
@@ -354,10 +370,11 @@ class ReplicatedWriter:
     def _committed(self, attempt: Attempt) -> None:
         self._audit.stored(attempt.header)
         with self._lock:
+            told = self._attempt is not attempt  # by `stop`, which came while it was under way
             self._attempt = None
             self.stats.commits += 1
             self.stats.progressed(self._runtime.clock.monotonic())
-        for held in attempt.ranges:
+        for held in attempt.ranges if not told else ():
             self._resolve(held, Applied("us", held.upper), dropped=0)
         self._on_commit()
 

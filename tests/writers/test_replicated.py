@@ -412,3 +412,40 @@ def test_health_reports_a_stall_with_the_source_offset_that_holds_it(objects: Me
     mine.compare_and_append(source(0, 5), 0, 5)
     assert mine.health()["state"] == "writing"
     store.close()
+
+
+# Stopped in the middle of a step
+
+
+def test_W07_a_range_that_is_compared_while_its_writer_is_stopped_is_told(
+    writer: Writers, objects: MemoryStore, stores: list[Store]
+) -> None:
+    """It straddles the upper, so what is stored is looked up; meanwhile the partition is reopened."""
+    writer().compare_and_append([b"0", b"1"], 0, 2)
+    gated = GatedStore(objects)
+    late = writer("late", gated)
+    log = stores[-1].topic(TOPIC).partition(0)
+    with gated.hold("get", suffix=".seg") as reads:
+        straddling = late.submit([b"0", b"1", b"2"], 0, 3)
+        reads.wait_held()
+        log.reopen(timeout=0.01)
+    with pytest.raises(Closed):
+        straddling.result(PATIENCE_S)
+
+
+def test_W07_a_commit_that_outlives_its_writer_fails_no_step(
+    writer: Writers, objects: MemoryStore, stores: list[Store]
+) -> None:
+    gated = GatedStore(objects)
+    mine = writer("mine", gated)
+    log = stores[-1].topic(TOPIC).partition(0)
+    with gated.hold("put", suffix=".seg") as puts:
+        future = mine.submit([b"0"], 0, 1)
+        puts.wait_held()
+        log.reopen(timeout=0.01)
+        with pytest.raises(Closed):
+            future.result(0)
+    with pytest.raises(OutcomeUnknown, match="not stored by 'mine'"):
+        stores.pop().close()  # waits for the step that was under way
+    assert mine.stats.failures == 0
+    assert contents(objects) == [(0, b"0")]
