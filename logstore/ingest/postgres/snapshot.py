@@ -24,7 +24,7 @@ _ESCAPES = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 
 _TABLES = """
-    select p.schemaname, p.tablename, p.attnames, p.rowfilter, c.oid, c.relreplident
+    select p.schemaname, p.tablename, p.attnames, p.rowfilter, c.oid, c.relreplident, c.relkind = 'p'
     from pg_publication_tables p
     join pg_namespace n on n.nspname = p.schemaname
     join pg_class c on c.relnamespace = n.oid and c.relname = p.tablename
@@ -39,10 +39,12 @@ _COLUMNS = """
 
 
 class Table(NamedTuple):
-    """A published table, as the stream would describe it."""
+    """A published table, as the stream would describe it. `in_parts`: its rows lie in partitions, and the stream tells of
+    them as of its own. Otherwise the rows of tables that inherit from it are theirs alone."""
 
     relation: Relation
     row_filter: str | None
+    in_parts: bool
 
 
 @contextmanager
@@ -60,11 +62,11 @@ def published_tables(connection: Any, publication: str, keys: dict[str, list[str
     tables = []
     with connection.cursor() as cursor:
         cursor.execute(_TABLES, (publication,))
-        for schema, table, names, row_filter, oid, identity in cursor.fetchall():
+        for schema, table, names, row_filter, oid, identity, in_parts in cursor.fetchall():
             cursor.execute(_COLUMNS, {"identity": identity, "oid": oid, "names": names})
             columns = [Column(*row) for row in cursor.fetchall()]
             relation = Relation(schema, table, columns, keys.get(f"{schema}.{table}"))
-            tables.append(Table(relation, row_filter))
+            tables.append(Table(relation, row_filter, in_parts))
     return tables
 
 
@@ -74,7 +76,11 @@ def copy_rows(
     """Read a table; `take` gets its rows in chunks. Returns how many there were."""
     relation = table.relation
     columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in relation.columns)
-    query = sql.SQL("select {} from {}").format(columns, sql.Identifier(relation.schema, relation.table))
+    query = sql.SQL("select {} from {} {}").format(
+        columns,
+        sql.SQL("" if table.in_parts else "only"),
+        sql.Identifier(relation.schema, relation.table),
+    )
     if table.row_filter is not None:
         query += sql.SQL(" where " + table.row_filter.replace("%", "%%"))
     rows = _Rows(relation, begin, lsn, take)

@@ -1,0 +1,43 @@
+"""Snapshot and stream say the same of a table: which rows are its own, and which columns identify them."""
+
+from __future__ import annotations
+
+import pytest
+
+from logstore.objects import MemoryStore
+
+from .pg_story import catch_up, events, session, settings
+
+pytestmark = pytest.mark.postgres
+
+
+def keys(objects, topic="public.t"):
+    return [(event["op"], event["key"]) for event in events(objects, topic)]
+
+
+def test_F14_a_table_that_others_inherit_from_has_its_own_rows_alone(dsn):
+    """The stream tells each child's changes as the child's; a plain select of the parent shows the children's rows too."""
+    objects = MemoryStore()
+    with session(dsn) as sql:
+        sql.execute("create table t (id int primary key, n int)")
+        sql.execute("create table child (primary key (id)) inherits (t)")
+        sql.execute("insert into t values (1, 0)")
+        sql.execute("insert into child values (2, 0)")
+        catch_up(objects, settings(dsn))
+        sql.execute("update t set n = 1")
+        sql.execute("delete from t where id = 2")
+    catch_up(objects, settings(dsn))
+    assert keys(objects) == [("r", {"id": 1}), ("u", {"id": 1})]
+    assert keys(objects, "public.child") == [("r", {"id": 2}), ("u", {"id": 2}), ("d", {"id": 2})]
+
+
+def test_F14_generated_columns_are_in_both_or_in_neither(dsn):
+    objects = MemoryStore()
+    with session(dsn) as sql:
+        sql.execute("create table t (id int primary key, n int, twice int generated always as (n * 2) stored)")
+        sql.execute("insert into t values (1, 1)")
+        catch_up(objects, settings(dsn))
+        sql.execute("insert into t values (2, 2)")
+    catch_up(objects, settings(dsn))
+    snapshot, stream = (set(event["after"]) for event in events(objects, "public.t"))
+    assert snapshot == stream
