@@ -31,10 +31,36 @@ def test_F14_a_table_that_others_inherit_from_has_its_own_rows_alone(dsn):
     assert keys(objects, "public.child") == [("r", {"id": 2}), ("u", {"id": 2}), ("d", {"id": 2})]
 
 
+def test_F14_columns_that_an_index_only_includes_are_not_in_the_key(dsn):
+    objects = MemoryStore()
+    with session(dsn) as sql:
+        sql.execute("create table t (id int, n int, primary key (id) include (n))")
+        sql.execute("insert into t values (1, 0)")
+        catch_up(objects, settings(dsn))
+        sql.execute("update t set n = 1")
+        sql.execute("delete from t")
+    catch_up(objects, settings(dsn))
+    assert keys(objects) == [(op, {"id": 1}) for op in "rud"]
+
+
+def test_F14_a_deferrable_primary_key_identifies_nothing(dsn):
+    """The server does not take it for a replica identity."""
+    objects = MemoryStore()
+    with session(dsn) as sql:
+        sql.execute("create table t (id int primary key deferrable, n int)")
+        sql.execute("insert into t values (1, 0)")
+        catch_up(objects, settings(dsn))
+        sql.execute("insert into t values (2, 0)")
+    catch_up(objects, settings(dsn))
+    assert keys(objects) == [("r", None), ("c", None)]
+
+
 def test_F14_generated_columns_are_in_both_or_in_neither(dsn):
     objects = MemoryStore()
     with session(dsn) as sql:
-        sql.execute("create table t (id int primary key, n int, twice int generated always as (n * 2) stored)")
+        sql.execute(
+            "create table t (id int primary key, n int, twice int generated always as (n * 2) stored)"
+        )
         sql.execute("insert into t values (1, 1)")
         catch_up(objects, settings(dsn))
         sql.execute("insert into t values (2, 2)")

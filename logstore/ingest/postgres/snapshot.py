@@ -32,9 +32,9 @@ _TABLES = """
 """
 _COLUMNS = """
     select a.attname, a.atttypid::bigint, case %(identity)s when 'f' then true when 'n' then false else
-    coalesce(a.attnum = any(i.indkey), false) end from pg_attribute a left join pg_index i on i.indrelid =
-    a.attrelid and case %(identity)s when 'i' then i.indisreplident else i.indisprimary end where a.attrelid
-    = %(oid)s and a.attname = any(%(names)s) order by a.attnum
+    coalesce(a.attnum = any(i.indkey[0:i.indnkeyatts - 1]), false) end from pg_attribute a left join pg_index
+    i on i.indrelid = a.attrelid and case %(identity)s when 'i' then i.indisreplident else i.indisprimary and
+    i.indimmediate end where a.attrelid = %(oid)s and a.attname = any(%(names)s) order by a.attnum
 """
 
 
