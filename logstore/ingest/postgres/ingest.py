@@ -32,7 +32,15 @@ from typing import Any
 import psycopg2
 import psycopg2.errors
 
-from logstore.errors import AppendTimeout, BufferFull, LogStoreError, OutcomeUnknown, StoreError, UnknownTopic
+from logstore.errors import (
+    AppendTimeout,
+    BufferFull,
+    LogStoreError,
+    OutcomeUnknown,
+    StoreError,
+    UnknownTopic,
+    UnsupportedStore,
+)
 from logstore.ingest.collector import Collector
 from logstore.ingest.postgres.envelope import Envelope
 from logstore.ingest.postgres.follow import Follower
@@ -251,12 +259,14 @@ class PostgresIngest:
         if settings.snapshot:
             with snapshot_session(settings.dsn, snapshot) as session:
                 tables = published_tables(session, settings.publication, settings.keys)
-                collector.changes(
-                    Change(begin, consistent_point, table.relation, "t")
-                    for table in tables
-                    if self._used(table)
-                )
                 take = partial(self._take_rows, collector)
+                take(
+                    [
+                        Change(begin, consistent_point, table.relation, "t")
+                        for table in tables
+                        if self._used(table)
+                    ]
+                )
                 for table in tables:
                     rows = copy_rows(session, table, begin, consistent_point, take)
                     logger.info("snapshot of %s: %d rows", table.relation.name, rows)
@@ -269,6 +279,12 @@ class PostgresIngest:
         if self._stopping:
             raise _Stopped
         collector.changes(rows)
+        if collector.counts.skipped:
+            # A snapshot is no replay: what looks like one has the positions of a server that was further.
+            raise UnsupportedStore(
+                f"the store has records of slot {self._settings.slot!r} that are newer than this server's WAL: it is "
+                f"another server, or was restored to an earlier time. Use another slot or another store"
+            )
 
     def _used(self, table: Table) -> bool:
         """Does the table's topic hold anything? Then a truncate has to tell readers that it starts over."""
