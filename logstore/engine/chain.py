@@ -66,7 +66,7 @@ class ChainTail:
 
     def after(self, header: SegmentHeader) -> ChainTail:
         """The tail once `header`'s segment stands."""
-        upper = header.source_upper if header.mode is WriterMode.REPLICATED else self.source_upper
+        upper = header.source_upper if header.source_upper >= 0 else self.source_upper
         return ChainTail(
             next_seq=header.seq + 1,
             epoch=header.epoch,

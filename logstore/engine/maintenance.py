@@ -180,9 +180,16 @@ class Maintenance:
             reserved_until=newest.header.reserved_until,
             mode=newest.header.mode,
             flags=SegmentFlags.MERGED,
-            source_upper=newest.header.source_upper,
+            source_upper=self._source_upper(view, refs),
         )
         return build_segment(header, batches)
+
+    def _source_upper(self, view: ChainView, refs: list[SegmentRef]) -> int:
+        """Of the last of them that has one: who commits behind replicated writers and is none himself says nothing of it."""
+        if view.tail.source_upper < 0:
+            return -1
+        uppers = (self._summary(ref).header.source_upper for ref in reversed(refs))
+        return next((upper for upper in uppers if upper >= 0), -1)
 
     def _batches(self, ref: SegmentRef) -> list[EncodedBatch]:
         found: list[EncodedBatch] = []

@@ -135,3 +135,27 @@ def test_W10_a_range_is_not_forgotten_when_a_store_fails_in_its_own_words(
     monkeypatch.setattr(objects.inner, "get", fail_once)
     assert mine.compare_and_append(source(0, 2), 0, 2, timeout=PATIENCE_S) == Applied("peer", 2)
     assert next(failures, None) is None
+
+
+@pytest.mark.parametrize("manifest", [b"damaged", None], ids=["damaged", "missing"])
+def test_W14_the_upper_outlives_a_merge_with_another_writers_segments_and_the_manifest(
+    manifest: bytes | None,
+) -> None:
+    """Without the manifest the merged objects are all there is; the newest is of a writer that knows no source."""
+    objects = MemoryStore()
+    with logstore.open(objects) as store:
+        feed(store.create_topic("t").partition(0).replicated("mine"), *range(6))
+    with logstore.open(objects) as store:
+        log = store.topic("t").partition(0)
+        for number in range(10):
+            log.append(b"exclusive %d" % number)
+            log.maintenance.merge(log.now_ms, bytes([number]) * 16)
+        objects.delete(log.paths.manifest)
+        if manifest is not None:
+            objects.put(log.paths.manifest, manifest)
+    with logstore.open(objects) as store:
+        again = store.topic("t").partition(0).replicated("mine")
+        assert again.upper() == 5
+        assert feed(again, 3, 5, 6) == [Applied("peer", 5), Applied("us", 6)]
+        stored = [record.value for record in store.topic("t").partition(0).records()]
+    assert stored == [*source(0, 5), *(b"exclusive %d" % number for number in range(10)), b"5"]
