@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
 import pytest
 
 import logstore
 from logstore.errors import UnsupportedStore
+from logstore.ingest.postgres.slot import Stream, connect
 from logstore.objects import MemoryStore
 
 from .pg_server import PostgresServer, fresh_database, postgres_server
@@ -108,3 +110,26 @@ def test_F14_a_snapshot_of_a_server_that_is_behind_the_store_is_refused(postgres
         catch_up(objects, settings(other, slot="another", partitions=1))
     assert [op for op, _ in stored(objects)][:2] == ["r", "t"]
     assert stored(objects)[2:] == [("r", {"id": 2}), ("r", {"id": 3})]
+
+
+def test_F10_a_roles_limits_end_neither_a_snapshot_nor_the_session_that_holds_it(dsn):
+    """While rows are read for hours the one is in a transaction, and the other in one too, and idle."""
+    with session(dsn) as sql:
+        sql.execute("select name from pg_settings where name like '%timeout' and context = 'user'")
+        names = {name for (name,) in sql.fetchall()}
+    limits = names & {
+        "statement_timeout",
+        "lock_timeout",
+        "idle_in_transaction_session_timeout",
+        "idle_session_timeout",
+        "transaction_timeout",  # since 17
+    }
+    odd = f"{dsn} options='{' '.join(f'-c {name}=60000' for name in sorted(limits))}'"
+    stream = Stream(odd, "limits")
+    with connect(odd) as connection, connection.cursor() as cursor, closing(stream):
+        for each in (cursor, stream._cursor):
+            found = {}
+            for name in limits:
+                each.execute(f"show {name}")
+                (found[name],) = each.fetchone()
+            assert found == dict.fromkeys(limits, "0")

@@ -28,9 +28,15 @@ from logstore.ingest.postgres.origin import Origin
 from logstore.ingest.postgres.pgoutput import PROTOCOL_VERSION, format_lsn, parse_lsn
 from logstore.ingest.postgres.values import SESSION_SETTINGS
 
-_NO_LIMITS = {"statement_timeout": "0", "lock_timeout": "0", "idle_in_transaction_session_timeout": "0"}
+_NO_LIMITS = {
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+}
 """A role's own limits are meant for queries, not for reading a whole table or following a stream."""
 _OPTIONS = " ".join(f"-c {name}={value}" for name, value in {**SESSION_SETTINGS, **_NO_LIMITS}.items())
+_TRANSACTION_TIMEOUT_SINCE = 17_00_00
 _OLDEST_SERVER = 15_00_00
 """The publication's column lists and row filters, which a snapshot has to apply too, are in the catalog since
 15.
@@ -50,6 +56,13 @@ class SlotState:
         return max(0, self.current - self.confirmed)
 
 
+def _lift_newer_limits(connection: Any) -> None:
+    """Those that a connection to an older server may not name."""
+    if connection.server_version >= _TRANSACTION_TIMEOUT_SINCE:
+        with connection.cursor() as cursor:
+            cursor.execute("set transaction_timeout = 0")
+
+
 def _options(dsn: str) -> str:
     """The DSN's own options, and after them ours, which win."""
     return f"{parse_dsn(dsn).get('options', '')} {_OPTIONS}".strip()
@@ -65,6 +78,7 @@ def connect(dsn: str) -> Iterator[Any]:
             raise UnsupportedStore(
                 f"PostgreSQL {connection.server_version // 10_000} is too old to be read: use 15 or newer"
             )
+        _lift_newer_limits(connection)
         yield connection
     finally:
         connection.close()
@@ -154,6 +168,7 @@ class Stream:
         self._connection = psycopg2.connect(
             dsn, options=_options(dsn), connection_factory=psycopg2.extras.LogicalReplicationConnection
         )
+        _lift_newer_limits(self._connection)
         self._cursor = self._connection.cursor()
         self.confirmed = 0
         """What the server was told last."""
