@@ -114,10 +114,17 @@ class SegmentReader:
     def block(self, ref: SegmentRef, offset: int, *, scanning: bool) -> Block:
         """The checked block that covers `offset` (or the first one behind it). May do I/O."""
         if self._comes_whole(ref, scanning):
-            return self._whole(ref)
-        loaded = self.index(ref)
-        number = loaded.block_at(offset)
-        return self._cache.get((ref.key, number), BLOCK_BYTES, lambda: self._load_block(ref, loaded, number))
+            block = self._whole(ref)
+        else:
+            loaded = self.index(ref)
+            number = loaded.block_at(offset)
+            block = self._cache.get(
+                (ref.key, number), BLOCK_BYTES, lambda: self._load_block(ref, loaded, number)
+            )
+        if block.end_offset <= offset:
+            # It was in the cache, and is gone from the store with its neighbours, which are one row now under its name.
+            raise CorruptData(ref.key, offset, f"it ends at {block.end_offset}, and what follows is missing")
+        return block
 
     def keep(self, key: str, data: memoryview, summary: SegmentSummary) -> None:
         """A segment that was stored here and now: who follows the log, and the next merge, need no request for it. Large
@@ -131,14 +138,13 @@ class SegmentReader:
 
     def cached_block(self, ref: SegmentRef, offset: int) -> Block | None:
         """The same, only if that needs no I/O."""
-        whole = self._cache.peek((ref.key, "all"))
-        if isinstance(whole, Block):
-            return whole
-        loaded = self._cache.peek((ref.key, "index"))
-        if not isinstance(loaded, LoadedIndex):
-            return None
-        block = self._cache.peek((ref.key, loaded.block_at(offset)))
-        return block if isinstance(block, Block) else None
+        block = self._cache.peek((ref.key, "all"))
+        if not isinstance(block, Block):
+            loaded = self._cache.peek((ref.key, "index"))
+            if not isinstance(loaded, LoadedIndex):
+                return None
+            block = self._cache.peek((ref.key, loaded.block_at(offset)))
+        return block if isinstance(block, Block) and offset < block.end_offset else None
 
     def index(self, ref: SegmentRef) -> LoadedIndex:
         """The segment's index alone: for look-ups by timestamp, and to find a block."""

@@ -249,3 +249,29 @@ def test_L20_a_damaged_index_does_not_hide_a_damaged_batch(place: Place, part: s
         assert place.check("index and leader epoch", bytes(data)) == 0
     else:
         place.check("footer and leader epoch", bytes(data))
+
+
+@pytest.mark.parametrize("reads", ["read", "merge"])
+def test_L20_what_is_known_of_an_object_does_not_stand_for_those_missing_behind_it(reads: str) -> None:
+    """Two segments in a row vanish, of which the first is still in the cache. Together they are one row, under its name."""
+    objects, clock = MemoryStore(), ManualClock()
+    with logstore.open(objects, clock=clock) as writing:
+        log = writing.create_topic("t").partition(0)
+        for n in range(6):
+            log.append(b"v%d" % n)
+        first, second = (ref.key for ref in log._load()[0].segments.all()[2:4])
+    objects.delete(log.paths.manifest)
+    with logstore.open(objects, clock=clock, writer="read_only") as reading:
+        log = reading.topic("t").partition(0)
+        assert [record.value for record in log.records()] == [b"v%d" % n for n in range(6)]
+        objects.delete(first)
+        objects.delete(second)
+        clock.advance(reading.config.delete_grace)
+        log.refresh()
+        with pytest.raises(CorruptData) as damage:
+            if reads == "read":
+                list(log.records())
+            else:
+                log.maintenance._batches(log._load()[0].segments.all()[2])
+        assert (damage.value.key, damage.value.offset) == (first, 3)
+        assert [record.value for record in log.records(4)] == [b"v4", b"v5"]
