@@ -23,6 +23,7 @@ from logstore.engine.runtime import Runtime
 from logstore.engine.tiers import Tiers
 from logstore.engine.topic_settings import TopicSettings
 from logstore.engine.write_buffer import OPEN_BATCH_BYTES
+from logstore.engine.writer_opening import WriterOpening
 from logstore.engine.writer_protocol import Writer
 from logstore.engine.writers import PartitionWriters
 from logstore.errors import (
@@ -58,9 +59,13 @@ class PartitionLog(ReadablePartition):
     ) -> None:
         super().__init__(runtime, paths, settings)
         self.replaced = False
+        self._close_later = False
         self._replace = replace
         self._reopening = threading.Lock()  # held during I/O: of several who reopen it at once, one does
         self._writers = PartitionWriters(runtime, self._chain, settings)
+        self._writer_opening = WriterOpening(
+            runtime, paths, lambda timeout, ack: self.open_writer(timeout=timeout, ack=ack)
+        )
 
     # Appending
 
@@ -150,7 +155,7 @@ class PartitionLog(ReadablePartition):
             self._tell_listeners()
             return receipt
         deadline = self._deadline(timeout)
-        writer = self._writer or self.open_writer(timeout=self._left(deadline), ack=level)
+        writer = self._writer or self._open_by(deadline, level)
         future = writer.add_one(receipt, record, size, level, deadline)
         if future is None:
             self._tell_listeners()
@@ -167,7 +172,7 @@ class PartitionLog(ReadablePartition):
             encoded = encode_runs(runs, now_ms, CODEC_IDS[self._config.compression])
             return self._add_encoded(encoded, level, deadline)
         records, newest = kernels.active.stamp(runs[0].records, now_ms)
-        writer = self._writer or self.open_writer(timeout=self._left(deadline), ack=level)
+        writer = self._writer or self._open_by(deadline, level)
         receipt = Receipt(self, -1, -1, newest, level)
         future = writer.add_run(receipt, records, runs[0].charged, level, deadline)
         if future is None:
@@ -187,7 +192,7 @@ class PartitionLog(ReadablePartition):
                 f"one append of {size} bytes can never fit max_buffered_bytes={self._config.max_buffered_bytes}: "
                 "nothing was appended; split it"
             )
-        writer = self._writer or self.open_writer(timeout=self._left(deadline), ack=level)
+        writer = self._writer or self._open_by(deadline, level)
         newest = max(info.max_timestamp_ms for _, info in batches)
         receipt = Receipt(self, -1, -1, newest, level)
         future = writer.add_encoded(receipt, batches, level, deadline)
@@ -243,6 +248,10 @@ class PartitionLog(ReadablePartition):
 
     # The writer
 
+    def _open_by(self, deadline: float, ack: Ack) -> Writer:
+        self._check_open()
+        return self._writer_opening.writer(deadline, ack)
+
     def open_writer(self, *, timeout: float | None = None, ack: Ack | None = None) -> Writer:
         """Open the writer now instead of at the first append. An exclusive one takes the partition over and fences any other
         writer off; a shared one joins those there are."""
@@ -251,6 +260,10 @@ class PartitionLog(ReadablePartition):
                 tiers, on_commit = self._for_writing()
                 level, wait = ack or self._config.ack, self.ack_timeout(timeout)
                 self._writer = self._writers.open(tiers, on_commit, level, wait)
+                if self._closed:  # meanwhile, by somebody who did not wait for us
+                    self._writers.stop(self._closed_error())
+                    self.release()
+                    raise self._closed_error()
             return self._writer
 
     def replicated(self, writer_id: str, *, standby: bool = False) -> ReplicatedWriter:
@@ -408,11 +421,22 @@ class PartitionLog(ReadablePartition):
     def begin_close(self) -> None:
         """Take no more appends and start the last flush; `finish_close` waits for it."""
         self._closed = True
-        with self._opening:
+        if self._opening.acquire(blocking=False):
+            self._begin_close()
+        else:
+            self._close_later = True  # a writer is being opened, by a store that may not answer
+
+    def _begin_close(self) -> None:
+        """Holds `_opening`, and lets go of it."""
+        try:
             self._writers.begin_close()
+        finally:
+            self._opening.release()
 
     def finish_close(self, deadline: float) -> str | None:
         """Wait for the last flush. Returns what is not durable, in words, or None."""
+        if self._close_later and self._opening.acquire(timeout=waitable(self._left(deadline))):
+            self._begin_close()
         loaded, problem = self._loaded, self._writers.finish_close(deadline)
         if loaded is not None:
             with loaded[0].lock:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from logstore.config import StoreConfig
 from logstore.engine.breaker import CircuitBreaker
 from logstore.engine.budget import Budget
 from logstore.engine.cache import BlockCache
-from logstore.engine.clock import Clock
+from logstore.engine.clock import Clock, waitable
 from logstore.engine.flusher import Flusher
 from logstore.engine.segment_reader import SegmentReader
 from logstore.objects.protocol import ObjectStore
@@ -38,6 +39,7 @@ class Runtime:
         self.reader = SegmentReader(store, self.cache, self._prefetcher, clock)
         self._pause = threading.Condition(threading.Lock())
         self.closed = False
+        self._spawned: list[threading.Thread] = []
         self.maintaining = threading.Lock()  # one partition at a time: merging takes memory for two segments
 
     @property
@@ -56,6 +58,13 @@ class Runtime:
             while not self.closed and (left := deadline - self.clock.monotonic()) > 0:
                 self.clock.wait(self._pause, left)
 
+    def spawn(self, name: str, call: Callable[[], object]) -> None:
+        """Run `call`, which handles its own errors, on a thread of its own. `close` waits for it."""
+        thread = threading.Thread(target=call, name=f"logstore-{name}", daemon=True)
+        with self._pause:
+            thread.start()
+            self._spawned = [*(known for known in self._spawned if known.is_alive()), thread]
+
     def backoff(self, failures: int) -> float:
         """Full jitter: somewhere between nothing and a limit that doubles up to the probe interval."""
         limit = min(self.config.probe_interval, 0.05 * 2 ** min(failures, 16))
@@ -71,6 +80,14 @@ class Runtime:
         """Stop every thread. False if one did not end in time."""
         self.begin_close()
         self.budget.close()
-        ended = self.disk.close(timeout) & self.flusher.close(timeout)
+        ended = self.disk.close(timeout) & self.flusher.close(timeout) & self._join_spawned(timeout)
         self._prefetcher.shutdown(wait=ended, cancel_futures=True)
         return ended
+
+    def _join_spawned(self, timeout: float) -> bool:
+        deadline = self.clock.monotonic() + timeout
+        with self._pause:
+            spawned = [thread for thread in self._spawned if thread is not threading.current_thread()]
+        for thread in spawned:
+            thread.join(waitable(deadline - self.clock.monotonic()))
+        return not any(thread.is_alive() for thread in spawned)
