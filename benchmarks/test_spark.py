@@ -194,8 +194,8 @@ def test_a_full_scan_against_parquet_and_against_tuples(bench: Bench, figures: F
     figures.add(
         SUITE, "full scan, against Parquet, on the clock", best["parquet"] / best["logstore"], "×", **details
     )
-    # A quiet machine's cores are full either way, and both say the same; on a busy one the clock says who has more threads. The
-    # median: in a turn in which one of Spark's workers ends, its CPU time is missing.
+    # A quiet machine's cores are full either way, and both say the same; on a busy one the clock says who has more threads.
+    # The median: in a turn in which one of Spark's workers ends, its CPU time is missing.
     spent = {name: statistics.median(seconds) for name, seconds in cpu.items()}
     figures.add(
         SUITE,
