@@ -16,13 +16,14 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.machine import describe
+from tests.cpu_clock import cpu_seconds_of
 
 RESULTS = Path(__file__).parent / ".results"
 
@@ -33,7 +34,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one candidate, over all turns: on the clock, and of this process's CPU, all threads together."""
+    """Seconds of one candidate, over all turns: on the clock, and of CPU, all threads and servers together."""
 
     seconds: list[float] = field(default_factory=list)
     cpu_seconds: list[float] = field(default_factory=list)
@@ -52,17 +53,24 @@ class Timing:
         return statistics.median(self.seconds)
 
 
-def in_turns(candidates: Mapping[str, Callable[[], Any]], turns: int = 5) -> dict[str, Timing]:
-    """Time each candidate once a turn; one untimed turn first."""
+def in_turns(
+    candidates: Mapping[str, Callable[[], Any]], turns: int = 5, servers: Collection[int] = ()
+) -> dict[str, Timing]:
+    """Time each candidate once a turn; one untimed turn first. `servers` are processes that work for a candidate, by pid:
+    their CPU time counts, too. In the turns of the others they are idle."""
+
+    def cpu_seconds() -> float:
+        return time.process_time() + sum(map(cpu_seconds_of, servers))
+
     for run in candidates.values():
         run()
     timings = {name: Timing() for name in candidates}
     with own_garbage_alone():
         for _ in range(turns):
             for name, run in candidates.items():
-                began, cpu = time.perf_counter(), time.process_time()
+                began, cpu = time.perf_counter(), cpu_seconds()
                 run()
-                timings[name].cpu_seconds.append(time.process_time() - cpu)
+                timings[name].cpu_seconds.append(cpu_seconds() - cpu)
                 timings[name].seconds.append(time.perf_counter() - began)
     return timings
 

@@ -18,8 +18,9 @@ START_TIMEOUT_S = 10.0
 
 
 class RedisStream:
-    def __init__(self, client: Any, level: str) -> None:
+    def __init__(self, client: Any, server: int, level: str) -> None:
         self.level = level
+        self.server = server
         self._client = client
 
     def append(self, rows: Sequence[Row]) -> None:
@@ -61,7 +62,8 @@ def opened(folder: Path, *, synced: bool) -> Iterator[RedisStream]:
     try:
         client = redis.Redis(unix_socket_path=str(socket))
         _wait_until_up(client, redis.ConnectionError)
-        yield RedisStream(client, "on this disk, fsynced" if synced else "with the kernel, not fsynced")
+        level = "on this disk, fsynced" if synced else "with the kernel, not fsynced"
+        yield RedisStream(client, process.pid, level)
         client.close()
     finally:
         process.kill()

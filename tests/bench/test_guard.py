@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -87,6 +89,37 @@ def test_candidates_take_turns_after_one_that_does_not_count() -> None:
     found = in_turns({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, turns=2)
     assert order == ["a", "b"] * 3
     assert [len(found[name].seconds) for name in "ab"] == [2, 2]
+
+
+SERVER = """
+import sys, time
+for _ in sys.stdin:
+    began = time.process_time()
+    while time.process_time() - began < 0.05: pass
+    print(time.process_time() - began, flush=True)
+"""
+
+
+def test_the_cpu_time_of_a_server_counts_for_whom_it_works() -> None:
+    spent: list[float] = []
+
+    def ask(server: subprocess.Popen[str]) -> None:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write("work\n")
+        server.stdin.flush()
+        spent.append(float(server.stdout.readline()))
+
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        candidates = {"asks": lambda: ask(server)}
+        alone = in_turns(candidates, turns=3)["asks"].cpu_seconds
+        together = in_turns(candidates, turns=3, servers=[server.pid])["asks"].cpu_seconds
+        assert server.stdin is not None
+        server.stdin.close()
+    assert all(own < work for own, work in zip(alone, spent[1:4], strict=True))
+    assert all(both >= work for both, work in zip(together, spent[5:], strict=True))
 
 
 def test_best_median_and_percentile() -> None:

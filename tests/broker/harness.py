@@ -14,7 +14,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -29,6 +28,7 @@ from broker_shim.config import BrokerConfig
 from broker_shim.messages import Message
 from broker_shim.server import Server
 from logstore.objects import ObjectStore
+from tests.cpu_clock import cpu_seconds_of
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
@@ -178,9 +178,7 @@ class BrokerProcess:
         self.process.stdout.close()
 
     def cpu_seconds(self) -> float:
-        """User and system time that the process has used. Its own clock, which counts nanoseconds, not ticks of 10 ms."""
-        clock_of_process = ~self.pid << 3 | 2  # what clock_getcpuclockid(3) returns on Linux
-        return time.clock_gettime(clock_of_process)
+        return cpu_seconds_of(self.pid)
 
     def memory_bytes(self) -> int:
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
