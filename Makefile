@@ -1,4 +1,5 @@
 # Two commands for a newcomer: `make demo` and `make test`. Both set up .venv by themselves.
+# With another Python: `make test PYTHON=python3.13 VENV=.venv-3.13`.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

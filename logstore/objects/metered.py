@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from logstore.objects.protocol import Buffer, ObjectInfo, ObjectStore
+from logstore.objects.protocol import OPERATIONS, Buffer, ObjectInfo, ObjectStore
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class MeteredStore:
         self.inner = inner
         self._clock = clock
         self._lock = threading.Lock()  # guards the tallies; held for a few additions
-        self._tallies = {name: _Tally() for name in ("get", "put", "head", "list", "delete")}
+        self._tallies = {name: _Tally() for name in OPERATIONS}
 
     def __repr__(self) -> str:
         return repr(self.inner)  # messages name the place, not how it is wrapped

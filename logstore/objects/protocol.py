@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol, runtime_checkable
 
 Buffer = bytes | bytearray | memoryview
+OPERATIONS = ("get", "put", "head", "list", "delete")
 
 
 class ObjectInfo(NamedTuple):

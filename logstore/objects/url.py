@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from logstore.errors import UnsupportedStore
 from logstore.objects.local import LocalStore
 from logstore.objects.memory import MemoryStore
-from logstore.objects.protocol import ObjectStore
+from logstore.objects.protocol import OPERATIONS, ObjectStore
 
 ALLOWED = (
     "s3://bucket/prefix, file:///absolute/path, memory://name, a plain path, or an ObjectStore of your own"
@@ -36,9 +36,13 @@ def open_url(where: str | os.PathLike[str] | ObjectStore) -> ObjectStore:
     if isinstance(where, os.PathLike):
         return _folder(os.fspath(where))
     if not isinstance(where, str):
-        if isinstance(where, ObjectStore):
-            return where
-        raise UnsupportedStore(f"a {type(where).__name__} is no object store: use {ALLOWED}")
+        # Not isinstance: from Python 3.12 on it does not see methods that a wrapper passes on in `__getattr__`.
+        missing = [name for name in OPERATIONS if not callable(getattr(where, name, None))]
+        if missing:
+            raise UnsupportedStore(
+                f"a {type(where).__name__} is no object store, it has no {', no '.join(missing)}: use {ALLOWED}"
+            )
+        return where
     if not _SCHEME.match(where):
         return _folder(where)
     url = urlsplit(where)

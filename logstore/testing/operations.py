@@ -1,10 +1,11 @@
-"""The five operations of an object store, by name, and which calls of them a rule or a gate is about."""
+"""Which calls of the five operations a rule or a gate is about."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-OPERATIONS = ("get", "put", "head", "list", "delete")
+from logstore.objects.protocol import OPERATIONS
+
 WRITES = ("put", "delete")
 
 

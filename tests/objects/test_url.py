@@ -62,6 +62,22 @@ def test_an_object_with_the_methods_is_returned_as_it_is() -> None:
         assert isinstance(store, ObjectStore)
 
 
+def test_a_wrapper_that_passes_its_methods_on_is_a_store_too() -> None:
+    class PassesOn:
+        def __getattr__(self, name: str) -> object:
+            return getattr(MemoryStore, name)
+
+    store = PassesOn()
+    assert open_url(store) is store  # type: ignore[arg-type]
+
+
+def test_what_lacks_a_method_is_told_which() -> None:
+    with pytest.raises(
+        UnsupportedStore, match="a dict is no object store, it has no put, no head, no list, no delete: use"
+    ):
+        open_url({})  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("where", "says"),
     [
