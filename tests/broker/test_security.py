@@ -80,6 +80,12 @@ class Authority:
             .not_valid_after(now + datetime.timedelta(days=1))
             .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+            # From Python 3.13 on, clients go by RFC 5280 to the letter.
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
+            )
+            .add_extension(_usage(is_ca), critical=True)
         )
         return builder.sign(self._key, hashes.SHA256())
 
@@ -87,6 +93,20 @@ class Authority:
         path = self._folder / name
         path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         return str(path)
+
+
+def _usage(is_ca: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not is_ca,
+        key_cert_sign=is_ca,
+        crl_sign=is_ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 @pytest.fixture
