@@ -53,10 +53,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """Whose write this is: version 8 of app A is stored once, however often it is tried."""
+    """Whose write this is: version 8 of app A is stored once, however often it is tried.
+
+    `run` is new each time a stream's query is started; it is empty where nobody says which run this is.
+    """
 
     app: str
     version: int
+    run: str = ""
 
     @property
     def home(self) -> str:
