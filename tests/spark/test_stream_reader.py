@@ -32,9 +32,10 @@ ALL = ReadAllAvailable()
 
 
 def reader(where: str, **given: object) -> LogStreamReader:
-    named = {"path": where, "subscribe": "orders", "startingOffsets": "earliest", "pollInterval": "0"}
-    options = read_options(named | {name: str(value) for name, value in given.items()}, streaming=True)
-    return LogStreamReader(options, spark_schema(BASE_COLUMNS))
+    """With these options; None takes one of the usual ones away."""
+    usual = {"path": where, "subscribe": "orders", "startingOffsets": "earliest", "pollInterval": "0"}
+    named = {name: str(value) for name, value in (usual | given).items() if value is not None}
+    return LogStreamReader(read_options(named, streaming=True), spark_schema(BASE_COLUMNS))
 
 
 def micro_batch(stream: LogStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[int, int]]:
@@ -249,6 +250,35 @@ def test_S06_a_topic_that_was_created_anew_is_data_loss_and_not_silence(make_log
     going_on = reader(where, failOnDataLoss="false")
     for limit in (ALL, ReadMaxRows(5)):  # the next record of the new topic is the next one read, limit or not
         assert going_on.latestOffset(start, limit) == {"orders": {"0": 1}}
+
+
+def test_S06_data_loss_is_seen_also_where_spark_does_not_say_where_a_batch_starts(make_log: MakeLog):
+    """Before Spark 4.2 the latest offset is asked for alone."""
+    where = make_log("orders", [numbered(0, 4)])
+    make_log("spare", [numbered(0, 9)])
+    strict = reader(where, subscribePattern="orders|spare", subscribe=None)
+    going_on = reader(where, subscribePattern="orders|spare", subscribe=None, failOnDataLoss="false")
+    start = {"orders": {"0": 1}, "spare": {"0": 2}}
+    with logstore.open(where) as store:
+        store.delete_topic("spare")
+    end = strict.latestOffset()
+    assert end == {"orders": {"0": 4}}
+    with pytest.raises(logstore.UnknownTopic, match=r"spare/0 \(read up to 2\)"):
+        strict.partitions(start, end)
+    assert micro_batch(going_on, start, end) == [(0, 1), (0, 2), (0, 3)]
+    with logstore.open(where) as store:
+        store.create_topic("spare").append(b"another life")
+    with pytest.raises(logstore.OffsetOutOfRange, match="offset 2 is outside of spare/0, which holds 0 to 1"):
+        strict.partitions(start, strict.latestOffset())
+    assert micro_batch(going_on, start, going_on.latestOffset()) == [(0, 1), (0, 2), (0, 3)]
+
+
+def test_S06_a_first_micro_batch_run_again_knows_partitions_that_its_end_does_not(make_log: MakeLog):
+    where = make_log("orders", [numbered(0, 4)])
+    end = reader(where).latestOffset(reader(where).initialOffset(), ALL)
+    make_log("orders2", [numbered(0, 5)])
+    again = reader(where, subscribePattern="orders.*", subscribe=None)
+    assert micro_batch(again, again.initialOffset(), end) == [(0, n) for n in range(4)]
 
 
 @pytest.mark.parametrize("how", [{"subscribe": "orders,spare"}, {"subscribePattern": "orders|spare"}])
