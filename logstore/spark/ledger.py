@@ -105,7 +105,10 @@ class Ledger:
     def is_done(self) -> bool:
         """Whether our version, or a later one, is stored."""
         entry = self._read()
-        return entry is not None and entry.version >= self._mine.version and entry.plan is None
+        if entry is None:
+            return False
+        self._refuse(entry)
+        return entry.version >= self._mine.version and entry.plan is None
 
     def begin(self, plan: Plan) -> Plan | None:
         """The plan to carry out: ours, or the one that stands for our version already. None if nothing is left to do."""

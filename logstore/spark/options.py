@@ -258,13 +258,14 @@ def _count(options: Mapping[str, str], name: str) -> int | None:
     return whole_number(name, options[name], 1) if name in options else None
 
 
-def whole_number(name: str, text: str, lowest: int) -> int:
+def whole_number(name: str, text: str, lowest: int, highest: int | None = None) -> int:
     try:
         number = int(text)
     except ValueError:
         number = lowest - 1
-    if number < lowest:
-        raise ValueError(f"{name}={text!r}: it is a whole number, at least {lowest}")
+    if number < lowest or (highest is not None and number > highest):
+        limit = "" if highest is None else f" and at most {highest}"
+        raise ValueError(f"{name}={text!r}: it is a whole number, at least {lowest}{limit}")
     return number
 
 

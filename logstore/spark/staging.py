@@ -17,6 +17,9 @@ from typing import Any, NamedTuple
 from logstore.objects import ObjectStore
 from logstore.paths import SPARK_PREFIX
 
+MAX_VERSION = 2**63 - 1
+"""Of a transaction: names of staged objects have room for it, and sort by it."""
+
 
 class StagedBatch(NamedTuple):
     """One encoded batch: what an index row will say of it."""

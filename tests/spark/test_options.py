@@ -147,6 +147,8 @@ def test_S06_offsets_are_written_in_one_order_because_spark_compares_them_as_tex
     [
         ({"compression": "rar"}, "none, gzip, snappy, lz4, zstd"),
         ({"txnAppId": "nightly"}, "go together"),
+        ({"txnAppId": "", "txnVersion": "1"}, "txnAppId is empty"),
+        ({"txnAppId": "nightly", "txnVersion": str(2**63)}, f"at least 0 and at most {2**63 - 1}"),
         ({"topic": "a/b"}, "no topic name"),
         ({"subscribe": "orders"}, "unknown option 'subscribe' for writing; where rows go is said by topic"),
     ],

@@ -208,3 +208,25 @@ def test_S07_a_job_that_names_its_transaction_is_stored_once_and_overwriting_is_
     assert (record.key, record.value, record.headers) == (b"k", b"v", (("h", b"\x01"),))
     with pytest.raises(Exception, match="a log cannot be overwritten"):
         frame.write.format("logstore").mode("overwrite").save(where)
+
+
+def test_S07_a_micro_batch_written_to_two_topics_under_one_number_is_stored_once_in_each(
+    spark: SparkSession, make_log: MakeLog, tmp_path: Path
+):
+    where = make_log("orders", [numbered(0, 10)])
+    make_log("one", [])
+    make_log("two", [])
+    checkpoint = tmp_path / "checkpoint"
+
+    def store(rows: DataFrame, number: int) -> None:
+        for topic in ("one", "two"):
+            job = rows.select("key", "value").write.format("logstore").option("topic", topic)
+            job.option("txnAppId", "both").option("txnVersion", number).mode("append").save(where)
+
+    for _ in range(2):
+        sink = stream(spark, where).writeStream.foreachBatch(store)
+        query = sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        query.awaitTermination()
+        forget_commit(checkpoint, 0)
+    for topic in ("one", "two"):
+        assert stored(where, topic, 1) == sorted(b"v%d" % n for n in range(10))
