@@ -104,6 +104,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         options = self._options
+        # Spark asks for the start of the first batch once more when it runs it: only what it asks next was to be held back.
+        self._held = {}
         begun, ends = _unpacked(start), _unpacked(end)
         found = self._open()[1].covering(ends.items())
         fail = options.fail_on_data_loss

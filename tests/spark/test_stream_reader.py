@@ -134,6 +134,17 @@ def test_S06_a_stream_that_goes_on_reads_what_came_while_it_began(make_log: Make
     assert micro_batch(stream, first, second) == [(1, 5), (1, 6)]
 
 
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_S06_what_comes_behind_the_first_micro_batch_is_in_the_second(make_log: MakeLog, starting: str):
+    """Spark asks for the start when it plans the first batch, and again when it runs it. The third may be an hour away."""
+    where = make_log("orders", [], [numbered(0, 5)])
+    stream = reader(where, startingOffsets=starting)
+    end = stream.latestOffset(stream.initialOffset(), ALL)
+    micro_batch(stream, stream.initialOffset(), end)
+    make_log("orders", [numbered(0, 3)], [])
+    assert micro_batch(stream, end, stream.latestOffset(end, ALL)) == [(0, 0), (0, 1), (0, 2)]
+
+
 def test_S06_new_partitions_and_new_topics_are_picked_up_from_their_earliest_record(make_log: MakeLog):
     where = make_log("orders", [numbered(0, 5)])
     stream = reader(where, startingOffsets="latest")
