@@ -372,6 +372,23 @@ def test_S06_an_idle_stream_asks_the_store_once_in_a_poll_interval_and_one_reque
     assert metered.requests == asked + 1 + 2, "the topic, and the next segment of each partition"
 
 
+def test_S06_a_stream_that_missed_segments_before_they_were_merged_away_finds_the_log_again(
+    make_log: MakeLog,
+):
+    """It looks every second, and never pauses for long."""
+    where = make_log("orders", [numbered(0, 3)])
+    now = [100.0]
+    heads = Heads(open_url(where), Subscription(topics=("orders",)), 1.0, lambda: now[0])
+    paths = heads.current()["orders", 0].paths
+    make_log("orders", [numbered(n, n + 1) for n in range(3, 9)])
+    assert merge_everything(where, paths) > 1
+    ends = []
+    for _ in range(61):
+        now[0] += 1.0
+        ends.append(heads.current()["orders", 0].end)
+    assert ends[-1] == 9
+
+
 def test_S06_what_is_remembered_of_a_long_stream_stays_small(
     make_log: MakeLog, monkeypatch: pytest.MonkeyPatch
 ):
