@@ -1,8 +1,9 @@
 """Where the partitions of a stream end right now: loaded once, then followed with one small request each.
 
 Spark asks many times a second, so an answer is good for `poll_interval_s`. Topics and partitions that come later
-are found at the next look. After a long pause, or many segments, the manifest is asked again: maintenance replaces
-old segments, and what was remembered of them would only grow.
+are found at the next look. Once a minute, or after many segments, the manifest is asked again: maintenance replaces old
+segments, and what was remembered of them would only grow. Where it deletes them soon, the very next one may be gone before
+we came to it: then only the manifest knows that the log goes on.
 """
 
 from __future__ import annotations
@@ -49,21 +50,24 @@ class Heads:
         self._clock = clock
         self._missing_ok = missing_ok
         self._followed: dict[Key, _Followed] = {}
-        self._looked_at = float("-inf")
+        self._looked_at = self._loaded_at = float("-inf")
 
     def current(self) -> dict[Key, LogPartition]:
         """The partitions and their ends, at most `poll_interval_s` old."""
         now = self._clock()
         if now - self._looked_at >= self._poll_interval_s:
-            self._look(now - self._looked_at >= RELOAD_AFTER_S)
+            everything = now - self._loaded_at >= RELOAD_AFTER_S
+            self._look(everything)
             self._looked_at = self._clock()
+            if everything:
+                self._loaded_at = self._looked_at
         return {key: followed.partition for key, followed in self._followed.items()}
 
     def covering(self, ends: Iterable[tuple[Key, int]]) -> dict[Key, LogPartition]:
         """The partitions, looked at anew if one is not known to reach as far as it must."""
         known = self.current()
         if any(key not in known or known[key].end < end for key, end in ends):
-            self._looked_at = float("-inf")
+            self._looked_at = self._loaded_at = float("-inf")
             known = self.current()
         return known
 

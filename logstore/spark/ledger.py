@@ -6,6 +6,10 @@ Whoever makes version N pending has its plan carried out, by itself or by whoeve
 restarted in the middle of a commit finds the plan here and finishes it, instead of the one it has just made from a
 second run of the same batch. A driver that was thought dead finds its change refused. So one plan of each version
 is stored, and stored whole.
+
+A stream's query has one run at a time, and its batches count up. The ledger notes who runs it; a run that another one has
+followed, or that comes with a batch before the last one stored, is refused. Its checkpoint is a copy, or was put back, and
+then a number stands for other rows than those that are stored under it: to skip it would lose them.
 """
 
 from __future__ import annotations
@@ -16,12 +20,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from logstore.errors import CorruptData, Indeterminate, ObjectNotFound, PreconditionFailed
+from logstore.errors import CorruptData, Fenced, Indeterminate, ObjectNotFound, PreconditionFailed
 from logstore.objects import ObjectStore
 from logstore.spark.staging import Part, Transaction
 
 FORMAT = 1
 _ATTEMPTS = 8
+_RUNS_KEPT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,7 @@ class Plan:
 class _Entry:
     version: int
     plan: Plan | None
+    runs: tuple[str, ...]
     etag: str
 
 
@@ -59,6 +65,38 @@ class Ledger:
         self._store = store
         self._mine = transaction
 
+    def claim(self) -> None:
+        """From now on our run is the one that writes; `Fenced` if it cannot be, see above."""
+
+        def next_entry(entry: _Entry | None) -> dict[str, Any] | None:
+            if entry is None:
+                return {"version": -1, "plan": None, "runs": [self._mine.run]}
+            self._refuse(entry)
+            if entry.runs[-1:] == (self._mine.run,):
+                return None
+            runs = (*entry.runs, self._mine.run)[-_RUNS_KEPT:]
+            plan = None if entry.plan is None else entry.plan.to_json()
+            return {"version": entry.version, "plan": plan, "runs": runs}
+
+        if self._mine.run:
+            self._change(next_entry)
+
+    def _refuse(self, entry: _Entry) -> None:
+        mine = self._mine
+        if not mine.run:
+            return
+        if mine.run in entry.runs[:-1]:
+            what = f"run {entry.runs[-1]} of it has followed this one ({mine.run})"
+        elif entry.version > mine.version:
+            what = f"its batch {entry.version} is stored, and this is batch {mine.version}"
+        else:
+            return
+        raise Fenced(
+            f"{mine.app}: {what}. Two queries run with one checkpoint or with copies of it, or an older state of it was "
+            "put back: which rows a batch's number stands for is no longer certain, so nothing of this one is stored. "
+            "Stop the other one; if there is none, go on with a new checkpoint, where the stored rows end"
+        )
+
     def pending(self) -> tuple[int, Plan] | None:
         """A version that somebody began to store and did not finish."""
         entry = self._read()
@@ -67,14 +105,19 @@ class Ledger:
     def is_done(self) -> bool:
         """Whether our version, or a later one, is stored."""
         entry = self._read()
-        return entry is not None and entry.version >= self._mine.version and entry.plan is None
+        if entry is None:
+            return False
+        self._refuse(entry)
+        return entry.version >= self._mine.version and entry.plan is None
 
     def begin(self, plan: Plan) -> Plan | None:
         """The plan to carry out: ours, or the one that stands for our version already. None if nothing is left to do."""
 
         def next_entry(entry: _Entry | None) -> dict[str, Any] | None:
-            if entry is not None and (entry.version >= self._mine.version or entry.plan is not None):
-                return None
+            if entry is not None:
+                self._refuse(entry)
+                if entry.version >= self._mine.version or entry.plan is not None:
+                    return None
             return {"version": self._mine.version, "plan": plan.to_json()}
 
         entry = self._change(next_entry)
@@ -105,7 +148,8 @@ class Ledger:
             if change is None:
                 assert entry is not None, "an entry that is not there is always changed"
                 return entry
-            data = json.dumps({"format": FORMAT, "app": self._mine.app} | change).encode()
+            runs = () if entry is None else entry.runs
+            data = json.dumps({"format": FORMAT, "app": self._mine.app, "runs": runs} | change).encode()
             try:
                 if entry is None:
                     self._store.put(self._mine.ledger, data, if_absent=True)
@@ -127,7 +171,7 @@ class Ledger:
             if fields["format"] != FORMAT:
                 raise ValueError(f"format {fields['format']}, this release knows {FORMAT}")
             plan = None if fields["plan"] is None else Plan.from_json(fields["plan"])
-            return _Entry(fields["version"], plan, known.etag)
+            return _Entry(fields["version"], plan, tuple(fields.get("runs", ())), known.etag)
         except ObjectNotFound:
             return None
         except (ValueError, KeyError, TypeError) as error:

@@ -48,6 +48,20 @@ VIEWS = ("log", "latest", "upsert")
 TASK_BYTES = 64 * MIB
 """Each task has a fixed cost, in the JVM and in Spark's Python worker, and of larger ones the last ends late."""
 
+_OF_A_TABLE = (
+    "provider"  # with what else a table has, where Spark asks for the schema of one that is to be created
+)
+_NO_TABLES = (
+    "the catalog forgets the options of a Python source, so what CREATE TABLE makes could not be read. "
+    "Use CREATE TEMPORARY VIEW … USING logstore OPTIONS (…)"
+)
+_HINTS = {
+    "kafka.": "; there is no broker to configure",
+    "topic": "; what is read is said by subscribe, and a view to insert into says its columns",
+    "subscribe": "; where rows go is said by topic",
+}
+"""For what is allowed elsewhere, by how its name starts."""
+
 View = Literal["log", "latest", "upsert"]
 
 
@@ -127,10 +141,12 @@ def named_options(given: Mapping[str, str], known: tuple[str, ...], doing: str) 
     """The options under the names that we document: Spark hands them over in lower case."""
     names = {name.lower(): name for name in known}
     found: dict[str, str] = {}
+    if any(key.lower() == _OF_A_TABLE for key in given):
+        raise ValueError(f"a log cannot be a table of Spark's catalog: {_NO_TABLES}")
     for key, value in given.items():
         name = names.get(key.lower())
         if name is None:
-            hint = "; there is no broker to configure" if key.lower().startswith("kafka.") else ""
+            hint = next((hint for start, hint in _HINTS.items() if key.lower().startswith(start)), "")
             raise ValueError(f"unknown option {key!r} for {doing}{hint}. Allowed: {', '.join(known)}")
         found[name] = str(value)
     return found
@@ -140,7 +156,8 @@ def path_of(options: Mapping[str, str]) -> str:
     path = options.get("path", "").strip()
     if not path:
         raise ValueError(
-            "option path is missing: say where the log store is, as s3://bucket/prefix or file:///folder"
+            "option path is missing: say where the log store is, as s3://bucket/prefix or file:///folder. "
+            f"If this is a table of Spark's catalog: {_NO_TABLES}"
         )
     if path.startswith("memory:"):
         raise ValueError("path=memory://…: executors are other processes and cannot see this one's memory")
@@ -241,13 +258,14 @@ def _count(options: Mapping[str, str], name: str) -> int | None:
     return whole_number(name, options[name], 1) if name in options else None
 
 
-def whole_number(name: str, text: str, lowest: int) -> int:
+def whole_number(name: str, text: str, lowest: int, highest: int | None = None) -> int:
     try:
         number = int(text)
     except ValueError:
         number = lowest - 1
-    if number < lowest:
-        raise ValueError(f"{name}={text!r}: it is a whole number, at least {lowest}")
+    if number < lowest or (highest is not None and number > highest):
+        limit = "" if highest is None else f" and at most {highest}"
+        raise ValueError(f"{name}={text!r}: it is a whole number, at least {lowest}{limit}")
     return number
 
 

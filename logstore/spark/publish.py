@@ -47,8 +47,12 @@ _PARALLEL = 4
 
 
 def store_once(store: ObjectStore, transaction: Transaction, parts: Sequence[Part]) -> None:
-    """Publish `parts` as this transaction, unless it is stored already; a plan that stands for it comes first."""
+    """Publish `parts` as this transaction, unless it is stored already; a plan that stands for it comes first.
+
+    `Fenced` if this is a run of a stream that may not write any more.
+    """
     ledger = Ledger(store, transaction)
+    ledger.claim()
     while (left := ledger.pending()) is not None:
         version, plan = left
         publish(store, replace(transaction, version=version), plan)
@@ -84,9 +88,7 @@ def make_plan(store: ObjectStore, parts: Sequence[Part]) -> Plan:
     targets = sorted({(part.topic, part.partition) for part in parts})
     paths = _find(store, targets)
     ends = in_parallel(lambda one: Chain(store, paths[one]).load().tail.start_offset, targets)
-    return Plan(
-        tuple(parts), {f"{topic}/{number}": end for (topic, number), end in zip(targets, ends, strict=True)}
-    )
+    return Plan(tuple(parts), {_name(paths[one]): end for one, end in zip(targets, ends, strict=True)})
 
 
 def publish(store: ObjectStore, transaction: Transaction, plan: Plan) -> None:
@@ -103,7 +105,7 @@ def publish(store: ObjectStore, transaction: Transaction, plan: Plan) -> None:
 
         def one(target: tuple[str, int]) -> None:
             publisher = _PartitionPublisher(runtime, transaction, paths[target], by_target[target])
-            publisher.run(plan.starts[f"{target[0]}/{target[1]}"])
+            publisher.run(plan.starts.get(_name(paths[target]), 0))
 
         in_parallel(one, list(by_target), threads=_PARALLEL)
     finally:
@@ -112,6 +114,11 @@ def publish(store: ObjectStore, transaction: Transaction, plan: Plan) -> None:
 
 def _target(part: Part) -> tuple[str, int]:
     return part.topic, part.partition
+
+
+def _name(paths: PartitionPaths) -> str:
+    """In a plan's starts. A topic that was created anew since then has none there, and is searched from its beginning."""
+    return f"{paths.topic}/{paths.incarnation}/{paths.partition}"
 
 
 def _find(store: ObjectStore, targets: Collection[tuple[str, int]]) -> dict[tuple[str, int], PartitionPaths]:

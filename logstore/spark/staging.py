@@ -17,6 +17,9 @@ from typing import Any, NamedTuple
 from logstore.objects import ObjectStore
 from logstore.paths import SPARK_PREFIX
 
+MAX_VERSION = 2**63 - 1
+"""Of a transaction: names of staged objects have room for it, and sort by it."""
+
 
 class StagedBatch(NamedTuple):
     """One encoded batch: what an index row will say of it."""
@@ -53,10 +56,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """Whose write this is: version 8 of app A is stored once, however often it is tried."""
+    """Whose write this is: version 8 of app A is stored once, however often it is tried.
+
+    `run` is new each time a stream's query is started; it is empty where nobody says which run this is.
+    """
 
     app: str
     version: int
+    run: str = ""
 
     @property
     def home(self) -> str:

@@ -1,7 +1,7 @@
 """`df.writeStream.format("logstore")`: each micro-batch is stored once, however often Spark runs it.
 
-Its transaction is the query's id and the batch's number, which Spark keeps in the checkpoint. Spark tells them to tasks and
-not to the commit, so they come to the driver with what the tasks staged.
+Its transaction is the query's id and the batch's number, which Spark keeps in the checkpoint, and the id of the query's run.
+Spark tells them to tasks and not to the commit, so they come to the driver with what the tasks staged.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ except ImportError as error:  # Spark 4.0 hands rows to stream writers one by on
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
+_RUN_ID = "spark.jobGroup.id"  # all jobs of a run are one group, of this name
 
 
 class LogStreamWriter(DataSourceStreamArrowWriter):
@@ -42,7 +43,8 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
             raise RuntimeError(
                 f"this Spark does not tell tasks {_QUERY_ID} and {_BATCH_ID}: rows cannot be stored once"
             )
-        return stage_rows(self._options, Transaction(f"query {query}", int(batch)), iterator)
+        run = context.getLocalProperty(_RUN_ID) or ""
+        return stage_rows(self._options, Transaction(f"query {query}", int(batch), run), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         staged = [message for message in messages if isinstance(message, Staged)]

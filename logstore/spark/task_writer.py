@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 STAGED_BYTES = 32 << 20
+PENDING_BYTES = 64 << 20
+"""Of all records that are not encoded yet: with thousands of partitions, each of them holding a part of a batch."""
+_ROW_BYTES = 256  # what Python's objects for a record take beside its bytes
 _BATCH_ROWS = 16_384
 _SEQUENCES = 1 << 31
 
@@ -60,6 +63,7 @@ class TaskWriter:
         self._codec_id = codec_id
         self._max_batch_bytes = max_batch_bytes
         self._pending: dict[Target, _Pending] = {}
+        self._pending_bytes = 0
         self._encoded_bytes = 0
         self._parts: list[Part] = []
 
@@ -68,10 +72,11 @@ class TaskWriter:
         for batch in batches:
             for rows in self._sorter.sort(batch):
                 self._take(rows)
-            if self._encoded_bytes >= STAGED_BYTES:
-                self._stage()
-        for pending in self._pending.values():
-            self._encode(pending)
+                if self._pending_bytes >= PENDING_BYTES:
+                    self._encode_all()
+                if self._encoded_bytes >= STAGED_BYTES:
+                    self._stage()
+        self._encode_all()
         self._stage()
         return tuple(self._parts)
 
@@ -96,7 +101,12 @@ class TaskWriter:
                 continue
             pending.records += rows.records[first:stop]
             pending.size += int(ends[stop - 1]) - taken
+            self._pending_bytes += int(ends[stop - 1]) - taken + _ROW_BYTES * (stop - first)
             first = stop
+
+    def _encode_all(self) -> None:
+        for pending in self._pending.values():
+            self._encode(pending)
 
     def _encode(self, pending: _Pending) -> None:
         if not pending.records:
@@ -116,6 +126,7 @@ class TaskWriter:
             StagedBatch(info.size, info.count, info.min_timestamp_ms, info.max_timestamp_ms)
         )
         pending.sequence = (pending.sequence + info.count) % _SEQUENCES
+        self._pending_bytes -= pending.size - HEADER_SIZE + _ROW_BYTES * len(pending.records)
         pending.records, pending.size = [], HEADER_SIZE
         self._encoded_bytes += info.size
 

@@ -10,7 +10,6 @@ import os
 import select
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -59,25 +58,19 @@ def straggle_once(pipe: str, started: str) -> Callable[[Rows], Rows]:
     return rows
 
 
-def executors_of(frame: DataFrame, seen: Path) -> set[int]:
+def executors_of(frame: DataFrame) -> set[int]:
     """The executors that ran a task of the frame, each known by the process above its Python daemon.
 
-    Each leaves its name in the folder `seen`, and a task does not end before there are two: short ones could all be run by
-    one executor before the other is ready.
+    Spark starts the tasks of a barrier stage all at once. Otherwise short ones could all be run by one executor before the
+    other is ready.
     """
-    seen.mkdir()
 
     def who(batches: Rows) -> Rows:
         for _ in batches:
             pass
-        executor = parent_of(os.getppid())
-        (seen / str(executor)).touch()
-        deadline = time.monotonic() + PATIENCE_S
-        while len(os.listdir(seen)) < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        yield pa.RecordBatch.from_pydict({"pid": pa.array([executor], pa.int64())})
+        yield pa.RecordBatch.from_pydict({"pid": pa.array([parent_of(os.getppid())], pa.int64())})
 
-    return {row.pid for row in frame.mapInArrow(who, "pid long").collect()}
+    return {row.pid for row in frame.mapInArrow(who, "pid long", barrier=True).collect()}
 
 
 def summary(frame: DataFrame) -> list[int]:
@@ -117,7 +110,7 @@ def main(master: str, url: str, folder: str) -> dict[str, Any]:
 
     orders = read("orders", minPartitions=4)
     found: dict[str, Any] = {"scan": summary(orders)}
-    found["executors"] = len(executors_of(orders, Path(folder, "seen")))
+    found["executors"] = len(executors_of(read("orders")))
 
     killing = orders.mapInArrow(kill_executor_once(f"{folder}/killed-in-scan"), orders.schema)
     found["scan with a killed executor"] = summary(killing)

@@ -108,6 +108,8 @@ def test_S02_an_unknown_option_is_answered_with_all_that_there_are():
     assert all(name in str(caught.value) for name in READ_OPTIONS)
     with pytest.raises(ValueError, match="there is no broker to configure"):
         read(**{"kafka.bootstrap.servers": "localhost:9092"})
+    with pytest.raises(ValueError, match="what is read is said by subscribe"):
+        read(topic="orders")
 
 
 def test_S02_stream_and_batch_options_are_told_apart():
@@ -145,8 +147,10 @@ def test_S06_offsets_are_written_in_one_order_because_spark_compares_them_as_tex
     [
         ({"compression": "rar"}, "none, gzip, snappy, lz4, zstd"),
         ({"txnAppId": "nightly"}, "go together"),
+        ({"txnAppId": "", "txnVersion": "1"}, "txnAppId is empty"),
+        ({"txnAppId": "nightly", "txnVersion": str(2**63)}, f"at least 0 and at most {2**63 - 1}"),
         ({"topic": "a/b"}, "no topic name"),
-        ({"subscribe": "orders"}, "unknown option 'subscribe' for writing"),
+        ({"subscribe": "orders"}, "unknown option 'subscribe' for writing; where rows go is said by topic"),
     ],
 )
 def test_S07_a_bad_write_option_is_answered_with_what_is_allowed(given: dict[str, str], says: str):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -21,7 +22,7 @@ from logstore.spark.partitioner import partitions_of
 from logstore.spark.publish import give_up, make_plan, publish, store_job, store_once
 from logstore.spark.rows import RowSorter
 from logstore.spark.staging import Part, Transaction, sweep
-from logstore.spark.task_writer import TaskWriter
+from logstore.spark.task_writer import PENDING_BYTES, TaskWriter
 from logstore.testing import Fault, FaultyStore
 
 from .hooked import Died, HookedStore
@@ -124,14 +125,18 @@ def test_S07_the_same_version_again_is_stored_no_second_time(store: ObjectStore)
     assert sorted(stored(store)) == sorted(keys(5) + keys(6) + keys(7))
 
 
-def moments(store: ObjectStore) -> int:
+def moments(store: ObjectStore, transaction: Transaction = QUERY) -> int:
     hooked = HookedStore(store, lambda number: None)
-    store_once(hooked, QUERY, stage(store, QUERY, 5))
+    store_once(hooked, transaction, stage(store, transaction, 5))
     return hooked.moments
 
 
-def test_S07_a_driver_that_dies_at_any_moment_of_a_commit_is_followed_by_one_that_completes_it():
-    total = moments(new_store())
+@pytest.mark.parametrize("runs", [("", ""), ("first", "second")])
+def test_S07_a_driver_that_dies_at_any_moment_of_a_commit_is_followed_by_one_that_completes_it(
+    runs: tuple[str, str],
+):
+    mine, next_one = (replace(QUERY, run=run) for run in runs)
+    total = moments(new_store(), mine)
     assert total > 10
     for fatal in range(total):
         store = new_store()
@@ -141,9 +146,9 @@ def test_S07_a_driver_that_dies_at_any_moment_of_a_commit_is_followed_by_one_tha
                 raise Died
 
         with pytest.raises(Died):
-            store_once(HookedStore(store, die), QUERY, stage(store, QUERY, 5))
+            store_once(HookedStore(store, die), mine, stage(store, mine, 5))
         # Spark runs the micro-batch again from its checkpoint: the same rows, staged anew.
-        store_once(store, QUERY, stage(store, QUERY, 5))
+        store_once(store, next_one, stage(store, next_one, 5))
         assert sorted(stored(store)) == sorted(keys(5)), f"died at moment {fatal} of {total}"
         assert staged(store) == []
 
@@ -169,10 +174,69 @@ def test_S07_a_second_driver_at_any_moment_of_a_commit_changes_nothing(others_ap
         assert sorted(values) == sorted(keys(5) + keys(6)), f"the other ran at moment {moment} of {total}"
 
 
-def append_everywhere(store: ObjectStore) -> None:
+def test_S07_a_run_that_another_one_follows_at_any_moment_of_its_commit_changes_nothing():
+    """As above, and the two are known to be two: the older one may be told so, and its batch stands all the same."""
+    old, new = replace(QUERY, run="old"), replace(QUERY, run="new")
+    total = moments(new_store(), old)
+    for moment in range(total):
+        store = new_store()
+
+        def other(number: int, moment: int = moment, store: MemoryStore = store) -> None:
+            if number == moment:
+                store_once(store, new, stage(store, new, 5))
+
+        with suppress(logstore.ObjectNotFound, Fenced):
+            store_once(HookedStore(store, other), old, stage(store, old, 5))
+        assert sorted(stored(store)) == sorted(keys(5)), f"the other ran at moment {moment} of {total}"
+        refused = []
+        for run in (replace(old, version=6), replace(new, version=6)):
+            try:
+                store_once(store, run, stage(store, run, 6))
+            except Fenced:
+                refused.append(run.run)
+        # Before its first moment the older one has not said yet that it is there.
+        assert refused == (["old"] if moment else ["new"])
+
+
+def test_S07_a_stream_with_a_copy_of_its_checkpoint_is_refused_and_not_skipped(store: ObjectStore):
+    """Both queries come with batch 6, each with rows of its own: the number no longer says which ones are stored."""
+    first, copy = Transaction("query 1", 5, "first"), Transaction("query 1", 6, "copy")
+    store_once(store, first, stage(store, first, 5))
+    store_once(store, copy, stage(store, copy, 6))
+    parts = stage(store, replace(first, version=6), 7)
+    with pytest.raises(Fenced, match=r"query 1: run copy of it has followed this one \(first\)"):
+        store_once(store, replace(first, version=6), parts)
+    give_up(store, replace(first, version=6), parts)
+    assert staged(store) == []
+    store_once(store, replace(copy, version=7), stage(store, replace(copy, version=7), 8))
+    assert sorted(stored(store)) == sorted(keys(5) + keys(6) + keys(8))
+
+
+def test_S07_a_stream_whose_checkpoint_was_put_back_is_refused_and_not_skipped(store: ObjectStore):
+    for version in (5, 6):
+        batch = Transaction("query 1", version, "first")
+        store_once(store, batch, stage(store, batch, version))
+    back = Transaction("query 1", 5, "second")
+    with pytest.raises(Fenced, match="its batch 6 is stored, and this is batch 5"):
+        store_once(store, back, stage(store, back, 7))
+    again = Transaction("query 1", 6, "third")
+    store_once(store, again, stage(store, again, 6))
+    assert sorted(stored(store)) == sorted(keys(5) + keys(6)), "the last batch may be run again, by a new run"
+
+
+def test_S07_a_ledger_remembers_the_last_runs_of_a_stream_and_not_all_there_ever_were(store: ObjectStore):
+    sizes = []
+    for number in range(200):
+        batch = Transaction("query 1", number, f"run {number:03}")
+        store_once(store, batch, [])
+        sizes.append(len(store.get(batch.ledger)))
+    assert sizes[-1] <= sizes[20] + 2, "and its batch number is longer"
+
+
+def append_everywhere(store: ObjectStore, records: int = 1) -> None:
     with logstore.open(store, writer="shared") as opened:
         for number in range(PARTITIONS):
-            opened.topic("out").partition(number).append(logstore.Record(b"later", b"x"))
+            opened.topic("out").partition(number).append([logstore.Record(b"later", b"x")] * records)
 
 
 def test_S07_an_abort_after_a_commit_that_failed_half_way_keeps_what_the_plan_needs(store: ObjectStore):
@@ -291,6 +355,48 @@ def test_S07_a_topic_created_anew_with_fewer_partitions_before_the_commit_is_an_
     with logstore.open(store, writer="read_only") as opened:
         found = [record.value for n in range(2) for record in opened.topic("out").partition(n).records()]
     assert sorted(found) == sorted(keys(5))
+
+
+def test_S07_a_topic_created_anew_while_a_plan_stands_gets_its_rows_once(store: ObjectStore):
+    """The plan says from which offset of the old topic on its rows can be found: the new one has them further down."""
+    append_everywhere(store, 100)
+    plan = make_plan(store, stage(store, QUERY, 5))
+    assert Ledger(store, QUERY).begin(plan) == plan
+    with logstore.open(store) as opened:
+        opened.delete_topic("out")
+        opened.create_topic("out", partitions=PARTITIONS)
+    publish(store, QUERY, plan)  # and its driver dies before it can say so
+    store_once(store, QUERY, stage(store, QUERY, 5))
+    assert sorted(stored(store)) == sorted(keys(5))
+
+
+def test_S07_a_task_with_thousands_of_partitions_stages_what_it_holds_before_it_holds_much(
+    store: ObjectStore,
+):
+    """No partition has enough for a batch of its own, and all of them together would take all memory."""
+    row_bytes, partitions = 40_000, 2_000
+    staged_after: list[int] = []
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for first in range(0, partitions, 100):
+            staged_after.append(sum(info.size for info in store.list(SPARK_PREFIX)))
+            numbers = range(first, first + 100)
+            yield pa.RecordBatch.from_pydict(
+                {
+                    "value": pa.array(
+                        [b"%d" % number * (row_bytes // len(str(number))) for number in numbers]
+                    ),
+                    "partition": pa.array(numbers, pa.int32()),
+                }
+            )
+
+    writer = TaskWriter(
+        store, QUERY, 0, RowSorter({"out": partitions}, "out", 0), codec_id=0, max_batch_bytes=1 << 20
+    )
+    parts = writer.write(rows())
+    held = [100 * row_bytes * number - at_rest for number, at_rest in enumerate(staged_after)]
+    assert max(held) < PENDING_BYTES + 200 * row_bytes
+    assert sorted(part.partition for part in parts) == list(range(partitions))
 
 
 def test_S07_large_parts_become_several_segments_and_the_pieces_are_the_same_each_time(

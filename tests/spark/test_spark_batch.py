@@ -71,6 +71,51 @@ def test_S02_bad_options_reach_the_user_as_what_is_allowed(spark: SparkSession, 
         read(spark, log, subscribe="nothing").count()
 
 
+@pytest.fixture
+def sql(spark: SparkSession) -> Iterator[Callable[[str], list[Any]]]:
+    """Statements; what they create goes with the test."""
+    yield lambda statement: spark.sql(statement).collect()
+    for name in ("orders", "copies"):
+        spark.catalog.dropTempView(name)
+    spark.sql("DROP TABLE IF EXISTS kept")
+
+
+def test_S02_S07_sql_reads_and_writes_through_temporary_views(
+    sql: Callable[[str], list[Any]], make_log: MakeLog
+):
+    where = make_log("orders", [numbered(0, 10)], [numbered(10, 15)])
+    make_log("copies", [], [])
+    starts = '{"orders": {"0": 4}}'
+    sql(
+        "CREATE TEMPORARY VIEW orders USING logstore "
+        f"OPTIONS (path '{where}', subscribe 'orders', startingOffsets '{starts}')"
+    )
+    sql(
+        "CREATE TEMPORARY VIEW copies (key BINARY, value BINARY, partition INT) USING logstore "
+        f"OPTIONS (path '{where}', topic 'copies')"
+    )
+    sql("INSERT INTO copies SELECT key, value, 1 FROM orders WHERE partition = 0")
+    sql("INSERT INTO copies (value) VALUES (cast('alone' AS BINARY))")
+    with logstore.open(where, writer="read_only") as store:
+        found = [[r.value for r in store.topic("copies").partition(n).records()] for n in range(2)]
+    alone = found[0] or found[1][6:]
+    assert (alone, found[1][:6]) == ([b"alone"], [b"v%d" % n for n in range(4, 10)])
+    with pytest.raises(Exception, match="a log cannot be overwritten"):
+        sql("INSERT OVERWRITE copies SELECT key, value, 1 FROM orders")
+
+
+def test_S02_a_table_of_the_catalog_is_refused_because_spark_forgets_its_options(
+    sql: Callable[[str], list[Any]], make_log: MakeLog
+):
+    where = make_log("orders", [numbered(0, 10)])
+    with pytest.raises(Exception, match="Use CREATE TEMPORARY VIEW"):
+        sql(f"CREATE TABLE kept USING logstore OPTIONS (path '{where}', subscribe 'orders')")
+    # With columns of its own nobody asks us before the table is used.
+    sql(f"CREATE TABLE kept (value BINARY) USING logstore OPTIONS (path '{where}', subscribe 'orders')")
+    with pytest.raises(Exception, match="Use CREATE TEMPORARY VIEW"):
+        sql("SELECT * FROM kept")
+
+
 def test_S03_S05_a_range_read_by_many_tasks_gives_each_row_once_and_the_same_each_time(
     spark: SparkSession, log: str
 ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,6 +124,32 @@ def test_S07_a_stream_into_a_topic_stores_each_batch_once_when_it_is_replayed(
     assert [info.key for info in open_url(where).list(SPARK_PREFIX) if "/staged/" in info.key] == []
 
 
+@needs_stream_writer
+def test_S07_a_stream_whose_checkpoint_was_copied_and_put_back_ends_and_loses_nothing_silently(
+    spark: SparkSession, make_log: MakeLog, tmp_path: Path
+):
+    where = make_log("orders", [numbered(0, 10)])
+    with logstore.open(where) as store:
+        store.create_topic("copy")
+    checkpoint, kept = tmp_path / "checkpoint", tmp_path / "kept"
+
+    def go(first: int, stop: int, at: Path) -> None:
+        make_log("orders", [numbered(first, stop)])
+        run(stream(spark, where).select("key", "value"), at, where, "logstore", topic="copy")
+
+    go(10, 20, checkpoint)
+    shutil.copytree(checkpoint, kept)
+    go(20, 30, checkpoint)
+    go(30, 40, checkpoint)
+    with pytest.raises(Exception, match="its batch 2 is stored, and this is batch 1"):
+        go(40, 50, kept)  # with records 20 to 49 as its batch 1, of which the stored one has ten
+    go(50, 60, checkpoint)
+    assert stored(where, "copy", 1) == sorted(b"v%d" % n for n in range(60))
+    ledgers = [info.key for info in open_url(where).list(SPARK_PREFIX) if info.key.endswith("/ledger")]
+    runs = [json.loads(open_url(where).get(key))["runs"] for key in ledgers]
+    assert [len(set(one)) for one in runs] == [4], "each start of the query is a run of its own"
+
+
 @pytest.mark.skipif(HAS_STREAM_WRITER, reason="from Spark 4.1 on a stream can be written")
 def test_S07_a_spark_that_cannot_write_streams_says_so_and_stores_nothing(
     spark: SparkSession, make_log: MakeLog, tmp_path: Path
@@ -181,3 +208,25 @@ def test_S07_a_job_that_names_its_transaction_is_stored_once_and_overwriting_is_
     assert (record.key, record.value, record.headers) == (b"k", b"v", (("h", b"\x01"),))
     with pytest.raises(Exception, match="a log cannot be overwritten"):
         frame.write.format("logstore").mode("overwrite").save(where)
+
+
+def test_S07_a_micro_batch_written_to_two_topics_under_one_number_is_stored_once_in_each(
+    spark: SparkSession, make_log: MakeLog, tmp_path: Path
+):
+    where = make_log("orders", [numbered(0, 10)])
+    make_log("one", [])
+    make_log("two", [])
+    checkpoint = tmp_path / "checkpoint"
+
+    def store(rows: DataFrame, number: int) -> None:
+        for topic in ("one", "two"):
+            job = rows.select("key", "value").write.format("logstore").option("topic", topic)
+            job.option("txnAppId", "both").option("txnVersion", number).mode("append").save(where)
+
+    for _ in range(2):
+        sink = stream(spark, where).writeStream.foreachBatch(store)
+        query = sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        query.awaitTermination()
+        forget_commit(checkpoint, 0)
+    for topic in ("one", "two"):
+        assert stored(where, topic, 1) == sorted(b"v%d" % n for n in range(10))

@@ -8,7 +8,7 @@ import random
 import signal
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -47,7 +47,8 @@ def live(home: Path, files_to_make: float = math.inf) -> str:
     )
     try:
         while job.poll() is None and len(made) < files_to_make:
-            time.sleep(0.005)
+            with suppress(subprocess.TimeoutExpired):
+                job.wait(0.005)
             made |= files(home) - known
     finally:
         if job.poll() is None:

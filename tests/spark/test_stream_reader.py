@@ -32,9 +32,10 @@ ALL = ReadAllAvailable()
 
 
 def reader(where: str, **given: object) -> LogStreamReader:
-    named = {"path": where, "subscribe": "orders", "startingOffsets": "earliest", "pollInterval": "0"}
-    options = read_options(named | {name: str(value) for name, value in given.items()}, streaming=True)
-    return LogStreamReader(options, spark_schema(BASE_COLUMNS))
+    """With these options; None takes one of the usual ones away."""
+    usual = {"path": where, "subscribe": "orders", "startingOffsets": "earliest", "pollInterval": "0"}
+    named = {name: str(value) for name, value in (usual | given).items() if value is not None}
+    return LogStreamReader(read_options(named, streaming=True), spark_schema(BASE_COLUMNS))
 
 
 def micro_batch(stream: LogStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[int, int]]:
@@ -131,6 +132,17 @@ def test_S06_a_stream_that_goes_on_reads_what_came_while_it_began(make_log: Make
     second = stream.latestOffset(first, ALL)
     assert micro_batch(stream, start, first) == [(0, n) for n in range(4, 15)]
     assert micro_batch(stream, first, second) == [(1, 5), (1, 6)]
+
+
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_S06_what_comes_behind_the_first_micro_batch_is_in_the_second(make_log: MakeLog, starting: str):
+    """Spark asks for the start when it plans the first batch, and again when it runs it. The third may be an hour away."""
+    where = make_log("orders", [], [numbered(0, 5)])
+    stream = reader(where, startingOffsets=starting)
+    end = stream.latestOffset(stream.initialOffset(), ALL)
+    micro_batch(stream, stream.initialOffset(), end)
+    make_log("orders", [numbered(0, 3)], [])
+    assert micro_batch(stream, end, stream.latestOffset(end, ALL)) == [(0, 0), (0, 1), (0, 2)]
 
 
 def test_S06_new_partitions_and_new_topics_are_picked_up_from_their_earliest_record(make_log: MakeLog):
@@ -251,6 +263,35 @@ def test_S06_a_topic_that_was_created_anew_is_data_loss_and_not_silence(make_log
         assert going_on.latestOffset(start, limit) == {"orders": {"0": 1}}
 
 
+def test_S06_data_loss_is_seen_also_where_spark_does_not_say_where_a_batch_starts(make_log: MakeLog):
+    """Before Spark 4.2 the latest offset is asked for alone."""
+    where = make_log("orders", [numbered(0, 4)])
+    make_log("spare", [numbered(0, 9)])
+    strict = reader(where, subscribePattern="orders|spare", subscribe=None)
+    going_on = reader(where, subscribePattern="orders|spare", subscribe=None, failOnDataLoss="false")
+    start = {"orders": {"0": 1}, "spare": {"0": 2}}
+    with logstore.open(where) as store:
+        store.delete_topic("spare")
+    end = strict.latestOffset()
+    assert end == {"orders": {"0": 4}}
+    with pytest.raises(logstore.UnknownTopic, match=r"spare/0 \(read up to 2\)"):
+        strict.partitions(start, end)
+    assert micro_batch(going_on, start, end) == [(0, 1), (0, 2), (0, 3)]
+    with logstore.open(where) as store:
+        store.create_topic("spare").append(b"another life")
+    with pytest.raises(logstore.OffsetOutOfRange, match="offset 2 is outside of spare/0, which holds 0 to 1"):
+        strict.partitions(start, strict.latestOffset())
+    assert micro_batch(going_on, start, going_on.latestOffset()) == [(0, 1), (0, 2), (0, 3)]
+
+
+def test_S06_a_first_micro_batch_run_again_knows_partitions_that_its_end_does_not(make_log: MakeLog):
+    where = make_log("orders", [numbered(0, 4)])
+    end = reader(where).latestOffset(reader(where).initialOffset(), ALL)
+    make_log("orders2", [numbered(0, 5)])
+    again = reader(where, subscribePattern="orders.*", subscribe=None)
+    assert micro_batch(again, again.initialOffset(), end) == [(0, n) for n in range(4)]
+
+
 @pytest.mark.parametrize("how", [{"subscribe": "orders,spare"}, {"subscribePattern": "orders|spare"}])
 def test_S06_a_topic_deleted_under_a_stream_is_data_loss_and_the_others_go_on_if_that_is_allowed(
     make_log: MakeLog, how: dict[str, str]
@@ -329,6 +370,23 @@ def test_S06_an_idle_stream_asks_the_store_once_in_a_poll_interval_and_one_reque
     now[0] += 1.0
     heads.current()
     assert metered.requests == asked + 1 + 2, "the topic, and the next segment of each partition"
+
+
+def test_S06_a_stream_that_missed_segments_before_they_were_merged_away_finds_the_log_again(
+    make_log: MakeLog,
+):
+    """It looks every second, and never pauses for long."""
+    where = make_log("orders", [numbered(0, 3)])
+    now = [100.0]
+    heads = Heads(open_url(where), Subscription(topics=("orders",)), 1.0, lambda: now[0])
+    paths = heads.current()["orders", 0].paths
+    make_log("orders", [numbered(n, n + 1) for n in range(3, 9)])
+    assert merge_everything(where, paths) > 1
+    ends = []
+    for _ in range(61):
+        now[0] += 1.0
+        ends.append(heads.current()["orders", 0].end)
+    assert ends[-1] == 9
 
 
 def test_S06_what_is_remembered_of_a_long_stream_stays_small(
