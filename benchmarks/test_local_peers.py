@@ -130,7 +130,7 @@ def read(peer: Peer) -> None:
 
 @pytest.mark.parametrize("synced", [True, False], ids=["fsynced", "not-fsynced"])
 def test_appends_one_by_one(synced: bool, tmp_path: Path, figures: Figures, quick: bool) -> None:
-    count, turns = (100, 31) if synced else (5_000, 25)
+    count, turns = (100, 61) if synced else (5_000, 25)
     turns = 3 if quick else turns
     few = rows(count)
     chosen = openers(tmp_path, synced=synced)
