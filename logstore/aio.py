@@ -21,11 +21,11 @@ from logstore.config import Ack, StoreConfig, Visibility, check_visibility
 from logstore.engine import partition_log
 from logstore.engine.maintenance import Garbage
 from logstore.engine.partition_log import Appendable, Submitted
-from logstore.engine.readable_partition import READ_BYTES
+from logstore.engine.readable_partition import READ_BYTES, check_offset
 from logstore.engine.results import ReadResult, Receipt
 from logstore.engine.segments import LostRange
 from logstore.engine.writer_metrics import WriterMetrics
-from logstore.errors import Closed, UnknownTopic
+from logstore.errors import Closed, OffsetOutOfRange, UnknownTopic
 from logstore.format.record import Header, Record
 from logstore.objects.metered import OperationStats
 from logstore.objects.protocol import ObjectStore
@@ -270,7 +270,8 @@ class PartitionLog:
     ) -> ReadResult:
         """Whole batches from `offset` on, as `logstore.PartitionLog.read`; `wait` holds no thread."""
         check_visibility(visibility)
-        cached = self.blocking.read_cached(offset, max_bytes, visibility=visibility)
+        check_offset(offset)
+        cached = self._at_hand(offset, max_bytes, visibility)
         if cached:
             return cached
         if wait > 0:
@@ -295,10 +296,13 @@ class PartitionLog:
     ) -> AsyncIterator[Record]:
         """The records from `start` (the low mark) on, for ever. Ends when the store is closed."""
         check_visibility(visibility)
+        if self.blocking.closed:
+            return
         position = await self._threads.run(lambda: self.blocking.low_watermark) if start is None else start
+        check_offset(position)
         while True:
             try:
-                result = self.blocking.read_cached(position, visibility=visibility)
+                result = self._at_hand(position, READ_BYTES, visibility)
                 if not result:
                     await self._moved_past(position, visibility, _FOLLOW_S)
                     if self.blocking.closed:
@@ -314,8 +318,16 @@ class PartitionLog:
                 yield record
             position = result.next_offset
 
+    def _at_hand(self, offset: int, max_bytes: int, visibility: Visibility) -> ReadResult | None:
+        """What memory alone can answer. An offset past the mark is no such thing: another process may have moved it."""
+        try:
+            return self.blocking.read_cached(offset, max_bytes, visibility=visibility)
+        except OffsetOutOfRange:
+            return None
+
     async def _moved_past(self, offset: int, visibility: Visibility, wait: float) -> None:
-        """Wait until the mark passes `offset`, without a thread: the engine calls back into this loop."""
+        """Wait until the mark passes `offset`, without a thread: the engine calls back into this loop. Not for an offset
+        that lies beyond the mark: `read` has an error for that."""
         loop, moved = asyncio.get_running_loop(), asyncio.Event()
 
         def listener() -> None:
@@ -323,6 +335,10 @@ class PartitionLog:
 
         await self._threads.run(self.blocking.add_listener, listener)
         try:
+            if offset > self.blocking.mark(visibility):
+                await self._threads.run(self.blocking.refresh)
+                if offset > self.blocking.mark(visibility):
+                    return
             deadline = loop.time() + wait
             while self.blocking.readable(visibility) <= offset and not self.blocking.closed:
                 left = deadline - loop.time()
@@ -367,7 +383,8 @@ class PartitionLog:
 
     @property
     def low_watermark(self) -> int:
-        """The first offset there is."""
+        """The first offset there is. Of a partition that was not used yet the marks are asked for at the store, and the
+        event loop waits."""
         return self.blocking.low_watermark
 
     @property

@@ -102,6 +102,61 @@ def test_a_tail_sees_what_another_process_commits() -> None:
     run(work())
 
 
+def test_L18_an_offset_past_the_mark_as_last_seen_is_asked_for_at_the_store() -> None:
+    """A reader that resumes at an offset somebody told it: its own marks are older than that."""
+
+    async def work() -> None:
+        objects = MemoryStore()
+        with logstore.open(objects) as writing:
+            log = writing.create_topic("t").partition(0)
+            log.append(b"0")
+            async with logstore.aio.open(objects, writer="read_only") as reading:
+                reader = (await reading.topic("t")).partition(0)
+                assert (await reader.read(0)).next_offset == 1
+                log.append([b"1", b"2", b"3"])
+                assert [record.value for record in (await reader.read(2)).records()] == [b"2", b"3"]
+                log.append([b"4", b"5"])
+                assert (await anext(reader.tail(5))).value == b"5"
+                log.append([b"6", b"7"])
+                waited = await reader.read(7, wait=3600)
+                assert [record.value for record in waited.records()] == [b"7"]
+
+    run(work())
+
+
+@pytest.mark.parametrize("offset", [7, -1])
+def test_L18_no_wait_for_an_offset_outside_of_the_marks(offset: int) -> None:
+    """Of a partition that nobody has read yet, nor opened: only the store knows its marks."""
+
+    async def work() -> None:
+        objects = MemoryStore()
+        with logstore.open(objects) as store:
+            store.create_topic("t").append(b"0")
+        async with logstore.aio.open(objects) as reading:
+            with pytest.raises(logstore.OffsetOutOfRange) as tailed:
+                await anext((await reading.topic("t")).partition(0).tail(offset))
+            assert (tailed.value.low, tailed.value.high) == (0, 1)
+        async with logstore.aio.open(objects) as reading:
+            with pytest.raises(logstore.OffsetOutOfRange):
+                await (await reading.topic("t")).partition(0).read(offset, wait=3600)
+
+    run(work())
+
+
+def test_an_offset_that_is_none_is_refused_by_name() -> None:
+    async def work() -> None:
+        async with logstore.aio.open(MemoryStore()) as store:
+            log = (await store.create_topic("t")).partition(0)
+            await log.append(b"x")
+            for offset in ("0", 1.5, True):
+                with pytest.raises(TypeError, match="an offset is an int"):
+                    await log.read(offset)  # type: ignore[arg-type]
+                with pytest.raises(TypeError, match="an offset is an int"):
+                    await anext(log.tail(offset))  # type: ignore[arg-type]
+
+    run(work())
+
+
 def test_L07_a_deadline_that_passes_says_that_the_outcome_is_unknown() -> None:
     async def work() -> None:
         gated = GatedStore(MemoryStore())
