@@ -225,25 +225,21 @@ class PartitionLog:
         deadline = loop.time() + self.blocking.ack_timeout(timeout)
         receipt, future = await self._threads.run(lambda: begin(deadline - loop.time()))
         if future is not None:
-            await self._await(future, receipt, deadline - loop.time())
+            await _await(self.blocking, future, receipt, deadline - loop.time())
         return receipt
 
     async def wait_durable(self, receipt: Receipt, timeout: float | None = None) -> None:
-        """`receipt.wait_durable(timeout)`, which would hold up the event loop, for a receipt of this partition."""
-        if receipt.durability != "durable":
-            future = self.blocking.when_durable(receipt)
-            if future is not None:
-                await self._await(future, receipt, timeout)
-            receipt.durability = "durable"
-
-    async def _await(self, future: Future[Receipt], receipt: Receipt, timeout: float | None) -> None:
-        try:
-            await asyncio.wait_for(asyncio.wrap_future(future), timeout)
-        except TimeoutError:
-            raise self.blocking.late(receipt) from None
-        finally:
-            if not future.done() or future.cancelled():
-                self.blocking.give_up(future)
+        """`receipt.wait_durable(timeout)`, which would hold up the event loop."""
+        if receipt.durability == "durable":
+            return
+        log = receipt.log
+        if not isinstance(log, partition_log.PartitionLog):
+            receipt.wait_durable(timeout)  # of another process, and says so
+            return
+        future = log.when_durable(receipt)
+        if future is not None:
+            await _await(log, future, receipt, timeout)
+        receipt.durability = "durable"
 
     async def append_batches(
         self, raw: bytes | bytearray | memoryview, *, ack: Ack | None = None, timeout: float | None = None
@@ -256,7 +252,8 @@ class PartitionLog:
     async def submit(
         self, records: Appendable, *, ack: Ack | None = None, timeout: float | None = None
     ) -> asyncio.Future[Receipt]:
-        """The records have their offsets when this returns; await the future for the ack."""
+        """The records have their offsets when this returns; await the future for the ack. To cancel it ends the wait and
+        nothing else: the records are stored."""
         future = await self._threads.run(partial(self.blocking.submit, records, ack=ack, timeout=timeout))
         return asyncio.wrap_future(future)
 
@@ -296,12 +293,13 @@ class PartitionLog:
     ) -> AsyncIterator[Record]:
         """The records from `start` (the low mark) on, for ever. Ends when the store is closed."""
         check_visibility(visibility)
-        if self.blocking.closed:
-            return
-        position = await self._threads.run(lambda: self.blocking.low_watermark) if start is None else start
-        check_offset(position)
+        if start is not None:
+            check_offset(start)
+        position = start
         while True:
             try:
+                if position is None:
+                    position = await self._threads.run(lambda: self.blocking.low_watermark)
                 result = self._at_hand(position, READ_BYTES, visibility)
                 if not result:
                     await self._moved_past(position, visibility, _FOLLOW_S)
@@ -396,6 +394,18 @@ class PartitionLog:
     def buffered_high_watermark(self) -> int:
         """One past the last acked offset, as last seen."""
         return self.blocking.buffered_high_watermark
+
+
+async def _await(
+    log: partition_log.PartitionLog, future: Future[Receipt], receipt: Receipt, timeout: float | None
+) -> None:
+    try:
+        await asyncio.wait_for(asyncio.wrap_future(future), timeout)
+    except TimeoutError:
+        raise log.late(receipt) from None
+    finally:
+        if not future.done() or future.cancelled():
+            log.give_up(future)
 
 
 async def _settled(acks: list[asyncio.Future[Receipt]], timeout: float) -> None:

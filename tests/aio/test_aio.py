@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import pickle
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -300,6 +301,23 @@ def test_L04_a_buffered_receipt_is_awaited_until_it_is_durable_and_the_loop_goes
             await log.wait_durable(receipt)  # at once, now
             assert store.metrics()["put"].requests > 0
             assert [writer.partition for writer in store.writer_metrics()] == [0]
+
+    run(work())
+
+
+def test_L10_a_receipt_is_awaited_at_the_log_that_gave_it() -> None:
+    """Through a log that was reopened since, and in another process, where nobody can."""
+
+    async def work() -> None:
+        async with logstore.aio.open(MemoryStore(), flush_interval=3600) as store:
+            log = (await store.create_topic("t")).partition(0)
+            receipt = await log.append(b"x", ack="buffered")
+            fresh = await log.reopen()
+            await fresh.wait_durable(receipt, timeout=5)
+            assert receipt.durability == "durable"
+            sent = pickle.loads(pickle.dumps(await fresh.append(b"y", ack="buffered")))
+            with pytest.raises(logstore.Closed, match="t/0: offset 1 was appended in another process"):
+                await fresh.wait_durable(sent)
 
     run(work())
 
