@@ -158,6 +158,24 @@ def test_an_offset_that_is_none_is_refused_by_name() -> None:
     run(work())
 
 
+def test_L25_a_tail_ends_when_another_process_deletes_the_topic() -> None:
+    async def work() -> None:
+        objects = MemoryStore()
+        with logstore.open(objects) as writing:
+            writing.create_topic("t").append(b"a")
+            async with logstore.aio.open(objects, writer="read_only", follow_interval=0.01) as reading:
+                log = (await reading.topic("t")).partition(0)
+                tail = log.tail()
+                assert (await anext(tail)).value == b"a"
+                waiting = asyncio.create_task(log.read(1, wait=3600))
+                writing.delete_topic("t")
+                assert [record.value async for record in tail] == []
+                with pytest.raises(logstore.UnknownTopic):
+                    await waiting
+
+    run(work())
+
+
 def test_L07_a_deadline_that_passes_says_that_the_outcome_is_unknown() -> None:
     async def work() -> None:
         gated = GatedStore(MemoryStore())

@@ -140,6 +140,17 @@ def test_tail_ends_in_order_on_an_interrupt(url: str) -> None:
         assert process.stderr.read() == b""
 
 
+def test_tail_ends_when_the_topic_is_deleted(url: str) -> None:
+    with logstore.open(url) as store, running(command(url, "tail", "t", "-o", "beginning")) as process:
+        store.topic("t").append(b"one")
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"one\n"
+        store.delete_topic("t")
+        assert process.wait(SECONDS) == 1
+        assert process.stderr is not None
+        assert b"t/0: the topic was deleted" in process.stderr.read()
+
+
 def test_bytes_that_are_no_text_go_in_and_come_out(url: str) -> None:
     words = command(url, "append", "t", b"\xff\x01", "-k", b"\xfe", "-H", b"name=\xfd")
     subprocess.run(words, check=True, capture_output=True, timeout=SECONDS)
