@@ -136,7 +136,8 @@ class ReadablePartition:
     def tail(self, start: int | None = None, *, visibility: Visibility = "buffered") -> Iterator[Record]:
         """The records from `start` (the low mark) on, for ever: at the end it waits, woken by the next append.
 
-        Ends when the store is closed, the topic deleted, or the partition reopened.
+        Ends when the store is closed, the topic deleted, or the partition reopened. Where another process writes, a store
+        that cannot be asked ends it with that error: begin again after the last record.
         """
         check_visibility(visibility)
         position = self._tiers.low if start is None else start
