@@ -21,11 +21,11 @@ from logstore.config import Ack, StoreConfig, Visibility, check_visibility
 from logstore.engine import partition_log
 from logstore.engine.maintenance import Garbage
 from logstore.engine.partition_log import Appendable, Submitted
-from logstore.engine.readable_partition import READ_BYTES
+from logstore.engine.readable_partition import READ_BYTES, check_offset
 from logstore.engine.results import ReadResult, Receipt
 from logstore.engine.segments import LostRange
 from logstore.engine.writer_metrics import WriterMetrics
-from logstore.errors import Closed, UnknownTopic
+from logstore.errors import Closed, OffsetOutOfRange, UnknownTopic
 from logstore.format.record import Header, Record
 from logstore.objects.metered import OperationStats
 from logstore.objects.protocol import ObjectStore
@@ -225,25 +225,21 @@ class PartitionLog:
         deadline = loop.time() + self.blocking.ack_timeout(timeout)
         receipt, future = await self._threads.run(lambda: begin(deadline - loop.time()))
         if future is not None:
-            await self._await(future, receipt, deadline - loop.time())
+            await _await(self.blocking, future, receipt, deadline - loop.time())
         return receipt
 
     async def wait_durable(self, receipt: Receipt, timeout: float | None = None) -> None:
-        """`receipt.wait_durable(timeout)`, which would hold up the event loop, for a receipt of this partition."""
-        if receipt.durability != "durable":
-            future = self.blocking.when_durable(receipt)
-            if future is not None:
-                await self._await(future, receipt, timeout)
-            receipt.durability = "durable"
-
-    async def _await(self, future: Future[Receipt], receipt: Receipt, timeout: float | None) -> None:
-        try:
-            await asyncio.wait_for(asyncio.wrap_future(future), timeout)
-        except TimeoutError:
-            raise self.blocking.late(receipt) from None
-        finally:
-            if not future.done() or future.cancelled():
-                self.blocking.give_up(future)
+        """`receipt.wait_durable(timeout)`, which would hold up the event loop."""
+        if receipt.durability == "durable":
+            return
+        log = receipt.log
+        if not isinstance(log, partition_log.PartitionLog):
+            receipt.wait_durable(timeout)  # of another process, and says so
+            return
+        future = log.when_durable(receipt)
+        if future is not None:
+            await _await(log, future, receipt, timeout)
+        receipt.durability = "durable"
 
     async def append_batches(
         self, raw: bytes | bytearray | memoryview, *, ack: Ack | None = None, timeout: float | None = None
@@ -256,7 +252,8 @@ class PartitionLog:
     async def submit(
         self, records: Appendable, *, ack: Ack | None = None, timeout: float | None = None
     ) -> asyncio.Future[Receipt]:
-        """The records have their offsets when this returns; await the future for the ack."""
+        """The records have their offsets when this returns; await the future for the ack. To cancel it ends the wait and
+        nothing else: the records are stored."""
         future = await self._threads.run(partial(self.blocking.submit, records, ack=ack, timeout=timeout))
         return asyncio.wrap_future(future)
 
@@ -270,7 +267,8 @@ class PartitionLog:
     ) -> ReadResult:
         """Whole batches from `offset` on, as `logstore.PartitionLog.read`; `wait` holds no thread."""
         check_visibility(visibility)
-        cached = self.blocking.read_cached(offset, max_bytes, visibility=visibility)
+        check_offset(offset)
+        cached = self._at_hand(offset, max_bytes, visibility)
         if cached:
             return cached
         if wait > 0:
@@ -295,10 +293,14 @@ class PartitionLog:
     ) -> AsyncIterator[Record]:
         """The records from `start` (the low mark) on, for ever. Ends when the store is closed."""
         check_visibility(visibility)
-        position = await self._threads.run(lambda: self.blocking.low_watermark) if start is None else start
+        if start is not None:
+            check_offset(start)
+        position = start
         while True:
             try:
-                result = self.blocking.read_cached(position, visibility=visibility)
+                if position is None:
+                    position = await self._threads.run(lambda: self.blocking.low_watermark)
+                result = self._at_hand(position, READ_BYTES, visibility)
                 if not result:
                     await self._moved_past(position, visibility, _FOLLOW_S)
                     if self.blocking.closed:
@@ -314,8 +316,16 @@ class PartitionLog:
                 yield record
             position = result.next_offset
 
+    def _at_hand(self, offset: int, max_bytes: int, visibility: Visibility) -> ReadResult | None:
+        """What memory alone can answer. An offset past the mark is no such thing: another process may have moved it."""
+        try:
+            return self.blocking.read_cached(offset, max_bytes, visibility=visibility)
+        except OffsetOutOfRange:
+            return None
+
     async def _moved_past(self, offset: int, visibility: Visibility, wait: float) -> None:
-        """Wait until the mark passes `offset`, without a thread: the engine calls back into this loop."""
+        """Wait until the mark passes `offset`, without a thread: the engine calls back into this loop. Not for an offset
+        that lies beyond the mark: `read` has an error for that."""
         loop, moved = asyncio.get_running_loop(), asyncio.Event()
 
         def listener() -> None:
@@ -323,6 +333,10 @@ class PartitionLog:
 
         await self._threads.run(self.blocking.add_listener, listener)
         try:
+            if offset > self.blocking.mark(visibility):
+                await self._threads.run(self.blocking.refresh)
+                if offset > self.blocking.mark(visibility):
+                    return
             deadline = loop.time() + wait
             while self.blocking.readable(visibility) <= offset and not self.blocking.closed:
                 left = deadline - loop.time()
@@ -367,7 +381,8 @@ class PartitionLog:
 
     @property
     def low_watermark(self) -> int:
-        """The first offset there is."""
+        """The first offset there is. Of a partition that was not used yet the marks are asked for at the store, and the
+        event loop waits."""
         return self.blocking.low_watermark
 
     @property
@@ -379,6 +394,18 @@ class PartitionLog:
     def buffered_high_watermark(self) -> int:
         """One past the last acked offset, as last seen."""
         return self.blocking.buffered_high_watermark
+
+
+async def _await(
+    log: partition_log.PartitionLog, future: Future[Receipt], receipt: Receipt, timeout: float | None
+) -> None:
+    try:
+        await asyncio.wait_for(asyncio.wrap_future(future), timeout)
+    except TimeoutError:
+        raise log.late(receipt) from None
+    finally:
+        if not future.done() or future.cancelled():
+            log.give_up(future)
 
 
 async def _settled(acks: list[asyncio.Future[Receipt]], timeout: float) -> None:

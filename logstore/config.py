@@ -61,9 +61,9 @@ class StoreConfig:
         _one_of("ack", self.ack, get_args(Ack))
         _one_of("compression", self.compression, tuple(CODEC_IDS))
         for name in ("flush_bytes", "max_buffered_bytes", "max_batch_bytes", "uploads_max"):
-            _at_least(name, getattr(self, name), 1)
-        for name in ("cache_bytes", "delete_grace"):
-            _at_least(name, getattr(self, name), 0)
+            object.__setattr__(self, name, _whole(name, getattr(self, name), 1))
+        object.__setattr__(self, "cache_bytes", _whole("cache_bytes", self.cache_bytes, 0))
+        _at_least("delete_grace", self.delete_grace, 0)
         for name in ("flush_interval", "append_timeout"):
             _at_least(name, getattr(self, name), 0, or_infinite=True)
         for name in ("probe_interval", "follow_interval", "stall_after"):
@@ -116,6 +116,14 @@ def check_visibility(visibility: object) -> None:
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ValueError(f"{name}={value!r}: it is one of {', '.join(allowed)}")
+
+
+def _whole(name: str, value: Any, low: int) -> int:
+    """The number of something that is counted; `1e6` is one too."""
+    _at_least(name, value, low)
+    if value != int(value):
+        raise ValueError(f"{name}={value!r}: it is a whole number, at least {low}")
+    return int(value)
 
 
 def _at_least(name: str, value: object, low: float, *, or_infinite: bool = False) -> None:

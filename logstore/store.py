@@ -65,6 +65,8 @@ def open(
     ...     events.append(b"hello").offset
     0
     """
+    if not isinstance(config, StoreConfig | None):
+        raise TypeError(f"config is a StoreConfig, or None, not {type(config).__name__}")
     chosen = (config or StoreConfig()).with_settings(settings)
     objects = open_url(where)
     owned = objects is not where

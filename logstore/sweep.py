@@ -135,5 +135,9 @@ class Sweeper:
                 known = self._catalog.find(name)
             except UnknownTopic:
                 continue  # deleted: now, or before we began to finish that
+            except (CorruptData, UnsupportedStore):
+                if topic is not None:
+                    raise
+                continue  # said by `names`; its objects stay, and the other topics' do not stay because of it
             for chain in self._chains(name, Removal(known.incarnation, known.partitions)):
                 yield known, chain

@@ -1,4 +1,4 @@
-"""Print the records of a topic as they come, until interrupted.
+"""Print the records of a topic as they come, until interrupted or the topic is deleted.
 
 Records that another process has acked and not yet stored cannot be seen from here.
 """
@@ -21,7 +21,7 @@ from logstore.cli.places import (
     start_offsets,
 )
 from logstore.engine.partition_log import PartitionLog
-from logstore.errors import LogStoreError
+from logstore.errors import UnknownTopic
 from logstore.format.record import Record
 
 _WAITING_MAX = 10_000
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _print_all(args: argparse.Namespace, out: Output) -> None:
-    found: Queue[tuple[PartitionLog, Record] | LogStoreError] = Queue(_WAITING_MAX)
+    found: Queue[tuple[PartitionLog, Record] | Exception] = Queue(_WAITING_MAX)
     with open_store(args, writer="read_only") as store:
         logs = chosen(find_topic(store, args.topic), args.partition)
         for log, start in zip(logs, start_offsets(logs, args.start or "end"), strict=True):
@@ -48,7 +48,7 @@ def _print_all(args: argparse.Namespace, out: Output) -> None:
         printed = 0
         while args.count is None or printed < args.count:
             item = found.get()
-            if isinstance(item, LogStoreError):
+            if isinstance(item, Exception):
                 raise item
             log, record = item
             out.record(log.topic, log.partition, record, args.format)
@@ -58,10 +58,11 @@ def _print_all(args: argparse.Namespace, out: Output) -> None:
 
 
 def _follow(
-    log: PartitionLog, start: int, durable: bool, found: Queue[tuple[PartitionLog, Record] | LogStoreError]
+    log: PartitionLog, start: int, durable: bool, found: Queue[tuple[PartitionLog, Record] | Exception]
 ) -> None:
     try:
         for record in log.tail(start, visibility="durable" if durable else "buffered"):
             found.put((log, record))
-    except LogStoreError as error:
+        found.put(UnknownTopic(f"{log.paths}: the topic was deleted"))
+    except Exception as error:  # whatever it is: nobody else would ever hear of it
         found.put(error)

@@ -1,6 +1,7 @@
 """Read every object of a topic, or of all topics, and check every checksum and every record.
 
-Exit code 1 if anything is damaged, also where readers could do without it (an index, a manifest); each object is named.
+Exit code 1 if anything is damaged, also where readers could do without it (an index, a manifest); each object is named. A
+topic whose descriptor is damaged does not hide the others.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from logstore.cli.output import Output
 from logstore.cli.places import add_topic, chosen, find_topic, open_store
 from logstore.engine.partition_log import PartitionLog
 from logstore.engine.segments import SegmentRef
-from logstore.errors import LogStoreError, ObjectNotFound
+from logstore.errors import CorruptData, LogStoreError, ObjectNotFound, UnknownTopic
 from logstore.format.batch import read_info
 from logstore.format.errors import FormatError
 from logstore.format.manifest import Manifest
 from logstore.format.records import decode_records
 from logstore.format.segment import offset_at, parse_segment
 from logstore.objects.protocol import ObjectStore
+
+Damage = tuple[str, int | None, str]
+"""The object's key, the offset if there is one, and what is wrong."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +32,17 @@ def run(args: argparse.Namespace, out: Output) -> int:
     damaged = 0
     with open_store(args, writer="read_only", cache_bytes=0) as store:
         for name in [args.topic] if args.topic else store.topics():
-            for log in chosen(find_topic(store, name), None):
+            try:
+                topic = find_topic(store, name)
+            except CorruptData as error:
+                _print_damage(out, name, None, (error.key, error.offset, error.why))
+                damaged += 1
+                continue
+            except UnknownTopic:
+                if args.topic:
+                    raise
+                continue  # deleted meanwhile
+            for log in chosen(topic, None):
                 damaged += _verify(store.objects, log, out)
     return 1 if damaged else 0
 
@@ -40,15 +54,20 @@ def _verify(objects: ObjectStore, log: PartitionLog, out: Output) -> int:
             records += _records_in(objects, ref)
         except (FormatError, LogStoreError) as error:
             damage.append((ref.key, _offset(ref, objects, error), str(error)))
-    for key, offset, why in damage:
-        fields = {"topic": log.topic, "partition": log.partition, "key": key, "offset": offset, "damage": why}
-        out.row(fields, f"DAMAGED {key}{'' if offset is None else f' at offset {offset}'}: {why}")
+    for found in damage:
+        _print_damage(out, log.topic, log.partition, found)
     summary = {"topic": log.topic, "partition": log.partition, "records": records, "damaged": len(damage)}
     out.row(summary, f"{log.topic}/{log.partition}: {records} records read, {len(damage)} damaged objects")
     return len(damage)
 
 
-def _manifest_damage(objects: ObjectStore, log: PartitionLog) -> list[tuple[str, int | None, str]]:
+def _print_damage(out: Output, topic: str, partition: int | None, damage: Damage) -> None:
+    key, offset, why = damage
+    fields = {"topic": topic, "partition": partition, "key": key, "offset": offset, "damage": why}
+    out.row(fields, f"DAMAGED {key}{'' if offset is None else f' at offset {offset}'}: {why}")
+
+
+def _manifest_damage(objects: ObjectStore, log: PartitionLog) -> list[Damage]:
     try:
         Manifest.parse(objects.get(log.paths.manifest))
     except ObjectNotFound:

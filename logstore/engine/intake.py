@@ -148,8 +148,10 @@ def take_batches(raw: object, max_batch_bytes: int) -> list[tuple[memoryview, Ba
             f"append_batches takes Kafka v2 record batches as bytes, not {type(raw).__name__}"
         )
     view = memoryview(raw)
-    if not view.readonly:
-        view = memoryview(bytes(view))  # the caller may use its buffer again
+    if not view.readonly or not view.c_contiguous or view.itemsize != 1:
+        view = memoryview(
+            bytes(view)
+        )  # the caller may use its buffer again; and one of another shape has no byte i
     try:
         largest = max((info.size for info in split(view)), default=0)
         if largest > max_batch_bytes:

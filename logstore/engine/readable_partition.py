@@ -78,7 +78,8 @@ class ReadablePartition:
         """Whole batches from `offset` on: at least one, up to `max_bytes`; empty at the high mark.
 
         `wait`: at the mark, wait up to so many seconds for something to come. Raises `OffsetOutOfRange` below the low or
-        above the high mark, `CorruptData` with the object's name if stored bytes are damaged.
+        above the high mark, `CorruptData` with the object's name if stored bytes are damaged, `UnknownTopic` if the topic
+        was deleted.
         """
         check_visibility(visibility)
         check_offset(offset)
@@ -89,13 +90,14 @@ class ReadablePartition:
                 follower.refresh()
             if wait > 0 and offset <= tiers.mark(visibility):
                 follower.wait_for(offset, visibility, wait)
+            self._check_not_deleted()  # as has just been heard
         return reader.read(offset, max_bytes, visibility)
 
     def read_cached(
         self, offset: int, max_bytes: int = READ_BYTES, *, visibility: Visibility = "buffered"
     ) -> ReadResult | None:
         """`read` from memory alone, so it never blocks; None if it would need the object store, or is closed."""
-        if self._loaded is None or self._closed:
+        if self._loaded is None or self.closed:
             return None
         return self._loaded[1].read_cached(offset, max_bytes, visibility)
 
@@ -115,6 +117,7 @@ class ReadablePartition:
         self._check_not_deleted()
         tiers, _, follower = self._load()
         follower.refresh()
+        self._check_not_deleted()  # as has just been heard
         low, mark = tiers.low, tiers.mark(visibility)
         if start is not None:
             check_offset(start)
@@ -133,7 +136,8 @@ class ReadablePartition:
     def tail(self, start: int | None = None, *, visibility: Visibility = "buffered") -> Iterator[Record]:
         """The records from `start` (the low mark) on, for ever: at the end it waits, woken by the next append.
 
-        Ends when the store is closed, or the partition reopened.
+        Ends when the store is closed, the topic deleted, or the partition reopened. Where another process writes, a store
+        that cannot be asked ends it with that error: begin again after the last record.
         """
         check_visibility(visibility)
         position = self._tiers.low if start is None else start
@@ -164,6 +168,7 @@ class ReadablePartition:
         self._check_not_deleted()
         _, reader, follower = self._load()
         follower.refresh()
+        self._check_not_deleted()  # as has just been heard
         return reader.first_at(ms)
 
     def lost_ranges(self) -> list[LostRange]:
@@ -203,7 +208,7 @@ class ReadablePartition:
     @property
     def closed(self) -> bool:
         """Whether its store was closed, its topic deleted, or it was reopened as another log."""
-        return self._closed
+        return self._ended()
 
     @property
     def follow_interval(self) -> float:
@@ -244,11 +249,16 @@ class ReadablePartition:
         return self._load()[0]
 
     def _ended(self) -> bool:
-        return self._closed
+        return self._closed or self._gone
+
+    @property
+    def _gone(self) -> bool:
+        """Whether the topic was deleted: here, or elsewhere, if the chain was followed to its end since."""
+        return self._deleted or (self._loaded is not None and self._loaded[0].tail.deleted)
 
     def _check_not_deleted(self) -> None:
         """A reader may finish when its store was closed under it; of a topic that was deleted nothing shows any more."""
-        if self._deleted:
+        if self._gone:
             raise self._closed_error()
 
     def _check_open(self) -> None:
@@ -256,7 +266,7 @@ class ReadablePartition:
             raise self._closed_error()
 
     def _closed_error(self) -> LogStoreError:
-        if self._deleted:
+        if self._gone:
             return UnknownTopic(f"{self.paths}: the topic was deleted")
         return Closed(f"{self.paths}: the store is closed")
 

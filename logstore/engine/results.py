@@ -10,7 +10,7 @@ from typing import Protocol
 
 from logstore.config import Ack
 from logstore.engine.segments import LostRange
-from logstore.errors import CorruptData
+from logstore.errors import Closed, CorruptData
 from logstore.format.batch import split
 from logstore.format.errors import FormatError
 from logstore.format.record import Record
@@ -29,15 +29,33 @@ class Durable(Protocol):
     def wait_durable(self, receipt: Receipt, timeout: float | None) -> None: ...
 
 
-class Receipt:
-    """The ack of one append: where it is, and how durable it was when the ack was given."""
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """The partition of a receipt that was sent to another process: a name, and nobody to ask."""
 
-    __slots__ = ("_log", "durability", "last_offset", "offset", "timestamp_ms")
+    topic: str
+    partition: int
+
+    def wait_durable(self, receipt: Receipt, timeout: float | None) -> None:
+        raise Closed(
+            f"{self.topic}/{self.partition}: offset {receipt.last_offset} was appended in another process, and only that "
+            "one can wait for it: wait there, or read it here with visibility='durable'"
+        )
+
+
+class Receipt:
+    """The ack of one append: where it is, and how durable it was when the ack was given.
+
+    `log` is the partition's, as it was then: it still answers for its records when it was reopened since. A receipt may be
+    pickled; what arrives says the same, and cannot wait.
+    """
+
+    __slots__ = ("durability", "last_offset", "log", "offset", "timestamp_ms")
 
     def __init__(
         self, log: Durable, offset: int, last_offset: int, timestamp_ms: int, durability: Ack
     ) -> None:
-        self._log = log
+        self.log = log
         self.offset = offset
         self.last_offset = last_offset
         self.timestamp_ms = timestamp_ms
@@ -46,21 +64,34 @@ class Receipt:
     @property
     def topic(self) -> str:
         """The topic's name."""
-        return self._log.topic
+        return self.log.topic
 
     @property
     def partition(self) -> int:
         """The partition's number."""
-        return self._log.partition
+        return self.log.partition
 
     def wait_durable(self, timeout: float | None = None) -> None:
         """Wait until these records, and not more than these, are in the object store. Forces no flush.
 
-        Raises `AppendTimeout` when `timeout` seconds passed (the flush goes on), or what stopped the writer.
+        Raises `AppendTimeout` when `timeout` seconds passed (the flush goes on), what stopped the writer, or `Closed` in
+        another process than the one that appended.
         """
         if self.durability != "durable":
-            self._log.wait_durable(self, timeout)
+            self.log.wait_durable(self, timeout)
             self.durability = "durable"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """For another process: what it says, without the log, its threads and its files."""
+        where = Elsewhere(self.topic, self.partition)
+        return type(self), (where, self.offset, self.last_offset, self.timestamp_ms, self.durability)
+
+    def __copy__(self) -> Receipt:
+        """In the same process it can still wait."""
+        return type(self)(self.log, self.offset, self.last_offset, self.timestamp_ms, self.durability)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Receipt:
+        return self.__copy__()
 
     def __repr__(self) -> str:
         return (

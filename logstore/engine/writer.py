@@ -415,9 +415,7 @@ class ExclusiveWriter:
             self._runtime.budget.give_back(freed)
         if self.unstored is not None:
             start, end = self.unstored
-            logger.error(
-                "%s: acked offsets %d to %d are not stored: %s", self._chain.paths, start, end - 1, error
-            )
+            logger.error("%s: offsets %d to %d are not stored: %s", self._chain.paths, start, end - 1, error)
         fail(waiting, error)
         tiers.tell_listeners()
 

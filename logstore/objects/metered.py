@@ -96,7 +96,7 @@ class MeteredStore:
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
         started = self._clock()
         try:
-            found = self.inner.list(prefix, start_after)
+            found = iter(self.inner.list(prefix, start_after))  # a store of somebody else's may give a list
         except Exception as error:
             self._count("list", self._clock() - started, error=error)
             raise

@@ -22,9 +22,9 @@ from logstore.objects.protocol import OPERATIONS, ObjectStore
 ALLOWED = (
     "s3://bucket/prefix, file:///absolute/path, memory://name, a plain path, or an ObjectStore of your own"
 )
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-"""With one slash already: `s3:/bucket` is a slip of the finger and `file:/path` is a URL, neither a folder's name. One
-letter is a drive."""
+_SCHEME = re.compile(r"(?i:s3|file|memory):|[A-Za-z][A-Za-z0-9+.-]+:/")
+"""Of ours without a slash already: `s3:bucket/prefix` is a slip of the finger and `file:/path` is a URL, neither a folder's
+name. (`./s3:bucket` is.) Of others with one; one letter is a drive."""
 S3_PARAMETERS = ("endpoint_url", "region", "profile")
 
 

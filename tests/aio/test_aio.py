@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import pickle
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -98,6 +99,79 @@ def test_a_tail_sees_what_another_process_commits() -> None:
                 assert (await anext(tail)).value == b"a"
                 await topic.append(b"b")
                 assert (await anext(tail)).value == b"b"
+
+    run(work())
+
+
+def test_L18_an_offset_past_the_mark_as_last_seen_is_asked_for_at_the_store() -> None:
+    """A reader that resumes at an offset somebody told it: its own marks are older than that."""
+
+    async def work() -> None:
+        objects = MemoryStore()
+        with logstore.open(objects) as writing:
+            log = writing.create_topic("t").partition(0)
+            log.append(b"0")
+            async with logstore.aio.open(objects, writer="read_only") as reading:
+                reader = (await reading.topic("t")).partition(0)
+                assert (await reader.read(0)).next_offset == 1
+                log.append([b"1", b"2", b"3"])
+                assert [record.value for record in (await reader.read(2)).records()] == [b"2", b"3"]
+                log.append([b"4", b"5"])
+                assert (await anext(reader.tail(5))).value == b"5"
+                log.append([b"6", b"7"])
+                waited = await reader.read(7, wait=3600)
+                assert [record.value for record in waited.records()] == [b"7"]
+
+    run(work())
+
+
+@pytest.mark.parametrize("offset", [7, -1])
+def test_L18_no_wait_for_an_offset_outside_of_the_marks(offset: int) -> None:
+    """Of a partition that nobody has read yet, nor opened: only the store knows its marks."""
+
+    async def work() -> None:
+        objects = MemoryStore()
+        with logstore.open(objects) as store:
+            store.create_topic("t").append(b"0")
+        async with logstore.aio.open(objects) as reading:
+            with pytest.raises(logstore.OffsetOutOfRange) as tailed:
+                await anext((await reading.topic("t")).partition(0).tail(offset))
+            assert (tailed.value.low, tailed.value.high) == (0, 1)
+        async with logstore.aio.open(objects) as reading:
+            with pytest.raises(logstore.OffsetOutOfRange):
+                await (await reading.topic("t")).partition(0).read(offset, wait=3600)
+
+    run(work())
+
+
+def test_an_offset_that_is_none_is_refused_by_name() -> None:
+    async def work() -> None:
+        async with logstore.aio.open(MemoryStore()) as store:
+            log = (await store.create_topic("t")).partition(0)
+            await log.append(b"x")
+            for offset in ("0", 1.5, True):
+                with pytest.raises(TypeError, match="an offset is an int"):
+                    await log.read(offset)  # type: ignore[arg-type]
+                with pytest.raises(TypeError, match="an offset is an int"):
+                    await anext(log.tail(offset))  # type: ignore[arg-type]
+
+    run(work())
+
+
+def test_L25_a_tail_ends_when_another_process_deletes_the_topic() -> None:
+    async def work() -> None:
+        objects = MemoryStore()
+        with logstore.open(objects) as writing:
+            writing.create_topic("t").append(b"a")
+            async with logstore.aio.open(objects, writer="read_only", follow_interval=0.01) as reading:
+                log = (await reading.topic("t")).partition(0)
+                tail = log.tail()
+                assert (await anext(tail)).value == b"a"
+                waiting = asyncio.create_task(log.read(1, wait=3600))
+                writing.delete_topic("t")
+                assert [record.value async for record in tail] == []
+                with pytest.raises(logstore.UnknownTopic):
+                    await waiting
 
     run(work())
 
@@ -245,6 +319,23 @@ def test_L04_a_buffered_receipt_is_awaited_until_it_is_durable_and_the_loop_goes
             await log.wait_durable(receipt)  # at once, now
             assert store.metrics()["put"].requests > 0
             assert [writer.partition for writer in store.writer_metrics()] == [0]
+
+    run(work())
+
+
+def test_L10_a_receipt_is_awaited_at_the_log_that_gave_it() -> None:
+    """Through a log that was reopened since, and in another process, where nobody can."""
+
+    async def work() -> None:
+        async with logstore.aio.open(MemoryStore(), flush_interval=3600) as store:
+            log = (await store.create_topic("t")).partition(0)
+            receipt = await log.append(b"x", ack="buffered")
+            fresh = await log.reopen()
+            await fresh.wait_durable(receipt, timeout=5)
+            assert receipt.durability == "durable"
+            sent = pickle.loads(pickle.dumps(await fresh.append(b"y", ack="buffered")))
+            with pytest.raises(logstore.Closed, match="t/0: offset 1 was appended in another process"):
+                await fresh.wait_durable(sent)
 
     run(work())
 

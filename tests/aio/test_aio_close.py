@@ -44,6 +44,7 @@ def test_L06_a_second_close_is_a_no_op_and_every_call_after_it_is_refused() -> N
         with pytest.raises(Closed):
             [record async for record in log.records()]
         assert [record async for record in log.tail(0)] == []
+        assert [record async for record in log.tail()] == []
 
     run(work())
 

@@ -146,6 +146,33 @@ def test_verify_names_the_damaged_object_and_reads_on(url: str, capfd: pytest.Ca
     assert summary == {"topic": "t", "partition": 0, "records": 2, "damaged": 1}
 
 
+def test_a_damaged_descriptor_hides_no_other_topic(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with logstore.open(url) as store:
+        for name in "abc":
+            log = store.create_topic(name).partition(0)
+            for n in range(12):
+                log.append(b"%d" % n)
+    (Path(url) / "catalog" / "b").write_bytes(b"damaged")
+    assert run("topics", "--json") == 1
+    printed = capfd.readouterr()
+    assert [json.loads(line) for line in printed.out.splitlines()] == [
+        {"topic": "a", "partitions": 1, "offsets": 12},
+        {"topic": "b", "partitions": None, "offsets": None},
+        {"topic": "c", "partitions": 1, "offsets": 12},
+    ]
+    assert "logstore topics: CorruptData: catalog/b" in printed.err
+    assert run("verify", "--json") == 1
+    a, b, c = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert (a["records"], b["key"], c["records"]) == (12, "catalog/b", 12)
+    assert run("compact", "c") == 0
+    capfd.readouterr()
+    assert run("gc", "--grace", "0", "--json") == 0
+    gone = [json.loads(line)["key"] for line in capfd.readouterr().out.splitlines()]
+    assert gone
+    assert all(key.startswith("topics/c/") for key in gone)
+    assert run("gc", "b") == 1
+
+
 def test_compact_then_gc(url: str, capfd: pytest.CaptureFixture[str]) -> None:
     with logstore.open(url) as store:
         log = store.create_topic("t").partition(0)

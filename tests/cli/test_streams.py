@@ -87,6 +87,34 @@ def test_an_append_whose_receipts_nobody_reads_says_where_it_stopped(url: str) -
     assert stored(url) == [b"one"]
 
 
+def test_receipts_that_cannot_be_printed_are_no_append_that_failed(url: str) -> None:
+    """A full disk under `> receipts.txt`: the record is stored, and the message says so."""
+    with open("/dev/full", "wb") as full:
+        words = command(url, "append", "t", "one")
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, timeout=SECONDS)
+    assert done.returncode == 1
+    assert b"No space left on device; stopped after 1 records" in done.stderr
+    assert stored(url) == [b"one"]
+
+
+def test_a_line_that_fits_no_batch_is_named_and_not_read_to_its_end(url: str) -> None:
+    with running(command(url, "append", "t", "--max-batch-bytes", "1000")) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"one\ntwo\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"t/0 @ 0 (durable)\n"
+        assert process.stdout.readline() == b"t/0 @ 1 (durable)\n"
+        process.stdin.write(b"x" * 2000)  # and no end of it
+        process.stdin.flush()
+        assert process.wait(SECONDS) == 1
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert b"record 3 of the input is too large" in said
+    assert b"the first 2 records are stored, and none after them" in said
+    assert stored(url) == [b"one", b"two"]
+
+
 @pytest.mark.parametrize("words", [("cat", "t"), ("cat", "t", "--json"), ("inspect", "t")])
 def test_a_reader_that_has_seen_enough_is_no_error(words: tuple[str, ...], url: str) -> None:
     with logstore.open(url) as store:
@@ -110,6 +138,17 @@ def test_tail_ends_in_order_on_an_interrupt(url: str) -> None:
         assert process.wait(SECONDS) == 0
         assert process.stderr is not None
         assert process.stderr.read() == b""
+
+
+def test_tail_ends_when_the_topic_is_deleted(url: str) -> None:
+    with logstore.open(url) as store, running(command(url, "tail", "t", "-o", "beginning")) as process:
+        store.topic("t").append(b"one")
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"one\n"
+        store.delete_topic("t")
+        assert process.wait(SECONDS) == 1
+        assert process.stderr is not None
+        assert b"t/0: the topic was deleted" in process.stderr.read()
 
 
 def test_bytes_that_are_no_text_go_in_and_come_out(url: str) -> None:

@@ -201,6 +201,16 @@ def test_L27_several_batches_of_every_codec_get_the_right_offsets(store: logstor
     assert pairs(log, start=1, stop=26) == at(1, [value for some in values for value in some])
 
 
+def test_L27_a_buffer_of_any_shape_is_its_bytes(store: logstore.Store) -> None:
+    raw = batch([b"mine"], "none")
+    raw = batch([b"mine" + bytes(-len(raw) % 4)], "none")  # can be seen as numbers of four bytes
+    spread = bytes(byte for each in raw for byte in (each, 0))
+    log = partition(store)
+    log.append_batches(memoryview(raw).cast("i"))
+    log.append_batches(memoryview(spread)[::2])
+    assert [value.rstrip(bytes(1)) for _, value in pairs(log) if value] == [b"mine", b"mine"]
+
+
 def test_L27_a_callers_buffer_may_be_used_again(store: logstore.Store) -> None:
     buffer = bytearray(batch([b"mine"]))
     log = partition(store)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 import logstore
 from logstore import RecordTooLarge, StoreConfig
 from logstore.config import Ack
-from logstore.objects import MemoryStore
+from logstore.objects import MemoryStore, ObjectInfo
 
 SCRIPT = """
 from pathlib import Path
@@ -82,6 +84,32 @@ def test_a_size_or_a_grace_period_without_an_end_is_refused_by_name(setting: str
     assert StoreConfig(append_timeout=math.inf, flush_interval=math.inf).append_timeout == math.inf
 
 
+@pytest.mark.parametrize(
+    "setting", ["flush_bytes", "max_buffered_bytes", "max_batch_bytes", "cache_bytes", "uploads_max"]
+)
+def test_what_is_counted_is_a_whole_number(setting: str) -> None:
+    with pytest.raises(ValueError, match=f"{setting}=2.5: it is a whole number"):
+        StoreConfig(**{setting: 2.5})  # type: ignore[arg-type]
+    given = getattr(StoreConfig(**{setting: 1e6}), setting)  # type: ignore[arg-type]
+    assert (given, type(given)) == (1_000_000, int)
+
+
+@pytest.mark.parametrize("config", [{}, {"ack": "buffered"}, 3, StoreConfig])
+def test_a_config_that_is_none_is_refused_by_its_type(config: object) -> None:
+    with pytest.raises(TypeError, match="config is a StoreConfig"):
+        logstore.open(MemoryStore(), config=config)  # type: ignore[arg-type]
+
+
+def test_a_store_of_somebody_elses_may_list_with_a_list() -> None:
+    class Listing(MemoryStore):
+        def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+            return list(super().list(prefix, start_after))  # type: ignore[return-value]
+
+    with logstore.open(Listing()) as store:
+        store.create_topic("t").append(b"x")
+        assert store.topics() == ["t"]
+
+
 @pytest.mark.parametrize("ack", ["buffered", "durable"])
 def test_a_read_may_be_sent_to_another_process_and_printed(ack: Ack) -> None:
     with logstore.open(MemoryStore(), flush_interval=3600) as store:
@@ -95,3 +123,23 @@ def test_a_read_may_be_sent_to_another_process_and_printed(ack: Ack) -> None:
         assert sent.raw == result.raw
     assert "memory at" not in repr(result)
     assert f"source='{'buffer' if ack == 'buffered' else 'segment'}'" in repr(result)
+
+
+@pytest.mark.parametrize("ack", ["buffered", "durable"])
+def test_L10_a_receipt_may_be_sent_to_another_process(ack: Ack) -> None:
+    """As a pool of processes does with what its workers return. Waiting is for the one that appended."""
+    with logstore.open(MemoryStore(), flush_interval=3600) as store:
+        topic = store.create_topic("t", partitions=2)
+        receipt = topic.append_many([b"a", b"b"], partition=1, ack=ack)[1]
+        sent = pickle.loads(pickle.dumps(receipt))
+        assert repr(sent) == repr(receipt)
+        assert (sent.topic, sent.partition, sent.offset, sent.durability) == ("t", 1, 1, ack)
+        if ack == "durable":
+            sent.wait_durable()
+        else:
+            with pytest.raises(logstore.Closed, match="t/1: offset 1 was appended in another process"):
+                sent.wait_durable(timeout=5)
+        for same in (copy.copy(receipt), copy.deepcopy(receipt)):
+            store.flush()
+            same.wait_durable(timeout=5)
+            assert repr(same) == repr(receipt).replace("buffered", "durable")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,10 @@ def _opened(store: logstore.Store) -> logstore.PartitionLog:
     return log
 
 
+def pairs_of(records: Iterator[logstore.Record]) -> list[tuple[int | None, bytes | None]]:
+    return [(record.offset, record.value) for record in records]
+
+
 def test_L25_a_reader_of_a_deleted_topic_is_told(objects: ObjectStore) -> None:
     with running(objects) as store, open_store(objects, writer="read_only", cache_bytes=0) as reader:
         store.create_topic("t").partition(0).append([b"a", b"b"])
@@ -162,6 +167,41 @@ def test_L25_a_reader_of_a_deleted_topic_is_told(objects: ObjectStore) -> None:
             old.read(0)
         with pytest.raises(UnknownTopic):
             reader.topic("t")
+
+
+def test_L25_who_waits_at_the_end_of_a_topic_that_another_process_deletes_is_told(
+    objects: ObjectStore,
+) -> None:
+    """Its tails end, a wait at the mark and every read since raise: nothing will ever come."""
+    with running(objects) as store, open_store(objects, writer="read_only", follow_interval=0.01) as reader:
+        store.create_topic("t").partition(0).append([b"a", b"b"])
+        old = reader.topic("t").partition(0)
+        tail, waiting = background(lambda: pairs_of(old.tail())), background(old.read, 2, wait=3600)
+        store.delete_topic("t")
+        assert tail.result(PATIENCE_S) in ([], [(0, b"a"), (1, b"b")])
+        with pytest.raises(UnknownTopic):
+            waiting.result(PATIENCE_S)
+        for refused in (
+            lambda: old.read(0),
+            lambda: old.read(2),
+            lambda: old.records(),
+            lambda: old.offset_for_timestamp(0),
+        ):
+            with pytest.raises(UnknownTopic):
+                refused()
+
+
+@pytest.mark.parametrize("call", ["read", "records", "offset_for_timestamp"])
+def test_L25_a_reader_at_the_end_hears_of_a_deletion_with_its_next_look(
+    call: str, objects: ObjectStore
+) -> None:
+    with running(objects) as store, open_store(objects, writer="read_only") as reader:
+        store.create_topic("t").partition(0).append([b"a", b"b"])
+        old = reader.topic("t").partition(0)
+        assert old.read(0).next_offset == 2
+        store.delete_topic("t")
+        with pytest.raises(UnknownTopic):
+            getattr(old, call)(2)
 
 
 def test_L25_an_upload_under_way_when_the_topic_is_deleted_is_told(objects: ObjectStore) -> None:

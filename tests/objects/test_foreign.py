@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -14,6 +15,8 @@ from logstore.objects.protocol import Buffer, ObjectInfo
 
 T = TypeVar("T")
 
+PATIENCE_S = 30.0
+
 READS: dict[str, Callable[[logstore.Store], object]] = {
     "get": lambda store: [record.value for record in store.topic("t").partition(0).records()],
     "list": lambda store: store.topics(),
@@ -23,7 +26,7 @@ READS: dict[str, Callable[[logstore.Store], object]] = {
 class Foreign:
     """Raises `error` in the next `times` calls of `operation`: before the call is carried out, or after."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         self._inner = MemoryStore()
         self._error = error
         self._operation, self._times, self._after = "", 0, False
@@ -117,3 +120,22 @@ def test_W03_opening_says_what_the_foreign_error_was_and_not_that_the_store_is_d
     objects.fail("get", 1_000)
     with pytest.raises(Indeterminate):
         logstore.open(objects)
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError("the loop ends"), SystemExit(3)], ids=repr)
+def test_W03_an_error_that_is_no_exception_ends_no_thread_that_uploads(error: BaseException) -> None:
+    objects = Foreign(error)
+    with logstore.open(objects) as store:
+        log = store.create_topic("t").partition(0)
+        log.append(b"0")
+        objects.fail("put", 2)
+        assert log.append(b"1", timeout=PATIENCE_S).offset == 1
+        assert [record.value for record in log.records()] == [b"0", b"1"]
+
+
+def test_W03_an_interrupt_reaches_the_main_thread_as_it_is() -> None:
+    objects = Foreign(KeyboardInterrupt())
+    with logstore.open(objects) as store:
+        objects.fail("list", 1)
+        with pytest.raises(KeyboardInterrupt):
+            store.topics()
