@@ -63,6 +63,27 @@ def test_L11_every_acked_offset_is_readable_at_every_step_of_its_flush(objects: 
         assert pairs(log) == at(0, numbered(0, 5))
 
 
+@pytest.mark.parametrize("max_bytes", [150, 500, 1000, 5000, 20_000])
+def test_L12_a_read_does_not_leap_from_small_segments_to_the_buffer(max_bytes: int) -> None:
+    """Of an object of one record most is not records: segments that add up to `max_bytes` leave room for more, and those
+    behind them come before the buffer."""
+    with running(MemoryStore()) as store:
+        log = partition(store)
+        for value in numbered(0, 40):
+            log.append(value)
+        for value in numbered(40, 5):
+            log.append(value, ack="buffered")
+        for read in (log.read, log.read_cached):
+            found, position = [], 0
+            while position < 45:
+                result = read(position, max_bytes)
+                assert result is not None
+                found += [(record.offset, record.value) for record in result.records()]
+                assert found[-1][0] == result.next_offset - 1
+                position = result.next_offset
+            assert found == at(0, numbered(0, 45))
+
+
 def test_L11_concurrent_producers_each_read_their_own_record_at_once() -> None:
     """8 producers with every ack level, flushes in between: each reads its own record back right after its ack."""
     with running(MemoryStore(), flush_bytes=600) as store:
