@@ -232,7 +232,13 @@ class Chain:
 
         A manifest that is missing or damaged can be done without: the chain is read from its start, and merged objects
         stand in for what they replaced. Only where the log begins may have to be decided by maintenance again.
+
+        What is missing is looked for twice: it may have gone while the rest was read, with all of its topic.
         """
+        view = self._load()
+        return view if view.segments.is_complete or view.tail.deleted else self._load()
+
+    def _load(self) -> ChainView:
         try:
             view = self._from_manifest()
         except FormatError as damage:
