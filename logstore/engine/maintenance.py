@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from logstore.engine.chain import Chain, ChainTail, ChainView
+from logstore.engine.chain import FAR_FUTURE_MS, Chain, ChainTail, ChainView
 from logstore.engine.segment_reader import SegmentReader
 from logstore.engine.segments import SegmentRef, Segments
 from logstore.engine.side_by_side import side_by_side
@@ -268,7 +268,7 @@ class Maintenance:
         if self._topic.retention_seconds is not None:
             oldest = now_ms - int(self._topic.retention_seconds * 1000)
             for row in range(len(table)):
-                if table.max_timestamp_ms[row] >= oldest:
+                if self._newest_ms(view.segments, row) >= oldest:
                     break
                 low = table.end_offset[row]
         if self._topic.retention_bytes is not None:
@@ -279,6 +279,17 @@ class Maintenance:
                     low = max(low, table.end_offset[row])
                     break
         return low
+
+    def _newest_ms(self, segments: Segments, row: int) -> int:
+        """How old a segment is: the newest of its timestamps, or, as in Kafka, when it was written if its records have none.
+        One that cannot be read is kept."""
+        newest = segments.table.max_timestamp_ms[row]
+        if newest >= 0:
+            return newest
+        try:
+            return self._summary(segments.ref(row)).header.created_at_ms
+        except (CorruptData, ObjectNotFound):
+            return FAR_FUTURE_MS
 
     # Deleting
 

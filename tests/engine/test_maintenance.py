@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
+from format.material import sealed
 
 import logstore
 from engine.harness import PATIENCE_S, background
@@ -13,6 +15,7 @@ from logstore.engine import checkpoint, side_by_side
 from logstore.engine.maintenance import Garbage
 from logstore.engine.partition_log import PartitionLog
 from logstore.engine.segments import SegmentRef
+from logstore.format.batch import encode_batch
 from logstore.format.manifest import Manifest
 from logstore.format.segment import SegmentFlags, SegmentHeader
 from logstore.objects import MemoryStore
@@ -117,6 +120,21 @@ def test_L24_retention_by_age_moves_the_low_watermark_then_deletes_after_the_gra
         assert [garbage.key for garbage in log.maintenance.collect(clock.now_ms())] == listed
         assert [objects.head(key) for key in listed] == [None] * 5
         assert values_of(log) == young
+
+
+def test_L24_records_without_a_timestamp_are_as_old_as_their_segment() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    bare = bytearray(encode_batch([logstore.Record(b"bare")], now_ms=0, codec_id=0)[0])
+    struct.pack_into(">qq", bare, 27, -1, -1)
+    with open_store(objects, clock) as store:
+        log = store.create_topic("t", retention_seconds=60).partition(0)
+        log.append_batches(sealed(bare))
+        assert next(log.records()).timestamp_ms == -1
+        clock.advance(30)
+        fill(log, 1)
+        assert log.maintenance.expire(clock.now_ms()) == 0
+        clock.advance(31)
+        assert log.maintenance.expire(clock.now_ms()) == 1
 
 
 def test_L23_what_a_merge_that_died_has_left_is_collected_after_the_grace_period() -> None:
