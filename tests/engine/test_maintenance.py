@@ -227,7 +227,7 @@ def test_L23_a_merge_that_loses_the_race_for_the_manifest_changes_nothing() -> N
             there = other.topic("t").partition(0)
             view = there._chain.load()
             assert log.maintenance.merge(clock.now_ms(), b"a" * 16) > 0
-            assert there.maintenance._change(view, lambda manifest: manifest) is None
+            assert there.maintenance._change(view, clock.now_ms(), lambda manifest: manifest) is None
         assert values_of(log) == expected
 
 
