@@ -96,6 +96,8 @@ class PartitionReader:
         look = self._tiers.look_up(offset, visibility, max_bytes, self._where)
         gathering = _Gathering(offset, max_bytes)
         for ref in look.refs:
+            if gathering.full:
+                break
             gathering.position = max(gathering.position, ref.base_offset)
             while gathering.position < ref.end_offset and not gathering.full:
                 block = self._reader.cached_block(ref, gathering.position)

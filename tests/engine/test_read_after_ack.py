@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 
 import pytest
 
@@ -266,9 +267,10 @@ def test_L16_max_bytes_means_the_same_wherever_the_batches_lie(objects: ObjectSt
     with spread(objects) as (log, values):
         sizes = [len(log.read(offset, 0)) for offset in range(len(values))]
         limits = {-5, 0, 1} | {sum(sizes[:n]) + d for n in range(1, 14) for d in (-1, 0, 1)}
-        for offset in range(len(values)):
-            for limit in limits:
-                result = log.read(offset, limit)
+        for offset, limit in product(range(len(values)), limits):
+            for read in (log.read, log.read_cached):
+                result = read(offset, limit)
+                assert result is not None
                 count = 1 if limit <= 0 else _expected(sizes, offset, limit)
                 assert [(r.offset, r.value) for r in result.records()] == at(
                     offset, values[offset : offset + count]
