@@ -95,6 +95,7 @@ class TopicConfig:
     """A topic's own settings, kept in its descriptor. None means no limit, and so does a retention of `inf`."""
 
     retention_seconds: float | None = None
+    """A record's age is that of its timestamp; without one (−1), that of its segment."""
     retention_bytes: int | None = None
     segment_bytes: int = 16 * MIB
     """A flush that holds more than this becomes several segments; maintenance merges up to it, in memory for two."""

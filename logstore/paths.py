@@ -19,6 +19,7 @@ a slow writer of the old one still does.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -146,6 +147,18 @@ class PartitionPaths:
         """The sequence number in a segment's key; None for any other object below the prefix."""
         found = _SEGMENT_NAME.fullmatch(key, len(self.prefix))
         return int(found[1]) if found else None
+
+    def names_of(self, keys: Iterable[str]) -> tuple[list[int], set[str]]:
+        """Of objects: the seqs of segments, and the names of all others below the prefix."""
+        seqs: list[int] = []
+        names: set[str] = set()
+        for key in keys:
+            seq = self.seq_of(key)
+            if seq is None:
+                names.add(key.removeprefix(self.prefix))
+            else:
+                seqs.append(seq)
+        return seqs, names
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition}"

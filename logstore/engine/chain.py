@@ -100,7 +100,10 @@ class LostRace(Exception):
 
 @dataclass(slots=True)
 class ChainView:
-    """A partition as loaded: its segments and where its chain ends. `manifest_damaged`: they are told by the chain alone."""
+    """A partition as loaded: its segments and where its chain ends. `manifest_damaged`: they are told by the chain alone.
+
+    `superseded`: objects that were listed without a manifest and hold nothing that a wider one does not hold, too.
+    """
 
     segments: Segments
     low_watermark: int
@@ -108,6 +111,7 @@ class ChainView:
     manifest_version: int = 0
     manifest_next_seq: int = 0
     manifest_damaged: bool = False
+    superseded: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, paths: PartitionPaths, manifest: Manifest) -> ChainView:
@@ -232,14 +236,21 @@ class Chain:
 
         A manifest that is missing or damaged can be done without: the chain is read from its start, and merged objects
         stand in for what they replaced. Only where the log begins may have to be decided by maintenance again.
+
+        What is missing is looked for twice: it may have gone while the rest was read, with all of its topic.
         """
+        view = self._load()
+        return view if view.segments.is_complete or view.tail.deleted else self._load()
+
+    def _load(self) -> ChainView:
         try:
             view = self._from_manifest()
         except FormatError as damage:
             logger.error("%s: %s; the chain is read without it", self.paths.manifest, damage)
             empty = Segments(self.paths, SegmentTable())
             view = ChainView(empty, 0, ChainTail(), manifest_damaged=True)
-        listed = self._listed(view.tail.next_seq, with_merged=not view.manifest_version)
+        listed, superseded = self._listed(view.tail.next_seq, with_merged=not view.manifest_version)
+        view.superseded = tuple(stored.info.key for stored in superseded)
         if not view.manifest_damaged:
             listed = self._with_unlisted(view.tail.next_seq, listed)
         assembly = _Assembly(view)
@@ -259,8 +270,8 @@ class Chain:
             raise too_new(self.paths.manifest, error) from error
         return ChainView.of(self.paths, manifest)
 
-    def _listed(self, next_seq: int, *, with_merged: bool) -> list[_Stored]:
-        """The objects that hold the chain from `next_seq` on, one listing."""
+    def _listed(self, next_seq: int, *, with_merged: bool) -> tuple[list[_Stored], list[_Stored]]:
+        """The objects that hold the chain from `next_seq` on, and those that are not needed for that: one listing."""
         after = self.paths.segment(next_seq - 1) if next_seq else self.paths.prefix
         segments: list[_Stored] = []
         merged: list[_Stored] = []
@@ -311,13 +322,16 @@ class _Stored(NamedTuple):
     info: ObjectInfo
 
 
-def _in_order(segments: list[_Stored], merged: list[_Stored]) -> list[_Stored]:
-    """Each part of the chain once: the widest merged object that starts there, else the segment itself."""
+def _in_order(segments: list[_Stored], merged: list[_Stored]) -> tuple[list[_Stored], list[_Stored]]:
+    """Each part of the chain once: the widest merged object that starts there, else the segment itself. And the rest."""
     chosen: list[_Stored] = []
+    rest: list[_Stored] = []
     for stored in sorted(segments + merged, key=lambda one: (one.first, -one.last)):
         if not chosen or stored.first > chosen[-1].last:
             chosen.append(stored)
-    return chosen
+        elif stored.last <= chosen[-1].last:
+            rest.append(stored)
+    return chosen, rest
 
 
 class _Assembly:

@@ -82,7 +82,7 @@ class Checkpointer:
         if old is not None and old.next_seq >= self._tiers.tail.next_seq:
             self._next_seq = old.next_seq
             return None
-        if old is None and (stored.etag is not None or self._next_seq):
+        if old is None and (stored.etag is not None or self._next_seq or self._tiers.segments.table.merged):
             return self._write_anew(stored)
         table = old.table if old is not None else SegmentTable()
         with self._tiers.lock:
@@ -102,5 +102,5 @@ class Checkpointer:
         self._next_seq = found.tail.next_seq
         if not found.segments.is_complete or found.tail.deleted:
             return None
-        low = max(self._tiers.low, found.low_watermark)
-        return stored.replace(stored.next(found.tail, low, found.segments.table))
+        found.low_watermark = max(self._tiers.low, found.low_watermark)
+        return stored.replace(stored.next_of(found, self._runtime.clock.now_ms()))

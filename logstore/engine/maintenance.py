@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from logstore.engine.chain import Chain, ChainTail, ChainView
+from logstore.engine.chain import FAR_FUTURE_MS, Chain, ChainTail, ChainView
 from logstore.engine.segment_reader import SegmentReader
 from logstore.engine.segments import SegmentRef, Segments
 from logstore.engine.side_by_side import side_by_side
@@ -129,7 +129,7 @@ class Maintenance:
             rows.table.extend(old_rows, run.stop, len(old_rows))
             return replace(manifest, table=rows.table, retired=self._retired(manifest, old, now_ms))
 
-        merged = self._change(view, swap)
+        merged = self._change(view, now_ms, swap)
         if merged is not None:
             if not self._is_deleted_after(view.tail):
                 return merged
@@ -261,14 +261,14 @@ class Maintenance:
                 retired=self._retired(manifest, gone, now_ms),
             )
 
-        return self._change(view, cut)
+        return self._change(view, now_ms, cut)
 
     def _first_kept(self, view: ChainView, now_ms: int) -> int:
         table, low = view.segments.table, view.low_watermark
         if self._topic.retention_seconds is not None:
             oldest = now_ms - int(self._topic.retention_seconds * 1000)
             for row in range(len(table)):
-                if table.max_timestamp_ms[row] >= oldest:
+                if self._newest_ms(view.segments, row) >= oldest:
                     break
                 low = table.end_offset[row]
         if self._topic.retention_bytes is not None:
@@ -280,6 +280,17 @@ class Maintenance:
                     break
         return low
 
+    def _newest_ms(self, segments: Segments, row: int) -> int:
+        """How old a segment is: the newest of its timestamps, or, as in Kafka, when it was written if its records have none.
+        One that cannot be read is kept."""
+        newest = segments.table.max_timestamp_ms[row]
+        if newest >= 0:
+            return newest
+        try:
+            return self._summary(segments.ref(row)).header.created_at_ms
+        except (CorruptData, ObjectNotFound):
+            return FAR_FUTURE_MS
+
     # Deleting
 
     def garbage(self, now_ms: int) -> list[Garbage]:
@@ -287,47 +298,53 @@ class Maintenance:
         return self._due(now_ms, None)[0]
 
     def _due(self, now_ms: int, at_most: int | None) -> tuple[list[Garbage], list[str]]:
-        """What may be deleted now, and the keys of what is gone already: deleted by one who could not note it."""
+        """What may be deleted now, and the keys of what need no other look: what is gone already, deleted by one who
+        could not note it, and fences."""
         manifest = self._manifest()
         found: list[Garbage] = []
-        gone: list[str] = []
+        settled: list[str] = []
         if manifest is None:
-            return found, gone
+            return found, settled
         retired = manifest.retired.until(now_ms - self._grace_ms)
         newest = manifest.next_seq - 1  # stays, though expired: the chain itself must say where it ends
         looks = side_by_side(
             partial(self._look, which, at_ms, now_ms) for which, at_ms in retired if which != newest
         )
-        for key, item, is_there in looks:
+        for key, item, is_settled in looks:
             if item is not None:
                 found.append(item)
-            elif not is_there:
-                gone.append(key)
-            if len(found) + len(gone) == at_most:
+            elif is_settled:
+                settled.append(key)
+            if len(found) + len(settled) == at_most:
                 break
-        return found, gone
+        return found, settled
 
     def _look(self, which: int | str, retired_at_ms: int, now_ms: int) -> tuple[str, Garbage | None, bool]:
-        """A retired object's key, what may be deleted of it, and whether it is there at all."""
+        """A retired object's key, what may be deleted of it, and whether that will never be anything."""
         paths = self._chain.paths
         key = paths.segment(which) if isinstance(which, int) else paths.prefix + which
         info = self._chain.store.head(key)
-        if info is None or self._must_stay(key, now_ms):
-            return key, None, info is not None
-        return key, Garbage(key, info.size, retired_at_ms), True
+        if info is None:
+            return key, None, True
+        header = self._header(key)
+        if header is None or self._is_young(header, now_ms):
+            return key, None, False
+        if SegmentFlags.FENCE in header.flags:
+            return key, None, True
+        return key, Garbage(key, info.size, retired_at_ms), False
 
     def collect(self, now_ms: int, at_most: int | None = None) -> list[Garbage]:
         """Delete what has been retired for the grace period. Returns what went."""
-        garbage, gone = self._due(now_ms, at_most)
+        garbage, settled = self._due(now_ms, at_most)
         for _ in side_by_side(partial(self._chain.store.delete, item.key) for item in garbage):
             pass
-        gone += [item.key for item in garbage]
+        settled += [item.key for item in garbage]
 
         def forget(manifest: Manifest) -> Manifest:
-            return replace(manifest, retired=manifest.retired.minus(*self._names(gone)))
+            return replace(manifest, retired=manifest.retired.minus(*self._chain.paths.names_of(settled)))
 
-        if gone:
-            self._change(self._chain.load(), forget)
+        if settled:
+            self._change(self._chain.load(), now_ms, forget)
         return garbage
 
     def strays(self, now_ms: int) -> list[Garbage]:
@@ -346,34 +363,27 @@ class Maintenance:
         return [
             Garbage(info.key, info.size, now_ms)
             for info in listed
-            if info.key not in named and not self._must_stay(info.key, now_ms)
+            if info.key not in named
+            and (header := self._header(info.key)) is not None
+            and not self._is_young(header, now_ms)
         ]
 
-    def _must_stay(self, key: str, now_ms: int) -> bool:
-        """A fence, an object younger than the grace period, or one that cannot be read: it might be either, or another
-        process has just deleted it, which that one notes."""
+    def _header(self, key: str) -> SegmentHeader | None:
+        """None of an object that cannot be read, so it might be a fence, or young, and stays; or another process has just
+        deleted it, which that one notes."""
         try:
-            header = SegmentHeader.parse(self._chain.store.get(key, 0, HEADER_SIZE))
+            return SegmentHeader.parse(self._chain.store.get(key, 0, HEADER_SIZE))
         except (FormatError, ObjectNotFound):
-            return True
-        return SegmentFlags.FENCE in header.flags or now_ms - header.created_at_ms < self._grace_ms
+            return None
+
+    def _is_young(self, header: SegmentHeader, now_ms: int) -> bool:
+        return now_ms - header.created_at_ms < self._grace_ms
 
     # The manifest
 
     def _retired(self, manifest: Manifest, keys: list[str], now_ms: int) -> Retired:
         """What is retired once these objects are, too."""
-        return manifest.retired.plus(*self._names(keys), now_ms)
-
-    def _names(self, keys: list[str]) -> tuple[list[int], set[str]]:
-        """Of objects: the seqs of segments, and the names of all others below the partition's prefix."""
-        seqs, names = [], set()
-        for key in keys:
-            seq = self._chain.paths.seq_of(key)
-            if seq is None:
-                names.add(key.removeprefix(self._chain.paths.prefix))
-            else:
-                seqs.append(seq)
-        return seqs, names
+        return manifest.retired.plus(*self._chain.paths.names_of(keys), now_ms)
 
     def _manifest(self) -> Manifest | None:
         """The stored one; None if there is none, or if it cannot be read here: then nobody can say what it names."""
@@ -382,14 +392,16 @@ class Maintenance:
         except UnsupportedStore:
             return None
 
-    def _change(self, view: ChainView, change: Callable[[Manifest], Manifest]) -> ChainView | None:
+    def _change(
+        self, view: ChainView, now_ms: int, change: Callable[[Manifest], Manifest]
+    ) -> ChainView | None:
         """Apply `change` to a manifest that covers the whole view. None if somebody else was faster, or if the topic was
         deleted: that must be seen in the chain itself, so no manifest covers its end."""
         stored = StoredManifest.look(self._chain)
         if view.manifest_version != stored.version or not view.segments.is_complete or view.tail.deleted:
             return None
         try:
-            return stored.replace(change(stored.next(view.tail, view.low_watermark, view.segments.table)))
+            return stored.replace(change(stored.next_of(view, now_ms)))
         except PreconditionFailed:
             return None
 

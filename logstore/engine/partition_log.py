@@ -381,11 +381,12 @@ class PartitionLog(ReadablePartition):
         It fences nobody and needs no writer. What of them is only buffered here is flushed first. When it returns, nobody
         here sees them any more and no crash brings them back; a process that has the partition open elsewhere hears of it
         with its next checkpoint, or when it opens it anew. The objects go after the grace period, and the newest of all not
-        before there is another. Raises `OffsetOutOfRange` below 0 or above the high mark, `ReadOnly`, `CorruptData` if an
-        object is missing or damaged.
+        before there is another. Raises `OffsetOutOfRange` below 0 or above the high mark, `ReadOnly`, `Closed`,
+        `CorruptData` if an object is missing or damaged.
         """
         check_offset(offset)
         self._writers.check_writable()
+        self._check_open()
         tiers, _, follower = self._load()
         follower.refresh()
         high = tiers.readable("buffered")

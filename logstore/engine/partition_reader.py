@@ -6,6 +6,8 @@ is larger; `<= 0` gives exactly one. The first batch covers the offset asked for
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from logstore.config import Visibility
 from logstore.engine.chain import Chain
 from logstore.engine.results import Bytes, ReadResult
@@ -14,7 +16,7 @@ from logstore.engine.segment_reader import Block, SegmentReader
 from logstore.engine.segments import SegmentRef
 from logstore.engine.takeover import reload
 from logstore.engine.tiers import Lookup, Tiers
-from logstore.errors import CorruptData, ObjectNotFound, StoreError, UnknownTopic
+from logstore.errors import CorruptData, LogStoreError, ObjectNotFound, StoreError, UnknownTopic
 from logstore.format.batch import split
 from logstore.format.records import decode_records
 
@@ -58,6 +60,13 @@ class PartitionReader:
 
     def read(self, offset: int, max_bytes: int, visibility: Visibility) -> ReadResult:
         """May do I/O, never under a lock."""
+        try:
+            return self._read_from(offset, max_bytes, visibility)
+        except CorruptData as damage:
+            self._refuse_deleted(damage)
+            raise
+
+    def _read_from(self, offset: int, max_bytes: int, visibility: Visibility) -> ReadResult:
         for last_try in (False, True):
             look = self._tiers.look_up(offset, visibility, max_bytes, self._where)
             try:
@@ -70,16 +79,25 @@ class PartitionReader:
     def _look_again(self, key: str, offset: int, gone: ObjectNotFound, last_try: bool) -> None:
         """An object is gone: maintenance may have merged or expired it, or somebody deleted it."""
         if last_try:
-            if self._tiers.tail.deleted:
-                raise UnknownTopic(f"{self._chain.paths}: the topic was deleted") from gone
             raise CorruptData(key, offset, f"the segment is missing ({gone})") from gone
         reload(self._chain, self._tiers)
+
+    def _refuse_deleted(self, damage: CorruptData) -> None:
+        """Whoever removes a partition takes objects away and puts others in their place. Then it is `UnknownTopic` and not
+        damage: the chain's end tells."""
+        deleted = self._tiers.tail.deleted
+        with suppress(LogStoreError):
+            deleted = deleted or self._chain.load().tail.deleted
+        if deleted:
+            raise UnknownTopic(f"{self._chain.paths}: the topic was deleted") from damage
 
     def read_cached(self, offset: int, max_bytes: int, visibility: Visibility) -> ReadResult | None:
         """The same from memory alone; None if the first batch needs I/O."""
         look = self._tiers.look_up(offset, visibility, max_bytes, self._where)
         gathering = _Gathering(offset, max_bytes)
         for ref in look.refs:
+            if gathering.full:
+                break
             gathering.position = max(gathering.position, ref.base_offset)
             while gathering.position < ref.end_offset and not gathering.full:
                 block = self._reader.cached_block(ref, gathering.position)
@@ -148,6 +166,13 @@ class PartitionReader:
 
     def first_at(self, timestamp_ms: int) -> int | None:
         """The first offset whose record has this timestamp or a later one: exact, one index and one block of I/O."""
+        try:
+            return self._first_at(timestamp_ms)
+        except CorruptData as damage:
+            self._refuse_deleted(damage)
+            raise
+
+    def _first_at(self, timestamp_ms: int) -> int | None:
         for last_try in (False, True):
             with self._tiers.lock:
                 low, durable = self._tiers.low, self._tiers.durable

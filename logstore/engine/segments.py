@@ -115,6 +115,10 @@ class Segments:
                 break
         return refs
 
+    def reach_end(self, refs: list[SegmentRef]) -> bool:
+        """Whether there is no segment behind these, which are neighbours; true of none at all."""
+        return not refs or refs[-1].end_offset == self.table.end_offset[-1]
+
     def behind(self, ref: SegmentRef, count: int) -> list[SegmentRef]:
         """The next `count` segments after this one."""
         first = self.row_at(ref.end_offset)

@@ -8,7 +8,7 @@ changes nothing.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from logstore.engine.chain import Chain, ChainTail, ChainView
 from logstore.errors import ObjectNotFound, UnsupportedStore
@@ -68,6 +68,13 @@ class StoredManifest:
             table=table,
             retired=self.manifest.retired if self.manifest is not None else Retired(),
         )
+
+    def next_of(self, view: ChainView, now_ms: int) -> Manifest:
+        """The one after it, for a view of the whole chain. Without one that can be read, the objects tell what was
+        retired, and their grace period begins anew: nobody knows when that was."""
+        manifest = self.next(view.tail, view.low_watermark, view.segments.table)
+        seqs, names = self.chain.paths.names_of(view.superseded)
+        return replace(manifest, retired=manifest.retired.plus(seqs, names, now_ms))
 
     def replace(self, manifest: Manifest) -> ChainView:
         """Raises `PreconditionFailed` if it is not the one that stands there any more. Returns what is known now."""

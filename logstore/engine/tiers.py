@@ -87,7 +87,9 @@ class Tiers:
             window: list[PendingBatch] = []
             buffer: list[PendingBatch] = []
             limit = max(max_bytes, 0) // _BATCH_BYTES_MIN + 1
-            if visibility == "buffered" and high > self.durable:
+            # What is pending follows the last segment. A read that takes only some of the segments ends before it, also if
+            # these are less than `max_bytes`: not all of an object is batches.
+            if visibility == "buffered" and high > self.durable and self.segments.reach_end(refs):
                 if self.window is not None and self.window.header.end_offset > offset:
                     window = self.window.batches_from(offset, high, limit)
                 if self.buffer is not None:

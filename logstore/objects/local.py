@@ -2,7 +2,8 @@
 
 * A put writes a temporary file, fsyncs it, gives it its final name in one step (`link` for create-if-absent,
   `rename` otherwise) and fsyncs the folder, and once per process every folder above it. Nobody ever sees half
-  an object.
+  an object. If that last fsync fails, the object is there and a crash may take it: then nothing in its folder
+  can be read here before an fsync has succeeded, because who reads what it wrote takes it for stored.
 * Replacing and deleting take a file lock (one of 64, by key) that holds across threads and processes, so that
   nothing can change an object between the comparison of `if_match` and the rename. Creating needs no lock:
   `link` decides.
@@ -70,8 +71,9 @@ class LocalStore:
         self.root = os.path.abspath(os.fspath(root))
         self._wall_ns = wall_ns
         self._private = os.path.join(self.root, PRIVATE)
-        self._lock = threading.Lock()  # guards the two below; never held during I/O
+        self._lock = threading.Lock()  # guards the three below; never held during I/O
         self._durable_folders: set[str] = set()
+        self._doubtful_folders: set[str] = set()
         self._temporary_count = 0
 
     def __repr__(self) -> str:
@@ -82,6 +84,7 @@ class LocalStore:
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
         path = self._path(key)
         try:
+            self._settle(path)
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 size = os.fstat(descriptor).st_size
@@ -104,6 +107,7 @@ class LocalStore:
 
     def head(self, key: str) -> ObjectInfo | None:
         try:
+            self._settle(self._path(key))
             return self._stat(key)
         except OSError as error:
             _fail("head", key, error)
@@ -155,9 +159,13 @@ class LocalStore:
             try:
                 os.unlink(path)
             except OSError as error:
-                if error.errno in _ABSENT:
-                    return
-                _fail("delete", key, error, writing=True)
+                if error.errno not in _ABSENT:
+                    _fail("delete", key, error, writing=True)
+                try:
+                    self._settle(path)
+                except OSError as doubt:
+                    _fail("delete", key, doubt)
+                return
         self._fsync_after("delete", key, path)
 
     def _replace(
@@ -268,11 +276,26 @@ class LocalStore:
             self._durable_folders.update(made)
 
     def _fsync_after(self, operation: str, key: str, path: str) -> None:
+        folder = os.path.dirname(path)
         try:
-            _fsync_folder(os.path.dirname(path))
+            _fsync_folder(folder)
         except OSError as error:
+            with self._lock:
+                self._doubtful_folders.add(folder)
             why = f"done, but the folder could not be fsynced ({error.strerror}), so a crash may undo it"
             raise Indeterminate(f"{operation} {key}: {why}") from error
+
+    def _settle(self, path: str) -> None:
+        """Whether what stands at `path` is durable must be certain before anybody looks at it.
+
+        A later fsync of a folder does not succeed for nothing: names go through the file system's journal, and
+        one that could not write that takes no more of them.
+        """
+        if self._doubtful_folders and (folder := os.path.dirname(path)) in self._doubtful_folders:
+            with suppress(FileNotFoundError):
+                _fsync_folder(folder)
+            with self._lock:
+                self._doubtful_folders.discard(folder)
 
     @contextmanager
     def _locked(self, operation: str, key: str) -> Iterator[None]:

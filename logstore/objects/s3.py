@@ -204,6 +204,8 @@ class S3Store:
             server = page["ResponseMetadata"]["HTTPHeaders"].get("server", "")
             self._walks_folders = server.startswith("SeaweedFS")
             for found in page.get("Contents", ()):
+                if found["Key"].endswith("/"):
+                    continue  # no object of ours, but what consoles and file system layers make for an empty folder
                 yield ObjectInfo(found["Key"][len(self.prefix) :], found["Size"], _bare(found["ETag"]))
             if not page["IsTruncated"]:
                 return

@@ -35,6 +35,17 @@ def test_L11_read_after_ack() -> None:
     assert run(work()) == [(0, b"durable"), (1, b"buffered")]
 
 
+def test_L12_what_is_cached_and_more_than_one_read_holds_is_read_without_a_hole() -> None:
+    async def work() -> list[int | None]:
+        async with logstore.aio.open(MemoryStore(), compression="none") as store:
+            log = (await store.create_topic("t")).partition(0)
+            for _ in range(6):
+                await log.append([bytes(250_000)] * 3)
+            return [record.offset async for record in log.records()]
+
+    assert run(work()) == list(range(18))
+
+
 @pytest.mark.parametrize("how", ["append", "append_batches", "append_many"])
 def test_L04_a_hundred_durable_appends_wait_without_a_thread_each(how: str) -> None:
     """While one upload is held, all others become the next segment; far more wait than there are threads."""

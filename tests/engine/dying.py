@@ -1,4 +1,4 @@
-"""A process that is killed at its n-th request to the object store."""
+"""A process that is killed at its n-th request to the object store, or one that somebody overtakes there."""
 
 from __future__ import annotations
 
@@ -54,3 +54,27 @@ class DiesAt:
 
     def delete(self, key: str) -> None:
         self._through(lambda: self._inner.delete(key))
+
+
+class OvertakenAt(DiesAt):
+    """The store as seen by a process before whose `n`-th request somebody else does something."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self._act: Callable[[], object] | None = None
+
+    def overtake_at(self, request: int, act: Callable[[], object]) -> None:
+        self._left, self._act = request, act
+
+    @property
+    def overtaken(self) -> bool:
+        return self._act is None
+
+    def _through(self, call: Callable[[], T]) -> T:
+        with self._lock:
+            act = self._act if self._left == 0 else None
+            self._left -= 1
+        if act is not None:
+            self._act = None
+            act()
+        return call()

@@ -254,3 +254,13 @@ def test_L15_a_writer_that_has_not_heard_of_its_successor_begins_no_later_than_i
     assert pairs(log, start=11) == [(11, b"eleven")]
     assert log.low_watermark in (10, 11)
     first.close()
+
+
+def test_L06_a_closed_log_deletes_nothing() -> None:
+    objects = MemoryStore()
+    with running(objects) as store:
+        log = filled(store)
+    with pytest.raises(logstore.Closed):
+        log.delete_before(3)
+    with open_store(objects, writer="read_only") as store:
+        assert pairs(store.topic("t").partition(0)) == at(0, VALUES)

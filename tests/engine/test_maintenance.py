@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
+from format.material import sealed
 
 import logstore
 from engine.harness import PATIENCE_S, background
@@ -13,6 +15,7 @@ from logstore.engine import checkpoint, side_by_side
 from logstore.engine.maintenance import Garbage
 from logstore.engine.partition_log import PartitionLog
 from logstore.engine.segments import SegmentRef
+from logstore.format.batch import encode_batch
 from logstore.format.manifest import Manifest
 from logstore.format.segment import SegmentFlags, SegmentHeader
 from logstore.objects import MemoryStore
@@ -119,6 +122,21 @@ def test_L24_retention_by_age_moves_the_low_watermark_then_deletes_after_the_gra
         assert values_of(log) == young
 
 
+def test_L24_records_without_a_timestamp_are_as_old_as_their_segment() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    bare = bytearray(encode_batch([logstore.Record(b"bare")], now_ms=0, codec_id=0)[0])
+    struct.pack_into(">qq", bare, 27, -1, -1)
+    with open_store(objects, clock) as store:
+        log = store.create_topic("t", retention_seconds=60).partition(0)
+        log.append_batches(sealed(bare))
+        assert next(log.records()).timestamp_ms == -1
+        clock.advance(30)
+        fill(log, 1)
+        assert log.maintenance.expire(clock.now_ms()) == 0
+        clock.advance(31)
+        assert log.maintenance.expire(clock.now_ms()) == 1
+
+
 def test_L23_what_a_merge_that_died_has_left_is_collected_after_the_grace_period() -> None:
     """The merged object stands; the manifest that should have named it was never written."""
     objects, clock = MemoryStore(), ManualClock()
@@ -209,7 +227,7 @@ def test_L23_a_merge_that_loses_the_race_for_the_manifest_changes_nothing() -> N
             there = other.topic("t").partition(0)
             view = there._chain.load()
             assert log.maintenance.merge(clock.now_ms(), b"a" * 16) > 0
-            assert there.maintenance._change(view, lambda manifest: manifest) is None
+            assert there.maintenance._change(view, clock.now_ms(), lambda manifest: manifest) is None
         assert values_of(log) == expected
 
 

@@ -109,6 +109,41 @@ def test_L20_a_damaged_manifest_is_replaced_by_the_next_checkpoint() -> None:
     assert (manifest.end_offset, len(manifest.table)) == (COUNT + 1, COUNT + 1)
 
 
+@pytest.mark.parametrize("by", ["checkpoint", "trim"])
+@pytest.mark.parametrize("damage", ["scribbled", "lost"])
+def test_L24_what_a_damaged_manifest_had_retired_is_collected_all_the_same(damage: str, by: str) -> None:
+    """Which segments a merged object replaced, the objects tell; since when, nobody does: the grace period begins anew."""
+    objects, clock = MemoryStore(), ManualClock()
+    paths = fill(objects, clock).paths
+    with open_store(objects, clock, delete_grace=GRACE_S) as store:
+        assert partition(store).maintenance.merge(clock.now_ms(), bytes(range(16))) >= 10
+    clock.advance(GRACE_S - 1)
+    if damage == "lost":
+        objects.delete(paths.manifest)
+    else:
+        objects.put(paths.manifest, b"scribble")
+    with running(objects, clock, delete_grace=GRACE_S) as store:
+        log = partition(store)
+        log.append(b"on")
+        if by == "checkpoint":
+            log._checkpointer.write()  # type: ignore[union-attr]
+        else:
+            log.delete_before(1)
+        clock.advance(2)
+        assert store.collect_garbage() == []
+        clock.advance(GRACE_S - 2)
+        gone = store.collect_garbage()
+        assert len(gone) >= 10
+        assert store.collect_garbage() == []
+        low = log.low_watermark
+        assert pairs(log) == at(low, [*VALUES, b"on"][low:])
+    left = [seq for info in objects.list(paths.prefix) if (seq := paths.seq_of(info.key)) is not None]
+    assert left[0] == 0, "the fence"
+    assert not Manifest.parse(objects.get(paths.manifest)).retired.segments
+    with open_store(objects, clock, writer="read_only") as store:
+        assert pairs(partition_of(store), start=low) == at(low, [*VALUES, b"on"][low:])
+
+
 def test_L20_a_damaged_merged_object_is_reported_for_the_records_that_it_holds() -> None:
     objects, clock = MemoryStore(), ManualClock()
     log = fill(objects, clock)

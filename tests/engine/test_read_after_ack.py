@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 
 import pytest
 
@@ -61,6 +62,27 @@ def test_L11_every_acked_offset_is_readable_at_every_step_of_its_flush(objects: 
         flushed.result(PATIENCE_S)
         assert log.read(0).source == "segment"
         assert pairs(log) == at(0, numbered(0, 5))
+
+
+@pytest.mark.parametrize("max_bytes", [150, 500, 1000, 5000, 20_000])
+def test_L12_a_read_does_not_leap_from_small_segments_to_the_buffer(max_bytes: int) -> None:
+    """Of an object of one record most is not records: segments that add up to `max_bytes` leave room for more, and those
+    behind them come before the buffer."""
+    with running(MemoryStore()) as store:
+        log = partition(store)
+        for value in numbered(0, 40):
+            log.append(value)
+        for value in numbered(40, 5):
+            log.append(value, ack="buffered")
+        for read in (log.read, log.read_cached):
+            found, position = [], 0
+            while position < 45:
+                result = read(position, max_bytes)
+                assert result is not None
+                found += [(record.offset, record.value) for record in result.records()]
+                assert found[-1][0] == result.next_offset - 1
+                position = result.next_offset
+            assert found == at(0, numbered(0, 45))
 
 
 def test_L11_concurrent_producers_each_read_their_own_record_at_once() -> None:
@@ -245,9 +267,10 @@ def test_L16_max_bytes_means_the_same_wherever_the_batches_lie(objects: ObjectSt
     with spread(objects) as (log, values):
         sizes = [len(log.read(offset, 0)) for offset in range(len(values))]
         limits = {-5, 0, 1} | {sum(sizes[:n]) + d for n in range(1, 14) for d in (-1, 0, 1)}
-        for offset in range(len(values)):
-            for limit in limits:
-                result = log.read(offset, limit)
+        for offset, limit in product(range(len(values)), limits):
+            for read in (log.read, log.read_cached):
+                result = read(offset, limit)
+                assert result is not None
                 count = 1 if limit <= 0 else _expected(sizes, offset, limit)
                 assert [(r.offset, r.value) for r in result.records()] == at(
                     offset, values[offset : offset + count]

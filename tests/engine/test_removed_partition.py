@@ -2,18 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, wait
 from contextlib import suppress
 
 import pytest
 
 import logstore
+from engine.dying import OvertakenAt
 from engine.harness import PATIENCE_S, background, open_store, pairs, running
+from logstore.engine.partition_log import PartitionLog
 from logstore.errors import CorruptData, OutcomeUnknown, UnknownTopic
 from logstore.objects import MemoryStore
 from logstore.testing import GatedStore, ManualClock
 
 GRACE_S = 3600.0
+
+
+_USES: dict[str, Callable[[PartitionLog], object]] = {
+    "append": lambda log: log.append(b"late"),
+    "records": pairs,
+    "timestamp": lambda log: log.offset_for_timestamp(0),
+    "trim": lambda log: log.delete_before(2),
+}
+
+
+@pytest.mark.parametrize("use", _USES)
+@pytest.mark.parametrize("writer", ["exclusive", "shared"])
+def test_L25_a_partition_that_is_removed_while_it_is_opened_and_read_is_unknown_and_not_damaged(
+    writer: str, use: str
+) -> None:
+    """Before each of its requests in turn: what was listed is gone then, or is another object."""
+    for request in range(60):
+        objects = MemoryStore()
+        for _ in range(2):
+            with running(objects, writer=writer) as store:
+                for _ in range(3):
+                    store.create_topic("t", exist_ok=True).append(b"secret")
+        overtaken = OvertakenAt(objects)
+        with running(objects) as other, running(overtaken, writer=writer) as store:
+            log = store.topic("t").partition(0)
+            overtaken.overtake_at(request, lambda: other.delete_topic("t"))
+            with suppress(UnknownTopic):
+                _USES[use](log)
+        if not overtaken.overtaken:
+            assert request > 5
+            return
+    raise AssertionError("it made more requests than were thought of")
 
 
 def secrets(objects: MemoryStore) -> list[str]:

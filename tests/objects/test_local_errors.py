@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from engine.harness import PATIENCE_S, until
 
+import logstore
 from logstore.errors import Determinate, Indeterminate, LogStoreError, StoreUnavailable
 from logstore.objects import LocalStore
 
@@ -132,6 +134,38 @@ def test_W03_a_name_that_may_not_be_durable_is_indeterminate(
     monkeypatch.undo()
     assert [type(error) for error in (created, replaced, deleted)] == [Indeterminate] * 3
     assert [info.key for info in store.list("")] == ["log/new"], "all three were carried out"
+
+
+def test_L03_what_may_not_be_durable_cannot_be_read_back_and_taken_for_stored(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a lost answer a writer reads what stands there: its own object would mean that it is stored."""
+    broken(monkeypatch, "fsync", errno.EIO, is_folder)
+    outcome(lambda: store.put("log/new", b"y", if_absent=True))
+    doubts = [
+        outcome(lambda: store.get("log/new")),
+        outcome(lambda: store.head("log/new")),
+        outcome(lambda: store.put("log/new", b"y", if_absent=True)),
+        outcome(lambda: store.delete("log/gone")),
+    ]
+    assert [type(error) for error in doubts] == [Determinate] * 4
+    monkeypatch.undo()
+    assert store.get("log/new") == b"y"
+
+
+def test_L03_no_durable_ack_while_the_folder_cannot_be_fsynced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with logstore.open(tmp_path, flush_interval=3600.0, probe_interval=0.01) as opened:
+        log = opened.create_topic("t").partition(0)
+        log.append(b"before")
+        broken(monkeypatch, "fsync", errno.EIO, is_folder)
+        future = log.submit(b"meanwhile")
+        until(lambda: log.health()["upload_failures"] >= 3)
+        assert not future.done()
+        monkeypatch.undo()
+        assert future.result(PATIENCE_S).offset == 1
+        assert [record.value for record in log.records()] == [b"before", b"meanwhile"]
 
 
 @pytest.mark.parametrize(

@@ -187,10 +187,21 @@ def test_a_page_that_is_not_s3_is_noticed(store: S3Store, server: ScriptedServer
     assert type(outcome(READS["list"], store)) is Determinate
 
 
-def test_a_listing_out_of_order_is_refused(store: S3Store, server: ScriptedServer) -> None:
-    entries = "".join(f"<Contents><Key>{key}</Key><Size>1</Size><ETag>e</ETag></Contents>" for key in "ba")
+def page_of(*keys: str) -> Action:
+    entries = "".join(f"<Contents><Key>{key}</Key><Size>1</Size><ETag>e</ETag></Contents>" for key in keys)
     page = f"<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>"
-    server.play(answer(200, page.encode(), Content_Type="application/xml"))
+    return answer(200, page.encode(), Content_Type="application/xml")
+
+
+def test_folders_that_a_console_made_are_no_objects(server: ScriptedServer) -> None:
+    store = open_url(f"s3://bucket/shop?endpoint_url={server.endpoint_url}&region=us-east-1")
+    server.play(page_of("shop/", "shop/topics/", "shop/topics/t"))
+    assert [info.key for info in store.list("")] == ["topics/t"]
+    close_store(store)
+
+
+def test_a_listing_out_of_order_is_refused(store: S3Store, server: ScriptedServer) -> None:
+    server.play(page_of("b", "a"))
     error = outcome(READS["list"], store)
     assert type(error) is UnsupportedStore
     assert "'a' after 'b'" in str(error)
