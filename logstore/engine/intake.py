@@ -149,9 +149,8 @@ def take_batches(raw: object, max_batch_bytes: int) -> list[tuple[memoryview, Ba
         )
     view = memoryview(raw)
     if not view.readonly or not view.c_contiguous or view.itemsize != 1:
-        view = memoryview(
-            bytes(view)
-        )  # the caller may use its buffer again; and one of another shape has no byte i
+        # The caller may use its buffer again; and in one of another shape a position is not that of a byte.
+        view = memoryview(bytes(view))
     try:
         largest = max((info.size for info in split(view)), default=0)
         if largest > max_batch_bytes:
