@@ -12,7 +12,7 @@ batch in the first partition that has any, so that a consumer never starves behi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 from broker_shim import codes, fetch_codec
@@ -80,9 +80,13 @@ class FetchHandler:
     def _new(self, connection: Connection, header: RequestHeader, request: FetchRequest) -> _Fetch:
         budget = min(max(request.max_bytes, 0), self._max_bytes)
         fetch = _Fetch(self, request, header.version, budget)
+        # As in Kafka, of a partition that is named twice the last one counts: each costs a read whenever a record comes.
+        asked: dict[str, dict[int, PartitionFetch]] = {}
         for topic, partitions in request.topics:
+            asked.setdefault(topic, {}).update((each.partition, each) for each in partitions)
+        for topic, distinct in asked.items():
             allowed = self.may_read(connection, topic)
-            fetch.add(topic, partitions, Code.NONE if allowed else Code.TOPIC_AUTHORIZATION_FAILED)
+            fetch.add(topic, distinct.values(), Code.NONE if allowed else Code.TOPIC_AUTHORIZATION_FAILED)
         return fetch
 
     def end_all(self) -> None:
@@ -142,7 +146,7 @@ class _Fetch:
         self._due = 0.0
         self._reading: asyncio.Task[None] | None = None
 
-    def add(self, topic: str, partitions: list[PartitionFetch], refusal: Code) -> None:
+    def add(self, topic: str, partitions: Iterable[PartitionFetch], refusal: Code) -> None:
         answers: list[PartitionData] = []
         self._answers.append((topic, answers))
         for asked in partitions:
