@@ -35,7 +35,7 @@ from broker_shim.hosted import Hosted
 from broker_shim.member import Effect, Joined, Limits, Save, Synced
 from broker_shim.wire import MalformedRequest
 from logstore.engine.results import Receipt
-from logstore.errors import BufferFull, LogStoreError
+from logstore.errors import BufferFull, InvalidRecord, LogStoreError
 from logstore.format.record import Record
 
 log = logging.getLogger(__name__)
@@ -136,6 +136,11 @@ class Shard:
             future = self.hosted.log.submit(records, ack="durable")
         except BufferFull:
             return False
+        except InvalidRecord as error:
+            # Larger than any batch may be: it is refused, and the log is as good for the others as it was.
+            log.warning("%s: %s", self.hosted, error)
+            done(Code.UNKNOWN_SERVER_ERROR)
+            return True
         except LogStoreError as error:
             self._lost(error)
             done(Code.NOT_COORDINATOR)
@@ -248,7 +253,7 @@ class Shard:
         """Answer who can be answered, save what must be saved, and look again when the group's time comes."""
         for effect in effects:
             if isinstance(effect, Save):
-                self._save(group, effect.generation)
+                self._save(group, effect)
             else:
                 future: asyncio.Future[Joined | Synced] = effect.token
                 if not future.done():
@@ -257,7 +262,7 @@ class Shard:
             self.groups.pop(group.group_id, None)  # made for a request that was refused
         self._schedule(group)
 
-    def _save(self, group: Group, generation: int) -> None:
+    def _save(self, group: Group, save: Save) -> None:
         now_ms = self._now_ms()
         group.empty_since_ms = None if group.members else now_ms
         state = GroupState(
@@ -270,7 +275,7 @@ class Shard:
         )
 
         def saved(code: Code) -> None:
-            self.carry_out(group, group.saved(generation, code, self._loop.time()))
+            self.carry_out(group, group.saved(save, code, self._loop.time()))
 
         self.write([(encode_key(GroupKey(group.group_id)), encode_group(state))], saved)
 
