@@ -155,15 +155,20 @@ class GroupApi:
     async def list_groups(self, call: Call) -> Response:
         try:
             shards = await self._coordinator.all_shards()
+        except TimeoutError:
+            return {"error_code": Code.COORDINATOR_LOAD_IN_PROGRESS}
         except (LogStoreError, OSError):
             return {"error_code": Code.COORDINATOR_NOT_AVAILABLE}
+        every = call.may(Operation.DESCRIBE, Resource.CLUSTER)  # as in Kafka: who may describe that sees all
         states = call.request.get("states_filter") or ()
         found = []
         for shard in shards:
             for name in sorted({*shard.groups, *shard.offsets}):
                 group = shard.groups.get(name)
                 state = (group.state if group is not None else State.EMPTY).value
-                if (not states or state in states) and call.may(Operation.DESCRIBE, Resource.GROUP, name):
+                if (not states or state in states) and (
+                    every or call.may(Operation.DESCRIBE, Resource.GROUP, name)
+                ):
                     kind = (group.protocol_type if group is not None else None) or ""
                     found.append({"group_id": name, "protocol_type": kind, "group_state": state})
         return {"error_code": Code.NONE, "groups": found}

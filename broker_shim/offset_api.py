@@ -174,7 +174,14 @@ class OffsetApi:
         code = Code.NONE
         if group is not None and group.state is not State.EMPTY:
             code = Code.GROUP_SUBSCRIBED_TO_TOPIC
-        places = [(t.name, p.partition_index) for t in request.topics or () for p in t.partitions or ()]
+        topics = {topic.name for topic in request.topics or ()}
+        denied = {name for name in topics if not call.may(Operation.READ, Resource.TOPIC, name)}
+        places = [
+            (topic.name, each.partition_index)
+            for topic in request.topics or ()
+            if topic.name not in denied
+            for each in topic.partitions or ()
+        ]
         if code is Code.NONE and places:
             done: asyncio.Future[Code] = self._loop.create_future()
             shard.forget_offsets(request.group_id, places, done.set_result)
@@ -185,7 +192,10 @@ class OffsetApi:
                 {
                     "name": topic.name,
                     "partitions": [
-                        {"partition_index": each.partition_index, "error_code": code}
+                        {
+                            "partition_index": each.partition_index,
+                            "error_code": Code.TOPIC_AUTHORIZATION_FAILED if topic.name in denied else code,
+                        }
                         for each in topic.partitions or ()
                     ],
                 }
