@@ -66,6 +66,12 @@ def test_B10_every_setting_is_a_flag_with_help(capsys: pytest.CaptureFixture[str
         (["--store", "memory://x", "--flush-on-ack", "maybe"], "it is true or false"),
         (["--store", "memory://x", "--heartbeat-interval", "5"], "three times"),
         (["--store", "memory://x", "--no-such-flag"], "unrecognized"),
+        (["--store", "memory://x", "--log-level", "loud"], "debug, info, warning, error"),
+        (["--store", "memory://x", "--num-partitions", "0"], "--num-partitions is more than 0"),
+        (["--store", "memory://x", "--offsets-partitions", "0"], "--offsets-partitions is more than 0"),
+        (["--store", "memory://x", "--stall-timeout", "0"], "--stall-timeout is more than 0"),
+        (["--store", "memory://x", "--drain-timeout", "-1"], "--drain-timeout is a number from 0 on"),
+        (["--store", "memory://x", "--flush-interval", "nan"], "--flush-interval is a number from 0 on"),
     ],
 )
 def test_B10_a_flag_that_makes_no_sense_exits_with_2_and_a_reason(
