@@ -293,7 +293,7 @@ class _Fetch:
         entry.is_old = False
         try:
             await hosted.open()
-            if entry.asked.leader_epoch > hosted.log.epoch or self._is_ahead(entry, hosted):
+            if not hosted.knows_epoch(entry.asked.leader_epoch) or self._is_ahead(entry, hosted):
                 await self._handler.partitions.run(hosted.log.refresh)
             if self._check_epoch(entry, hosted) and self._check_start(entry, hosted):
                 found = await self._handler.partitions.run(
@@ -321,7 +321,7 @@ class _Fetch:
         One with an older epoch is served: nothing in our logs is ever truncated, so it cannot have gone astray. And
         a broker knows the epochs of its own partitions only; a client that asked another one may know none.
         """
-        if entry.asked.leader_epoch <= hosted.log.epoch:
+        if hosted.knows_epoch(entry.asked.leader_epoch):
             return True
         if not entry.is_cold and not hosted.is_owned:
             entry.is_cold = True  # the writer is elsewhere: look first what it has done

@@ -161,7 +161,7 @@ class LogApi:
 
 def _check_epoch(hosted: Hosted, asked: int) -> Code:
     """As for a fetch: an older epoch does no harm, a later one means that we are not the leader any more."""
-    return Code.NONE if asked <= hosted.log.epoch else Code.UNKNOWN_LEADER_EPOCH
+    return Code.NONE if hosted.knows_epoch(asked) else Code.UNKNOWN_LEADER_EPOCH
 
 
 def _timestamp_at(hosted: Hosted, offset: int) -> int:
