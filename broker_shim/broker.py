@@ -168,11 +168,14 @@ class Broker:
             await asyncio.sleep(self.cluster.interval_s)
             try:
                 view = await self.partitions.run(self.cluster.beat)
-                if self.authorizer.enabled:
-                    await self._acls.reload()
             except (StoreError, OSError) as error:
                 log.warning("no heartbeat this time: %s", error)
                 continue
+            try:
+                if self.authorizer.enabled:
+                    await self._acls.reload()
+            except (LogStoreError, OSError) as error:
+                log.warning("the access rules of before stay: %s", error)
             if self.cluster.adopt(view):
                 log.info("brokers alive: %s", ", ".join(map(str, view.nodes)))
                 self.coordinator.release_unled()
