@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 from broker_shim.acls import Acl
-from logstore.errors import ObjectNotFound, PreconditionFailed
+from logstore.errors import CorruptData, ObjectNotFound, PreconditionFailed
 from logstore.objects import ObjectStore
 
 KEY = "broker/acls"
@@ -46,7 +46,9 @@ class AclStore:
         if info.etag != self._last[1]:
             try:
                 content = json.loads(self._objects.get(KEY))
+                self._last = frozenset(Acl(*rule) for rule in content), info.etag
             except ObjectNotFound:
                 return frozenset(), None
-            self._last = frozenset(Acl(*rule) for rule in content), info.etag
+            except (ValueError, TypeError) as error:
+                raise CorruptData(KEY, None, f"these are no access rules: {error}") from error
         return self._last

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from broker_shim.partitions import Partitions
 from broker_shim.producer_recovery import topic_prefix
 from broker_shim.topic_configs import InvalidConfig
 from broker_shim.topics import INTERNAL_TOPIC
+from broker_shim.turns import in_turns
 from logstore.errors import LogStoreError, UnknownTopic
 from logstore.paths import check_topic_name
 from logstore.store import Store
@@ -50,12 +52,14 @@ class AdminApi:
     # ── topics ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def create_topics(self, call: Call) -> Response:
-        names = [topic.name for topic in call.request.topics or ()]
-        results = []
-        for topic in call.request.topics or ():
-            twice = names.count(topic.name) > 1
-            results.append({"name": topic.name, **await self._create(call, topic, twice)})
-        return {"topics": results}
+        topics = call.request.topics or ()
+        times = Counter(topic.name for topic in topics)
+        return {
+            "topics": [
+                {"name": each.name, **await self._create(call, each, times[each.name] > 1)}
+                async for each in in_turns(topics)
+            ]
+        }
 
     async def _create(self, call: Call, asked: Any, twice: bool) -> dict[str, Any]:
         try:
@@ -103,7 +107,8 @@ class AdminApi:
         return count
 
     async def delete_topics(self, call: Call) -> Response:
-        return {"responses": [await self._delete(call, name) for name in call.request.topic_names or ()]}
+        names = call.request.topic_names or ()
+        return {"responses": [await self._delete(call, name) async for name in in_turns(names)]}
 
     async def _delete(self, call: Call, name: str) -> dict[str, Any]:
         if not call.may(Operation.DELETE, Resource.TOPIC, name):
@@ -134,7 +139,7 @@ class AdminApi:
 
     async def create_partitions(self, call: Call) -> Response:
         results = []
-        for asked in call.request.topics or ():
+        async for asked in in_turns(call.request.topics or ()):
             outcome = await self._carry_out(call, asked.name, Operation.ALTER, self._grow(call, asked))
             results.append({"name": asked.name, **outcome})
         return {"results": results}
@@ -160,7 +165,8 @@ class AdminApi:
     # ── settings ─────────────────────────────────────────────────────────────────────────────────────────
 
     async def describe_configs(self, call: Call) -> Response:
-        return {"results": [await self._describe(call, each) for each in call.request.resources or ()]}
+        resources = call.request.resources or ()
+        return {"results": [await self._describe(call, each) async for each in in_turns(resources)]}
 
     async def _describe(self, call: Call, asked: Any) -> dict[str, Any]:
         answer: dict[str, Any] = {
@@ -196,7 +202,7 @@ class AdminApi:
                     "documentation": None,
                 }
                 for entry in entries
-                if wanted is None or entry.name in wanted
+                if not wanted or entry.name in wanted  # an empty list is Kafka's other way to say: all
             ],
         }
 
@@ -219,7 +225,7 @@ class AdminApi:
     async def alter_configs(self, call: Call) -> Response:
         """The old call: what is not named goes back to its default."""
         responses = []
-        for asked in call.request.resources or ():
+        async for asked in in_turns(call.request.resources or ()):
             named = {each.name: each.value for each in asked.configs or ()}
             whole = {"retention.ms": None, "retention.bytes": None, "segment.bytes": None, **named}
             responses.append(await self._alter(call, asked, whole))
@@ -227,7 +233,7 @@ class AdminApi:
 
     async def incremental_alter_configs(self, call: Call) -> Response:
         responses = []
-        for asked in call.request.resources or ():
+        async for asked in in_turns(call.request.resources or ()):
             changes = {e.name: None if e.config_operation == DELETE else e.value for e in asked.configs or ()}
             lists = any(each.config_operation not in (SET, DELETE) for each in asked.configs or ())
             responses.append(await self._alter(call, asked, changes, appends=lists))

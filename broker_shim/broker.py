@@ -44,6 +44,8 @@ from logstore.store import Store
 log = logging.getLogger(__name__)
 WORKERS = 16
 LOOK_AGAIN_S = 1.0
+LARGE_BYTES = 32 << 10
+"""Messages of the control plane from this size on are decoded and encoded in a worker thread."""
 _APIS = {int(api): api for api in Api}
 
 
@@ -166,11 +168,14 @@ class Broker:
             await asyncio.sleep(self.cluster.interval_s)
             try:
                 view = await self.partitions.run(self.cluster.beat)
-                if self.authorizer.enabled:
-                    await self._acls.reload()
             except (StoreError, OSError) as error:
                 log.warning("no heartbeat this time: %s", error)
                 continue
+            try:
+                if self.authorizer.enabled:
+                    await self._acls.reload()
+            except (LogStoreError, OSError) as error:
+                log.warning("the access rules of before stay: %s", error)
             if self.cluster.adopt(view):
                 log.info("brokers alive: %s", ", ".join(map(str, view.nodes)))
                 self.coordinator.release_unled()
@@ -244,6 +249,8 @@ class Broker:
             return self._fetch.handle(connection, header, frame)
         if api is Api.PRODUCE:
             return self._produce.handle(connection, header, frame)
+        if len(frame) > LARGE_BYTES and api is not Api.API_VERSIONS:
+            return self._loop.create_task(self._handle_large(api, connection, header, frame))
         request = messages.decode(api, header.version, frame, header.body)
         if api is Api.API_VERSIONS:
             return (messages.encode(api, header.version, api_versions()),)
@@ -252,6 +259,15 @@ class Broker:
     async def _handle(self, api: Api, call: Call) -> Parts:
         response = await self._handlers[api](call)
         return (messages.encode(api, call.version, response),)
+
+    async def _handle_large(
+        self, api: Api, connection: Connection, header: RequestHeader, frame: memoryview
+    ) -> Parts:
+        """To take it apart, and to put together an answer of its size, takes long enough for other clients to notice."""
+        run = self.partitions.run
+        request = await run(messages.decode, api, header.version, frame, header.body)
+        response = await self._handlers[api](Call(connection, header, request, self.authorizer))
+        return (await run(messages.encode, api, header.version, response),)
 
     def _identify(self, connection: Connection, api: Api) -> None:
         """Who is this? Only what TLS and SASL have proved counts."""

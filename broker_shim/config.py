@@ -12,6 +12,23 @@ from typing import Any, get_type_hints
 
 MIB = 1 << 20
 PREFIX = "BROKER_SHIM_"
+LOG_LEVELS = ("debug", "info", "warning", "error")
+NOT_ZERO = frozenset(
+    {
+        "max_message_bytes",
+        "num_partitions",
+        "offsets_partitions",
+        "max_connections",
+        "max_frame_bytes",
+        "max_control_bytes",
+        "max_request_memory",
+        "max_inflight",
+        "fetch_max_bytes",
+        "idle_timeout",
+        "stall_timeout",
+        "answer_timeout",
+    }
+)
 
 
 def setting(default: Any, help: str) -> Any:
@@ -91,6 +108,9 @@ class BrokerConfig:
             raise ValueError("--tls-client-ca needs --tls-cert and --tls-key")
         if self.log_format not in ("text", "json"):
             raise ValueError(f"--log-format is text or json, not {self.log_format!r}")
+        if self.log_level.lower() not in LOG_LEVELS:
+            raise ValueError(f"--log-level is {', '.join(LOG_LEVELS)}, not {self.log_level!r}")
+        self._check_numbers()
         if self.heartbeat_interval and self.heartbeat_timeout < 3 * self.heartbeat_interval:
             raise ValueError("--heartbeat-timeout must be at least three times --heartbeat-interval")
         if self.max_frame_bytes > self.max_request_memory:
@@ -104,6 +124,18 @@ class BrokerConfig:
                 f"{self.advertise or self.listen} is no address to connect to: say with --advertise HOST:PORT where clients "
                 "find this broker"
             )
+
+    def _check_numbers(self) -> None:
+        """A time or a size below 0 means nothing, and without any of some others nothing can be served."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if not isinstance(value, int | float):
+                continue
+            flag = "--" + each.name.replace("_", "-")
+            if not 0 <= value < float("inf"):
+                raise ValueError(f"{flag} is a number from 0 on, not {value}")
+            if value == 0 and each.name in NOT_ZERO:
+                raise ValueError(f"{flag} is more than 0")
 
     def _check_exposure(self) -> None:
         """Beyond loopback anyone could read and write: that must be said out loud."""

@@ -79,7 +79,14 @@ class Coordinator:
         """Every shard that this broker leads, loaded: what ListGroups speaks of."""
         topic = await self._partitions.ensure(INTERNAL_TOPIC, self._count)
         led = [index for index in range(topic.partitions) if self._cluster.leads(INTERNAL_TOPIC, index)]
-        return [self._shards.get(index) or await self._load(index) for index in led]
+        loading = [self._load(index) for index in led if index not in self._shards]
+        if loading:
+            loaded, late = await asyncio.wait(loading, timeout=LOAD_PATIENCE_S)
+            if late:
+                raise TimeoutError(f"{len(late)} partitions of {INTERNAL_TOPIC} are not loaded yet")
+            for task in loaded:
+                task.result()
+        return [self._shards[index] for index in led if index in self._shards]
 
     def _load(self, index: int) -> asyncio.Task[Shard]:
         task = self._loading.get(index)

@@ -12,7 +12,7 @@ batch in the first partition that has any, so that a consumer never starves behi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 from broker_shim import codes, fetch_codec
@@ -80,9 +80,13 @@ class FetchHandler:
     def _new(self, connection: Connection, header: RequestHeader, request: FetchRequest) -> _Fetch:
         budget = min(max(request.max_bytes, 0), self._max_bytes)
         fetch = _Fetch(self, request, header.version, budget)
+        # As in Kafka, of a partition that is named twice the last one counts: each costs a read whenever a record comes.
+        asked: dict[str, dict[int, PartitionFetch]] = {}
         for topic, partitions in request.topics:
+            asked.setdefault(topic, {}).update((each.partition, each) for each in partitions)
+        for topic, distinct in asked.items():
             allowed = self.may_read(connection, topic)
-            fetch.add(topic, partitions, Code.NONE if allowed else Code.TOPIC_AUTHORIZATION_FAILED)
+            fetch.add(topic, distinct.values(), Code.NONE if allowed else Code.TOPIC_AUTHORIZATION_FAILED)
         return fetch
 
     def end_all(self) -> None:
@@ -142,7 +146,7 @@ class _Fetch:
         self._due = 0.0
         self._reading: asyncio.Task[None] | None = None
 
-    def add(self, topic: str, partitions: list[PartitionFetch], refusal: Code) -> None:
+    def add(self, topic: str, partitions: Iterable[PartitionFetch], refusal: Code) -> None:
         answers: list[PartitionData] = []
         self._answers.append((topic, answers))
         for asked in partitions:
@@ -289,7 +293,7 @@ class _Fetch:
         entry.is_old = False
         try:
             await hosted.open()
-            if entry.asked.leader_epoch > hosted.log.epoch or self._is_ahead(entry, hosted):
+            if not hosted.knows_epoch(entry.asked.leader_epoch) or self._is_ahead(entry, hosted):
                 await self._handler.partitions.run(hosted.log.refresh)
             if self._check_epoch(entry, hosted) and self._check_start(entry, hosted):
                 found = await self._handler.partitions.run(
@@ -317,7 +321,7 @@ class _Fetch:
         One with an older epoch is served: nothing in our logs is ever truncated, so it cannot have gone astray. And
         a broker knows the epochs of its own partitions only; a client that asked another one may know none.
         """
-        if entry.asked.leader_epoch <= hosted.log.epoch:
+        if hosted.knows_epoch(entry.asked.leader_epoch):
             return True
         if not entry.is_cold and not hosted.is_owned:
             entry.is_cold = True  # the writer is elsewhere: look first what it has done

@@ -181,7 +181,8 @@ class Group:
                 answer = answer._replace(leader=old.member_id, members=())
             elif leader_before == old.member_id:
                 answer = answer._replace(skip_assignment=True)
-            return [*effects, Reply(token, answer), Save(self.generation)]
+            # Not before it is saved: a coordinator that takes over would know the old id, and fence the new one for good.
+            return [*effects, Save(self.generation, Reply(token, answer))]
         member.join = token
         return effects + self._prepare(now)
 
@@ -307,8 +308,11 @@ class Group:
         self._saving = self.generation
         return [*stale, Save(self.generation)]
 
-    def saved(self, generation: int, error: Code, now: float) -> list[Effect]:
+    def saved(self, save: Save, error: Code, now: float) -> list[Effect]:
         """The outcome of a `Save`. One that belongs to an earlier generation changes nothing."""
+        if save.reply is not None:
+            return [self._returned(save.reply, error)]
+        generation = save.generation
         if self.state is not State.COMPLETING or self._saving != generation or generation != self.generation:
             return []
         self._saving = None
@@ -324,6 +328,13 @@ class Group:
                 effects.append(Reply(member.sync, self._synced(member)))
                 member.sync = None
         return effects
+
+    def _returned(self, reply: Reply, error: Code) -> Reply:
+        """A static member's return is saved, or is not. Meanwhile somebody else may have come under its instance id."""
+        member_id = reply.answer.member_id if isinstance(reply.answer, Joined) else ""
+        if error is Code.NONE and member_id not in self.members:
+            error = Code.FENCED_INSTANCE_ID
+        return reply if error is Code.NONE else Reply(reply.token, Joined(error, member_id))
 
     def _synced(self, member: Member) -> Synced:
         return Synced(Code.NONE, member.assignment, self.protocol_type, self.protocol)

@@ -16,6 +16,7 @@ from broker_shim.group import Group, State
 from broker_shim.member import Joined, JoinRequest, Synced
 from broker_shim.shard import Shard
 from broker_shim.topics import INTERNAL_TOPIC
+from broker_shim.turns import in_turns
 from logstore.errors import LogStoreError
 
 GROUP_KEY, TRANSACTION_KEY = 0, 1
@@ -34,7 +35,7 @@ class GroupApi:
         key_type = request.get("key_type", GROUP_KEY)
         if call.version >= 4:
             keys = request.coordinator_keys or []
-            return {"coordinators": [await self._find(call, key, key_type) for key in keys]}
+            return {"coordinators": [await self._find(call, key, key_type) async for key in in_turns(keys)]}
         return await self._find(call, request.key, key_type)
 
     async def _find(self, call: Call, key: str, key_type: int) -> Response:
@@ -154,21 +155,27 @@ class GroupApi:
     async def list_groups(self, call: Call) -> Response:
         try:
             shards = await self._coordinator.all_shards()
+        except TimeoutError:
+            return {"error_code": Code.COORDINATOR_LOAD_IN_PROGRESS}
         except (LogStoreError, OSError):
             return {"error_code": Code.COORDINATOR_NOT_AVAILABLE}
+        every = call.may(Operation.DESCRIBE, Resource.CLUSTER)  # as in Kafka: who may describe that sees all
         states = call.request.get("states_filter") or ()
         found = []
         for shard in shards:
             for name in sorted({*shard.groups, *shard.offsets}):
                 group = shard.groups.get(name)
                 state = (group.state if group is not None else State.EMPTY).value
-                if (not states or state in states) and call.may(Operation.DESCRIBE, Resource.GROUP, name):
+                if (not states or state in states) and (
+                    every or call.may(Operation.DESCRIBE, Resource.GROUP, name)
+                ):
                     kind = (group.protocol_type if group is not None else None) or ""
                     found.append({"group_id": name, "protocol_type": kind, "group_state": state})
         return {"error_code": Code.NONE, "groups": found}
 
     async def describe_groups(self, call: Call) -> Response:
-        return {"groups": [await self._describe(call, name) for name in call.request.groups or ()]}
+        names = call.request.groups or ()
+        return {"groups": [await self._describe(call, name) async for name in in_turns(names)]}
 
     async def _describe(self, call: Call, name: str) -> dict[str, Any]:
         shard = await self._shard(call, name, Operation.DESCRIBE)
@@ -189,7 +196,12 @@ class GroupApi:
 
     async def delete_groups(self, call: Call) -> Response:
         names = call.request.groups_names or ()
-        return {"results": [{"group_id": n, "error_code": await self._delete(call, n)} for n in names]}
+        return {
+            "results": [
+                {"group_id": name, "error_code": await self._delete(call, name)}
+                async for name in in_turns(names)
+            ]
+        }
 
     async def _delete(self, call: Call, name: str) -> Code:
         shard = await self._shard(call, name, Operation.DELETE)

@@ -68,6 +68,7 @@ class Hosted:
         self._was_open = False
         self._is_stale = True
         self._handing_over: asyncio.Future[None] | None = None
+        self._is_anew = is_anew
         self._snapshots = Snapshots(store.objects, partition.paths, is_anew=is_anew)
         self._queue = AppendQueue(self._snapshots, loop, workers, self.lose)
         self._watchers: set[Watcher] = set()
@@ -88,6 +89,14 @@ class Hosted:
     @property
     def is_owned(self) -> bool:
         return self._queue.is_open
+
+    def knows_epoch(self, epoch: int) -> bool:
+        """Could a client have learnt this epoch from us, or from a leader before us?
+
+        A topic that has taken another's place begins with epoch 1 again, and librdkafka keeps to the largest that it has
+        heard of the name: that says nothing about a newer leader then.
+        """
+        return epoch <= self.log.epoch or (self._is_anew and self.is_owned)
 
     def open(self) -> asyncio.Future[None]:
         """Make it readable. Raises what the store says; the next call tries again."""

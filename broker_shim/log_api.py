@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from broker_shim import codes
@@ -14,6 +15,7 @@ from broker_shim.fetch_codec import READ_COMMITTED
 from broker_shim.hosted import Hosted
 from broker_shim.partitions import Partitions
 from broker_shim.topics import INTERNAL_TOPIC
+from broker_shim.turns import few_at_once
 from logstore.errors import LogStoreError
 
 LATEST, EARLIEST = -1, -2
@@ -28,17 +30,51 @@ class LogApi:
         committed = call.request.get("isolation_level", 0) == READ_COMMITTED
         answers = []
         for topic in call.request.topics or ():
-            allowed = call.may(Operation.DESCRIBE, Resource.TOPIC, topic.name)
-            rows = [self._list(topic.name, each, committed, allowed) for each in topic.partitions or ()]
-            answers.append({"name": topic.name, "partitions": list(await asyncio.gather(*rows))})
+            asked = [(each.partition_index, each) for each in topic.partitions or ()]
+            rows = await self._each(
+                call,
+                Operation.DESCRIBE,
+                topic.name,
+                asked,
+                lambda found, each: self._list(found, each, committed),
+            )
+            answers.append({"name": topic.name, "partitions": rows})
         return {"topics": answers}
 
-    async def _list(self, topic: str, asked: Any, committed: bool, allowed: bool) -> dict[str, Any]:
+    async def _each(
+        self,
+        call: Call,
+        operation: Operation,
+        topic: str,
+        asked: list[tuple[int, Any]],
+        answer: Callable[[Hosted | Code, Any], Awaitable[dict[str, Any]]],
+    ) -> list[dict[str, Any]]:
+        """What `answer` says about each of a topic's partitions, or about the reason why it cannot be asked."""
+        refusal: Code | None = Code.TOPIC_AUTHORIZATION_FAILED
+        if call.may(operation, Resource.TOPIC, topic):
+            try:
+                await self._partitions.find(topic)
+                refusal = None
+            except (LogStoreError, OSError) as error:
+                refusal = codes.of_read(error)
+        times = Counter(index for index, _ in asked)
+
+        async def one(each: tuple[int, Any]) -> dict[str, Any]:
+            index, question = each
+            if refusal is not None:
+                return await answer(refusal, question)
+            # As Kafka does: one request may name a partition once. A hundred thousand times the same is no question.
+            found = Code.INVALID_REQUEST if times[index] > 1 else self._partitions.get(topic, index)
+            return await answer(found, question)
+
+        return await few_at_once(one, asked)
+
+    async def _list(self, hosted: Hosted | Code, asked: Any, committed: bool) -> dict[str, Any]:
         index = asked.partition_index
         try:
-            hosted = await self._open(topic, index, allowed)
             if isinstance(hosted, Code):
                 return {"partition_index": index, "error_code": hosted}
+            await hosted.open()
             if asked.timestamp < EARLIEST:  # the largest timestamp, and others of later versions
                 return {"partition_index": index, "error_code": Code.UNSUPPORTED_VERSION}
             code = _check_epoch(hosted, asked.get("current_leader_epoch", -1))
@@ -71,33 +107,24 @@ class LogApi:
             return NONE_FOUND, -1
         return found, await self._partitions.run(_timestamp_at, hosted, found)
 
-    async def _open(self, topic: str, index: int, allowed: bool) -> Hosted | Code:
-        if not allowed:
-            return Code.TOPIC_AUTHORIZATION_FAILED
-        await self._partitions.find(topic)
-        found = self._partitions.get(topic, index)
-        if isinstance(found, Hosted):
-            await found.open()
-        return found
-
     async def offset_for_leader_epoch(self, call: Call) -> Response:
         answers = []
         for topic in call.request.topics or ():
-            allowed = call.may(Operation.DESCRIBE, Resource.TOPIC, topic.topic)
-            rows = [self._epoch_end(topic.topic, each, allowed) for each in topic.partitions or ()]
-            answers.append({"topic": topic.topic, "partitions": list(await asyncio.gather(*rows))})
+            asked = [(each.partition, each) for each in topic.partitions or ()]
+            rows = await self._each(call, Operation.DESCRIBE, topic.topic, asked, self._epoch_end)
+            answers.append({"topic": topic.topic, "partitions": rows})
         return {"topics": answers}
 
-    async def _epoch_end(self, topic: str, asked: Any, allowed: bool) -> dict[str, Any]:
+    async def _epoch_end(self, hosted: Hosted | Code, asked: Any) -> dict[str, Any]:
         """Where an epoch ended. No log of ours is ever truncated, so a consumer of any epoch may go on.
 
         The current epoch ends at the high watermark; an earlier one ended where its successor began.
         """
         answer = {"partition": asked.partition, "error_code": Code.NONE}
         try:
-            hosted = await self._open(topic, asked.partition, allowed)
             if isinstance(hosted, Code):
                 return {**answer, "error_code": hosted}
+            await hosted.open()
             code = _check_epoch(hosted, asked.get("current_leader_epoch", -1))
             if code is not Code.NONE:
                 return {**answer, "error_code": code}
@@ -111,19 +138,19 @@ class LogApi:
     async def delete_records(self, call: Call) -> Response:
         answers = []
         for topic in call.request.topics or ():
-            allowed = call.may(Operation.DELETE, Resource.TOPIC, topic.name)
-            rows = [await self._delete(topic.name, each, allowed) for each in topic.partitions or ()]
+            asked = [(each.partition_index, each) for each in topic.partitions or ()]
+            rows = await self._each(call, Operation.DELETE, topic.name, asked, self._delete)
             answers.append({"name": topic.name, "partitions": rows})
         return {"topics": answers}
 
-    async def _delete(self, topic: str, asked: Any, allowed: bool) -> dict[str, Any]:
+    async def _delete(self, hosted: Hosted | Code, asked: Any) -> dict[str, Any]:
         answer = {"partition_index": asked.partition_index, "low_watermark": -1}
-        if topic == INTERNAL_TOPIC and allowed:
-            return {**answer, "error_code": Code.INVALID_TOPIC_EXCEPTION}
+        if isinstance(hosted, Hosted) and hosted.topic == INTERNAL_TOPIC:
+            hosted = Code.INVALID_TOPIC_EXCEPTION
         try:
-            hosted = await self._open(topic, asked.partition_index, allowed)
             if isinstance(hosted, Code):
                 return {**answer, "error_code": hosted}
+            await hosted.open()
             low = await hosted.trim(
                 hosted.log.buffered_high_watermark if asked.offset == LATEST else asked.offset
             )
@@ -134,7 +161,7 @@ class LogApi:
 
 def _check_epoch(hosted: Hosted, asked: int) -> Code:
     """As for a fetch: an older epoch does no harm, a later one means that we are not the leader any more."""
-    return Code.NONE if asked <= hosted.log.epoch else Code.UNKNOWN_LEADER_EPOCH
+    return Code.NONE if hosted.knows_epoch(asked) else Code.UNKNOWN_LEADER_EPOCH
 
 
 def _timestamp_at(hosted: Hosted, offset: int) -> int:

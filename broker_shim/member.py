@@ -97,9 +97,13 @@ class Reply(NamedTuple):
 
 
 class Save(NamedTuple):
-    """Effect: make the group's state durable, then call `Group.saved(generation, …)`."""
+    """Effect: make the group's state durable, then hand this back with the outcome: `Group.saved(save, …)`.
+
+    `reply`: an answer that is given when what it says is durable.
+    """
 
     generation: int
+    reply: Reply | None = None
 
 
 Effect = Reply | Save

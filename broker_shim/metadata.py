@@ -13,6 +13,7 @@ from broker_shim.codes import Code, of_admin
 from broker_shim.config import BrokerConfig
 from broker_shim.partitions import Partitions
 from broker_shim.topics import INTERNAL_TOPIC
+from broker_shim.turns import in_turns
 from logstore.errors import InvalidTopicName, LogStoreError
 from logstore.paths import check_topic_name
 from logstore.topic import Topic
@@ -30,7 +31,7 @@ class MetadataApi:
         names = await self._partitions.find_all() if everything else [topic.name for topic in topics]
         may_create = call.request.get("allow_auto_topic_creation", True) and not everything
         found = []
-        for name in names:
+        async for name in in_turns(names):
             if call.may(Operation.DESCRIBE, Resource.TOPIC, name):
                 found.append(await self._topic(call, name, may_create))
             elif not everything:  # a listing does not even say that it exists

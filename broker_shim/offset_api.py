@@ -14,6 +14,7 @@ from broker_shim.group import State
 from broker_shim.group_records import Committed
 from broker_shim.partitions import Partitions
 from broker_shim.shard import Place, Shard
+from broker_shim.turns import few_at_once, in_turns
 from logstore.errors import LogStoreError
 from logstore.topic import Topic
 
@@ -85,9 +86,8 @@ class OffsetApi:
     ) -> dict[str, Topic | Code]:
         """The topics of these names as they are now, or why there is none for this caller."""
         wanted = list(dict.fromkeys(names))
-        return dict(
-            zip(wanted, await asyncio.gather(*(self._topic(call, operation, n) for n in wanted)), strict=True)
-        )
+        found = await few_at_once(lambda name: self._topic(call, operation, name), wanted)
+        return dict(zip(wanted, found, strict=True))
 
     async def _topic(self, call: Call, operation: Operation, name: str) -> Topic | Code:
         if not call.may(operation, Resource.TOPIC, name):
@@ -127,7 +127,8 @@ class OffsetApi:
     async def fetch(self, call: Call) -> Response:
         request = call.request
         if call.version >= 8:
-            return {"groups": [await self._fetch(call, g.group_id, g.topics) for g in request.groups or ()]}
+            groups = request.groups or ()
+            return {"groups": [await self._fetch(call, g.group_id, g.topics) async for g in in_turns(groups)]}
         return await self._fetch(call, request.group_id, request.topics)
 
     async def _fetch(self, call: Call, group: str, topics: Any) -> dict[str, Any]:
@@ -173,7 +174,14 @@ class OffsetApi:
         code = Code.NONE
         if group is not None and group.state is not State.EMPTY:
             code = Code.GROUP_SUBSCRIBED_TO_TOPIC
-        places = [(t.name, p.partition_index) for t in request.topics or () for p in t.partitions or ()]
+        topics = {topic.name for topic in request.topics or ()}
+        denied = {name for name in topics if not call.may(Operation.READ, Resource.TOPIC, name)}
+        places = [
+            (topic.name, each.partition_index)
+            for topic in request.topics or ()
+            if topic.name not in denied
+            for each in topic.partitions or ()
+        ]
         if code is Code.NONE and places:
             done: asyncio.Future[Code] = self._loop.create_future()
             shard.forget_offsets(request.group_id, places, done.set_result)
@@ -184,7 +192,10 @@ class OffsetApi:
                 {
                     "name": topic.name,
                     "partitions": [
-                        {"partition_index": each.partition_index, "error_code": code}
+                        {
+                            "partition_index": each.partition_index,
+                            "error_code": Code.TOPIC_AUTHORIZATION_FAILED if topic.name in denied else code,
+                        }
                         for each in topic.partitions or ()
                     ],
                 }

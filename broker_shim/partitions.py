@@ -11,12 +11,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from broker_shim.cluster import Cluster
 from broker_shim.codes import Code
 from broker_shim.hosted import Hosted
 from broker_shim.topics import INTERNAL_TOPIC
+from broker_shim.turns import few_at_once
 from logstore.config import Ack
 from logstore.errors import Fenced, InvalidTopicName, LogStoreError, TopicExists, UnknownTopic
 from logstore.store import Store
@@ -25,6 +27,7 @@ from logstore.topic import Topic
 log = logging.getLogger(__name__)
 REFRESH_AFTER_S = 5.0
 REFRESH_PATIENCE_S = 1.0
+LISTING_PATIENCE_S = 5.0
 ABSENT_FOR_S = 1.0
 ABSENT_MAX = 10_000
 T = TypeVar("T")
@@ -64,6 +67,9 @@ class Partitions:
         self._looking: dict[str, asyncio.Task[Topic | None]] = {}
         self._absent: dict[str, float] = {}
         self._gone: set[str] = set()
+        self._not_asked_until = 0.0
+        self._listing: asyncio.Task[list[str]] | None = None
+        self._was_listed = False
 
     # ── what is known ────────────────────────────────────────────────────────────────────────────────────
 
@@ -120,22 +126,33 @@ class Partitions:
         known = self._known.get(name)
         if known is None:
             return await self._look(name)
-        if self._loop.time() - known.looked_at < REFRESH_AFTER_S:
+        now = self._loop.time()
+        if now < max(known.looked_at + REFRESH_AFTER_S, self._not_asked_until):
             return known.topic
         try:
             return await asyncio.wait_for(asyncio.shield(self._look(name)), REFRESH_PATIENCE_S)
-        except (TimeoutError, LogStoreError, OSError):
+        except TimeoutError:
+            # Once is enough: a client that asks about a thousand topics would wait a thousand times.
+            self._not_asked_until = self._loop.time() + REFRESH_AFTER_S
+            return known.topic
+        except (LogStoreError, OSError):
             known.looked_at = self._loop.time()
             return known.topic
 
     def missing(self, names: Iterable[str]) -> list[str]:
         """Those of the names that a request should look up first: not known, and not known to be absent either."""
         now = self._loop.time()
-        return [name for name in names if name not in self._known and self._absent.get(name, now) <= now]
+        unknown = (name for name in names if name not in self._known and self._absent.get(name, now) <= now)
+        return list(dict.fromkeys(unknown))
 
     async def look_up(self, names: Iterable[str]) -> None:
         """Ask the store for topics; those that are not there are remembered as absent for a moment."""
-        await asyncio.gather(*(self._look(name) for name in names), return_exceptions=True)
+
+        async def look(name: str) -> None:
+            with suppress(LogStoreError, OSError):
+                await self._look(name)
+
+        await few_at_once(look, names)
 
     def _look(self, name: str) -> asyncio.Task[Topic | None]:
         """One request to the store, however many clients ask at once."""
@@ -160,11 +177,23 @@ class Partitions:
         """The names of all topics. While the store does not answer, those that are known: a consumer that subscribes by
         pattern would give up every partition that is not in the list.
         """
+        if self._listing is None:
+            self._listing = self._loop.create_task(self._listed())
+            self._listing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        patience = LISTING_PATIENCE_S if self._was_listed else None
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._listing), patience)
+        except (TimeoutError, LogStoreError, OSError) as error:
+            log.warning("topics are listed from memory: %s", error or "the store does not answer")
+            return sorted(self._known)
+
+    async def _listed(self) -> list[str]:
+        """One listing, however many clients ask at once: each would keep a worker."""
         try:
             names = await self.run(self._store.topics)
-        except (LogStoreError, OSError) as error:
-            log.warning("topics are listed from memory: %s", error)
-            return sorted(self._known)
+        finally:
+            self._listing = None
+        self._was_listed = True
         for gone in set(self._known) - set(names):
             self.forget(gone)
         await asyncio.gather(*(self.find(name) for name in names), return_exceptions=True)

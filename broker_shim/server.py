@@ -68,12 +68,13 @@ class Server:
         shown, shown_port = parse_address(config.advertise) if config.advertise else (host, 0)
         me = Node(config.node_id, shown, shown_port or self.port, new_incarnation(), int(time.time() * 1000))
         self.broker = Broker(self.store, config, me, loop)
-        await self.broker.start()
-        await self._listener.start_serving()
-        self._sweeper = loop.create_task(self._sweep())
+        # Before others hear of this broker: one that cannot start must not be left standing there as alive.
         if config.metrics:
             self._http = HttpPort(self._samples, self._not_ready)
             self.metrics_port = await self._http.start(*parse_address(config.metrics))
+        await self.broker.start()
+        await self._listener.start_serving()
+        self._sweeper = loop.create_task(self._sweep())
         log.info("listening on %s:%d, store %s", host, self.port, config.store)
 
     def _open_store(self, where: str | ObjectStore) -> Store:
@@ -157,6 +158,8 @@ class Server:
         log.info("stopped")
 
     def _not_ready(self) -> str | None:
+        if self._sweeper is None:
+            return "starting"
         return "stopping" if self._draining else self.broker.problem
 
     def _samples(self) -> list[Sample]:

@@ -35,7 +35,7 @@ from broker_shim.hosted import Hosted
 from broker_shim.member import Effect, Joined, Limits, Save, Synced
 from broker_shim.wire import MalformedRequest
 from logstore.engine.results import Receipt
-from logstore.errors import BufferFull, LogStoreError
+from logstore.errors import BufferFull, InvalidRecord, LogStoreError
 from logstore.format.record import Record
 
 log = logging.getLogger(__name__)
@@ -71,6 +71,7 @@ class Shard:
         self._records_in_log = 0
         self._last_write: Future[Receipt] | None = None
         self._backlog: deque[tuple[float, list[Record], Done]] = deque()
+        self._committing: dict[str, list[dict[Place, Committed]]] = {}
         self._closed = False
 
     # ── the log ──────────────────────────────────────────────────────────────────────────────────────────
@@ -136,6 +137,11 @@ class Shard:
             future = self.hosted.log.submit(records, ack="durable")
         except BufferFull:
             return False
+        except InvalidRecord as error:
+            # Larger than any batch may be: it is refused, and the log is as good for the others as it was.
+            log.warning("%s: %s", self.hosted, error)
+            done(Code.UNKNOWN_SERVER_ERROR)
+            return True
         except LogStoreError as error:
             self._lost(error)
             done(Code.NOT_COORDINATOR)
@@ -198,10 +204,14 @@ class Shard:
 
     def commit(self, group: str, commits: dict[Place, Committed], done: Done) -> None:
         def written(code: Code) -> None:
+            self._committing[group].remove(commits)
+            if not self._committing[group]:
+                del self._committing[group]
             if code is Code.NONE:
                 self.offsets.setdefault(group, {}).update(commits)
             done(code)
 
+        self._committing.setdefault(group, []).append(commits)
         self.write(
             [
                 (encode_key(OffsetKey(group, topic, index)), encode_committed(value))
@@ -248,7 +258,7 @@ class Shard:
         """Answer who can be answered, save what must be saved, and look again when the group's time comes."""
         for effect in effects:
             if isinstance(effect, Save):
-                self._save(group, effect.generation)
+                self._save(group, effect)
             else:
                 future: asyncio.Future[Joined | Synced] = effect.token
                 if not future.done():
@@ -257,7 +267,7 @@ class Shard:
             self.groups.pop(group.group_id, None)  # made for a request that was refused
         self._schedule(group)
 
-    def _save(self, group: Group, generation: int) -> None:
+    def _save(self, group: Group, save: Save) -> None:
         now_ms = self._now_ms()
         group.empty_since_ms = None if group.members else now_ms
         state = GroupState(
@@ -270,7 +280,7 @@ class Shard:
         )
 
         def saved(code: Code) -> None:
-            self.carry_out(group, group.saved(generation, code, self._loop.time()))
+            self.carry_out(group, group.saved(save, code, self._loop.time()))
 
         self.write([(encode_key(GroupKey(group.group_id)), encode_group(state))], saved)
 
@@ -292,15 +302,22 @@ class Shard:
         self.carry_out(group, group.tick(self._loop.time()))
 
     def delete_group(self, name: str, done: Done) -> None:
-        """The group and its offsets. The caller has checked that it is empty."""
+        """The group, which the caller has found empty, and its offsets, those that are on their way to the log included.
+
+        Who joins while that is being written keeps the group.
+        """
+        group = self.groups.get(name)
+        generation = group.generation if group is not None else 0
 
         def written(code: Code) -> None:
             if code is Code.NONE:
-                self.groups.pop(name, None)
+                if group is not None and group.state is State.EMPTY and group.generation == generation:
+                    self.groups.pop(name, None)
                 self.offsets.pop(name, None)
             done(code)
 
-        keys = [OffsetKey(name, topic, index) for topic, index in self.offsets.get(name, {})]
+        places = {*self.offsets.get(name, {})}.union(*self._committing.get(name, ()))
+        keys = [OffsetKey(name, topic, index) for topic, index in sorted(places)]
         changes: list[tuple[bytes, bytes | None]] = [(encode_key(key), None) for key in keys]
         self.write([*changes, (encode_key(GroupKey(name)), None)], written)
 
@@ -311,7 +328,7 @@ class Shard:
         oldest = self._now_ms() - retention_ms
         for name in {*self.groups, *self.offsets}:
             group = self.groups.get(name)
-            if group is not None and group.state is not State.EMPTY:
+            if name in self._committing or (group is not None and group.state is not State.EMPTY):
                 continue
             times = [each.committed_at_ms for each in self.offsets.get(name, {}).values()]
             if group is not None and group.empty_since_ms is not None:

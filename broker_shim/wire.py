@@ -18,8 +18,12 @@ _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _HEADER = struct.Struct(">hhih")
 
-MAX_ELEMENTS = 200_000
+MAX_ELEMENTS = 50_000
 """In one request, over all its arrays: an element of one byte becomes an object of a hundred."""
+
+
+MAX_STRING_BYTES = 0x7FFF
+"""As in Kafka, in the flexible versions too: what is told to a client of another version has to fit there."""
 
 
 class MalformedRequest(ValueError):
@@ -101,6 +105,8 @@ class Reader:
         length = self.uvarint() - 1 if self.flexible else self.i16()
         if length < 0:
             return None
+        if length > MAX_STRING_BYTES:
+            raise MalformedRequest(f"a string of {length} bytes at byte {self.position}")
         try:
             return str(self.take(length), "utf-8")
         except UnicodeDecodeError as error:

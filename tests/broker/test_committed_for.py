@@ -7,7 +7,7 @@ from __future__ import annotations
 import logstore
 from broker.clients import Confluent
 from broker.harness import LocalBroker, Wire
-from broker.steps import make_topic
+from broker.steps import batch, make_topic, values
 from broker_shim.apis import Api
 from broker_shim.codes import Code
 from broker_shim.group_records import (
@@ -78,6 +78,27 @@ def test_B01_a_group_reads_a_topic_that_was_created_anew_from_its_beginning(brok
         Confluent().produce(broker.address, "t", [(b"k", b"new %d" % i, []) for i in range(5)])
         again = Confluent().consume(broker.address, "t", 5, **settings)
         assert [(got[0], got[2]) for got in again] == [(i, b"new %d" % i) for i in range(5)]
+
+
+def test_B01_a_consumer_that_knows_a_former_topics_epoch_reads_the_new_one() -> None:
+    """librdkafka keeps to the largest epoch it has heard of a name: it was refused for ever."""
+    store = MemoryStore()
+    with LocalBroker(store) as broker, Wire(broker.port) as client:
+        make_topic(client)
+        client.produce("t", batch(b"old"))
+    with LocalBroker(store) as broker, Wire(broker.port) as client:
+        client.produce("t", batch(b"old too"))
+        former = broker.log("t").epoch
+        assert client.fetch("t", 0, leader_epoch=former + 1).error_code == Code.UNKNOWN_LEADER_EPOCH
+        delete(client)
+        make_topic(client)
+        client.produce("t", batch(b"new"))
+        assert broker.log("t").epoch < former
+        assert values(client.fetch("t", 0, leader_epoch=former)) == [(0, b"new")]
+        asked = {"partition_index": 0, "current_leader_epoch": former, "timestamp": -1}
+        topics = [{"name": "t", "partitions": [asked]}]
+        row = client.ask(Api.LIST_OFFSETS, 5, topics=topics).topics[0].partitions[0]
+        assert (row.error_code, row.offset) == (Code.NONE, 1)
 
 
 def test_B01_a_deleted_topic_takes_its_committed_offsets_along(broker: LocalBroker) -> None:

@@ -49,7 +49,7 @@ def stable_pair() -> tuple[Group, str, str]:
     assert group.sync(follower, None, 1, ("consumer", "range"), {}, "sb", 3.0) == []
     shares = {leader: b"L", follower: b"F"}
     assert group.sync(leader, None, 1, ("consumer", "range"), shares, "sa", 3.0) == [Save(1)]
-    answers = replies(group.saved(1, Code.NONE, 3.0))
+    answers = replies(group.saved(Save(1), Code.NONE, 3.0))
     assert answers == {
         "sa": Synced(Code.NONE, b"L", "consumer", "range"),
         "sb": Synced(Code.NONE, b"F", "consumer", "range"),
@@ -155,7 +155,7 @@ def test_B01_an_assignment_is_handed_out_only_after_it_is_saved() -> None:
     effects = group.sync(leader, None, 2, (None, None), {leader: b"all"}, "s", 4.1)
     assert effects == [Save(2)]
     assert group.heartbeat(leader, None, 2, 4.2) is Code.NONE
-    failed = replies(group.saved(2, Code.COORDINATOR_NOT_AVAILABLE, 4.3))
+    failed = replies(group.saved(Save(2), Code.COORDINATOR_NOT_AVAILABLE, 4.3))
     assert failed == {"s": Synced(Code.COORDINATOR_NOT_AVAILABLE)}
     assert group.state is State.PREPARING
 
@@ -167,7 +167,7 @@ def test_B01_a_save_that_finishes_after_the_next_rebalance_began_changes_nothing
     group.sync(leader, None, 2, (None, None), {leader: b"old"}, "s", 4.1)
     cancelled = replies(group.join(request(), "c", 4.2))
     assert cancelled == {"s": Synced(Code.REBALANCE_IN_PROGRESS)}
-    assert group.saved(2, Code.NONE, 4.3) == []
+    assert group.saved(Save(2), Code.NONE, 4.3) == []
     assert group.state is State.PREPARING
 
 
@@ -179,23 +179,47 @@ def test_B01_a_static_member_returns_to_its_place_without_a_rebalance() -> None:
     one, two = joined["a"].member_id, joined["b"].member_id
     group.sync(two, "i2", 1, (None, None), {}, "sb", 3.0)
     group.sync(one, "i1", 1, (None, None), {one: b"1", two: b"2"}, "sa", 3.0)
-    group.saved(1, Code.NONE, 3.0)
+    group.saved(Save(1), Code.NONE, 3.0)
 
-    effects = group.join(request(instance="i2"), "b2", 4.0)
-    back = replies(effects)["b2"]
+    [save] = group.join(request(instance="i2"), "b2", 4.0)
+    assert isinstance(save, Save), "it is told nothing before its new id is saved"
+    back = replies(group.saved(save, Code.NONE, 4.0))["b2"]
     assert (back.error, back.generation, group.state) == (Code.NONE, 1, State.STABLE)
-    assert Save(1) in effects
     again = replies(group.sync(back.member_id, "i2", 1, (None, None), {}, "sb2", 4.0))
     assert again["sb2"].assignment == b"2"
     assert group.heartbeat(two, "i2", 1, 4.1) is Code.FENCED_INSTANCE_ID
     assert group.heartbeat(back.member_id, "i2", 1, 4.1) is Code.NONE
 
-    leader_back = replies(group.join(request(instance="i1"), "a2", 5.0))["a2"]
+    leader_back = returned(group, request(instance="i1"), "a2")
     assert leader_back.leader == one, "the old leader id: the newcomer must not assign into a stable group"
     assert leader_back.members == ()
-    skipping = replies(group.join(request(instance="i1", can_skip_assignment=True), "a3", 6.0))["a3"]
+    skipping = returned(group, request(instance="i1", can_skip_assignment=True), "a3")
     assert skipping.skip_assignment
     assert skipping.leader == skipping.member_id
+
+
+def returned(group: Group, asked: JoinRequest, token: str) -> Joined:
+    """A static member comes back, and that is saved."""
+    [save] = group.join(asked, token, 5.0)
+    assert isinstance(save, Save)
+    answer = replies(group.saved(save, Code.NONE, 5.0))[token]
+    assert isinstance(answer, Joined)
+    return answer
+
+
+def test_B08_a_static_member_whose_return_was_not_saved_is_not_told_that_it_is_back() -> None:
+    group = new_group()
+    group.join(request(instance="i1"), "a", 0.0)
+    leader = replies(group.tick(3.0))["a"].member_id
+    group.sync(leader, "i1", 1, (None, None), {leader: b"1"}, "sa", 3.0)
+    group.saved(Save(1), Code.NONE, 3.0)
+    [first] = group.join(request(instance="i1"), "b", 4.0)
+    [second] = group.join(request(instance="i1"), "c", 4.1)
+    assert isinstance(first, Save)
+    assert isinstance(second, Save)
+    assert replies(group.saved(first, Code.NONE, 4.2))["b"].error is Code.FENCED_INSTANCE_ID
+    refused = replies(group.saved(second, Code.NOT_COORDINATOR, 4.3))["c"]
+    assert refused.error is Code.NOT_COORDINATOR
 
 
 def test_B01_a_static_member_survives_a_rebalance_it_missed_and_expires_by_its_session() -> None:
@@ -220,7 +244,7 @@ def test_B01_a_member_that_joins_and_never_syncs_is_dropped() -> None:
     joined = replies(group.tick(3.0))
     leader, mute = joined["a"].member_id, joined["b"].member_id
     group.sync(leader, None, 1, (None, None), {leader: b"x"}, "s", 3.0)
-    group.saved(1, Code.NONE, 3.0)
+    group.saved(Save(1), Code.NONE, 3.0)
     assert group.deadline() == pytest.approx(33.0)
     group.tick(33.0)
     assert mute not in group.members
@@ -297,13 +321,13 @@ class GroupMachine(RuleBasedStateMachine):
         self.tokens = itertools.count()
         self.waiting: set[int] = set()
         self.ids: list[str] = []
-        self.saves: list[int] = []
+        self.saves: list[Save] = []
         self.generation = 0
 
     def carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Save):
-                self.saves.append(effect.generation)
+                self.saves.append(effect)
                 continue
             assert effect.token in self.waiting, "answered twice, or never asked"
             self.waiting.remove(effect.token)

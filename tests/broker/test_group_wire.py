@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
+
+import pytest
 
 from broker.harness import LocalBroker, Wire
 from broker.steps import make_topic
@@ -15,6 +18,7 @@ from broker_shim.codes import Code
 from logstore.errors import Indeterminate
 from logstore.objects import ObjectInfo
 from logstore.objects.memory import MemoryStore
+from logstore.testing import GatedStore
 from tests.patience import PATIENCE_S
 
 GROUP = "team"
@@ -103,6 +107,53 @@ def test_B08_a_coordinator_whose_log_has_stopped_takes_it_again(
         assert committed(client, GROUP) == 1
         assert commit(client, GROUP, 3) == Code.NONE
         assert committed(client, GROUP) == 3
+
+
+def test_B08_a_static_member_is_back_only_when_another_coordinator_would_know_it() -> None:
+    """It was answered first and saved then: a crash in between, and its own coordinator fenced it for good."""
+    store = GatedStore(MemoryStore())
+    with LocalBroker(store) as broker, Wire(broker.port) as first, Wire(broker.port) as second:
+        static = {**join_body(), "group_instance_id": "i1"}
+        joined = first.ask(Api.JOIN_GROUP, 5, **static)
+        assert joined.error_code == Code.NONE
+        share = [{"member_id": joined.member_id, "assignment": b"all"}]
+        asked = {"group_id": GROUP, "generation_id": joined.generation_id, "group_instance_id": "i1"}
+        first.ask(Api.SYNC_GROUP, 3, **asked, member_id=joined.member_id, assignments=share)
+        with store.hold("put", prefix="topics/__consumer_offsets/") as gate:
+            correlation = second.send(Api.JOIN_GROUP, 5, messages.encode_request(Api.JOIN_GROUP, 5, static))
+            gate.wait_held()
+            first.ask(Api.API_VERSIONS, 0)
+            second.socket.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                second.socket.recv(1)
+            second.socket.settimeout(PATIENCE_S)
+            gate.open()
+            back = second.answer(Api.JOIN_GROUP, 5, correlation)
+        assert (back.error_code, back.generation_id) == (Code.NONE, joined.generation_id)
+        beat = second.ask(Api.HEARTBEAT, 3, **asked, member_id=back.member_id)
+        assert beat.error_code == Code.NONE
+
+
+def test_B08_a_group_that_is_too_large_to_be_stored_harms_no_other(
+    start_broker: Callable[..., LocalBroker],
+) -> None:
+    broker = start_broker(offsets_partitions=1, max_message_bytes=100_000)
+    with Wire(broker.port) as large, Wire(broker.port) as other:
+        make_topic(other)
+        member_id, generation = stable_member(other)
+        protocols = [{"name": "range", "metadata": random.Random(1).randbytes(150_000)}]
+        body = {**join_body(), "group_id": "large", "protocols": protocols}
+        body["member_id"] = large.ask(Api.JOIN_GROUP, 5, **body).member_id
+        joined = large.ask(Api.JOIN_GROUP, 5, **body)
+        asked = {"group_id": "large", "generation_id": joined.generation_id, "assignments": []}
+        synced = large.ask(Api.SYNC_GROUP, 3, **asked, member_id=joined.member_id, group_instance_id=None)
+        assert synced.error_code == Code.UNKNOWN_SERVER_ERROR
+        hosted = broker.server.broker.partitions.hosted("__consumer_offsets", 0)
+        assert hosted is not None
+        assert hosted.is_owned, "its log is as good as before"
+        beat = other.ask(Api.HEARTBEAT, 3, group_id=GROUP, generation_id=generation, member_id=member_id)
+        assert beat.error_code == Code.NONE
+        assert commit(other, "third", 7) == Code.NONE
 
 
 def test_B08_a_broker_that_stops_answers_the_joins_that_wait() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from broker_shim import logs
 from broker_shim.__main__ import parse
 from broker_shim.config import BrokerConfig
 from broker_shim.metrics import Counters, render, writer_samples
+from broker_shim.server import Server
 from logstore.objects.memory import MemoryStore
 from logstore.testing import FaultyStore
 from logstore.writers import WriterMetrics
@@ -66,6 +69,12 @@ def test_B10_every_setting_is_a_flag_with_help(capsys: pytest.CaptureFixture[str
         (["--store", "memory://x", "--flush-on-ack", "maybe"], "it is true or false"),
         (["--store", "memory://x", "--heartbeat-interval", "5"], "three times"),
         (["--store", "memory://x", "--no-such-flag"], "unrecognized"),
+        (["--store", "memory://x", "--log-level", "loud"], "debug, info, warning, error"),
+        (["--store", "memory://x", "--num-partitions", "0"], "--num-partitions is more than 0"),
+        (["--store", "memory://x", "--offsets-partitions", "0"], "--offsets-partitions is more than 0"),
+        (["--store", "memory://x", "--stall-timeout", "0"], "--stall-timeout is more than 0"),
+        (["--store", "memory://x", "--drain-timeout", "-1"], "--drain-timeout is a number from 0 on"),
+        (["--store", "memory://x", "--flush-interval", "nan"], "--flush-interval is a number from 0 on"),
     ],
 )
 def test_B10_a_flag_that_makes_no_sense_exits_with_2_and_a_reason(
@@ -116,6 +125,16 @@ def test_B10_not_ready_while_the_store_is_down(start_broker: Callable[..., Local
         assert get(port, "/healthz")[0] == 200
         store.heal()
         broker.until(lambda: broker.server.broker.problem is None)
+
+
+def test_B09_a_broker_whose_metrics_port_is_taken_is_not_left_standing_as_alive() -> None:
+    store = MemoryStore()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        config = BrokerConfig(store="memory://unused", listen="127.0.0.1:0", metrics=address)
+        with pytest.raises(OSError, match="in use"):
+            asyncio.run(Server(config, store).start())
+    assert list(store.list("broker/node/")) == []
 
 
 def test_B10_the_http_port_answers_nothing_but_get(start_broker: Callable[..., LocalBroker]) -> None:

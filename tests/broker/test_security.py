@@ -37,6 +37,8 @@ from broker_shim.apis import Api
 from broker_shim.codes import Code
 from broker_shim.config import BrokerConfig
 from broker_shim.sasl import make_entry
+from logstore.objects.memory import MemoryStore
+from logstore.testing import FaultyStore
 from tests.patience import PATIENCE_S
 
 Start = Callable[..., LocalBroker]
@@ -416,6 +418,17 @@ def test_B11_produce_without_the_right_is_refused_for_that_topic_alone(start_bro
         assert client.produce("open", batch(b"v")).error_code == Code.NONE
         assert client.produce("closed", batch(b"v")).error_code == Code.TOPIC_AUTHORIZATION_FAILED
         assert client.fetch("closed", 0).error_code == Code.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_B11_rules_that_are_damaged_neither_stop_the_heartbeat_nor_open_the_door(start_broker: Start) -> None:
+    store = FaultyStore(MemoryStore())
+    broker = start_broker(store, acls=True, heartbeat_interval=0.02, heartbeat_timeout=PATIENCE_S)
+    store.put("broker/acls", b'[["no", "rule"]]')
+    read = store.count("get", prefix="broker/acls")
+    broker.until(lambda: store.count("get", prefix="broker/acls") >= read + 3)
+    with Wire(broker.port) as client:
+        assert list(client.ask(Api.METADATA, 9, topics=None).topics) == []
+        assert client.fetch("t", 0).error_code == Code.TOPIC_AUTHORIZATION_FAILED
 
 
 def test_B11_who_may_do_nothing_learns_of_the_cluster_what_metadata_tells_him(start_broker: Start) -> None:
