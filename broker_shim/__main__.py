@@ -1,6 +1,7 @@
 """`broker-shim`, or `python -m broker_shim`: flags and environment in, a running broker out.
 
-Exit codes: 0 after a clean stop, 1 if it could not start, 2 for a flag that makes no sense.
+Exit codes: 0 after a clean stop, 1 if it could not start or not store everything before it stopped, 2 for a flag that makes
+no sense.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import argparse
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -100,8 +102,7 @@ async def serve(config: BrokerConfig) -> int:
     log.info("stopping: finishing requests and uploads")
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(number)
-    await server.stop()
-    return 0
+    return 0 if await server.stop() else 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -110,9 +111,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         import uvloop
     except ImportError:
-        return asyncio.run(serve(config))
-    result: int = uvloop.run(serve(config))
-    return result
+        code = asyncio.run(serve(config))
+    else:
+        code = uvloop.run(serve(config))
+    if code:
+        # The interpreter would wait for threads, and some may be waiting for a store that never answers.
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(code)
+    return 0
 
 
 if __name__ == "__main__":

@@ -44,6 +44,8 @@ from logstore.store import Store
 log = logging.getLogger(__name__)
 WORKERS = 16
 LOOK_AGAIN_S = 1.0
+SIGN_OFF_S = 5.0
+"""How much longer than everything else a stop may take to tell the other brokers, and to wait for its threads."""
 LARGE_BYTES = 32 << 10
 """Messages of the control plane from this size on are decoded and encoded in a worker thread."""
 _APIS = {int(api): api for api in Api}
@@ -145,23 +147,34 @@ class Broker:
         self._fetch.end_all()
         self.coordinator.end_all()
 
-    async def stop(self, timeout_s: float) -> None:
-        """Make everything durable and let go. Clients have gone by now."""
+    async def stop(self, timeout_s: float) -> bool:
+        """Make everything durable and let go. Clients have gone by now. False if that could not be done in time, or not all
+        of it: the store does not answer, and threads may be left that wait for it."""
         for task in (self._beating, self._looking):
             if task is not None:
                 task.cancel()
         self.coordinator.close()
         for hosted in self.partitions.all_hosted():
             hosted.close()
-        await self.partitions.run(self._close_store, timeout_s)
-        await self.partitions.run(self.cluster.leave)
-        self._workers.shutdown(wait=False, cancel_futures=True)
+        closer = ThreadPoolExecutor(1, thread_name_prefix="broker-closer")
+        closing = self._loop.run_in_executor(closer, self._close, timeout_s)
+        closer.shutdown(wait=False)
+        ended, _ = await asyncio.wait([closing], timeout=timeout_s + SIGN_OFF_S)
+        if not ended:
+            log.error("the store does not answer; whoever waits for it is left behind")
+        return bool(ended) and closing.result()
 
-    def _close_store(self, timeout_s: float) -> None:
+    def _close(self, timeout_s: float) -> bool:
+        """On a thread of its own: the workers may all wait for a store that hangs. False if something is not stored."""
+        stored = True
         try:
             self._store.close(timeout_s)
         except LogStoreError as error:
             log.error("%s", error)  # it names what is not stored, by offset
+            stored = False
+        self.cluster.leave()
+        self._workers.shutdown(cancel_futures=True)
+        return stored
 
     async def _beat(self) -> None:
         while True:

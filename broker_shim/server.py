@@ -135,8 +135,8 @@ class Server:
             connection.close(f"{size} bytes of answers unread, and memory is short")
             unsent -= size
 
-    async def stop(self) -> None:
-        """Drain and close. Safe to call once; what is not durable in time is logged."""
+    async def stop(self) -> bool:
+        """Drain and close. Safe to call once; what is not durable in time is logged, and makes it False."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.config.drain_timeout
         self._draining = True
@@ -152,10 +152,11 @@ class Server:
             self.broker.begin_drain()
         for connection in tuple(self._connections):
             connection.finish()
-        await self.broker.stop(max(1.0, deadline - loop.time()))
+        clean = await self.broker.stop(max(1.0, deadline - loop.time()))
         if self._http is not None:
             await self._http.stop()
         log.info("stopped")
+        return clean
 
     def _not_ready(self) -> str | None:
         if self._sweeper is None:
