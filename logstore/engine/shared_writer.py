@@ -310,6 +310,8 @@ class SharedWriter:
             return
         self._stored.cover(self._cursor.tail.next_seq)
         with self._tiers.lock:
+            if self.failed is not None:  # stopped while the chain was read: everybody was told
+                return window.carry([])
             sifted = self._stored.sift(window.entries)
             self.stats.duplicates += sifted.duplicates
             window.carry(sifted.kept)

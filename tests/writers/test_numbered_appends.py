@@ -11,7 +11,7 @@ import pytest
 import logstore
 from logstore.engine.partition_log import PartitionLog
 from logstore.engine.producer import Producer
-from logstore.errors import Fenced, GapError, InvalidRecord
+from logstore.errors import Closed, Fenced, GapError, InvalidRecord
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import GatedStore
 from tests.patience import PATIENCE_S
@@ -167,3 +167,21 @@ def test_W11_the_next_sequence_is_known_where_records_were_deleted(low: int) -> 
         assert producer.next_sequence() == expected
         assert producer.append(b"next", sequence=20).offset == 24
         assert producer.next_sequence() == 21
+
+
+def test_W11_a_writer_that_is_stopped_while_it_reads_the_chain_settles_nothing_twice() -> None:
+    """A duplicate is found in what was read; but whoever waited was told by then, and its memory is free."""
+    objects = MemoryStore()
+    with shared(objects) as log:
+        Producer(log, 17).append(b"once", sequence=0)
+    gated = GatedStore(objects)
+    with logstore.open(gated, writer="shared") as store:
+        producer = Producer(store.topic(TOPIC).partition(0), 17)
+        with gated.hold("get") as gate:
+            retried = producer.submit(b"once", sequence=0)
+            gate.wait_held()
+            producer._writer.stop(Closed("stopped"))
+        with pytest.raises(Closed):
+            retried.result(PATIENCE_S)
+        store.create_topic("other").append(b"goes on")
+        assert store.health()["buffered_bytes"] == 0
