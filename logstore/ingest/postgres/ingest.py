@@ -24,6 +24,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -252,7 +253,7 @@ class PostgresIngest:
         """Rows first, durable; then the slot gets its lasting name."""
         settings = self._settings
         self._phase = "snapshot"
-        consistent_point, snapshot = stream.create_temporary()
+        consistent_point, snapshot = self._create_temporary(stream)
         # Every commit in the stream stands at or after the consistent point, so this sorts before all of them.
         begin = Begin(consistent_point - 1, time.time_ns() // 1_000_000, SNAPSHOT_XID)
         collector.source_ends_at(begin.final_lsn)
@@ -280,6 +281,21 @@ class PostgresIngest:
         collector.flush()
         note_origin(self._opened_store(), settings.slot, origin)
         stream.make_lasting()
+
+    def _create_temporary(self, stream: Stream) -> tuple[int, str]:
+        """On a thread of its own: the server waits until every transaction that is open now has ended, and whoever waits for
+        it inside of libpq hears no signal."""
+        with ThreadPoolExecutor(1) as pool:
+            creating = pool.submit(stream.create_temporary)
+            creating.add_done_callback(lambda _: self._poke())
+            while not creating.done():
+                select.select([self._woken], [], [], _IDLE_S)
+                self._forget_pokes()
+                if self._stopping:
+                    stream.cancel()
+        if self._stopping:
+            raise _Stopped
+        return creating.result()
 
     def _take_rows(self, collector: Collector[Change], rows: list[Change]) -> None:
         if self._stopping:
