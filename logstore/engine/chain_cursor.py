@@ -11,9 +11,12 @@ so that readers in this process see it; readers may have been faster, which does
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from logstore.engine.chain import Chain, ChainTail, Link
 from logstore.engine.fencing import refuse_resurrection, slept_long
 from logstore.engine.runtime import Runtime
+from logstore.engine.takeover import reload
 from logstore.engine.tiers import Tiers
 from logstore.errors import Fenced, LogStoreError, OutcomeUnknown, UnknownTopic, fresh
 from logstore.format.segment import SegmentFlags, SegmentHeader, SegmentSummary, WriterMode
@@ -29,10 +32,7 @@ class ChainCursor:
         self, runtime: Runtime, chain: Chain, tiers: Tiers, mode: WriterMode, *, passive: bool = False
     ) -> None:
         tail = tiers.tail
-        if tail.deleted:
-            raise UnknownTopic(f"{chain.paths}: the topic was deleted")
-        if tail.damaged is not None:
-            raise fresh(tail.damaged)
+        _check_goes_on(chain, tail)
         self.tail: ChainTail = tail
         self.mode = mode
         self.passive = passive
@@ -73,6 +73,27 @@ class ChainCursor:
             source_upper=source_upper,
             digest=digest,
         )
+
+    def wake_up(self) -> bool:
+        """After so long without a look that what came next may have been merged and deleted: go to where the chain ends now.
+        True if that is somewhere else. Not while a commit of ours is in doubt: whether it stood could not be told any more.
+
+        Raises `Fenced` if our era has ended meanwhile, and what opening a writer there would.
+        """
+        asked_at_ms = self._runtime.clock.now_ms()
+        if not slept_long(asked_at_ms - self._confirmed_at_ms, self._runtime.config.delete_grace):
+            return False
+        tail = reload(self._chain, self._tiers).tail
+        self._tiers.tell_listeners()
+        if tail.next_seq < self.tail.next_seq:
+            return False  # the listing is behind us, so it says nothing
+        _check_goes_on(self._chain, tail)
+        moved = tail.next_seq > self.tail.next_seq
+        if moved:
+            self._admit_end(tail)
+            self.tail = replace(tail, source_upper=max(tail.source_upper, self.tail.source_upper))
+        self._confirmed_at_ms = asked_at_ms
+        return moved
 
     def commit(self, header: SegmentHeader, data: memoryview, summary: SegmentSummary) -> None:
         """Create the segment and move past it. Raises what `Chain.commit` does."""
@@ -137,12 +158,34 @@ class ChainCursor:
         else:
             raise self._fenced(header)
 
+    def _admit_end(self, end: ChainTail) -> None:
+        """The same for all that came since, of which only where it ended is known."""
+        same = end.mode is self.mode
+        # Shared writers begin eras and never fence: this one was begun while ours had not.
+        begun = same and self.mode is WriterMode.SHARED and self.era is None and end.epoch == self.epoch
+        if self.passive:
+            self.era = end.epoch if same else None
+        elif begun:
+            self.era = end.epoch
+        elif end.epoch != self.tail.epoch:
+            raise self._taken_over(end.mode, end.epoch, f"before offset {end.end_offset}", "that")
+
     def _fenced(self, header: SegmentHeader) -> LogStoreError:
-        ours, theirs = self.mode.name.lower(), header.mode.name.lower()
         what = "its fence" if SegmentFlags.FENCE in header.flags else "that"
+        return self._taken_over(header.mode, header.epoch, f"at offset {header.base_offset}", what)
+
+    def _taken_over(self, by: WriterMode, epoch: int, where: str, what: str) -> LogStoreError:
+        ours, theirs = self.mode.name.lower(), by.name.lower()
         who = f"another {ours}" if theirs == ours else f"an {theirs}" if theirs[0] == "e" else f"a {theirs}"
         return Fenced(
-            f"{self._chain.paths}: {who} writer of epoch {header.epoch} took the partition over at offset "
-            f"{header.base_offset}; {what} stops every writer before it, this {ours} one (epoch {self.epoch}) among "
-            "them, for good. What was not acked here was not stored. Open it again to join or to take it back"
+            f"{self._chain.paths}: {who} writer of epoch {epoch} took the partition over {where}; {what} stops every "
+            f"writer before it, this {ours} one (epoch {self.epoch}) among them, for good. What was not acked here was "
+            "not stored. Open it again to join or to take it back"
         )
+
+
+def _check_goes_on(chain: Chain, tail: ChainTail) -> None:
+    if tail.deleted:
+        raise UnknownTopic(f"{chain.paths}: the topic was deleted")
+    if tail.damaged is not None:
+        raise fresh(tail.damaged)

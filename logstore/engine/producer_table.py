@@ -101,8 +101,11 @@ class ProducerTable:
             return None
         for batch in producer.batches:
             into = (append.first - batch.first) % SEQUENCE_MODULUS
-            if into <= (batch.last - batch.first) % SEQUENCE_MODULUS:
+            count = (batch.last - batch.first) % SEQUENCE_MODULUS + 1
+            if into + append.records <= count:
                 return batch.offset + into
+            if into < count:
+                raise cut_otherwise(append)
         raise InvalidRecord(
             f"producer {append.producer_id}: sequences {append.first} to {append.last} were stored so long ago that their "
             f"offset is not remembered (the next is {producer.next_sequence}); nothing was appended"
@@ -113,6 +116,14 @@ def replaced_by(epoch: int, append: Sequences) -> Fenced:
     """What an append of an earlier epoch than this is told."""
     return Fenced(
         f"producer {append.producer_id}: epoch {append.epoch} was replaced by epoch {epoch}; this append was not stored"
+    )
+
+
+def cut_otherwise(append: Sequences) -> InvalidRecord:
+    """What an append is told whose records are stored, or about to be, but not next to each other."""
+    return InvalidRecord(
+        f"producer {append.producer_id}: sequences {append.first} to {append.last} came before, in several appends or in "
+        "another order; nothing was appended: send an append again as it was"
     )
 
 

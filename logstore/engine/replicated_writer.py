@@ -136,6 +136,7 @@ class ReplicatedWriter:
         with self._moving:
             self._check_open()
             try:
+                self._wake_up()
                 while self._advance():
                     pass
                 self._settle()
@@ -254,6 +255,7 @@ class ReplicatedWriter:
     def _move(self) -> float | None:
         """Holds `_moving`."""
         if self._attempt is None:
+            self._wake_up()
             self._settle()
             self._begin(self._next_attempt())
         attempt = self._attempt
@@ -303,6 +305,17 @@ class ReplicatedWriter:
                 return
         for held in ranges:
             self._resolve(held, stopped, dropped=0)
+
+    def _wake_up(self) -> None:
+        """After a long sleep: go to where the chain ends now. Holds `_moving`."""
+        before = self.frontier
+        if self._attempt is not None or not self._cursor.wake_up():
+            return
+        self._audit = Audit(str(self._chain.paths), self._cursor.tail.next_seq, self.frontier)
+        with self._lock:
+            if self.frontier > before:
+                self.stats.peer_commits += 1
+                self.stats.progressed(self._runtime.clock.monotonic())
 
     def _advance(self) -> bool:
         """Take in the next segment of the chain if there is one. Holds `_moving`."""
@@ -419,6 +432,7 @@ class ReplicatedWriter:
         runtime = self._runtime
         with self._moving:
             self._check_open()
+            self._wake_up()
             fence(runtime, self._chain, self._cursor, self._advance, timeout)
             self._cursor.passive = False
             self._take_back_attempt()

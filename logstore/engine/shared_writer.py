@@ -233,6 +233,7 @@ class SharedWriter:
         """Try once. None if the window is done with, else how long to wait before the next step."""
         clock = self._runtime.clock
         if window.header is None:
+            self._wake_up()
             self._settle_stored(window)
             if not window.entries:
                 return None
@@ -258,6 +259,12 @@ class SharedWriter:
         self._stored.committed(window)
         self._committed(window, seconds)
         return None
+
+    def _wake_up(self) -> None:
+        """After a long sleep: where the chain ends now is known then, but not who wrote, and what."""
+        if self._cursor.wake_up():
+            self._turns = Turns(self._cursor.me, self._runtime.dice)
+            self._stored = StoredAppends(self._chain, self._runtime.reader)
 
     def _look(self, window: SharedWindow, now: float) -> float:
         """It is another's turn: has it committed? Returns how long to wait before the next step."""
@@ -310,6 +317,9 @@ class SharedWriter:
             return
         self._stored.cover(self._cursor.tail.next_seq)
         with self._tiers.lock:
+            if self.failed is not None:  # stopped while the chain was read: everybody was told
+                window.carry([])
+                return
             sifted = self._stored.sift(window.entries)
             self.stats.duplicates += sifted.duplicates
             window.carry(sifted.kept)

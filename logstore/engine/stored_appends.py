@@ -17,6 +17,7 @@ from logstore.engine.producer_table import (
     LOOK_BACK_SEGMENTS,
     ProducerTable,
     batch_headers,
+    cut_otherwise,
     follows,
     replaced_by,
 )
@@ -147,8 +148,16 @@ def _judge(table: ProducerTable, entry: Entry, queued: dict[int, list[Entry]]) -
         before.append(entry)
         return None
     for first_try in before:
-        if first_try.sequences == append:
-            first_try.joined += entry.joined
+        queued_append = first_try.sequences
+        assert queued_append is not None, "only numbered appends are put there"
+        into = (append.first - queued_append.first) % SEQUENCE_MODULUS
+        if into + append.records <= queued_append.records:
+            first_try.joined += [joined._replace(first=joined.first + into) for joined in entry.joined]
             entry.joined = []
             return None
-    return table.judge(append)
+    offset = table.judge(append)
+    if (
+        offset is None
+    ):  # the chain knows nothing of it, but what is before it here has its numbers, or later ones
+        raise cut_otherwise(append)
+    return offset

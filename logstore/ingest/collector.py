@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from logstore.errors import InvalidRecord, StraddlingTransaction, UnknownTopic
+from logstore.errors import InvalidRecord, StraddlingTransaction, UnknownTopic, UnsupportedStore
 from logstore.format.murmur2 import partition_for_key
 from logstore.format.record import Record
 from logstore.ingest.findings import Challenge, Explanation, Stalled
@@ -117,6 +117,7 @@ class Collector(Generic[Change]):
         self._sinks: list[Sink] = []
         self._open: _Open | None = None
         self._newest = -1
+        self._source_end: int | None = None
         self._touched: dict[Sink, None] = {}
         self._unsent: dict[Sink, None] = {}
         self._unsent_bytes = 0
@@ -144,6 +145,20 @@ class Collector(Generic[Change]):
         skipped = sum(sink.skipped for sink in list(self._sinks))
         unstored = self._outbox.unstored_bytes + self._unsent_bytes
         return Counts(self._transactions, self._records, skipped, unstored)
+
+    def source_ends_at(self, position: int) -> None:
+        """The source has no transaction at or after `position` yet. Raises `UnsupportedStore` if a partition has: what comes
+        next would be taken for a replay there. So does opening one that has, from now on.
+        """
+        self._source_end = position
+        for sink in self._sinks:
+            self._check_reached(sink)
+
+    def own(self, topic: str) -> None:
+        """Open every partition of a topic now, not only when something is routed there."""
+        for partition, sink in enumerate(self._topic(topic)[1]):
+            if sink is None:
+                self._open_sink(topic, partition)
 
     def begin(
         self,
@@ -306,10 +321,24 @@ class Collector(Generic[Change]):
         topic, sinks = self._topic(name)
         sink = Sink((name, partition), topic.partition(partition), self._source)
         sink.learn()
+        self._check_reached(sink)
         self._outbox.enlist(sink)
         sinks[partition] = sink
         self._sinks.append(sink)
         return sink
+
+    def _check_reached(self, sink: Sink) -> None:
+        upper = sink.upper
+        if (
+            upper is not None
+            and self._source_end is not None
+            and upper.position.transaction >= self._source_end
+        ):
+            raise UnsupportedStore(
+                f"{sink.name} has records of {self._source!r} up to {upper.position.transaction}, newer than the source "
+                f"itself, which ends at {self._source_end}: it is another one, or was restored to an earlier time. Start "
+                f"over with another slot or name, or in another store"
+            )
 
     def _topic(self, name: str) -> tuple[Topic, list[Sink | None]]:
         known = self._topics.get(name)

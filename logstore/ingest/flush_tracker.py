@@ -263,6 +263,7 @@ class FlushTracker(Generic[O]):
     def explain(self, limit: int = 10) -> Explanation[O]:
         """What holds the report back: the debtors of the oldest debts, at most `limit` of them, each once."""
         now_s = self._clock()
+        limit = min(limit, len(self._debtors))  # else one that owes much would have all of it looked through
         oldest: dict[Hashable, Debt[O]] = {}
         for debt in self._ledger:
             for sink in islice(debt.debtors, limit):

@@ -6,8 +6,9 @@ Invariants:
   skipped.
 * The upper is either the end of a transaction or inside the one that is open. After a restart it may be
   inside one that the log holds a part of (it was larger than memory); the replay goes on behind it, and
-  only if it produces the very position that is stored. Anything else is a `StraddlingTransaction`: the log
-  and the replay do not belong together, and no guess is safe.
+  only if it produces the very position that is stored. So must every replay that begins at or below the
+  upper, before it goes past it: else what was skipped is another history. Anything else is a
+  `StraddlingTransaction`: the log and the replay do not belong together, and no guess is safe.
 * Only a transaction that is too large to wait for is sent in parts, and then its newest record is held back
   until the next one or the commit. So the last record of a transaction always says that it is the last, and a
   part that is stored never looks whole.
@@ -51,6 +52,7 @@ class Sink:
         self._transaction = self._ordinal = -1
         self._ended = True
         self._met = False  # did this incarnation take, or this replay repeat, the record at the upper?
+        self._replays = False  # did this replay begin at or below the upper?
         self._boundary: int | None = None
 
     def is_alive(self) -> bool:
@@ -86,7 +88,7 @@ class Sink:
         """Get ready for a replay by a source that goes back; `upper` is what the log has, or will have."""
         self._sent = upper
         (self._transaction, self._ordinal), self._ended = upper or (Position(-1, -1), True)
-        self._met = False
+        self._met = self._replays = False
         self._pending.clear()
         self.pending_bytes = self._whole = self._whole_bytes = 0
 
@@ -96,6 +98,7 @@ class Sink:
         `starts_over`: its transaction replaces what came before, also what an unfinished one left here.
         """
         if transaction < self._transaction or (transaction == self._transaction and ordinal <= self._ordinal):
+            self._replays = True
             self._met = self._met or (transaction, ordinal) == (self._transaction, self._ordinal)
             self.skipped += 1
             return 0
@@ -106,6 +109,8 @@ class Sink:
                 raise self._straddles(transaction, "the replay has nothing at the stored position")
         elif not self._ended and not starts_over:
             raise self._straddles(transaction, f"the rest of {self._transaction} was never replayed")
+        elif self._replays and not self._met and not starts_over:
+            raise self._straddles(transaction, "the replay passed the stored position and had nothing there")
         self._transaction, self._ordinal, self._ended, self._met = transaction, ordinal, False, True
         self._pending.append(record)
         size = record_bytes(record)

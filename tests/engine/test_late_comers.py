@@ -12,7 +12,8 @@ import pytest
 import logstore
 from engine.harness import PATIENCE_S, at, background, numbered, open_store, pairs, running, stored
 from logstore.engine import checkpoint
-from logstore.errors import OutcomeUnknown
+from logstore.engine.producer import Producer
+from logstore.errors import Fenced, OutcomeUnknown
 from logstore.objects import MemoryStore
 from logstore.testing import GatedStore, ManualClock
 
@@ -134,57 +135,152 @@ def test_W06_a_fence_that_was_on_its_way_until_its_place_was_free_again_opens_no
     assert stored(objects) == at(0, numbered(0, 21))
 
 
-def test_W06_a_shared_writer_that_slept_does_not_take_the_first_segment_it_meets_for_news() -> None:
-    """A large segment is not merged, and stands in the sleeper's place; the small ones behind it were, and left theirs."""
-    objects, clock = MemoryStore(), ManualClock()
-    asleep = opened(objects, clock, writer="shared", compression="none")
-    log = asleep.create_topic("t").partition(0)
-    log.append(b"v0")
-    with running(objects, clock, writer="shared", delete_grace=GRACE_S, compression="none") as peer:
-        other = peer.topic("t").partition(0)
-        other.append(bytes(100_000))
-        go_on_for_a_while(other, clock, numbered(2, 19))
-        with pytest.raises(OutcomeUnknown, match="silent for 7200 s"):
-            log.append(b"into the past")
-        assert log.reopen().append(b"v21").offset == 21
-    asleep.close()
-    assert stored(objects)[2:] == at(2, numbered(2, 20))
-
-
-def test_W06_a_damaged_manifest_does_not_let_a_writer_that_slept_commit_into_the_past() -> None:
-    """Nothing says any more that its place was taken and is free again, but that the chain goes on behind it."""
+def test_W11_a_shared_writer_that_was_idle_for_longer_than_the_grace_period_appends_at_the_end() -> None:
+    """What a producer stored before, and what others have since, is known to it all the same."""
     objects, clock = MemoryStore(), ManualClock()
     asleep = opened(objects, clock, writer="shared")
     log = asleep.create_topic("t").partition(0)
-    log.append(b"v0")
+    producer = Producer(log, 17)
+    producer.append(b"v0", sequence=0)
     with running(objects, clock, writer="shared", delete_grace=GRACE_S) as peer:
-        go_on_for_a_while(peer.topic("t").partition(0), clock, numbered(1, 19))
-        objects.put(log.paths.manifest, b"scribble")
-        with pytest.raises(OutcomeUnknown, match="silent for 7200 s"):
-            log.append(b"into the past")
-        assert log.reopen().append(b"v20").offset == 20
+        other = peer.topic("t").partition(0)
+        assert Producer(other, 17).append(b"v1", sequence=1).offset == 1
+        go_on_for_a_while(other, clock, numbered(2, 18))
+        assert producer.append(b"v1", sequence=1).offset == 1
+        assert producer.append(b"v20", sequence=2).offset == 20
+        assert other.append(b"v21").offset == 21
+        assert pairs(log) == at(0, numbered(0, 22))
+    asleep.close()
+    assert stored(objects) == at(0, numbered(0, 22))
+
+
+@pytest.mark.parametrize("seen", ["nothing", "a segment of its own"])
+def test_W05_a_shared_writer_that_slept_through_a_take_over_is_fenced(seen: str) -> None:
+    """Nothing of the exclusive writer's fence or its segments is left, but that a later epoch stands at the end."""
+    objects, clock = MemoryStore(), ManualClock()
+    asleep = opened(objects, clock, writer="shared")
+    log = asleep.create_topic("t").partition(0)
+    log.append(b"v0") if seen != "nothing" else log.open_writer()
+    with running(objects, clock, delete_grace=GRACE_S) as owner:
+        if seen == "nothing":
+            owner.topic("t").partition(0).append(b"v0")
+        go_on_for_a_while(owner.topic("t").partition(0), clock, numbered(1, 19))
+        with pytest.raises(Fenced, match="exclusive writer of epoch 2" if seen != "nothing" else "exclusive"):
+            log.append(b"late")
+        assert owner.topic("t").append(b"v20").offset == 20
     asleep.close()
     assert stored(objects) == at(0, numbered(0, 21))
 
 
-def test_W12_a_standby_that_slept_past_the_grace_period_says_so_and_does_not_wait_for_what_is_gone() -> None:
+def test_W11_a_shared_writer_that_slept_before_its_first_segment_joins_the_others() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    asleep = opened(objects, clock, writer="shared")
+    log = asleep.create_topic("t").partition(0)
+    log.open_writer()
+    with running(objects, clock, writer="shared", delete_grace=GRACE_S) as peer:
+        go_on_for_a_while(peer.topic("t").partition(0), clock, numbered(0, 20))
+        assert log.append(b"v20").offset == 20
+        assert peer.topic("t").append(b"v21").offset == 21
+    asleep.close()
+    assert stored(objects) == at(0, numbered(0, 22))
+
+
+def test_W06_a_shared_writer_that_slept_does_not_take_the_first_segment_it_meets_for_news() -> None:
+    """A large segment is not merged, and stands in the sleeper's place; the small ones behind it were, and left theirs."""
+    objects, clock = MemoryStore(), ManualClock()
+    gated = GatedStore(objects)
+    asleep = opened(gated, clock, writer="shared", compression="none")
+    log = asleep.create_topic("t").partition(0)
+    log.append(b"v0")
+    with running(objects, clock, writer="shared", delete_grace=GRACE_S, compression="none") as peer:
+        other = peer.topic("t").partition(0)
+        with gated.hold("put", suffix=".seg") as gate:
+            late = log.submit(b"v21")
+            gate.wait_held()
+            other.append(bytes(100_000))
+            go_on_for_a_while(other, clock, numbered(2, 19))
+        assert late.result(PATIENCE_S).offset == 21
+    asleep.close()
+    assert stored(objects)[2:] == at(2, numbered(2, 20))
+
+
+@pytest.mark.parametrize("on_its_way", [False, True])
+def test_W06_a_damaged_manifest_does_not_let_a_writer_that_slept_commit_into_the_past(
+    on_its_way: bool,
+) -> None:
+    """Nothing says any more that its place was taken and is free again, but that the chain goes on behind it."""
+    objects, clock = MemoryStore(), ManualClock()
+    gated = GatedStore(objects)
+    asleep = opened(gated, clock, writer="shared")
+    log = asleep.create_topic("t").partition(0)
+    log.append(b"v0")
+    with running(objects, clock, writer="shared", delete_grace=GRACE_S) as peer:
+        other = peer.topic("t").partition(0)
+        if on_its_way:
+            with gated.hold("put", suffix=".seg") as gate:
+                late = log.submit(b"into the past")
+                gate.wait_held()
+                go_on_for_a_while(other, clock, numbered(1, 19))
+                objects.put(log.paths.manifest, b"scribble")
+            with pytest.raises(OutcomeUnknown, match="silent for 7200 s"):
+                late.result(PATIENCE_S)
+            log = log.reopen()
+        else:
+            go_on_for_a_while(other, clock, numbered(1, 19))
+            objects.put(log.paths.manifest, b"scribble")
+        assert log.append(b"v20").offset == 20
+    asleep.close()
+    assert stored(objects) == at(0, numbered(0, 21))
+
+
+@pytest.mark.parametrize("fed", [False, True])
+def test_W12_a_standby_that_slept_past_the_grace_period_goes_on_where_the_active_one_is(fed: bool) -> None:
+    """`fed`: it gets input before it is promoted, else promotion is the first that it hears since."""
     objects, clock = MemoryStore(), ManualClock()
     with opened(objects, clock) as store, opened(objects, clock) as elsewhere:
         active = store.create_topic("t").partition(0)
         feed = active.replicated("active")
         feed.compare_and_append([b"v0"], 0, 1)
-        log = elsewhere.topic("t").partition(0)
-        standby = log.replicated("standby", standby=True)
+        standby = elsewhere.topic("t").partition(0).replicated("standby", standby=True)
         for number in range(1, 20):
             feed.compare_and_append([b"v%d" % number], number, number + 1)
         assert active.maintenance.merge(clock.now_ms(), b"m" * 16) > 4
         clock.advance(2 * GRACE_S)
         assert len(active.maintenance.collect(clock.now_ms())) > 4
-        with pytest.raises(OutcomeUnknown, match="silent for 7200 s"):
-            standby.submit([b"v1"], 1, 2).result(PATIENCE_S)
-        again = log.replicated("standby", standby=True)
-        assert again.frontier == 20
-        assert again.submit([b"v1"], 1, 2).result(PATIENCE_S).by == "peer"
-        assert again.promote() == 20
-        assert again.compare_and_append([b"v20"], 20, 21).by == "us"
+        if fed:
+            assert standby.submit([b"v1"], 1, 2).result(PATIENCE_S) == ("peer", 20)
+        assert standby.promote() == 20
+        assert standby.compare_and_append([b"v20"], 20, 21) == ("us", 21)
+        with pytest.raises(Fenced):
+            feed.compare_and_append([b"v20"], 20, 21)
+    assert stored(objects) == at(0, numbered(0, 21))
+
+
+@pytest.mark.parametrize("promoted", [False, True])
+def test_W07_a_replicated_writer_that_slept_past_the_grace_period_goes_on_at_the_upper(
+    promoted: bool,
+) -> None:
+    """Unless a peer was promoted while it slept: that stops it, whatever became of the fence."""
+    objects, clock = MemoryStore(), ManualClock()
+    with opened(objects, clock) as store, opened(objects, clock) as elsewhere:
+        active = store.create_topic("t").partition(0)
+        feed = active.replicated("active")
+        feed.compare_and_append([b"v0"], 0, 1)
+        asleep = elsewhere.topic("t").partition(0).replicated("asleep")
+        assert asleep.upper() == 1
+        if promoted:
+            feed.promote()
+        for number in range(1, 20):
+            feed.compare_and_append([b"v%d" % number], number, number + 1)
+        assert active.maintenance.merge(clock.now_ms(), b"m" * 16) > 4
+        clock.advance(2 * GRACE_S)
+        assert len(active.maintenance.collect(clock.now_ms())) > 4
+        if promoted:
+            with pytest.raises(Fenced, match="another replicated writer of epoch 2"):
+                asleep.compare_and_append([b"v20"], 20, 21)
+            assert feed.compare_and_append([b"v20"], 20, 21) == ("us", 21)
+        else:
+            assert asleep.compare_and_append([b"v1", b"v2"], 1, 3) == ("peer", 20)
+            assert asleep.compare_and_append([b"v20"], 20, 21) == ("us", 21)
+            assert feed.upper() == 21
     assert stored(objects) == at(0, numbered(0, 21))

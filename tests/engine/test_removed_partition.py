@@ -112,29 +112,38 @@ def test_L25_an_exclusive_writer_that_shared_ones_followed_cannot_ack_into_a_del
     asleep.close()
 
 
-def test_W06_a_shared_writer_that_slept_until_its_place_was_free_again_is_told_and_what_it_stored_is_swept() -> (
-    None
-):
-    """Its peers' segments were merged and deleted after the grace period, then the topic was deleted. It looks once more."""
+@pytest.mark.parametrize("on_its_way", [False, True])
+def test_W06_a_shared_writer_that_slept_until_its_place_was_free_again_is_told_and_what_it_stored_is_swept(
+    on_its_way: bool,
+) -> None:
+    """Its peers' segments were merged and deleted after the grace period, then the topic was deleted. It looks once more:
+    before it stores anything, and behind a PUT that was on its way."""
     objects, clock = MemoryStore(), ManualClock()
-    asleep = open_store(objects, clock, writer="shared", delete_grace=GRACE_S)
+    gated = GatedStore(objects)
+    asleep = open_store(gated, clock, writer="shared", delete_grace=GRACE_S)
     log = asleep.create_topic("t").partition(0)
     log.append(b"secret")
-    with running(objects, clock, writer="shared", delete_grace=GRACE_S) as peer:
-        other = peer.topic("t").partition(0)
-        for _ in range(8):
-            other.append(b"secret")
-        assert other.maintenance.merge(clock.now_ms(), bytes(16)) >= 4
-        clock.advance(2 * GRACE_S)
-        assert log.paths.segment(1) in [item.key for item in other.maintenance.collect(clock.now_ms())]
-    with running(objects, clock) as store:
-        store.delete_topic("t")
+    with gated.hold("put", suffix=".seg") as gate:
+        if on_its_way:
+            late = log.submit(b"late secret")
+            gate.wait_held()
+        with running(objects, clock, writer="shared", delete_grace=GRACE_S) as peer:
+            other = peer.topic("t").partition(0)
+            for _ in range(8):
+                other.append(b"secret")
+            assert other.maintenance.merge(clock.now_ms(), bytes(16)) >= 4
+            clock.advance(2 * GRACE_S)
+            assert log.paths.segment(1) in [item.key for item in other.maintenance.collect(clock.now_ms())]
+        with running(objects, clock) as store:
+            store.delete_topic("t")
+    if on_its_way:
         with pytest.raises(OutcomeUnknown, match="the topic was deleted meanwhile"):
-            log.append(b"late secret")
-        with pytest.raises(OutcomeUnknown):
-            log.append(b"later secret")
-        left = secrets(objects)
-        assert left == [log.paths.segment(1)]
+            late.result(PATIENCE_S)
+    with pytest.raises(OutcomeUnknown if on_its_way else UnknownTopic):
+        log.append(b"later secret")
+    left = secrets(objects)
+    assert left == ([log.paths.segment(1)] if on_its_way else [])
+    with running(objects, clock) as store:
         assert [item.key for item in store.collect_garbage(dry_run=True)] == left
         assert [item.key for item in store.collect_garbage()] == left
         assert secrets(objects) == []

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from logstore.cli import UsageError, ingest
+from logstore.cli import UsageError, ingest, main
 from logstore.cli.output import Output
 from logstore.ingest.postgres.slot import connect, slot_state
 from tests.patience import PATIENCE_S
@@ -98,6 +98,14 @@ def test_what_is_missing_or_wrong_is_said(dsn, tmp_path, capsys, monkeypatch):
     said = capsys.readouterr().err
     assert "PostgreSQL: connection" in said
     assert "topsecret" not in said
+
+
+def test_a_chosen_key_that_the_table_does_not_have_is_said_and_is_no_crash(dsn, tmp_path, capsys):
+    with session(dsn) as sql:
+        sql.execute("create table t (id int primary key)")
+    given = ["--store", str(tmp_path / "store"), "--dsn", dsn, "--publication", "p", "--key", "public.t=nope"]
+    assert main(["ingest", "postgres", *given, "--once"]) == 1
+    assert "InvalidRecord: the key of public.t names a column 'nope'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from logstore.errors import InvalidRecord, StraddlingTransaction
+from logstore.errors import InvalidRecord, StraddlingTransaction, UnsupportedStore
 from logstore.objects import MemoryStore
 from logstore.testing import GatedStore
 
@@ -49,6 +49,40 @@ def test_F14_a_replay_of_everything_after_a_restart_is_skipped_and_still_reporte
     assert values(objects) == expected(STORY)
     assert (counts.records, counts.skipped) == (0, sum(len(transaction.changes) for transaction in STORY))
     assert second.seen[-1] == STORY[-1].boundary
+
+
+def test_F14_a_replay_of_another_history_is_not_skipped_over():
+    """The source went back and on in another way: what stands at lower positions now was never stored."""
+    objects, reports = MemoryStore(), Reports()
+    with collecting(objects, reports) as collector:
+        feed(collector, STORY)
+        collector.flush()
+    with crashing(objects, reports) as collector:
+        feed(collector, STORY[:3])
+        collector.begin(STORY[3].position - 1)
+        collector.changes(STORY[3].changes[:1])
+        collector.commit(STORY[3].boundary - 1)
+        collector.begin(STORY[3].position + 1)
+        with pytest.raises(StraddlingTransaction, match="had nothing there"):
+            collector.changes(STORY[3].changes)
+    assert values(objects) == expected(STORY)
+
+
+def test_F14_a_partition_that_has_more_than_the_source_is_refused_when_it_is_opened_and_later():
+    objects, reports = MemoryStore(), Reports()
+    with collecting(objects, reports) as collector:
+        feed(collector, STORY)
+        collector.flush()
+        collector.source_ends_at(STORY[-1].position + 1)
+        with pytest.raises(UnsupportedStore, match="restored to an earlier time"):
+            collector.source_ends_at(STORY[-1].position)
+    with crashing(objects, reports) as collector:
+        collector.source_ends_at(STORY[-1].position)
+        collector.own("items")
+        with pytest.raises(UnsupportedStore, match="orders"):
+            collector.own("orders")
+        collector.source_ends_at(STORY[-1].position + 1)
+        collector.own("orders")
 
 
 def test_F14_a_crash_inside_a_large_transaction_resumes_behind_what_is_stored():

@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 from logstore.errors import BufferFull, Fenced, StraddlingTransaction
-from logstore.ingest import FlushTracker
+from logstore.ingest import FlushTracker, flush_tracker
+from logstore.ingest.ledger import Ledger
 from logstore.testing import ManualClock
 
 
@@ -430,6 +431,24 @@ def test_F16_one_stuck_among_100_000_is_named_at_once():
     assert reports == []
     tracker.flushed(leases[77_777], 1)
     assert reports == [999]
+
+
+def test_F16_one_that_owes_much_is_named_without_looking_at_all_of_it(monkeypatch):
+    walked = []
+
+    class Walked(Ledger):
+        def __iter__(self):
+            for debt in super().__iter__():
+                walked.append(debt.boundary)
+                yield debt
+
+    monkeypatch.setattr(flush_tracker, "Ledger", Walked)
+    tracker, _, _ = tracked("a")
+    for boundary in range(1, 1_000):
+        tracker.commit(boundary, ["a"])
+    (holder,) = tracker.explain().held_by
+    assert (holder.lease.sink, holder.owes, holder.debts) == ("a", 1, 999)
+    assert walked == [1]
 
 
 def test_F02_discarding_needs_the_place_where_the_decision_is_stored():

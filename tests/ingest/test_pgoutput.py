@@ -153,7 +153,7 @@ def test_a_key_that_is_chosen_replaces_the_replica_identity_and_must_exist():
     columns = [Column("id", 23, True), Column("v", 25, False)]
     assert Relation("s", "t", columns).key_json([b"1", b"x"]) == b'{"id":1}'
     assert Relation("s", "t", columns, ["v", "id"]).key_json([b"1", b"x"]) == b'{"v":"x","id":1}'
-    with pytest.raises(ValueError, match="names a column 'w'; there are: id, v"):
+    with pytest.raises(InvalidRecord, match="names a column 'w'; there are: id, v"):
         Relation("s", "t", columns, ["w"])
 
 

@@ -380,6 +380,26 @@ def test_a_stop_in_the_middle_of_a_snapshot_is_heard_and_leaves_no_slot(dsn):
         assert slot_state(connection, config.slot) is None
 
 
+def test_a_stop_is_heard_while_the_slot_waits_for_transactions_of_others(dsn):
+    """The server creates a slot once all that were open have ended, and says nothing until then."""
+    with session(dsn) as sql, session(dsn) as other:
+        sql.execute("create table t (id int primary key)")
+        other.execute("begin; insert into t values (1)")
+        with PostgresIngest(lambda: logstore.open(MemoryStore()), settings(dsn)) as ingest:
+            running = threading.Thread(target=ingest.run)
+            running.start()
+            waits = (
+                "select count(*) from pg_stat_activity where datname = current_database() "
+                "and query like 'CREATE_REPLICATION_SLOT%' and wait_event is not null and state = 'active'"
+            )
+            wait_until(lambda: sql.execute(waits) or sql.fetchone() == (1,))
+            ingest.stop()
+            running.join(PATIENCE_S)
+            assert not running.is_alive()
+        sql.execute("select count(*) from pg_replication_slots where database = current_database()")
+        assert sql.fetchone() == (0,)
+
+
 def test_a_row_larger_than_a_batch_stops_it_and_nothing_is_confirmed_past_it(dsn):
     """Waiting cannot help: it says so, the slot keeps the row, and a store with room for it goes on from
     there.

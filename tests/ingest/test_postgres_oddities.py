@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import psycopg2
 import pytest
 
 from logstore.errors import InvalidRecord, LogStoreError, UnsupportedStore
@@ -247,6 +248,19 @@ def test_a_server_without_logical_wal_is_refused_with_the_setting_to_change():
         with session(server.dsn()) as sql:
             sql.execute("create table t (id int primary key)")
         with pytest.raises(UnsupportedStore, match="wal_level"):
+            catch_up(MemoryStore(), settings(server.dsn()))
+
+
+def test_a_standby_is_refused_with_what_to_connect_to():
+    """A slot there waits for news of the primary's transactions, without end and without a word."""
+    with postgres_server() as server:
+        with session(server.dsn()) as sql:
+            sql.execute("create table t (id int primary key)")
+            sql.execute("create publication pub for all tables")
+        server.stop()
+        (server.data / "standby.signal").touch()
+        server.start()
+        with pytest.raises(psycopg2.OperationalError, match="connect to the primary"):
             catch_up(MemoryStore(), settings(server.dsn()))
 
 

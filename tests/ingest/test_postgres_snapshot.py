@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from contextlib import closing
 
+import psycopg2.errors
 import pytest
 
 import logstore
-from logstore.errors import UnsupportedStore
+from logstore.errors import StraddlingTransaction, UnsupportedStore
 from logstore.ingest.postgres.slot import Stream, connect
 from logstore.objects import MemoryStore
 
@@ -86,8 +89,9 @@ def test_F14_generated_columns_are_in_both_or_in_neither(dsn):
     assert snapshot == stream
 
 
-def test_F14_a_snapshot_of_a_server_that_is_behind_the_store_is_refused(postgres: PostgresServer, dsn):
-    """Another cluster, or this one restored to an earlier time: its positions have been used, so its rows would be taken
+@pytest.mark.parametrize("snapshot", [True, False])
+def test_F14_a_server_that_is_behind_the_store_is_refused(postgres: PostgresServer, dsn, snapshot):
+    """Another cluster, or this one restored to an earlier time: its positions have been used, so its changes would be taken
     for a replay and left out without a word."""
     objects, config = MemoryStore(), settings(dsn, partitions=1)
     with session(dsn) as sql:
@@ -103,13 +107,66 @@ def test_F14_a_snapshot_of_a_server_that_is_behind_the_store_is_refused(postgres
             sql.execute("create table t (id int primary key)")
             sql.execute("insert into t values (2), (3)")
         with pytest.raises(UnsupportedStore, match="another slot"):
-            catch_up(objects, settings(other, slot=config.slot, partitions=1))
+            catch_up(objects, settings(other, slot=config.slot, partitions=1, snapshot=snapshot))
         with session(other) as sql:
             sql.execute("select count(*) from pg_replication_slots")
             assert sql.fetchone() == (0,)
         catch_up(objects, settings(other, slot="another", partitions=1))
     assert [op for op, _ in stored(objects)][:2] == ["r", "t"]
     assert stored(objects)[2:] == [("r", {"id": 2}), ("r", {"id": 3})]
+
+
+def _written(server, first, last):
+    with session(server.dsn()) as sql:
+        for number in range(first, last):
+            sql.execute("insert into t values (%s)", (number,))
+
+
+@pytest.mark.parametrize("went_on", [0, 100])
+def test_F14_a_server_that_was_restored_together_with_its_slot_is_refused(tmp_path, went_on):
+    """A disk's snapshot brings the slot back as it was. What is committed from then on stands at positions that the store
+    has already, of transactions that are gone. `went_on`: its WAL may have passed the store's position before we look."""
+    objects = MemoryStore()
+    with postgres_server() as server:
+        config = settings(server.dsn(), partitions=1)
+        with session(server.dsn()) as sql:
+            sql.execute("create table t (id int primary key)")
+        _written(server, 0, 1)
+        catch_up(objects, config)
+        server.stop()
+        subprocess.run(["cp", "-a", server.data, tmp_path / "disk"], check=True)
+        server.start()
+        _written(server, 1, 40)
+        catch_up(objects, config)
+        before = stored(objects)
+        server.stop()
+        shutil.rmtree(server.data)
+        subprocess.run(["cp", "-a", tmp_path / "disk", server.data], check=True)
+        server.start()
+        with session(server.dsn()) as sql:
+            sql.execute(
+                "create table filler (n int)"
+            )  # or the same would stand at the same positions as before
+        _written(server, 1000, 1005 + went_on)
+        with pytest.raises((UnsupportedStore, StraddlingTransaction)):
+            catch_up(objects, config)
+    assert stored(objects) == before
+
+
+def test_F14_a_policy_on_rows_does_not_leave_any_out_of_the_snapshot_without_a_word(dsn):
+    with session(dsn) as sql:
+        sql.execute("create table t (id int primary key)")
+        sql.execute("insert into t values (1), (2)")
+        sql.execute("create publication pub for all tables")
+        sql.execute("alter table t enable row level security")
+        sql.execute("create policy odd on t for select using (id % 2 = 1)")
+        sql.execute("create role restricted login replication")
+        try:
+            sql.execute("grant select on t to restricted")
+            with pytest.raises(psycopg2.errors.InsufficientPrivilege, match="row-level security"):
+                catch_up(MemoryStore(), settings(dsn.replace("user=postgres", "user=restricted")))
+        finally:
+            sql.execute("drop owned by restricted; drop role restricted")
 
 
 def test_F10_a_roles_limits_end_neither_a_snapshot_nor_the_session_that_holds_it(dsn):

@@ -11,7 +11,7 @@ import pytest
 import logstore
 from logstore.engine.partition_log import PartitionLog
 from logstore.engine.producer import Producer
-from logstore.errors import Fenced, GapError
+from logstore.errors import Closed, Fenced, GapError, InvalidRecord
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import GatedStore
 from tests.patience import PATIENCE_S
@@ -50,6 +50,55 @@ def test_W11_the_next_life_recognises_an_append_of_more_batches_than_are_remembe
         again = Producer(log, 17).append(values, sequence=0)
         assert (again.offset, again.last_offset) == (0, 199)
     assert [value for _, value in contents(objects)] == values
+
+
+def submitted(calls: list[tuple[int, int]], *, queued: bool) -> tuple[list[Any], list[bytes | None]]:
+    """Submit sequences `first` to `last` for each call, with an append of somebody else after each, and say what became of
+    them: queued together behind an upload, or each when the one before it is stored."""
+    objects = MemoryStore()
+    gated = GatedStore(objects)
+    futures: list[Any] = []
+
+    def submit(log: PartitionLog, first: int, last: int) -> None:
+        records = [b"%d" % number for number in range(first, last + 1)]
+        futures.append(Producer(log, 17).submit(records, sequence=first))
+        other = log.submit(b"other")
+        if not queued:
+            other.result(PATIENCE_S)
+
+    with shared(gated) as log:
+        if queued:
+            with gated.hold("put", suffix=".seg") as gate:
+                log.submit(b"other")
+                gate.wait_held()
+                for call in calls:
+                    submit(log, *call)
+        else:
+            log.append(b"other")
+            for call in calls:
+                submit(log, *call)
+        outcomes = [
+            future.exception(PATIENCE_S) or (future.result().offset, future.result().last_offset)
+            for future in futures
+        ]
+    return outcomes, [value for _, value in contents(objects) if value != b"other"]
+
+
+@pytest.mark.parametrize("queued", [True, False], ids=["queued", "stored"])
+def test_W11_a_retry_that_was_cut_otherwise_stores_nothing_twice(queued: bool) -> None:
+    (*placed, refused), values = submitted([(0, 4), (0, 2), (3, 4), (2, 2), (3, 6)], queued=queued)
+    assert placed == [(1, 5), (1, 3), (4, 5), (3, 3)]
+    assert isinstance(refused, InvalidRecord)
+    assert values == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("queued", [True, False], ids=["queued", "stored"])
+@pytest.mark.parametrize("calls", [[(0, 2), (3, 4), (0, 4)], [(5, 8), (0, 4)]], ids=["apart", "too late"])
+def test_W11_a_retry_whose_records_lie_apart_is_refused(calls: list[tuple[int, int]], queued: bool) -> None:
+    """No one offset would be true of all of it."""
+    (*_, refused), values = submitted(calls, queued=queued)
+    assert isinstance(refused, InvalidRecord)
+    assert values == [b"%d" % number for first, last in calls[:-1] for number in range(first, last + 1)]
 
 
 def test_W11_a_flush_waits_for_what_was_appended_before_a_duplicate() -> None:
@@ -118,3 +167,21 @@ def test_W11_the_next_sequence_is_known_where_records_were_deleted(low: int) -> 
         assert producer.next_sequence() == expected
         assert producer.append(b"next", sequence=20).offset == 24
         assert producer.next_sequence() == 21
+
+
+def test_W11_a_writer_that_is_stopped_while_it_reads_the_chain_settles_nothing_twice() -> None:
+    """A duplicate is found in what was read; but whoever waited was told by then, and its memory is free."""
+    objects = MemoryStore()
+    with shared(objects) as log:
+        Producer(log, 17).append(b"once", sequence=0)
+    gated = GatedStore(objects)
+    with logstore.open(gated, writer="shared") as store:
+        producer = Producer(store.topic(TOPIC).partition(0), 17)
+        with gated.hold("get") as gate:
+            retried = producer.submit(b"once", sequence=0)
+            gate.wait_held()
+            producer._writer.stop(Closed("stopped"))
+        with pytest.raises(Closed):
+            retried.result(PATIENCE_S)
+        store.create_topic("other").append(b"goes on")
+        assert store.health()["buffered_bytes"] == 0

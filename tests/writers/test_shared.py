@@ -281,22 +281,25 @@ def test_W11_flush_waits_for_what_is_queued(opened: Open, objects: MemoryStore) 
 def test_W06_a_writer_that_slept_past_the_grace_period_does_not_ack_into_the_past(
     objects: MemoryStore,
 ) -> None:
-    """While it slept its place in the chain was taken, merged away and collected: its PUT succeeds, its ack must not."""
-    clock = ManualClock()
+    """While its PUT slept its place in the chain was taken, merged away and collected: it succeeds, the ack must not."""
+    clock, gated = ManualClock(), GatedStore(objects)
     settings: dict[str, Any] = {"clock": clock, "delete_grace": 100.0}
     with (
-        logstore.open(objects, writer="shared", **settings) as sleepy,
+        logstore.open(gated, writer="shared", **settings) as sleepy,
         logstore.open(objects, writer="shared", **settings) as awake,
     ):
         sleepy.create_topic(TOPIC)
         log_of(sleepy).append(b"0")
-        for number in range(1, 10):
-            log_of(awake).append(b"%d" % number)
-        assert log_of(awake).maintenance.merge(clock.now_ms(), bytes(16)) > 4
-        clock.advance(200.0)
-        assert log_of(awake).maintenance.collect(clock.now_ms())
+        with gated.hold("put", suffix=".seg") as gate:
+            late = log_of(sleepy).submit(b"into the past")
+            gate.wait_held()
+            for number in range(1, 10):
+                log_of(awake).append(b"%d" % number)
+            assert log_of(awake).maintenance.merge(clock.now_ms(), bytes(16)) > 4
+            clock.advance(200.0)
+            assert log_of(awake).maintenance.collect(clock.now_ms())
         with pytest.raises(OutcomeUnknown, match="gone on"):
-            log_of(sleepy).append(b"into the past")
+            late.result(PATIENCE_S)
         assert log_of(awake).append(b"10").offset == 10
     assert [value for _, value in contents(objects)] == [b"%d" % number for number in range(11)]
 

@@ -24,6 +24,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -39,7 +40,6 @@ from logstore.errors import (
     OutcomeUnknown,
     StoreError,
     UnknownTopic,
-    UnsupportedStore,
 )
 from logstore.ingest.collector import Collector
 from logstore.ingest.postgres.envelope import Envelope
@@ -193,6 +193,7 @@ class PostgresIngest:
             else:
                 collector = self._collector or self._collect(state.confirmed, origin)
                 check_origin(self._opened_store(), settings.slot, origin)
+                collector.source_ends_at(state.current)
             stream.start(settings.publication, collector.rewind())
             self._confirm(stream, force=True)
             self._phase = "streaming"
@@ -252,9 +253,10 @@ class PostgresIngest:
         """Rows first, durable; then the slot gets its lasting name."""
         settings = self._settings
         self._phase = "snapshot"
-        consistent_point, snapshot = stream.create_temporary()
+        consistent_point, snapshot = self._create_temporary(stream)
         # Every commit in the stream stands at or after the consistent point, so this sorts before all of them.
         begin = Begin(consistent_point - 1, time.time_ns() // 1_000_000, SNAPSHOT_XID)
+        collector.source_ends_at(begin.final_lsn)
         collector.begin(begin.final_lsn, "snapshot", timestamp_ms=begin.commit_ms, starts_over=True)
         if settings.snapshot:
             with snapshot_session(settings.dsn, snapshot) as session:
@@ -270,26 +272,40 @@ class PostgresIngest:
                 for table in tables:
                     rows = copy_rows(session, table, begin, consistent_point, take)
                     logger.info("snapshot of %s: %d rows", table.relation.name, rows)
+        else:
+            with connect(settings.dsn) as connection:
+                for table in published_tables(connection, settings.publication, settings.keys):
+                    if self._used(table):
+                        collector.own(self._topic_of(table))
         collector.commit(consistent_point)
         collector.flush()
         note_origin(self._opened_store(), settings.slot, origin)
         stream.make_lasting()
 
+    def _create_temporary(self, stream: Stream) -> tuple[int, str]:
+        """On a thread of its own: the server waits until every transaction that is open now has ended, and whoever waits for
+        it inside of libpq hears no signal."""
+        with ThreadPoolExecutor(1) as pool:
+            creating = pool.submit(stream.create_temporary)
+            creating.add_done_callback(lambda _: self._poke())
+            while not creating.done():
+                select.select([self._woken], [], [], _IDLE_S)
+                self._forget_pokes()
+                if self._stopping:
+                    stream.cancel()
+        if self._stopping:
+            raise _Stopped
+        return creating.result()
+
     def _take_rows(self, collector: Collector[Change], rows: list[Change]) -> None:
         if self._stopping:
             raise _Stopped
         collector.changes(rows)
-        if collector.counts.skipped:
-            # A snapshot is no replay: what looks like one has the positions of a server that was further.
-            raise UnsupportedStore(
-                f"the store has records of slot {self._settings.slot!r} that are newer than this server's WAL: it is "
-                f"another server, or was restored to an earlier time. Use another slot or another store"
-            )
 
     def _used(self, table: Table) -> bool:
         """Does the table's topic hold anything? Then a truncate has to tell readers that it starts over."""
         try:
-            topic = self._opened_store().topic(self._settings.topic_prefix + table.relation.name)
+            topic = self._opened_store().topic(self._topic_of(table))
         except UnknownTopic:
             return False
         logs = [topic.partition(number) for number in range(topic.partitions)]
@@ -298,6 +314,9 @@ class PostgresIngest:
             log.open_writer(ack="durable")
             log.flush()
         return any(log.durable_high_watermark > log.low_watermark for log in logs)
+
+    def _topic_of(self, table: Table) -> str:
+        return self._settings.topic_prefix + table.relation.name
 
     def _opened_store(self) -> Store:
         if self._store is None:

@@ -59,7 +59,7 @@ class Relation:
         names = [column.name for column in self.columns]
         for name in key:
             if name not in names:
-                raise ValueError(
+                raise InvalidRecord(
                     f"the key of {self.name} names a column {name!r}; there are: {', '.join(names)}"
                 )
         return [names.index(name) for name in key]

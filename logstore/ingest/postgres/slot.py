@@ -33,8 +33,10 @@ _NO_LIMITS = {
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
+    "row_security": "off",
 }
-"""A role's own limits are meant for queries, not for reading a whole table or following a stream."""
+"""A role's own limits are meant for queries, not for reading a whole table or following a stream. Policies on rows would
+leave rows out of a snapshot without a word, while the stream has them all: like this they are an error."""
 _OPTIONS = " ".join(f"-c {name}={value}" for name, value in {**SESSION_SETTINGS, **_NO_LIMITS}.items())
 _TRANSACTION_TIMEOUT_SINCE = 17_00_00
 _OLDEST_SERVER = 15_00_00
@@ -105,10 +107,16 @@ def slot_state(connection: Any, name: str) -> SlotState | None:
 
 
 def check_server(connection: Any) -> None:
-    """Raises if the server does not do logical replication: retrying would not help."""
+    """Raises if the server does not do logical replication: retrying would not help, unless it is a standby and about to
+    be promoted, which is the server's trouble and not what was asked of it."""
     with connection.cursor() as cursor:
-        cursor.execute("show wal_level")
-        (level,) = cursor.fetchone()
+        cursor.execute("select current_setting('wal_level'), pg_is_in_recovery()")
+        level, is_standby = cursor.fetchone()
+    if is_standby:
+        raise psycopg2.OperationalError(
+            "the server is a standby, where a slot may wait without end to be created: connect to the primary "
+            "(target_session_attrs=primary finds it among several hosts)"
+        )
     if level != "logical":
         raise UnsupportedStore(
             f"the server has wal_level = {level}, which does not hold what a slot needs: set wal_level = logical and "
@@ -189,6 +197,10 @@ class Stream:
         )
         _, consistent_point, snapshot, _ = self._cursor.fetchone()
         return parse_lsn(consistent_point), snapshot
+
+    def cancel(self) -> None:
+        """End the command that is under way, from another thread."""
+        self._connection.cancel()
 
     def make_lasting(self) -> None:
         """Everything before the temporary slot's consistent point is stored: keep the slot under its own name."""
