@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from logstore.errors import InvalidRecord, RecordTooLarge
 from logstore.format import kernels
@@ -35,9 +35,11 @@ def take_records(given: object, max_batch_bytes: int) -> list[Run]:
         raise InvalidRecord(
             f"append takes a Record, bytes, or an iterable of them, not {type(given).__name__}; nothing was appended"
         )
-    items = list(given)  # the caller's own may change before they are encoded
+    items: list[Any] = list(given)  # the caller's own may change before they are encoded
     if not items:
         raise InvalidRecord("there is nothing to append: the iterable is empty")
+    if type(items[0]) is bytes and set(map(type, items)) == {bytes}:
+        items = _plain_records(repeat(None), items)
     cuts = kernels.active.cut(items, max_batch_bytes - HEADER_SIZE)
     if cuts is None:
         return _look_closer(items, max_batch_bytes)
@@ -45,7 +47,7 @@ def take_records(given: object, max_batch_bytes: int) -> list[Run]:
     return [Run(items[start:stop], charged) for start, (stop, charged) in zip(starts, cuts, strict=False)]
 
 
-def _look_closer(items: list[object], max_batch_bytes: int) -> list[Run]:
+def _look_closer(items: Sequence[object], max_batch_bytes: int) -> list[Run]:
     """Records one by one: any that is not plain becomes one, or is refused."""
     runs: list[Run] = []
     records: list[Record] = []
@@ -80,10 +82,15 @@ def _look_closer(items: list[object], max_batch_bytes: int) -> list[Run]:
 
 
 def take_columns(keys: Sequence[bytes], values: Sequence[bytes], max_batch_bytes: int) -> list[Run]:
-    """`take_records` for many records without headers and timestamps, made without a line of Python for each."""
-    fields = zip(values, keys, repeat(()), repeat(None), repeat(None), strict=False)
-    records = list(map(_new_tuple, repeat(Record), fields))
+    """`take_records` for many records without headers and timestamps."""
+    records = _plain_records(keys, values)
     return take_records(records, max_batch_bytes) if records else []
+
+
+def _plain_records(keys: Iterable[bytes | None], values: Sequence[bytes]) -> list[Record]:
+    """Made without a line of Python for each."""
+    fields = zip(values, keys, repeat(()), repeat(None), repeat(None), strict=False)
+    return list(map(_new_tuple, repeat(Record), fields))
 
 
 def _plain_headers(headers: object) -> int:

@@ -50,6 +50,18 @@ def test_runs_end_where_the_next_record_does_not_fit(fit: int) -> None:
 
 
 @pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("last", [b"", b"last", bytearray(b"last"), Record(b"last", b"key")])
+def test_a_list_of_bytes_is_one_of_records_with_a_value_alone(last: Any) -> None:
+    """Also if the last is not of their kind, and the whole list has to be looked at closer."""
+    values = [b"%02d" % number for number in range(9)]
+    records = [Record(value) for value in values]
+    limit = HEADER_SIZE + 3 * (RECORD_OVERHEAD + 7)
+    as_record = last if isinstance(last, Record) else Record(bytes(last))
+    assert take_records([*values, last], limit) == take_records([*records, as_record], limit)
+    assert take_records(iter(values), LARGE) == take_records(records, LARGE)
+
+
+@pytest.mark.usefixtures("kernel")
 def test_a_record_that_fits_no_batch_refuses_all() -> None:
     records = [Record(b"small"), Record(bytes(1000)), Record(b"small")]
     exact = HEADER_SIZE + RECORD_OVERHEAD + 1000
