@@ -1,7 +1,7 @@
 """`broker-shim`, or `python -m broker_shim`: flags and environment in, a running broker out.
 
-Exit codes: 0 after a clean stop, 1 if it could not start or not store everything before it stopped, 2 for a flag that makes
-no sense.
+Exit codes: 0 after a clean stop, 1 if it could not start, or could not store everything before it stopped, 2 for a flag
+that makes no sense.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 WORKERS = 16
 LOOK_AGAIN_S = 1.0
 SIGN_OFF_S = 5.0
-"""How much longer than everything else a stop may take to tell the other brokers, and to wait for its threads."""
+"""How much longer than its timeout a stop may take: to sign off with the other brokers and to end its threads."""
 LARGE_BYTES = 32 << 10
 """Messages of the control plane from this size on are decoded and encoded in a worker thread."""
 _APIS = {int(api): api for api in Api}
@@ -148,8 +148,10 @@ class Broker:
         self.coordinator.end_all()
 
     async def stop(self, timeout_s: float) -> bool:
-        """Make everything durable and let go. Clients have gone by now. False if that could not be done in time, or not all
-        of it: the store does not answer, and threads may be left that wait for it."""
+        """Make everything durable and let go. Clients have gone by now.
+
+        False if not everything could be stored in time. Threads that wait for the store may be left then.
+        """
         for task in (self._beating, self._looking):
             if task is not None:
                 task.cancel()
@@ -276,7 +278,7 @@ class Broker:
     async def _handle_large(
         self, api: Api, connection: Connection, header: RequestHeader, frame: memoryview
     ) -> Parts:
-        """To take it apart, and to put together an answer of its size, takes long enough for other clients to notice."""
+        """In a worker thread: decoding it, and encoding an answer of its size, would hold up other clients."""
         run = self.partitions.run
         request = await run(messages.decode, api, header.version, frame, header.body)
         response = await self._handlers[api](Call(connection, header, request, self.authorizer))

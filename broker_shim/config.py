@@ -13,26 +13,10 @@ from typing import Any, get_type_hints
 MIB = 1 << 20
 PREFIX = "BROKER_SHIM_"
 LOG_LEVELS = ("debug", "info", "warning", "error")
-NOT_ZERO = frozenset(
-    {
-        "max_message_bytes",
-        "num_partitions",
-        "offsets_partitions",
-        "max_connections",
-        "max_frame_bytes",
-        "max_control_bytes",
-        "max_request_memory",
-        "max_inflight",
-        "fetch_max_bytes",
-        "idle_timeout",
-        "stall_timeout",
-        "answer_timeout",
-    }
-)
 
 
-def setting(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
+def setting(default: Any, help: str, *, above_zero: bool = False) -> Any:
+    return field(default=default, metadata={"help": help, "above_zero": above_zero})
 
 
 @dataclass(frozen=True)
@@ -58,26 +42,40 @@ class BrokerConfig:
     flush_bytes: int = setting(8 * MIB, "a partition with this much unflushed data is flushed at once")
     max_buffered_bytes: int = setting(256 * MIB, "the limit for unflushed data of the whole broker")
     cache_bytes: int = setting(256 * MIB, "how much of the segments read is kept in memory")
-    max_message_bytes: int = setting(MIB + 12_288, "the largest record batch a producer may send")
+    max_message_bytes: int = setting(
+        MIB + 12_288, "the largest record batch a producer may send", above_zero=True
+    )
     follow_interval: float = setting(
         1.0, "how often a waiting fetch looks for records of a writer that is not this broker; 0: never"
     )
     auto_create_topics: bool = setting(True, "create a topic when a client asks for it")
-    num_partitions: int = setting(1, "partitions of a topic that is created without a number")
-    offsets_partitions: int = setting(8, "partitions of the internal topic that holds groups and offsets")
+    num_partitions: int = setting(
+        1, "partitions of a topic that is created without a number", above_zero=True
+    )
+    offsets_partitions: int = setting(
+        8, "partitions of the internal topic that holds groups and offsets", above_zero=True
+    )
     offsets_retention: float = setting(7 * 86400.0, "committed offsets of an empty group are kept this long")
     group_min_session_timeout: float = setting(6.0, "the shortest session timeout a consumer may ask for")
     group_max_session_timeout: float = setting(1800.0, "the longest session timeout a consumer may ask for")
     group_initial_rebalance_delay: float = setting(0.5, "how long a new group waits for more members")
-    max_connections: int = setting(10_000, "connections at one time; more are turned away")
-    max_frame_bytes: int = setting(100 * MIB, "the largest request")
-    max_control_bytes: int = setting(2 * MIB, "the largest request other than Produce")
-    max_request_memory: int = setting(512 * MIB, "bytes of requests being received or served, all together")
-    max_inflight: int = setting(128, "requests of one connection that wait for their answer")
-    fetch_max_bytes: int = setting(55 * MIB, "the largest fetch response, whatever a client asks for")
-    idle_timeout: float = setting(600.0, "a connection without a request for this long is closed")
-    stall_timeout: float = setting(30.0, "half a request may stand this long")
-    answer_timeout: float = setting(300.0, "an answer that its client does not read may stand this long")
+    max_connections: int = setting(10_000, "connections at one time; more are turned away", above_zero=True)
+    max_frame_bytes: int = setting(100 * MIB, "the largest request", above_zero=True)
+    max_control_bytes: int = setting(2 * MIB, "the largest request other than Produce", above_zero=True)
+    max_request_memory: int = setting(
+        512 * MIB, "bytes of requests being received or served, all together", above_zero=True
+    )
+    max_inflight: int = setting(128, "requests of one connection that wait for their answer", above_zero=True)
+    fetch_max_bytes: int = setting(
+        55 * MIB, "the largest fetch response, whatever a client asks for", above_zero=True
+    )
+    idle_timeout: float = setting(
+        600.0, "a connection without a request for this long is closed", above_zero=True
+    )
+    stall_timeout: float = setting(30.0, "half a request may stand this long", above_zero=True)
+    answer_timeout: float = setting(
+        300.0, "an answer that its client does not read may stand this long", above_zero=True
+    )
     max_unsent_bytes: int = setting(
         1024 * MIB, "unread answers, all together; past it the slowest are dropped"
     )
@@ -126,7 +124,7 @@ class BrokerConfig:
             )
 
     def _check_numbers(self) -> None:
-        """A time or a size below 0 means nothing, and without any of some others nothing can be served."""
+        """No time, size or count is below 0; and some must be above it, or nobody could be served."""
         for each in fields(self):
             value = getattr(self, each.name)
             if not isinstance(value, int | float):
@@ -134,7 +132,7 @@ class BrokerConfig:
             flag = "--" + each.name.replace("_", "-")
             if not 0 <= value < float("inf"):
                 raise ValueError(f"{flag} is a number from 0 on, not {value}")
-            if value == 0 and each.name in NOT_ZERO:
+            if value == 0 and each.metadata["above_zero"]:
                 raise ValueError(f"{flag} is more than 0")
 
     def _check_exposure(self) -> None:

@@ -12,7 +12,6 @@ from logstore.engine.partition_log import PartitionLog
 
 _EPOCH = struct.Struct(">i")
 _EPOCH_AT = 12
-UNKNOWN = (-1, -1)
 
 
 def epoch_end(log: PartitionLog, epoch: int) -> tuple[int, int]:

@@ -68,7 +68,8 @@ class Partitions:
         self._absent: dict[str, float] = {}
         self._gone: set[str] = set()
         self._not_asked_until = 0.0
-        self._listing: asyncio.Task[list[str]] | None = None
+        self._next_listing: asyncio.Task[list[str]] | None = None
+        self._listing = asyncio.Lock()  # held while the store lists the topics
         self._was_listed = False
 
     # ── what is known ────────────────────────────────────────────────────────────────────────────────────
@@ -177,24 +178,26 @@ class Partitions:
         """The names of all topics. While the store does not answer, those that are known: a consumer that subscribes by
         pattern would give up every partition that is not in the list.
         """
-        if self._listing is None:
-            self._listing = self._loop.create_task(self._listed())
-            self._listing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if self._next_listing is None:
+            self._next_listing = self._loop.create_task(self._listed())
+            self._next_listing.add_done_callback(lambda done: done.cancelled() or done.exception())
         patience = LISTING_PATIENCE_S if self._was_listed else None
         try:
-            return await asyncio.wait_for(asyncio.shield(self._listing), patience)
+            return await asyncio.wait_for(asyncio.shield(self._next_listing), patience)
         except (TimeoutError, LogStoreError, OSError) as error:
             log.warning("topics are listed from memory: %s", error or "the store does not answer")
             return sorted(self._known)
 
     async def _listed(self) -> list[str]:
-        """One listing, however many clients ask at once: each would keep a worker."""
-        try:
+        """One listing at a time, however many clients ask: each would keep a worker. Whoever asks while one runs gets the
+        next: the one that runs may have begun before there was a topic that the client has just created.
+        """
+        async with self._listing:
+            self._next_listing = None
+            known = set(self._known)
             names = await self.run(self._store.topics)
-        finally:
-            self._listing = None
         self._was_listed = True
-        for gone in set(self._known) - set(names):
+        for gone in known - set(names):
             self.forget(gone)
         await asyncio.gather(*(self.find(name) for name in names), return_exceptions=True)
         return names

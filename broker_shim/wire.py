@@ -20,8 +20,6 @@ _HEADER = struct.Struct(">hhih")
 
 MAX_ELEMENTS = 50_000
 """In one request, over all its arrays: an element of one byte becomes an object of a hundred."""
-
-
 MAX_STRING_BYTES = 0x7FFF
 """As in Kafka, in the flexible versions too: what is told to a client of another version has to fit there."""
 

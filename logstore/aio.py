@@ -252,7 +252,7 @@ class PartitionLog:
     async def submit(
         self, records: Appendable, *, ack: Ack | None = None, timeout: float | None = None
     ) -> asyncio.Future[Receipt]:
-        """The records have their offsets when this returns; await the future for the ack. To cancel it ends the wait and
+        """The records have their offsets when this returns; await the future for the ack. Cancelling it ends the wait and
         nothing else: the records are stored."""
         future = await self._threads.run(partial(self.blocking.submit, records, ack=ack, timeout=timeout))
         return asyncio.wrap_future(future)
@@ -381,8 +381,8 @@ class PartitionLog:
 
     @property
     def low_watermark(self) -> int:
-        """The first offset there is. Of a partition that was not used yet the marks are asked for at the store, and the
-        event loop waits."""
+        """The first offset there is. The first look at the marks of a partition asks the store, if nothing has used the
+        partition before, and holds up the event loop."""
         return self.blocking.low_watermark
 
     @property

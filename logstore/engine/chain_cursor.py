@@ -75,8 +75,8 @@ class ChainCursor:
         )
 
     def wake_up(self) -> bool:
-        """After so long without a look that what came next may have been merged and deleted: go to where the chain ends now.
-        True if that is somewhere else. Not while a commit of ours is in doubt: whether it stood could not be told any more.
+        """If we have not looked for so long that what came next may have been merged and deleted, go to where the chain
+        ends now. True if it has moved. Not while a commit of ours is in doubt: whether it stood could not be told any more.
 
         Raises `Fenced` if our era has ended meanwhile, and what opening a writer there would.
         """

@@ -298,8 +298,8 @@ class Maintenance:
         return self._due(now_ms, None)[0]
 
     def _due(self, now_ms: int, at_most: int | None) -> tuple[list[Garbage], list[str]]:
-        """What may be deleted now, and the keys of what need no other look: what is gone already, deleted by one who
-        could not note it, and fences."""
+        """What may be deleted now, and the keys that nobody has to look at again: of what is gone already, deleted by one
+        who could not note it, and of fences."""
         manifest = self._manifest()
         found: list[Garbage] = []
         settled: list[str] = []
@@ -320,7 +320,7 @@ class Maintenance:
         return found, settled
 
     def _look(self, which: int | str, retired_at_ms: int, now_ms: int) -> tuple[str, Garbage | None, bool]:
-        """A retired object's key, what may be deleted of it, and whether that will never be anything."""
+        """A retired object's key, what to delete if it may go now, and whether it is settled: gone, or to stay for good."""
         paths = self._chain.paths
         key = paths.segment(which) if isinstance(which, int) else paths.prefix + which
         info = self._chain.store.head(key)

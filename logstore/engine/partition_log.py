@@ -88,7 +88,7 @@ class PartitionLog(ReadablePartition):
     ) -> Future[Receipt]:
         """The same, without waiting for the ack: the records have their offsets when this returns.
 
-        To cancel the future ends the wait and nothing else: the records stay queued, and are stored.
+        Cancelling the future ends the wait and nothing else: the records stay queued, and are stored.
 
         It waits only for room in the buffer, for a reservation if the ack is below durable, and, for the first append, for
         the writer to be opened; up to `timeout`, then it raises and nothing was taken.

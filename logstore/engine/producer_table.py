@@ -120,7 +120,7 @@ def replaced_by(epoch: int, append: Sequences) -> Fenced:
 
 
 def cut_otherwise(append: Sequences) -> InvalidRecord:
-    """What an append is told whose records are stored, or about to be, but not next to each other."""
+    """What an append is told if its records are stored, or queued, but not within one append."""
     return InvalidRecord(
         f"producer {append.producer_id}: sequences {append.first} to {append.last} came before, in several appends or in "
         "another order; nothing was appended: send an append again as it was"

@@ -90,7 +90,7 @@ class ReadablePartition:
                 follower.refresh()
             if wait > 0 and offset <= tiers.mark(visibility):
                 follower.wait_for(offset, visibility, wait)
-            self._check_not_deleted()  # as has just been heard
+            self._check_not_deleted()  # again: the look at the chain may have shown it
         return reader.read(offset, max_bytes, visibility)
 
     def read_cached(
@@ -117,7 +117,7 @@ class ReadablePartition:
         self._check_not_deleted()
         tiers, _, follower = self._load()
         follower.refresh()
-        self._check_not_deleted()  # as has just been heard
+        self._check_not_deleted()  # again: the look at the chain may have shown it
         low, mark = tiers.low, tiers.mark(visibility)
         if start is not None:
             check_offset(start)
@@ -168,7 +168,7 @@ class ReadablePartition:
         self._check_not_deleted()
         _, reader, follower = self._load()
         follower.refresh()
-        self._check_not_deleted()  # as has just been heard
+        self._check_not_deleted()  # again: the look at the chain may have shown it
         return reader.first_at(ms)
 
     def lost_ranges(self) -> list[LostRange]:

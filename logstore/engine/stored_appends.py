@@ -156,8 +156,7 @@ def _judge(table: ProducerTable, entry: Entry, queued: dict[int, list[Entry]]) -
             entry.joined = []
             return None
     offset = table.judge(append)
-    if (
-        offset is None
-    ):  # the chain knows nothing of it, but what is before it here has its numbers, or later ones
+    if offset is None:
+        # New to the chain, but some of its numbers, or later ones, are queued before it.
         raise cut_otherwise(append)
     return offset

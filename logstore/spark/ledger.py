@@ -66,12 +66,12 @@ class Ledger:
         self._mine = transaction
 
     def claim(self) -> None:
-        """From now on our run is the one that writes; `Fenced` if it cannot be, see above."""
+        """From now on our run is the one that writes. `Fenced` if another has followed it, or its batch is an old one."""
 
         def next_entry(entry: _Entry | None) -> dict[str, Any] | None:
             if entry is None:
                 return {"version": -1, "plan": None, "runs": [self._mine.run]}
-            self._refuse(entry)
+            self._refuse_stale_run(entry)
             if entry.runs[-1:] == (self._mine.run,):
                 return None
             runs = (*entry.runs, self._mine.run)[-_RUNS_KEPT:]
@@ -81,7 +81,7 @@ class Ledger:
         if self._mine.run:
             self._change(next_entry)
 
-    def _refuse(self, entry: _Entry) -> None:
+    def _refuse_stale_run(self, entry: _Entry) -> None:
         mine = self._mine
         if not mine.run:
             return
@@ -107,7 +107,7 @@ class Ledger:
         entry = self._read()
         if entry is None:
             return False
-        self._refuse(entry)
+        self._refuse_stale_run(entry)
         return entry.version >= self._mine.version and entry.plan is None
 
     def begin(self, plan: Plan) -> Plan | None:
@@ -115,7 +115,7 @@ class Ledger:
 
         def next_entry(entry: _Entry | None) -> dict[str, Any] | None:
             if entry is not None:
-                self._refuse(entry)
+                self._refuse_stale_run(entry)
                 if entry.version >= self._mine.version or entry.plan is not None:
                     return None
             return {"version": self._mine.version, "plan": plan.to_json()}

@@ -48,9 +48,8 @@ VIEWS = ("log", "latest", "upsert")
 TASK_BYTES = 64 * MIB
 """Each task has a fixed cost, in the JVM and in Spark's Python worker, and of larger ones the last ends late."""
 
-_OF_A_TABLE = (
-    "provider"  # with what else a table has, where Spark asks for the schema of one that is to be created
-)
+_OF_A_TABLE = "provider"
+"""An option that is there only when Spark asks for the schema of a table that it is about to create."""
 _NO_TABLES = (
     "the catalog forgets the options of a Python source, so what CREATE TABLE makes could not be read. "
     "Use CREATE TEMPORARY VIEW … USING logstore OPTIONS (…)"

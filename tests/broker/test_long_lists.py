@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from broker_shim.codes import Code
 from broker_shim.turns import AT_ONCE, in_turns
 from broker_shim.wire import MAX_STRING_BYTES, MalformedRequest
 from logstore.objects.memory import MemoryStore
+from logstore.objects.protocol import ObjectInfo
 from logstore.paths import CATALOG_PREFIX
 from logstore.testing import GatedStore
 
@@ -189,3 +190,29 @@ def test_L28_a_listing_is_from_memory_while_the_store_hangs_and_keeps_one_worker
             for client in (one, two, one, two):
                 assert [each.name for each in client.ask(Api.METADATA, 9, topics=None).topics] == ["t"]
             assert len(gate.held) == 1
+
+
+def test_B01_a_topic_is_in_every_list_that_is_asked_for_after_it_was_created() -> None:
+    """Also while a listing that began before that is still under way; and that one does not make the broker forget it."""
+
+    class ListsAtOnce(MemoryStore):
+        def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+            return iter(tuple(super().list(prefix, start_after)))
+
+    store = GatedStore(ListsAtOnce())
+    with LocalBroker(store) as broker, Wire(broker.port) as one, Wire(broker.port) as two:
+        make_topic(one, "old")
+        everything = messages.encode_request(Api.METADATA, 9, {"topics": None})
+        with store.hold("list", prefix=CATALOG_PREFIX, after=True) as gate:
+            earlier = one.send(Api.METADATA, 9, everything)
+            gate.wait_held()
+            make_topic(two, "new")
+            two.produce("new", batch(b"kept"))
+            hosted = broker.server.broker.partitions.hosted("new", 0)
+            assert hosted is not None
+            later = two.send(Api.METADATA, 9, everything)
+            broker.until(lambda: broker.server.broker.partitions._next_listing is not None)
+            gate.open()
+            assert [each.name for each in one.answer(Api.METADATA, 9, earlier).topics] == ["old"]
+            assert [each.name for each in two.answer(Api.METADATA, 9, later).topics] == ["new", "old"]
+        assert broker.server.broker.partitions.hosted("new", 0) is hosted

@@ -144,9 +144,8 @@ def test_F14_a_server_that_was_restored_together_with_its_slot_is_refused(tmp_pa
         subprocess.run(["cp", "-a", tmp_path / "disk", server.data], check=True)
         server.start()
         with session(server.dsn()) as sql:
-            sql.execute(
-                "create table filler (n int)"
-            )  # or the same would stand at the same positions as before
+            # Without it the same transactions would stand at the same positions as before.
+            sql.execute("create table filler (n int)")
         _written(server, 1000, 1005 + went_on)
         with pytest.raises((UnsupportedStore, StraddlingTransaction)):
             catch_up(objects, config)

@@ -12,10 +12,9 @@ import logstore
 from logstore.errors import Indeterminate
 from logstore.objects import MemoryStore
 from logstore.objects.protocol import Buffer, ObjectInfo
+from tests.patience import PATIENCE_S
 
 T = TypeVar("T")
-
-PATIENCE_S = 30.0
 
 READS: dict[str, Callable[[logstore.Store], object]] = {
     "get": lambda store: [record.value for record in store.topic("t").partition(0).records()],
