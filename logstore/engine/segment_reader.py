@@ -81,6 +81,12 @@ class LoadedIndex:
     index: Index
     block_of_row: Index
 
+    @classmethod
+    def of(cls, index: Index) -> LoadedIndex:
+        """Grouped by the index alone, so that a block's number means the same whoever has loaded it, and from where."""
+        ends = (index["position"] + index["size"]).astype(np.int64) - HEADER_SIZE
+        return cls(index, (ends - 1) // BLOCK_BYTES)
+
     @property
     def cached_bytes(self) -> int:
         return self.index.nbytes + self.block_of_row.nbytes + _BESIDES_BYTES
@@ -115,6 +121,8 @@ class SegmentReader:
         """The checked block that covers `offset` (or the first one behind it). May do I/O."""
         if self._comes_whole(ref, scanning):
             block = self._whole(ref)
+        elif isinstance(whole := self._cache.peek((ref.key, "all")), Block):
+            block = whole
         else:
             loaded = self.index(ref)
             number = loaded.block_at(offset)
@@ -150,7 +158,7 @@ class SegmentReader:
         """The segment's index alone: for look-ups by timestamp, and to find a block."""
         whole = self._cache.peek((ref.key, "all"))
         if isinstance(whole, Block):
-            return LoadedIndex(whole.index, np.zeros(len(whole.index), np.int64))
+            return LoadedIndex.of(whole.index)
         return self._cache.get((ref.key, "index"), TAIL_SIZE, lambda: self._load_index(ref))
 
     def prefetch(self, refs: list[SegmentRef]) -> None:
@@ -209,8 +217,7 @@ class SegmentReader:
         except FormatError:
             _, summary, index = self._parsed(ref)
         self._check_place(ref, summary)
-        ends = (index["position"] + index["size"]).astype(np.int64) - HEADER_SIZE
-        return LoadedIndex(index, (ends - 1) // BLOCK_BYTES)
+        return LoadedIndex.of(index)
 
     def _load_block(self, ref: SegmentRef, loaded: LoadedIndex, number: int) -> Block:
         rows = loaded.rows_of(number)
