@@ -59,14 +59,17 @@ class Block:
     def end_offset(self) -> int:
         return int(self.index["base_offset"][-1]) + int(self.index["count"][-1])
 
-    def run(self, offset: int, max_bytes: int, at_least_one: bool) -> tuple[memoryview, int]:
-        """Whole batches from the one that covers `offset`, up to `max_bytes`; and one past their last offset."""
+    def run(self, offset: int, max_bytes: int, at_least_one: bool, stop: int) -> tuple[memoryview, int]:
+        """Whole batches from the one that covers `offset`, up to `max_bytes` and below `stop`; and one past their last
+        offset."""
         first = max(int(np.searchsorted(self.index["base_offset"], offset, side="right")) - 1, 0)
         begin = int(self.index["position"][first])
         ends = (self.index["position"][first:] + self.index["size"][first:]).astype(np.int64) - begin
         fit = int(np.searchsorted(ends, max_bytes, side="right"))
         if not fit and at_least_one:
             fit = 1
+        if self.end_offset > stop:
+            fit = min(fit, int(np.searchsorted(self.index["base_offset"][first:], stop)))
         if not fit:
             return self.data[:0], offset
         last = first + fit - 1
