@@ -25,10 +25,15 @@ AHEAD_MAX = 4
 
 
 class _Gathering:
-    """The batches of one read, as they come together."""
+    """The batches of one read, as they come together.
 
-    def __init__(self, offset: int, max_bytes: int) -> None:
+    Of segments only up to `durable`: to a writer that has not heard of its successor, its own last records may lie in one
+    merged object with what the other has appended since.
+    """
+
+    def __init__(self, offset: int, max_bytes: int, durable: int) -> None:
         self.position = offset
+        self.durable = durable
         self.room = max_bytes
         self.parts: list[Bytes] = []
         self.sources: list[str] = []
@@ -42,9 +47,13 @@ class _Gathering:
             self.sources.append(source)
         self.full = self.room <= 0
 
+    def wants(self, ref: SegmentRef) -> bool:
+        """Whether there is more to take from the segment."""
+        return not self.full and self.position < min(ref.end_offset, self.durable)
+
     def add_run(self, block: Block) -> None:
         """As many batches of the block as fit."""
-        run, end = block.run(self.position, self.room, at_least_one=not self.parts)
+        run, end = block.run(self.position, self.room, at_least_one=not self.parts, stop=self.durable)
         if len(run):
             self.add(run, end, "segment")
         self.full = self.full or not len(run) or end < block.end_offset
@@ -94,12 +103,12 @@ class PartitionReader:
     def read_cached(self, offset: int, max_bytes: int, visibility: Visibility) -> ReadResult | None:
         """The same from memory alone; None if the first batch needs I/O."""
         look = self._tiers.look_up(offset, visibility, max_bytes, self._where)
-        gathering = _Gathering(offset, max_bytes)
+        gathering = _Gathering(offset, max_bytes, look.durable)
         for ref in look.refs:
             if gathering.full:
                 break
             gathering.position = max(gathering.position, ref.base_offset)
-            while gathering.position < ref.end_offset and not gathering.full:
+            while gathering.wants(ref):
                 block = self._reader.cached_block(ref, gathering.position)
                 if block is None:
                     return self._result(look, offset, gathering) if gathering.parts else None
@@ -108,7 +117,7 @@ class PartitionReader:
         return self._result(look, offset, gathering)
 
     def _read(self, look: Lookup, offset: int, max_bytes: int) -> ReadResult:
-        gathering = _Gathering(offset, max_bytes)
+        gathering = _Gathering(offset, max_bytes, look.durable)
         in_a_row = self._scans.begin(offset)
         for ref in look.refs:
             if gathering.full:
@@ -130,7 +139,7 @@ class PartitionReader:
             with self._tiers.lock:
                 ahead = self._tiers.segments.behind(ref, min(1 + in_a_row, AHEAD_MAX))
             self._reader.prefetch(ahead)
-        while gathering.position < ref.end_offset and not gathering.full:
+        while gathering.wants(ref):
             gathering.add_run(self._reader.block(ref, gathering.position, scanning=scanning))
 
     @staticmethod
@@ -183,7 +192,7 @@ class PartitionReader:
                     int(row)
                 )  # without the lock: a table only grows, or is replaced as a whole
                 try:
-                    found = self._first_in_segment(ref, timestamp_ms, low)
+                    found = self._first_in_segment(ref, timestamp_ms, low, durable)
                 except ObjectNotFound as gone:
                     self._look_again(ref.key, ref.base_offset, gone, last_try)
                     break
@@ -206,14 +215,14 @@ class PartitionReader:
             position = result.next_offset
         return None
 
-    def _first_in_segment(self, ref: SegmentRef, timestamp_ms: int, low: int) -> int | None:
+    def _first_in_segment(self, ref: SegmentRef, timestamp_ms: int, low: int, durable: int) -> int | None:
         index = self._reader.index(ref).index
         for row in index[index["max_timestamp_ms"] >= timestamp_ms]:
             base = int(row["base_offset"])
-            if base + int(row["count"]) <= low:
+            if base + int(row["count"]) <= low or base >= durable:
                 continue
             block = self._reader.block(ref, base, scanning=False)
-            run, _ = block.run(base, 0, at_least_one=True)
+            run, _ = block.run(base, 0, at_least_one=True, stop=durable)
             for record in decode_records(run, split(run)[0], start_offset=low):
                 if record.timestamp_ms is not None and record.timestamp_ms >= timestamp_ms:
                     return record.offset

@@ -59,14 +59,17 @@ class Block:
     def end_offset(self) -> int:
         return int(self.index["base_offset"][-1]) + int(self.index["count"][-1])
 
-    def run(self, offset: int, max_bytes: int, at_least_one: bool) -> tuple[memoryview, int]:
-        """Whole batches from the one that covers `offset`, up to `max_bytes`; and one past their last offset."""
+    def run(self, offset: int, max_bytes: int, at_least_one: bool, stop: int) -> tuple[memoryview, int]:
+        """Whole batches from the one that covers `offset`, up to `max_bytes` and below `stop`; and one past their last
+        offset."""
         first = max(int(np.searchsorted(self.index["base_offset"], offset, side="right")) - 1, 0)
         begin = int(self.index["position"][first])
         ends = (self.index["position"][first:] + self.index["size"][first:]).astype(np.int64) - begin
         fit = int(np.searchsorted(ends, max_bytes, side="right"))
         if not fit and at_least_one:
             fit = 1
+        if self.end_offset > stop:
+            fit = min(fit, int(np.searchsorted(self.index["base_offset"][first:], stop)))
         if not fit:
             return self.data[:0], offset
         last = first + fit - 1
@@ -80,6 +83,12 @@ class LoadedIndex:
 
     index: Index
     block_of_row: Index
+
+    @classmethod
+    def of(cls, index: Index) -> LoadedIndex:
+        """Grouped by the index alone, so that a block's number means the same whoever has loaded it, and from where."""
+        ends = (index["position"] + index["size"]).astype(np.int64) - HEADER_SIZE
+        return cls(index, (ends - 1) // BLOCK_BYTES)
 
     @property
     def cached_bytes(self) -> int:
@@ -115,6 +124,8 @@ class SegmentReader:
         """The checked block that covers `offset` (or the first one behind it). May do I/O."""
         if self._comes_whole(ref, scanning):
             block = self._whole(ref)
+        elif isinstance(whole := self._cache.peek((ref.key, "all")), Block):
+            block = whole
         else:
             loaded = self.index(ref)
             number = loaded.block_at(offset)
@@ -150,7 +161,7 @@ class SegmentReader:
         """The segment's index alone: for look-ups by timestamp, and to find a block."""
         whole = self._cache.peek((ref.key, "all"))
         if isinstance(whole, Block):
-            return LoadedIndex(whole.index, np.zeros(len(whole.index), np.int64))
+            return LoadedIndex.of(whole.index)
         return self._cache.get((ref.key, "index"), TAIL_SIZE, lambda: self._load_index(ref))
 
     def prefetch(self, refs: list[SegmentRef]) -> None:
@@ -209,8 +220,7 @@ class SegmentReader:
         except FormatError:
             _, summary, index = self._parsed(ref)
         self._check_place(ref, summary)
-        ends = (index["position"] + index["size"]).astype(np.int64) - HEADER_SIZE
-        return LoadedIndex(index, (ends - 1) // BLOCK_BYTES)
+        return LoadedIndex.of(index)
 
     def _load_block(self, ref: SegmentRef, loaded: LoadedIndex, number: int) -> Block:
         rows = loaded.rows_of(number)

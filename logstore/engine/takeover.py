@@ -128,15 +128,17 @@ def _wait_or_raise(runtime: Runtime, chain: Chain, error: StoreError, failures: 
 def catch_up(runtime: Runtime, chain: Chain, tiers: Tiers, *, by_owner: bool = False) -> bool:
     """Take in what others have committed, unless that is the business of a writer here. True if there was anything.
 
-    The chain is loaded anew behind an object that cannot be read, since that knows how to go on past it, and after a long
-    time without a look: what came next may have been merged and deleted.
+    The chain is loaded anew behind an object that cannot be read, since that knows how to go on past it, where a row holds
+    some of what comes next already, and after a long time without a look: what came next may have been merged and deleted.
     """
-    before, asked_at_ms = tiers.tail, runtime.clock.now_ms()
+    asked_at_ms = runtime.clock.now_ms()
+    with tiers.lock:
+        before, goes_on = tiers.tail, tiers.tail.damaged is None and not tiers.reaches_past_tail
     try:
         links = chain.follow(before) if not _slept_long(runtime, tiers) else None
     except CorruptData:
         links = None
-    if links is None or (links and before.damaged is not None):
+    if links is None or (links and not goes_on):
         links, end = [], reload(chain, tiers, by_owner=by_owner).tail.next_seq
     else:
         end = before.next_seq + len(links)

@@ -111,6 +111,12 @@ class Tiers:
                 row += 1
             return lost
 
+    @property
+    def reaches_past_tail(self) -> bool:
+        """Whether the last row is a merged object that holds, too, what the successor of the writer here has appended."""
+        ends = self.segments.table.end_offset
+        return bool(ends) and ends[-1] > self.tail.end_offset
+
     def is_lost(self, start: int, end: int) -> bool:
         """Whether any of these offsets went down with a crash."""
         return bool(self.lost_between(start, end))

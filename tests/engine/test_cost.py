@@ -203,6 +203,27 @@ def test_L30_ten_concurrent_readers_of_one_cold_segment_make_one_get(
         assert faulty.count("get", suffix=".seg") == (1 if size == "whole" else 2)
 
 
+def test_L30_a_segment_that_a_scan_has_loaded_whole_serves_the_readers_of_its_blocks() -> None:
+    """One reader wants a block of it, a scan comes and loads all of it, and then a reader wants what is behind that block:
+    it gets that, with no other request."""
+    objects = MemoryStore()
+    values = [b"%d" % number + bytes(600_000) for number in range(9)]
+    with running(objects, compression="none") as store:
+        log = partition(store)
+        for value in values:
+            log.append(value, ack="buffered")
+        log.flush()
+        assert [ref.end_offset for ref in log.segments()] == [9], "one segment, of more than one block"
+    faulty = FaultyStore(objects)
+    with open_store(faulty, writer="read_only") as store:
+        log = store.topic("t").partition(0)
+        assert [record.value for record in log.read(1, 0).records()] == [values[1]]
+        assert [record.value for record in log.read(0, 0).records()] == [values[0]]
+        faulty.forget_calls()
+        assert [record.value for record in log.read(8, 0).records()] == [values[8]]
+        assert faulty.count("get") == 0
+
+
 def test_L30_a_failed_get_is_not_remembered() -> None:
     objects = MemoryStore()
     with running(objects) as store:

@@ -21,6 +21,7 @@ from engine.harness import (
     running,
     stored,
 )
+from logstore.engine.takeover import reload
 from logstore.errors import (
     Fenced,
     OutcomeUnknown,
@@ -149,6 +150,38 @@ def test_W05_processes_forked_from_an_open_store_do_not_take_each_other_for_them
     assert len({offset for offset, _ in acked}) == len(acked)
     assert set(acked) <= set(found)
     assert len({value for _, value in found}) == len(found)
+
+
+@pytest.mark.parametrize("heard", ["by a reader", "by its maintenance"])
+def test_W05_who_has_not_heard_of_its_successor_shows_nothing_past_its_own_mark(heard: str) -> None:
+    """The last records of both lie in one merged object: the old writer's readers stop where its mark is, and go on, with
+    each record once, when it has met the fence."""
+    objects, clock = MemoryStore(), ManualClock()
+    theirs = numbered(6, 6)
+    with open_store(objects, clock, cache_bytes=0) as a, running(objects, clock) as b:
+        log, other = partition(a), partition(b)
+        for value in numbered(0, 6):
+            log.append(value)
+        clock.advance(1.0)
+        for value in theirs:
+            other.append(value)
+        assert other.maintenance.merge(clock.now_ms(), bytes(16)) == 11
+        if heard == "by a reader":  # which finds its segments gone, and asks where the records are now
+            clock.advance(2 * 86400.0)
+            assert len(other.maintenance.collect(clock.now_ms())) == 11
+        else:
+            reload(log._chain, log._tiers)
+        for read in (log.read, log.read_cached, log.read):
+            result = read(0, visibility="durable")
+            assert result is None or (result.next_offset, result.durable_high_watermark) == (6, 6)
+        assert log.read(5).next_offset == 6
+        assert not log.read(6)
+        assert log.offset_for_timestamp(1_700_000_000_001) is None
+        assert pairs(log) == at(0, numbered(0, 6))
+        with pytest.raises(Fenced):
+            log.append(b"too late")
+        assert pairs(log) == at(0, numbered(0, 6) + theirs)
+        assert log.offset_for_timestamp(1_700_000_000_001) == 6
 
 
 # W06
