@@ -183,6 +183,23 @@ class Chain:
         except FormatError as error:
             raise CorruptData(key, None, error.why) from error
 
+    def first_of(self, epoch: int, since: int) -> SegmentHeader | None:
+        """The first segment from `since` on that is of `epoch` or a later one, among those that still stand. Epochs only
+        rise, so few are asked for."""
+        standing = [stored.first for stored in self._listed(since, with_merged=False)[0]]
+        found = None
+        while standing:
+            middle = len(standing) // 2
+            header = self.header_at(standing[middle])
+            if header is None:
+                del standing[middle]  # it went meanwhile
+            elif header.epoch < epoch:
+                del standing[: middle + 1]
+            else:
+                found = header
+                del standing[middle:]
+        return found
+
     def link_at(self, seq: int) -> Link | None:
         """The segment that stands at `seq`, with one request; None if none does."""
         return self._link(self.paths.segment(seq), seq)

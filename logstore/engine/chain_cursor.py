@@ -161,14 +161,21 @@ class ChainCursor:
     def _admit_end(self, end: ChainTail) -> None:
         """The same for all that came since, of which only where it ended is known."""
         same = end.mode is self.mode
-        # Shared writers begin eras and never fence: this one was begun while ours had not.
-        begun = same and self.mode is WriterMode.SHARED and self.era is None and end.epoch == self.epoch
+        begun = same and self.era is None and end.epoch == self.epoch and not self._began_with_a_fence()
         if self.passive:
             self.era = end.epoch if same else None
         elif begun:
             self.era = end.epoch
         elif end.epoch != self.tail.epoch:
             raise self._taken_over(end.mode, end.epoch, f"before offset {end.end_offset}", "that")
+
+    def _began_with_a_fence(self) -> bool:
+        """Did the era that follows ours begin so, or as peers begin one? A fence is never deleted, so it would be the first
+        of what still stands. Shared writers have none."""
+        if self.mode is WriterMode.SHARED:
+            return False
+        first = self._chain.first_of(self.epoch, self.tail.next_seq)
+        return first is None or SegmentFlags.FENCE in first.flags
 
     def _fenced(self, header: SegmentHeader) -> LogStoreError:
         what = "its fence" if SegmentFlags.FENCE in header.flags else "that"

@@ -316,6 +316,8 @@ class SharedWriter:
         if all(entry.sequences is None for entry in window.entries):
             return
         self._stored.cover(self._cursor.tail.next_seq)
+        while self._stored.misses_some(window.entries) and self._advance():
+            pass  # the producer may have been at another writer meanwhile
         with self._tiers.lock:
             if self.failed is not None:  # stopped while the chain was read: everybody was told
                 window.carry([])

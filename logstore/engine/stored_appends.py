@@ -24,8 +24,8 @@ from logstore.engine.producer_table import (
 from logstore.engine.results import Receipt
 from logstore.engine.segment_reader import SegmentReader
 from logstore.engine.segments import SegmentRef
-from logstore.engine.shared_buffer import SEQUENCE_MODULUS, Entry, SharedWindow
-from logstore.errors import LogStoreError
+from logstore.engine.shared_buffer import SEQUENCE_MODULUS, Entry, Sequences, SharedWindow
+from logstore.errors import GapError, LogStoreError
 
 
 @dataclass(slots=True)
@@ -111,6 +111,29 @@ class StoredAppends:
             for entry, base in window.places():
                 if entry.sequences is not None:
                     self._table.add(entry.sequences, base)
+
+    def misses_some(self, entries: Iterable[Entry]) -> bool:
+        """Whether a number is missing before one of them, as far as we have followed the chain: others may have stored it
+        since."""
+        assert self._table is not None, "covered before"
+        newest = dict[int, Sequences]()
+        for entry in entries:
+            append = entry.sequences
+            if append is None:
+                continue
+            last = newest.get(append.producer_id)
+            try:
+                if last is None or last.epoch != append.epoch:
+                    is_new = self._table.judge(append) is None
+                else:
+                    is_new = follows(append, (last.last + 1) % SEQUENCE_MODULUS)
+            except GapError:
+                return True
+            except LogStoreError:
+                continue  # that is not changed by what others store
+            if is_new:
+                newest[append.producer_id] = append
+        return False
 
     def sift(self, entries: Iterable[Entry]) -> Sifted:
         """Judge each by the chain, and by what is before it."""

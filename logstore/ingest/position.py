@@ -11,6 +11,7 @@ has, and nothing else has to be kept anywhere.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from logstore.format.record import Headers
@@ -18,6 +19,8 @@ from logstore.format.record import Headers
 POSITION = "source-position"
 TRANSACTION = "source-transaction"
 END = "source-end"
+
+_POSITION_OF = re.compile(rb"([^/]+)/([0-9]{1,1000})/([0-9]{1,1000})")
 
 END_HEADER: tuple[str, bytes | None] = (END, b"")
 
@@ -49,13 +52,16 @@ def check_source(source: str) -> str:
 
 
 def read_upper(headers: Headers, source: str) -> Upper | None:
-    """What a record's headers say of `source`; None if the record is not from there."""
+    """What a record's headers say of `source`; None if the record is not from there.
+
+    A header of the same name that has another form is somebody else's: a collector writes none like that.
+    """
     position, ended = None, False
     for name, value in headers:
         if name == POSITION and value is not None:
-            origin, transaction, ordinal = value.decode().rsplit("/", 2)
-            if origin == source:
-                position = Position(int(transaction), int(ordinal))
+            found = _POSITION_OF.fullmatch(value)
+            if found is not None and found[1] == source.encode():
+                position = Position(int(found[2]), int(found[3]))
         elif name == END:
             ended = True
     return None if position is None else Upper(position, ended)

@@ -23,6 +23,7 @@ class Stash:
         self._by_time: dict[int, Latest] = {}
         self._waiting: list[int] = []  # a heap of times that the input has not completed
         self._complete: deque[int] = deque()  # those that it has, in order
+        self.late = 0  # how many updates came when the log had their time already
 
     def __len__(self) -> int:
         """How many (key, time) pairs wait. Counts them: for tests and health, not for a hot path."""
@@ -30,25 +31,28 @@ class Stash:
 
     def add_many(
         self, updates: Iterable[tuple[bytes, bytes | None, Any, int]], frontier: int, upper: int
-    ) -> int:
-        """Take `(key, value, order, time)` in; leave out those below the frontier and say how many that were.
+    ) -> None:
+        """Take `(key, value, order, time)` in; those below the frontier are left out and counted in `late`.
 
-        Raises ValueError for a time from there up to `upper`, below which the input was declared complete.
+        Raises ValueError for a time from there up to `upper`, below which the input was declared complete. What came before
+        it in `updates` has been taken in.
         """
-        dropped, latest = 0, _NONE
+        late, latest = 0, _NONE
         current: int | None = None
-        for key, value, order, time in updates:
-            if type(key) is not bytes or (type(value) is not bytes and value is not None):
-                raise TypeError("a key is bytes, a value bytes or None")
-            if time != current:
-                if 0 <= time < frontier:
-                    dropped += 1
-                    continue
-                latest, current = self._at(time, upper), time
-            known = latest.get(key)
-            if known is None or order > known[0] or (order == known[0] and _above(value, known[1])):
-                latest[key] = (order, value)
-        return dropped
+        try:
+            for key, value, order, time in updates:
+                if type(key) is not bytes or (type(value) is not bytes and value is not None):
+                    raise TypeError("a key is bytes, a value bytes or None")
+                if time != current:
+                    if 0 <= time < frontier:
+                        late += 1
+                        continue
+                    latest, current = self._at(time, upper), time
+                known = latest.get(key)
+                if known is None or order > known[0] or (order == known[0] and _above(value, known[1])):
+                    latest[key] = (order, value)
+        finally:
+            self.late += late
 
     def _at(self, time: int, upper: int) -> Latest:
         if type(time) is not int or not 0 <= time <= TIME_MAX:

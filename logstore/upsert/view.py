@@ -89,7 +89,7 @@ class UpsertView:
     @property
     def dropped(self) -> int:
         """How many updates were below the frontier when their turn came: a peer had stored their time."""
-        return self._dropped
+        return self._dropped + self._stash.late
 
     @property
     def stashed(self) -> int:
@@ -160,7 +160,7 @@ class UpsertView:
     def apply_many(self, updates: Iterable[tuple[bytes, bytes | None, Any, int]]) -> None:
         """`apply` for many `(key, value, order, time)`, faster."""
         with self._feeding:
-            self._dropped += self._stash.add_many(updates, self._frontier, self._input_upper)
+            self._stash.add_many(updates, self._frontier, self._input_upper)
 
     def advance(self, time: int, *, timeout: float | None = None) -> int:
         """Every update below `time` has been applied: store what is due. Returns the frontier, now at least `time` (for a
@@ -214,7 +214,7 @@ class UpsertView:
                 "frontier": self._frontier,
                 "input_upper": self._input_upper,
                 "lag": max(0, self._frontier - self._input_upper),
-                "dropped_below_upper": self._dropped,
+                "dropped_below_upper": self.dropped,
                 "live_keys": len(self._values),
                 "held_at_time": self._stash.first,
             }
@@ -266,22 +266,56 @@ class UpsertView:
     # In: what stands in the log
 
     def _take_in(self) -> int:
-        """Read what was committed since; drop what it makes obsolete. Returns the frontier."""
+        """Read what was committed since; drop what it makes obsolete. Returns the frontier.
+
+        A commit may be more than one read brings. The frontier moves with the values, by whole times: what has come of a
+        time that may go on is kept until the rest is there, so nobody sees half of one.
+        """
         upper, end = self._writer.progress
-        while self._position < end:
-            result = self._log.read(self._position, _READ_BYTES, visibility="durable")
+        kept: list[Record] = []
+        read_from = self._position
+        while read_from < end:
+            result = self._log.read(read_from, _READ_BYTES, visibility="durable")
             # A reader in this process may have followed the chain further than our writer has.
             records = list(result.records())
             if result.next_offset > end:
                 records = [record for record in records if (record.offset or 0) < end]
-            self._absorb(records, upper)
-            self._position = min(result.next_offset, end)
-        if upper > self._frontier:
-            with self._reading, self._breaking():
-                self._agreement.end(self._values.get)
-                self._frontier = upper
-            self._dropped += self._drop_below(upper)
+            read_from = min(result.next_offset, end)
+            if read_from == end:
+                kept += records
+                break
+            whole = self._whole_times(kept, records)
+            if whole is None:
+                kept += records
+            else:
+                complete, time = whole
+                self._absorb(kept + records[:complete], time)
+                kept = records[complete:]
+                self._position = kept[0].offset or 0
+        if kept or upper > self._frontier:
+            self._absorb(kept, upper)
+        self._position = max(self._position, read_from)
         return self._frontier
+
+    def _whole_times(self, kept: list[Record], records: list[Record]) -> tuple[int, int] | None:
+        """How many of `records` belong to times before the last one, and that one; None if it is that of `kept` too.
+        `kept` is of one time."""
+        if not records:
+            return None
+        last = self._time_of(records[-1])
+        at = len(records) - 1
+        while at and self._time_of(records[at - 1]) == last:
+            at -= 1
+        if at == 0 and (not kept or self._time_of(kept[-1]) == last):
+            return None
+        return at, last
+
+    def _time_of(self, record: Record) -> int:
+        try:
+            return decode_change(record.value)[2]
+        except ValueError as error:
+            with self._breaking():
+                raise self._foreign(record.offset, error) from error
 
     def _drop_below(self, frontier: int) -> int:
         return self._stash.drop_below(frontier)
@@ -289,7 +323,8 @@ class UpsertView:
     def _held_complete_at(self, time: int) -> Latest | None:
         return self._stash.held_at(time) if time < self._input_upper else None
 
-    def _absorb(self, records: list[Record], upper: int) -> None:
+    def _absorb(self, records: list[Record], frontier: int) -> None:
+        """Take in the changes that stand at `_position`: all that the log has below `frontier`."""
         made, self._emission = self._emission, None
         with self._reading, self._breaking():
             if made is not None and made.stands_in(records, self._position):
@@ -297,8 +332,11 @@ class UpsertView:
                 live.update(zip(made.keys, made.values, strict=True))
             else:
                 live = self._values.working_set(record.key or b"" for record in records)
-                grown = self._fold(records, live, upper)
+                grown = self._fold(records, live, frontier)
             self._values.update(live, grown)
+            self._agreement.end(self._values.get)
+            self._frontier = frontier
+        self._dropped += self._drop_below(frontier)
 
     @contextmanager
     def _breaking(self) -> Iterator[None]:

@@ -287,3 +287,42 @@ def test_W07_a_replicated_writer_that_slept_past_the_grace_period_goes_on_at_the
             assert asleep.compare_and_append([b"v20"], 20, 21) == ("us", 21)
             assert feed.upper() == 21
     assert stored(objects) == at(0, numbered(0, 21))
+
+
+@pytest.mark.parametrize("promoted", [False, True])
+@pytest.mark.parametrize("deleted", [False, True])
+@pytest.mark.parametrize("before", ["nothing", "an exclusive writer"])
+def test_W07_a_replicated_writer_that_slept_before_its_first_segment_joins_the_others(
+    before: str, deleted: bool, promoted: bool
+) -> None:
+    """The era of all of them began while it slept. Unless that was a promotion, which stops it: its fence still stands."""
+    objects, clock = MemoryStore(), ManualClock()
+    with (
+        opened(objects, clock) as store,
+        opened(objects, clock) as elsewhere,
+        opened(objects, clock) as owner,
+    ):
+        active = store.create_topic("t").partition(0)
+        values = []
+        if before != "nothing":
+            values += [b"before"]
+            owner.topic("t").append(b"before")
+        feed = active.replicated("active")
+        asleep = elsewhere.topic("t").partition(0).replicated("asleep")
+        if promoted:
+            feed.promote()
+        for number in range(20):
+            feed.compare_and_append([b"v%d" % number], number, number + 1)
+        clock.advance(GRACE_S / 2)
+        if deleted:
+            assert active.maintenance.merge(clock.now_ms(), b"m" * 16) > 4
+            clock.advance(2 * GRACE_S)
+            assert len(active.maintenance.collect(clock.now_ms())) > 4
+        if promoted:
+            with pytest.raises(Fenced, match="another replicated writer"):
+                asleep.compare_and_append([b"v20"], 20, 21)
+            assert feed.compare_and_append([b"v20"], 20, 21) == ("us", 21)
+        else:
+            assert asleep.compare_and_append([b"v20"], 20, 21) == ("us", 21)
+            assert feed.upper() == 21
+    assert stored(objects) == at(0, values + numbered(0, 21))

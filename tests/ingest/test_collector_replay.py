@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from logstore.errors import InvalidRecord, StraddlingTransaction, UnsupportedStore
+from logstore.format.record import Record
 from logstore.objects import MemoryStore
 from logstore.testing import GatedStore
 
@@ -255,14 +256,20 @@ def test_F14_a_source_that_starts_over_leaves_the_torn_part_behind_it():
     assert reports.seen == [10_001]
 
 
-def test_F14_the_upper_is_found_behind_records_of_others():
-    """Somebody else appended to the partition too: the newest record of *this* source counts."""
+@pytest.mark.parametrize(
+    "position",
+    [b"source", b"source/1", b"source/x/1", b"other/9/9", b"\xff/9/9", b"source/-9/1", b"9/source/9/9", b""],
+)
+def test_F14_the_upper_is_found_behind_records_of_others(position):
+    """Somebody else appended to the partition too, under a header of the same name: the newest record of *this* source
+    counts."""
     import logstore
 
     objects = stored_story(STORY[:1])
+    foreign = Record(b"of somebody else", headers=(("source-position", position),))
     with logstore.open(objects) as store:
         for partition in range(2):
-            store.topic("items").partition(partition).append([b"of somebody else"] * 20)
+            store.topic("items").partition(partition).append([foreign] * 20)
     reports = Reports()
     with collecting(objects, reports) as collector:
         feed(collector, STORY)

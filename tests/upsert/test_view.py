@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import logstore
+from logstore.engine.partition_log import PartitionLog
 from logstore.errors import (
     AppendTimeout,
     CorruptData,
@@ -104,6 +105,33 @@ def test_U01_a_commit_is_taken_in_alike_whether_we_computed_it_or_not(
         peer.refresh()
         assert (peer.frontier, len(peer), dict(peer.items())) == (time + 2, len(mine), dict(mine.items()))
     assert mine.snapshot() == view("fresh").snapshot()
+
+
+def test_U01_nobody_sees_half_of_a_commit_that_takes_several_reads(
+    view: Views, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever a reader looks, the values are those of the frontier, and what is iterated does not change unnoticed."""
+    mine, peer = view("mine"), view("peer")
+    keys, size = [b"%d" % number for number in range(6)], 300_000  # more than fits one batch
+    for time in range(3):
+        peer.apply_many((key, b"%d" % time * size, 1, time) for key in keys)
+    peer.apply(b"3", None, order=2, time=2)
+    peer.advance(3)
+    at = {time: dict.fromkeys(keys, b"%d" % time * size) for time in range(3)}
+    wanted = [{}, at[0], at[1], {key: value for key, value in at[2].items() if key != b"3"}]
+    seen: list[int] = []
+    read = PartitionLog.read
+
+    def look_and_read(log: PartitionLog, *arguments: Any, **kw: Any) -> Any:
+        seen.append(mine.frontier)
+        assert dict(mine.items()) == wanted[mine.frontier]
+        assert len(mine) == len(wanted[mine.frontier])
+        return read(log, *arguments, **kw)
+
+    monkeypatch.setattr("logstore.upsert.view._READ_BYTES", 1)
+    monkeypatch.setattr(PartitionLog, "read", look_and_read)
+    assert mine.refresh() == 3
+    assert (len(seen) > 3, set(seen) <= {0, 1, 2}, dict(mine.items())) == (True, True, wanted[3])
 
 
 def test_U02_our_own_commit_found_by_a_refresh_is_not_counted_as_a_peers(
@@ -491,3 +519,12 @@ def test_a_time_below_0_is_refused_and_not_forgotten(view: Views) -> None:
     with pytest.raises(ValueError, match="time=-1"):
         mine.apply(b"k", b"v", order=1, time=-1)
     assert (mine.stashed, mine.dropped) == (0, 0)
+
+
+def test_U02_what_was_dropped_before_a_bad_update_is_counted_too(view: Views) -> None:
+    mine, peer = view("mine"), view("peer")
+    peer.advance(5)
+    mine.refresh()
+    with pytest.raises(TypeError):
+        mine.apply_many([(b"k", b"late", 1, 3), (b"k", b"late", 1, 4), (b"k", b"new", 1, 5), (b"k", 6, 1, 6)])
+    assert (mine.dropped, mine.health()["dropped_below_upper"], mine.stashed) == (2, 2, 1)

@@ -125,6 +125,40 @@ def test_W11_a_flush_waits_for_what_was_appended_before_a_duplicate() -> None:
     assert [value for _, value in contents(objects)] == [b"once", b"under way", b"before the flush"]
 
 
+def test_W11_a_producer_that_was_at_another_writer_meanwhile_goes_on_where_it_is() -> None:
+    """A writer that was idle has not followed the chain: what it has not seen is not missing."""
+    objects = MemoryStore()
+    with shared(objects) as log, shared(objects) as elsewhere:
+        here, there = Producer(log, 17), Producer(elsewhere, 17)
+        here.append(b"0", sequence=0)
+        for number in range(1, 4):
+            there.append(b"%d" % number, sequence=number)
+        assert here.next_sequence() == 4
+        assert here.append(b"4", sequence=4).offset == 4
+        there.append(b"5", sequence=5)
+        with pytest.raises(GapError, match="sequence 7 came where 6 is next"):
+            here.append(b"7", sequence=7)
+        assert here.append(b"5", sequence=5).offset == 5
+    assert [value for _, value in contents(objects)] == [b"%d" % number for number in range(6)]
+
+
+def test_W11_a_retry_and_what_follows_it_go_together_to_a_writer_that_has_not_seen_the_first_try() -> None:
+    objects = MemoryStore()
+    gated = GatedStore(objects)
+    with shared(gated) as log, shared(objects) as elsewhere:
+        here, there = Producer(log, 17), Producer(elsewhere, 17)
+        here.append(b"0", sequence=0)
+        with gated.hold("put", suffix=".seg") as gate:
+            log.submit(b"under way")
+            gate.wait_held()
+            for number in range(1, 4):
+                there.append(b"%d" % number, sequence=number)
+            again, following = here.submit(b"1", sequence=1), here.submit(b"4", sequence=4)
+        assert (again.result(PATIENCE_S).offset, following.result(PATIENCE_S).offset > 3) == (1, True)
+    numbers = [value for _, value in contents(objects) if value != b"under way"]
+    assert numbers == [b"%d" % number for number in range(5)]
+
+
 def test_W08_an_append_that_is_refused_fails_no_flush() -> None:
     objects = MemoryStore()
     gated = GatedStore(objects)

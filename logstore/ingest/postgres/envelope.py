@@ -22,7 +22,7 @@ import json
 from typing import NamedTuple
 
 from logstore.ingest.postgres.pgoutput import SNAPSHOT_XID, Begin, Change
-from logstore.ingest.postgres.relation import Relation
+from logstore.ingest.postgres.relation import Relation, one_topic
 from logstore.ingest.route import EVERY_PARTITION, Routed
 
 CONNECTOR_VERSION = "1"
@@ -56,6 +56,7 @@ class Envelope:
         self._tombstones = tombstones
         self._begin: Begin | None = None
         self._frames: dict[Relation, _Frame] = {}  # of this transaction
+        self._tables: dict[str, tuple[str, str]] = {}  # whose topic it is
 
     def route(self, change: Change) -> list[Routed]:
         """What a change becomes."""
@@ -102,6 +103,9 @@ class Envelope:
         }
         head = b',"source":%b,"lsn":' % json.dumps(source, separators=(",", ":")).encode()[:-1]
         end = b'","ts_ms":%d}' % begin.commit_ms
+        table = (relation.schema, relation.table)
+        if (owner := self._tables.setdefault(relation.name, table)) != table:
+            raise one_topic(owner, table)
         frame = self._frames[relation] = _Frame(self._topic_prefix + relation.name, head, end)
         return frame
 

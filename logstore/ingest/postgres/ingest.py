@@ -51,6 +51,7 @@ from logstore.ingest.postgres.slot import (
     Stream,
     check_may_replicate,
     check_server,
+    check_topics,
     connect,
     ensure_publication,
     lost_slot,
@@ -208,6 +209,7 @@ class PostgresIngest:
         tables = None if settings.tables is None else list(settings.tables)
         check_server(connection)
         ensure_publication(connection, settings.publication, tables, settings.slot)
+        check_topics(connection, settings.publication)
 
     def _connect_stream(self) -> Stream:
         settings = self._settings

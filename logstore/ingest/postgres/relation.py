@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring
 
-from logstore.errors import InvalidRecord
+from logstore.errors import InvalidRecord, InvalidTopicName
 from logstore.ingest.postgres.values import UNAVAILABLE_JSON, Encoder, encoder_for
 
 
@@ -119,3 +119,12 @@ def _json(value: bytes | _Unchanged | None, encode: Encoder) -> bytes:
     if type(value) is not bytes:
         return b"null"
     return value if encode is None else encode(value)
+
+
+def one_topic(table: tuple[str, str], other: tuple[str, str]) -> InvalidTopicName:
+    """What is raised when two tables, each (schema, name), would share a topic: rows of one key would be mixed."""
+    first, second = ('"{}"."{}"'.format(*names) for names in (table, other))
+    return InvalidTopicName(
+        f"the tables {first} and {second} would both be the topic {'.'.join(table)!r}: take one of them out of the "
+        "publication, or rename it; if it has changed already, drop the slot, to start over with a snapshot"
+    )

@@ -26,6 +26,7 @@ from psycopg2.extensions import parse_dsn
 from logstore.errors import UnsupportedStore
 from logstore.ingest.postgres.origin import Origin
 from logstore.ingest.postgres.pgoutput import PROTOCOL_VERSION, format_lsn, parse_lsn
+from logstore.ingest.postgres.relation import one_topic
 from logstore.ingest.postgres.values import SESSION_SETTINGS
 
 _NO_LIMITS = {
@@ -164,6 +165,20 @@ def ensure_publication(connection: Any, name: str, tables: list[str] | None, slo
             named = [sql.Identifier(*table.split(".", 1)) for table in tables]
             what = sql.SQL("table {}").format(sql.SQL(", ").join(named))
         cursor.execute(sql.SQL("create publication {} for {}").format(sql.Identifier(name), what))
+
+
+def check_topics(connection: Any, publication: str) -> None:
+    """Raises `InvalidTopicName` if two of the publication's tables have one topic: `a."b.c"` and `"a.b".c`."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "select array_agg(array[schemaname::text, tablename::text] order by schemaname) from pg_publication_tables "
+            "where pubname = %s group by schemaname || '.' || tablename having count(*) > 1 limit 1",
+            (publication,),
+        )
+        row = cursor.fetchone()
+    if row is not None:
+        (first, second, *_) = row[0]
+        raise one_topic((first[0], first[1]), (second[0], second[1]))
 
 
 class Stream:
