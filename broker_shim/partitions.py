@@ -189,15 +189,19 @@ class Partitions:
 
     async def _listed(self) -> list[str]:
         """One listing, however many clients ask at once: each would keep a worker."""
+        began = self._loop.time()
         try:
             names = await self.run(self._store.topics)
         finally:
             self._listing = None
         self._was_listed = True
-        for gone in set(self._known) - set(names):
-            self.forget(gone)
+        listed = set(names)
+        # Of what we have heard of since it began, a topic that was created meanwhile say, the listing knows nothing.
+        gone = [name for name, each in self._known.items() if name not in listed and each.looked_at < began]
+        for name in gone:
+            self.forget(name)
         await asyncio.gather(*(self.find(name) for name in names), return_exceptions=True)
-        return names
+        return sorted({*names, *self._known})
 
     async def create(self, name: str, partitions: int, **settings: Any) -> Topic:
         def make() -> Topic:
