@@ -325,9 +325,10 @@ class _Fetch:
             return True
         if not entry.is_cold and not hosted.is_owned:
             entry.is_cold = True  # the writer is elsewhere: look first what it has done
-        else:
+            return False
+        if not hosted.is_anew:
             self._fail(entry, Code.UNKNOWN_LEADER_EPOCH)
-        return False
+        return hosted.is_anew
 
     def _check_start(self, entry: _Entry, hosted: Hosted) -> bool:
         low = entry.data.log_start = hosted.low_watermark

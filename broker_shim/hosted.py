@@ -68,7 +68,7 @@ class Hosted:
         self._was_open = False
         self._is_stale = True
         self._handing_over: asyncio.Future[None] | None = None
-        self._is_anew = is_anew
+        self.is_anew = is_anew
         self._snapshots = Snapshots(store.objects, partition.paths, is_anew=is_anew)
         self._queue = AppendQueue(self._snapshots, loop, workers, self.lose)
         self._watchers: set[Watcher] = set()
@@ -93,10 +93,10 @@ class Hosted:
     def knows_epoch(self, epoch: int) -> bool:
         """Could a client have learnt this epoch from us, or from a leader before us?
 
-        A topic that has taken another's place begins with epoch 1 again, and librdkafka keeps to the largest that it has
-        heard of the name: that says nothing about a newer leader then.
+        A topic that has taken another's place (`is_anew`) begins with epoch 1 again, and librdkafka keeps to the largest
+        that it has heard of the name: that says nothing about a newer leader then. Who does not write looks in the store.
         """
-        return epoch <= self.log.epoch or (self._is_anew and self.is_owned)
+        return epoch <= self.log.epoch or (self.is_anew and self.is_owned)
 
     def open(self) -> asyncio.Future[None]:
         """Make it readable. Raises what the store says; the next call tries again."""

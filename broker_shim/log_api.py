@@ -77,7 +77,7 @@ class LogApi:
             await hosted.open()
             if asked.timestamp < EARLIEST:  # the largest timestamp, and others of later versions
                 return {"partition_index": index, "error_code": Code.UNSUPPORTED_VERSION}
-            code = _check_epoch(hosted, asked.get("current_leader_epoch", -1))
+            code = await self._check_epoch(hosted, asked.get("current_leader_epoch", -1))
             if code is not Code.NONE:
                 return {"partition_index": index, "error_code": code}
             offset, timestamp = await self._find(hosted, asked.timestamp, committed)
@@ -107,6 +107,13 @@ class LogApi:
             return NONE_FOUND, -1
         return found, await self._partitions.run(_timestamp_at, hosted, found)
 
+    async def _check_epoch(self, hosted: Hosted, asked: int) -> Code:
+        """As for a fetch: an older epoch does no harm, a later one means that we are not the leader any more."""
+        if hosted.knows_epoch(asked):
+            return Code.NONE
+        await self._partitions.run(hosted.log.refresh)
+        return Code.NONE if hosted.knows_epoch(asked) or hosted.is_anew else Code.UNKNOWN_LEADER_EPOCH
+
     async def offset_for_leader_epoch(self, call: Call) -> Response:
         answers = []
         for topic in call.request.topics or ():
@@ -125,7 +132,7 @@ class LogApi:
             if isinstance(hosted, Code):
                 return {**answer, "error_code": hosted}
             await hosted.open()
-            code = _check_epoch(hosted, asked.get("current_leader_epoch", -1))
+            code = await self._check_epoch(hosted, asked.get("current_leader_epoch", -1))
             if code is not Code.NONE:
                 return {**answer, "error_code": code}
             if asked.leader_epoch > hosted.log.epoch:
@@ -157,11 +164,6 @@ class LogApi:
         except (LogStoreError, OSError) as error:
             return {**answer, "error_code": codes.of_admin(error)}
         return {**answer, "low_watermark": low, "error_code": Code.NONE}
-
-
-def _check_epoch(hosted: Hosted, asked: int) -> Code:
-    """As for a fetch: an older epoch does no harm, a later one means that we are not the leader any more."""
-    return Code.NONE if hosted.knows_epoch(asked) else Code.UNKNOWN_LEADER_EPOCH
 
 
 def _timestamp_at(hosted: Hosted, offset: int) -> int:

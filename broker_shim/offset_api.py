@@ -14,6 +14,7 @@ from broker_shim.group import State
 from broker_shim.group_records import Committed
 from broker_shim.partitions import Partitions
 from broker_shim.shard import Place, Shard
+from broker_shim.subscription import CONSUMER, subscribed_topics
 from broker_shim.turns import few_at_once, in_turns
 from logstore.errors import LogStoreError
 from logstore.topic import Topic
@@ -171,18 +172,25 @@ class OffsetApi:
         group = shard.groups.get(request.group_id)
         if group is None and request.group_id not in shard.offsets:
             return {"error_code": Code.GROUP_ID_NOT_FOUND}
-        code = Code.NONE
+        in_use: frozenset[str] | None = frozenset()
         if group is not None and group.state is not State.EMPTY:
-            code = Code.GROUP_SUBSCRIBED_TO_TOPIC
-        topics = {topic.name for topic in request.topics or ()}
-        denied = {name for name in topics if not call.may(Operation.READ, Resource.TOPIC, name)}
+            if group.protocol_type != CONSUMER:
+                return {"error_code": Code.NON_EMPTY_GROUP}
+            in_use = subscribed_topics(group)
+        refused: dict[str, Code] = {}
+        for name in {topic.name for topic in request.topics or ()}:
+            if not call.may(Operation.READ, Resource.TOPIC, name):
+                refused[name] = Code.TOPIC_AUTHORIZATION_FAILED
+            elif in_use is None or name in in_use:
+                refused[name] = Code.GROUP_SUBSCRIBED_TO_TOPIC
         places = [
             (topic.name, each.partition_index)
             for topic in request.topics or ()
-            if topic.name not in denied
+            if topic.name not in refused
             for each in topic.partitions or ()
         ]
-        if code is Code.NONE and places:
+        code = Code.NONE
+        if places:
             done: asyncio.Future[Code] = self._loop.create_future()
             shard.forget_offsets(request.group_id, places, done.set_result)
             code = await done
@@ -194,7 +202,7 @@ class OffsetApi:
                     "partitions": [
                         {
                             "partition_index": each.partition_index,
-                            "error_code": Code.TOPIC_AUTHORIZATION_FAILED if topic.name in denied else code,
+                            "error_code": refused.get(topic.name, code),
                         }
                         for each in topic.partitions or ()
                     ],

@@ -34,14 +34,11 @@ T = TypeVar("T")
 
 
 class _Known:
-    """`is_anew`: there was a topic of this name before, and producers that wrote to it may go on here."""
+    __slots__ = ("hosted", "looked_at", "topic")
 
-    __slots__ = ("hosted", "is_anew", "looked_at", "topic")
-
-    def __init__(self, topic: Topic, looked_at: float, is_anew: bool) -> None:
+    def __init__(self, topic: Topic, looked_at: float) -> None:
         self.topic = topic
         self.looked_at = looked_at
-        self.is_anew = is_anew
         self.hosted: dict[int, Hosted] = {}
 
 
@@ -66,7 +63,6 @@ class Partitions:
         self._known: dict[str, _Known] = {}
         self._looking: dict[str, asyncio.Task[Topic | None]] = {}
         self._absent: dict[str, float] = {}
-        self._gone: set[str] = set()
         self._not_asked_until = 0.0
         self._next_listing: asyncio.Task[list[str]] | None = None
         self._listing = asyncio.Lock()  # held while the store lists the topics
@@ -110,7 +106,7 @@ class Partitions:
                 self,
                 self._follow_interval_s,
                 "durable" if name == INTERNAL_TOPIC else self._ack,
-                known.is_anew,
+                known.topic.is_anew,
             )
         return hosted
 
@@ -194,13 +190,16 @@ class Partitions:
         """
         async with self._listing:
             self._next_listing = None
-            known = set(self._known)
+            began = self._loop.time()
             names = await self.run(self._store.topics)
         self._was_listed = True
-        for gone in known - set(names):
-            self.forget(gone)
+        listed = set(names)
+        # Of what we have heard of since it began, a topic that was created meanwhile say, the listing knows nothing.
+        gone = [name for name, each in self._known.items() if name not in listed and each.looked_at < began]
+        for name in gone:
+            self.forget(name)
         await asyncio.gather(*(self.find(name) for name in names), return_exceptions=True)
-        return names
+        return sorted({*names, *self._known})
 
     async def create(self, name: str, partitions: int, **settings: Any) -> Topic:
         def make() -> Topic:
@@ -222,18 +221,14 @@ class Partitions:
         """Remember a topic as the store has it now. One that was created anew starts with nothing in use."""
         known = self._known.get(topic.name)
         if known is None or known.topic.incarnation != topic.incarnation:
-            is_anew = known is not None or topic.name in self._gone
-            known = self._known[topic.name] = _Known(topic, self._loop.time(), is_anew)
+            known = self._known[topic.name] = _Known(topic, self._loop.time())
         known.topic = topic
         known.looked_at = self._loop.time()
         self._absent.pop(topic.name, None)
         return topic
 
     def forget(self, name: str) -> None:
-        if self._known.pop(name, None) is not None:
-            if len(self._gone) >= ABSENT_MAX:
-                self._gone.clear()
-            self._gone.add(name)
+        self._known.pop(name, None)
 
     # ── changes ──────────────────────────────────────────────────────────────────────────────────────────
 

@@ -25,6 +25,9 @@ import scramp
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 SCRAM = MECHANISMS[1:]
 ITERATIONS = 4096
+MAX_ITERATIONS = 10_000_000
+MAX_SCRAM_BYTES = 4096
+"""Names are normalised, in a time that grows with the square of their length, and nobody else runs meanwhile."""
 _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 
@@ -117,6 +120,8 @@ class _Scram:
         self._server = scramp.ScramMechanism(mechanism).make_server(keys_of)
 
     def step(self, message: bytes) -> bytes:
+        if len(message) > MAX_SCRAM_BYTES:
+            raise AuthenticationFailed
         try:
             text = message.decode()
             if self._first:
@@ -158,6 +163,8 @@ def _parse_user(path: str, name: str, entry: Any) -> dict[str, Keys]:
         raise ValueError(f"{path}: user {name!r} has neither a password nor SCRAM keys") from error
     if not keys:
         raise ValueError(f"{path}: user {name!r} has no keys for {' or '.join(SCRAM)}")
+    if not all(ITERATIONS <= each.iterations <= MAX_ITERATIONS for each in keys.values()):
+        raise ValueError(f"{path}: user {name!r}: iterations are {ITERATIONS} to {MAX_ITERATIONS}")
     return keys
 
 

@@ -49,15 +49,18 @@ class SaslApi:
         try:
             answer = await self._partitions.run(exchange.step, call.request.auth_bytes)
         except AuthenticationFailed:
-            call.connection.sasl = None
-            call.connection.close_after_answer = True
-            log.warning("authentication of a client at %s failed", call.host)
-            return {
-                "error_code": Code.SASL_AUTHENTICATION_FAILED,
-                "error_message": "authentication failed: wrong user or password",
-                "auth_bytes": b"",
-            }
+            return self._fail(call, "authentication failed: wrong user or password")
         if exchange.user is not None:
+            principal = f"User:{exchange.user}"
+            if call.connection.principal not in (None, principal):
+                # As in Kafka (KIP-368): what was begun as one user is not gone on with as another.
+                return self._fail(call, "authentication failed: a connection does not change its user")
             call.connection.sasl = None
-            call.connection.principal = f"User:{exchange.user}"
+            call.connection.principal = principal
         return {"error_code": Code.NONE, "error_message": None, "auth_bytes": answer}
+
+    def _fail(self, call: Call, why: str) -> Response:
+        call.connection.sasl = None
+        call.connection.close_after_answer = True
+        log.warning("a client at %s: %s", call.host, why)
+        return {"error_code": Code.SASL_AUTHENTICATION_FAILED, "error_message": why, "auth_bytes": b""}

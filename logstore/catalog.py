@@ -47,7 +47,8 @@ class Removal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicDescriptor:
-    """`revision` grows with each change, across incarnations: of two descriptors the newer one can be told."""
+    """`revision` grows with each change, across incarnations: of two descriptors the newer one can be told. `is_anew`: the
+    name was a former topic's, and clients may remember that one."""
 
     name: str
     incarnation: str
@@ -56,6 +57,7 @@ class TopicDescriptor:
     deleted: bool = False
     revision: int = 0
     removing: tuple[Removal, ...] = ()
+    is_anew: bool = False
 
     def pack(self) -> bytes:
         content = {
@@ -67,6 +69,7 @@ class TopicDescriptor:
             "config": asdict(self.config),
             "revision": self.revision,
             "removing": [list(removal) for removal in self.removing],
+            "is_anew": self.is_anew,
         }
         return pack_document(content)
 
@@ -89,6 +92,7 @@ class TopicDescriptor:
                 content["deleted"],
                 content.get("revision", 0),
                 tuple(_removal(fields) for fields in removing),
+                content.get("is_anew", False),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptData(key, None, f"the topic's descriptor cannot be read ({error})") from error
@@ -153,7 +157,7 @@ class Catalog:
             if old is not None and not old.deleted:
                 return self._existing(old, partitions, exist_ok)
             if old is not None:
-                new = replace(new, revision=old.revision + 1, removing=old.removing)
+                new = replace(new, revision=old.revision + 1, removing=old.removing, is_anew=True)
             try:
                 if known is None:
                     self._store.put(key, new.pack(), if_absent=True)

@@ -75,6 +75,11 @@ class Topic:
         """New each time a topic of this name is created."""
         return self._descriptor.incarnation
 
+    @property
+    def is_anew(self) -> bool:
+        """There was a topic of this name before, and clients that knew it may take this one for it."""
+        return self._descriptor.is_anew
+
     def is_older_than(self, descriptor: TopicDescriptor) -> bool:
         """Whether that says something new. (One of this topic that was read before this object was made does not.)"""
         mine = self._descriptor

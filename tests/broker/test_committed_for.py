@@ -101,6 +101,29 @@ def test_B01_a_consumer_that_knows_a_former_topics_epoch_reads_the_new_one() -> 
         assert (row.error_code, row.offset) == (Code.NONE, 1)
 
 
+def test_B01_a_broker_that_starts_later_serves_those_who_know_a_former_topics_epoch() -> None:
+    """Nobody has written since, so there is no writer: it knows from the store that the topic has taken another's place."""
+    store = MemoryStore()
+    for times in range(3):
+        with LocalBroker(store) as broker, Wire(broker.port) as client:
+            if times == 0:
+                make_topic(client)
+            client.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+            client.produce("t", batch(b"old"))
+            former = broker.log("t").epoch
+    with logstore.open(store) as service:
+        service.delete_topic("t")
+        service.create_topic("t").append(b"new")
+    with LocalBroker(store) as broker, Wire(broker.port) as client:
+        client.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+        assert values(client.fetch("t", 0, leader_epoch=former)) == [(0, b"new")]
+        asked = {"partition_index": 0, "current_leader_epoch": former, "timestamp": -1}
+        topics = [{"name": "t", "partitions": [asked]}]
+        row = client.ask(Api.LIST_OFFSETS, 5, topics=topics).topics[0].partitions[0]
+        assert (row.error_code, row.offset) == (Code.NONE, 1)
+        assert broker.log("t").epoch < former
+
+
 def test_B01_a_deleted_topic_takes_its_committed_offsets_along(broker: LocalBroker) -> None:
     with Wire(broker.port) as client:
         make_topic(client)

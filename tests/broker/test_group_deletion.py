@@ -145,6 +145,46 @@ def test_B11_offsets_are_deleted_of_topics_that_one_may_read(start_broker: Start
         assert committed(client, GROUP) == 5
 
 
+@pytest.mark.parametrize(
+    ("metadata", "codes"),
+    [
+        (
+            b"\0\1\0\0\0\1\0\4used\xff\xff\xff\xff\0\0\0\0",
+            {"t": Code.NONE, "used": Code.GROUP_SUBSCRIBED_TO_TOPIC},
+        ),
+        (
+            b"something else",
+            {"t": Code.GROUP_SUBSCRIBED_TO_TOPIC, "used": Code.GROUP_SUBSCRIBED_TO_TOPIC},
+        ),
+    ],
+    ids=["subscribed", "not-told"],
+)
+def test_B01_a_group_that_is_in_use_keeps_the_offsets_of_what_it_subscribes_to(
+    broker: LocalBroker, metadata: bytes, codes: dict[str, Code]
+) -> None:
+    with Wire(broker.port) as client:
+        make_topic(client)
+        make_topic(client, "used")
+        assert commit(client, GROUP, 5) == Code.NONE
+        stable_member(client, metadata=metadata)
+        topics = [{"name": name, "partitions": [{"partition_index": 0}]} for name in codes]
+        answer = client.ask(Api.OFFSET_DELETE, 0, group_id=GROUP, topics=topics)
+        assert answer.error_code == Code.NONE
+        assert {each.name: each.partitions[0].error_code for each in answer.topics} == codes
+        assert committed(client, GROUP) == (-1 if codes["t"] is Code.NONE else 5)
+
+
+def test_B01_a_group_in_use_that_is_none_of_consumers_keeps_all_its_offsets(broker: LocalBroker) -> None:
+    with Wire(broker.port) as client:
+        make_topic(client)
+        assert commit(client, GROUP, 5) == Code.NONE
+        stable_member(client, protocol_type="connect")
+        topics = [{"name": "t", "partitions": [{"partition_index": 0}]}]
+        answer = client.ask(Api.OFFSET_DELETE, 0, group_id=GROUP, topics=topics)
+        assert answer.error_code == Code.NON_EMPTY_GROUP
+        assert committed(client, GROUP) == 5
+
+
 def test_B11_who_may_describe_the_cluster_sees_every_group(start_broker: Start) -> None:
     store = MemoryStore()
     with LocalBroker(store) as setup, Wire(setup.port) as client:

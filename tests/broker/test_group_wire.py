@@ -24,22 +24,22 @@ from tests.patience import PATIENCE_S
 GROUP = "team"
 
 
-def join_body(member_id: str = "") -> dict[str, Any]:
+def join_body(member_id: str = "", metadata: bytes = b"m", protocol_type: str = "consumer") -> dict[str, Any]:
     return {
         "group_id": GROUP,
         "session_timeout": 60_000,
         "rebalance_timeout": 60_000,
         "member_id": member_id,
         "group_instance_id": None,
-        "protocol_type": "consumer",
-        "protocols": [{"name": "range", "metadata": b"m"}],
+        "protocol_type": protocol_type,
+        "protocols": [{"name": "range", "metadata": metadata}],
     }
 
 
-def stable_member(client: Wire) -> tuple[str, int]:
+def stable_member(client: Wire, **options: Any) -> tuple[str, int]:
     """Join an empty group and sync. Returns the member id and the generation."""
-    member_id = client.ask(Api.JOIN_GROUP, 5, **join_body()).member_id
-    joined = client.ask(Api.JOIN_GROUP, 5, **join_body(member_id))
+    member_id = client.ask(Api.JOIN_GROUP, 5, **join_body(**options)).member_id
+    joined = client.ask(Api.JOIN_GROUP, 5, **join_body(member_id, **options))
     assert joined.error_code == Code.NONE
     synced = client.ask(
         Api.SYNC_GROUP,

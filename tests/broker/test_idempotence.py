@@ -281,6 +281,24 @@ def test_B07_a_producer_goes_on_in_a_topic_that_was_created_anew(start_broker: S
         assert values(client.fetch("t", 0)) == [(0, b"2"), (1, b"3")]
 
 
+def test_B07_a_producer_goes_on_in_a_topic_that_was_created_anew_while_no_broker_ran(
+    start_broker: Start,
+) -> None:
+    store = MemoryStore()
+    with LocalBroker(store) as first, Wire(first.port) as client:
+        make_topic(client)
+        assert [outcome(client, batch(sequence)) for sequence in range(2)] == [(Code.NONE, 0), (Code.NONE, 1)]
+    with logstore.open(store) as service:
+        service.delete_topic("t")
+        service.create_topic("t")
+    second = start_broker(store)
+    with Wire(second.port) as client:
+        client.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+        assert outcome(client, batch(2)) == (Code.NONE, 0)
+        assert outcome(client, batch(2)) == (Code.NONE, 0), "a retry is not stored twice"
+        assert outcome(client, batch(4)) == (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+
+
 @pytest.mark.parametrize("stored", [0, 1], ids=["nothing-stored", "some-stored"])
 def test_B07_a_producer_goes_on_behind_what_was_acked_in_the_buffer_and_lost(
     start_broker: Start, stored: int

@@ -8,7 +8,7 @@ import logstore
 from broker.harness import LocalBroker, Wire
 from broker.steps import batch, list_offset, make_topic, read_all
 from broker_shim import broker as broker_module
-from broker_shim import partitions
+from broker_shim import messages, partitions
 from broker_shim.apis import Api
 from broker_shim.cluster import PREFIX as NODES
 from broker_shim.codes import Code
@@ -145,3 +145,20 @@ def produced(client: Wire, value: bytes) -> int:
     assert answer.error_code == Code.NONE
     offset: int = answer.base_offset
     return offset
+
+
+def test_B01_a_topic_created_while_topics_are_listed_is_listed_and_stays_in_use() -> None:
+    store = GatedStore(MemoryStore())
+    with LocalBroker(store) as broker, Wire(broker.port) as one, Wire(broker.port) as two:
+        make_topic(one, "old")
+        with store.hold("get", prefix=f"{CATALOG_PREFIX}old") as gate:
+            listing = one.send(Api.METADATA, 4, messages.encode_request(Api.METADATA, 4, {"topics": None}))
+            gate.wait_held()
+            make_topic(two, "new")
+            assert two.produce("new", batch(b"first")).error_code == Code.NONE
+            in_use = broker.server.broker.partitions.hosted("new", 0)
+            gate.open()
+            answer = one.answer(Api.METADATA, 4, listing)
+        assert {"old", "new"} <= {topic.name for topic in answer.topics}
+        assert in_use is not None
+        assert broker.server.broker.partitions.hosted("new", 0) is in_use
