@@ -213,6 +213,6 @@ def test_B01_a_topic_is_in_every_list_that_is_asked_for_after_it_was_created() -
             later = two.send(Api.METADATA, 9, everything)
             broker.until(lambda: broker.server.broker.partitions._next_listing is not None)
             gate.open()
-            assert [each.name for each in one.answer(Api.METADATA, 9, earlier).topics] == ["old"]
+            assert "old" in [each.name for each in one.answer(Api.METADATA, 9, earlier).topics]
             assert [each.name for each in two.answer(Api.METADATA, 9, later).topics] == ["new", "old"]
         assert broker.server.broker.partitions.hosted("new", 0) is hosted
