@@ -41,17 +41,27 @@ def session(folder: Path) -> Iterator[SparkSession]:
 
 
 class CpuSeconds(NamedTuple):
+    """So far, and of which Python processes: of one that ends, Spark's daemon does not keep the time."""
+
     jvm: float
     python: float
+    processes: frozenset[int]
+
+    def since(self, before: CpuSeconds) -> float | None:
+        """What was used in all since then; None if a process has ended and took its time along."""
+        if before.processes - self.processes:
+            return None
+        return self.jvm + self.python - before.jvm - before.python
 
 
 def cpu_of(spark: SparkSession) -> CpuSeconds:
-    """CPU seconds so far of the JVM and of all Python processes below it, those that have ended included."""
+    """CPU seconds so far of the JVM and of all Python processes below it."""
     gateway: Any = spark.sparkContext._gateway
     root = int(gateway.jvm.java.lang.ProcessHandle.current().pid())
     own, _ = _times(root)
-    below = sum(sum(_times(pid)) for pid in _descendants(root))
-    return CpuSeconds(own, below + _times(root)[1])
+    processes = _descendants(root)
+    below = sum(sum(_times(pid)) for pid in processes)
+    return CpuSeconds(own, below + _times(root)[1], frozenset(processes))
 
 
 def _times(pid: int) -> tuple[float, float]:
