@@ -188,9 +188,8 @@ class PartitionReader:
                 segments = self._tiers.segments
                 rows = segments.rows_by_time(timestamp_ms)
             for row in rows:
-                ref = segments.ref(
-                    int(row)
-                )  # without the lock: a table only grows, or is replaced as a whole
+                # Without the lock: a table only grows, or is replaced as a whole.
+                ref = segments.ref(int(row))
                 try:
                     found = self._first_in_segment(ref, timestamp_ms, low, durable)
                 except ObjectNotFound as gone:
