@@ -20,7 +20,7 @@ from typing import Any
 
 from logstore.config import Ack
 from logstore.engine.chain import Chain, LostRace
-from logstore.engine.fencing import fenced_by, refuse_resurrection
+from logstore.engine.fencing import fenced_by
 from logstore.engine.flush_window import FlushWindow
 from logstore.engine.flusher import Task
 from logstore.engine.linger import Linger
@@ -90,7 +90,6 @@ class ExclusiveWriter:
         self._due: float | None = None
         self._closing = False
         self._linger = Linger(runtime.clock, tiers.moved)
-        self._confirmed_at_ms = runtime.clock.now_ms()
         self.local_sync: Task | None = None
         with tiers.lock:
             tiers.buffer = self._buffer
@@ -309,8 +308,6 @@ class ExclusiveWriter:
         try:
             data, summary = window.build()
             self._chain.commit(window.header, data)
-            silent_ms = runtime.clock.now_ms() - self._confirmed_at_ms
-            refuse_resurrection(self._chain, window.header, silent_ms, runtime.config.delete_grace)
             runtime.reader.keep(self._chain.paths.segment(window.header.seq), data, summary)
         except LostRace as lost:
             runtime.breaker.success()
@@ -371,7 +368,6 @@ class ExclusiveWriter:
             released = self.durable_waiters.release(tiers.durable)
             released += self.local_waiters.release(tiers.durable)
             self._linger.after_commit(len(released), len(self.durable_waiters), seconds)
-            self._confirmed_at_ms = clock.now_ms()
             self.stats.commits += 1
             self.stats.progressed(clock.monotonic())
             self._ask_for_flush()

@@ -46,7 +46,7 @@ class PartitionWriters:
                 "close this store and open it anew"
             )
         if self._runtime.config.writer == "shared":
-            catch_up(self._runtime, self._chain, tiers)
+            catch_up(self._chain, tiers)
             writer: Writer = SharedWriter(self._runtime, self._chain, tiers, self._topic, on_commit)
         else:
             writer = self._open_exclusive(tiers, on_commit, ack, timeout)
@@ -97,7 +97,7 @@ class PartitionWriters:
         known = self._replicated.get(writer_id)
         if known is not None and known.failed is None and known.is_passive == passive:
             return known
-        catch_up(self._runtime, self._chain, tiers)
+        catch_up(self._chain, tiers)
         made = ReplicatedWriter(
             writer_id, self._runtime, self._chain, tiers, self._topic, on_commit, passive=passive
         )
