@@ -13,7 +13,7 @@ import logstore
 from engine.harness import PATIENCE_S, at, background, numbered, open_store, pairs, running, stored
 from logstore.engine import checkpoint
 from logstore.engine.producer import Producer
-from logstore.errors import Fenced, OutcomeUnknown
+from logstore.errors import Fenced
 from logstore.objects import MemoryStore
 from logstore.testing import GatedStore, ManualClock
 

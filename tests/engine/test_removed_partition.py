@@ -12,7 +12,7 @@ import logstore
 from engine.dying import OvertakenAt
 from engine.harness import PATIENCE_S, background, open_store, pairs, running
 from logstore.engine.partition_log import PartitionLog
-from logstore.errors import CorruptData, OutcomeUnknown, UnknownTopic
+from logstore.errors import CorruptData, UnknownTopic
 from logstore.format.manifest import Manifest
 from logstore.objects import MemoryStore
 from logstore.testing import GatedStore, ManualClock
