@@ -20,7 +20,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +59,7 @@ class Wal:
         self._epoch = 0
         self._number = 0
         self._current: _File | None = None
+        self._found: list[Path] = []
         self._full: list[_File] = []
         self._guard = threading.Lock()
         self._closed = False
@@ -114,7 +114,8 @@ class Wal:
         expected = tail.end_offset
         kept: list[EncodedBatch] = []
         torn: Path | None = None
-        for path in self._files():
+        self._found = self._files()
+        for path in [*self._found]:
             header, batches, whole = _read_file(path, read_all(self._disk, path), expected)
             missing = [batch for batch in batches if batch.end_offset > expected]
             if header.epoch != tail.epoch:
@@ -139,10 +140,9 @@ class Wal:
 
     def start(self, epoch: int, end_offset: int) -> None:
         """Begin as the writer of `epoch`. Everything that was here is durable now; the epoch says so of what stays."""
-        with suppress(OSError):
-            for path in self._files():
-                self._full.append(_File(path, None, -1, 0))
-                self._number = max(self._number, int(path.stem) if path.stem.isdigit() else 0)
+        for path in self._found:
+            self._full.append(_File(path, None, -1, 0))
+            self._number = max(self._number, int(path.stem) if path.stem.isdigit() else 0)
         self._drop_durable(end_offset)
         self._epoch = epoch
         self.end_offset = end_offset
@@ -154,6 +154,7 @@ class Wal:
     def _set_aside(self, path: Path, missing: list[EncodedBatch], tail: ChainTail) -> None:
         kept = path.with_name(f"{path.stem}-from-{missing[0].base_offset}.wal{ORPHAN_SUFFIX}")
         self._disk.rename(path, kept)
+        self._found.remove(path)
         fsync_folder(self._disk, self.folder)
         logger.error(
             "%s: offsets %d to %d were acked here (local) and another writer (epoch %d) took over before they were "
@@ -196,20 +197,21 @@ class Wal:
             return self._current
         self._retire()
         self._number += 1
-        path = self.folder / f"{self._number:020d}.wal"
-        handle = self._disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        self._current = _File(path, handle, -1, HEADER_SIZE)
-        write_all(self._disk, handle, memoryview(WalHeader(self._epoch, base_offset).pack()))
+        file = _File(self.folder / f"{self._number:020d}.wal", None, -1, HEADER_SIZE)
+        self._current = file  # before it is opened: an open that fails may have made it
+        file.handle = self._disk.open(file.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        write_all(self._disk, file.handle, memoryview(WalHeader(self._epoch, base_offset).pack()))
         fsync_folder(self._disk, self.folder)
-        return self._current
+        return file
 
     def _retire(self) -> None:
         """Write no more to the current file. It is closed here and nowhere else, whatever becomes of it."""
         file, self._current = self._current, None
-        if file is not None and file.handle is not None:
-            handle, file.handle = file.handle, None
+        if file is not None:
             self._full.append(file)
-            let_go(self._disk, handle)
+            handle, file.handle = file.handle, None
+            if handle is not None:
+                let_go(self._disk, handle)
 
     def _drop_durable(self, durable: int) -> None:
         """Delete files that hold nothing which was acked and is not durable. What cannot be deleted stays listed."""

@@ -20,8 +20,8 @@ Path = str | os.PathLike[str]
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 SHARED_FILE, SHARED_FOLDER = 0o666, 0o777
 
-# What a folder answers that is none of ours: not open to us, on a read-only file system, or not one that fsyncs.
-_NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL)
+# What a folder answers that is none of ours: it is not open to us, or its file system has no fsync.
+_NOT_OURS = (errno.EACCES, errno.EPERM, errno.EINVAL)
 
 
 class Disk:

@@ -187,7 +187,7 @@ class LocalStore:
                 self._disk.unlink(path)
             except OSError as error:
                 if error.errno not in _ABSENT:
-                    _fail("delete", key, error, writing=True)
+                    self._fail_naming("delete", key, path, error)
                 try:
                     self._settle(path)
                 except OSError as doubt:
@@ -228,7 +228,7 @@ class LocalStore:
         except FileExistsError:
             raise PreconditionFailed(f"{key}: there is an object already") from None
         except OSError as error:
-            _fail("put", key, error, writing=True)
+            self._fail_naming("put", key, path, error)
 
     def _write_temporary(self, data: Buffer) -> tuple[str, os.stat_result]:
         """A complete, fsynced file beside the key space, stamped with its version."""
@@ -286,14 +286,23 @@ class LocalStore:
                         self._disk.unlink(path)
 
     def _fsync_after(self, operation: str, key: str, path: str) -> None:
-        folder = os.path.dirname(path)
         try:
-            fsync_folder(self._disk, folder)
+            fsync_folder(self._disk, os.path.dirname(path))
         except OSError as error:
-            with self._lock:
-                self._doubtful_folders.add(folder)
+            self._doubt(path)
             why = f"done, but the folder could not be fsynced ({error.strerror}), so a crash may undo it"
             raise Indeterminate(f"{operation} {key}: {why}") from error
+
+    def _doubt(self, path: str) -> None:
+        """A change at `path` has happened, or may have, and was not fsynced."""
+        with self._lock:
+            self._doubtful_folders.add(os.path.dirname(path))
+
+    def _fail_naming(self, operation: str, key: str, path: str, error: OSError) -> NoReturn:
+        """The call failed that gives or takes the name. If it may have happened, nobody looks before an fsync."""
+        if error.errno not in _NOTHING_HAPPENED:
+            self._doubt(path)
+        _fail(operation, key, error, writing=True)
 
     def _settle(self, path: str) -> None:
         """Whether what stands at `path` is durable must be certain before anybody looks at it.
