@@ -64,7 +64,8 @@ class PowerCuts:
             pairs = [("lost", "lost"), ("kept", "zeros"), ("odd", "torn")]
         for names, data in pairs:
             left = disk.after_power_cut(names, data)
-            found = (promise, *left.files().items())
+            # What lies among the temporary files has a name of its own each time, and is nobody's business.
+            found = (promise, *(item for item in left.files().items() if "/.logstore/" not in item[0]))
             if found not in self._seen:
                 self._seen.add(found)
                 self.tried += 1

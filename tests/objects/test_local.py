@@ -363,6 +363,22 @@ class TestDurability:
         assert store.get("log/1") == b"z"
 
 
+def test_C13_objects_and_folders_are_private_to_their_user(tmp_path: Path) -> None:
+    for private, folder, file in ((True, 0o700, 0o600), (False, 0o777, 0o666)):
+        root = tmp_path / str(private)
+        umask = os.umask(0)
+        try:
+            store = LocalStore(root, private=private)
+            store.put("deep/er/log", b"x", if_absent=True)
+            store.put("deep/er/log", b"y")
+        finally:
+            os.umask(umask)
+        made = [root, *root.rglob("*")]
+        assert {path.stat().st_mode & 0o777 for path in made if path.is_dir()} == {folder}
+        assert {path.stat().st_mode & 0o777 for path in made if path.is_file()} == {file}
+        assert len(made) > 6
+
+
 def test_the_clock_is_the_wall_clock_by_default(store: LocalStore, root: Path) -> None:
     before = time.time_ns() // 1000 * 1000
     store.put("k", b"x")
