@@ -7,7 +7,6 @@ acked `local` or `durable` is there, at its offset, and the next process can wri
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import TypeVar
 
 import pytest
@@ -47,8 +46,10 @@ def work(disk: SimulatedDisk, acked: Acked) -> None:
         for turn in range(4):
             value = b"%d-%d" % (life, turn)
             try:
-                future: Future[logstore.Receipt] = log.submit(value, ack="durable" if turn == 2 else "local")
-                acked[drive(clock, future).offset] = value
+                appending = background(
+                    log.append, value, ack="durable" if turn == 2 else "local", timeout=1e6
+                )
+                acked[drive(clock, appending).offset] = value
             except LogStoreError:
                 continue
         crash(store)
@@ -61,7 +62,7 @@ def check(disk: SimulatedDisk, acked: Acked) -> None:
     store = opened(disk, clock)
     try:
         log = store.create_topic("t", exist_ok=True).partition(0)
-        ours = drive(clock, log.submit(b"the next one's", ack="local")).offset
+        ours = drive(clock, background(log.append, b"the next one's", ack="local")).offset
         found = dict(pairs(log))
         assert found[ours] == b"the next one's"
         assert acked.items() <= found.items(), f"acked: {acked}, found: {found}"
