@@ -24,7 +24,7 @@ from logstore.testing import DiskCall, DiskFault, SimulatedDisk
 from logstore.testing.disk import Hook
 
 FOLDER = Path("/var/wal/store/topic/incarnation/0")
-SCRIPT = "open a a a flush a a kill open a flush a a close open a a a kill open a"
+SCRIPT = "open a a a flush a a a a kill open a flush a a a close open a a a kill open a"
 
 
 class Owner:
@@ -128,7 +128,7 @@ def reopen(owner: Owner, left: SimulatedDisk) -> None:
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wal_module, "FILE_BYTES", 250)
+    monkeypatch.setattr(wal_module, "FILE_BYTES", 150)
 
 
 def test_C09_power_is_cut_before_each_call() -> None:
