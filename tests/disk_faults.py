@@ -54,11 +54,16 @@ class PowerCuts:
 
     def __init__(self) -> None:
         self._seen: set[tuple[object, ...]] = set()
+        self._last: tuple[object, ...] = ()
         self.tried = 0
 
     def of(
         self, disk: SimulatedDisk, promise: object, variants: int = 16
     ) -> Iterator[tuple[str, SimulatedDisk]]:
+        now = (disk, disk.changing_calls, promise)
+        if now == self._last:
+            return
+        self._last = now
         pairs = [(names, data) for names in NAMES for data in DATA]
         if variants < len(pairs):
             pairs = [("lost", "lost"), ("kept", "zeros"), ("odd", "torn")]

@@ -143,7 +143,7 @@ class SimulatedDisk(Disk):
 
     def __init__(self, hook: Hook | None = None) -> None:
         self.hook = hook
-        self.calls = 0
+        self.calls = self.changing_calls = 0
         self.misuse: list[str] = []
         self._lock = threading.Condition(threading.RLock())
         self._numbers = count(1)
@@ -195,16 +195,19 @@ class SimulatedDisk(Disk):
             self._lock.notify_all()
 
     def files(self) -> dict[str, bytes]:
-        """What a look at it shows: each file's content by its path. Not counted as a call. Empty folders are left out."""
+        """What a look at it shows: each file's content by its path; and each empty folder, whose path ends in "/". Not
+        counted as a call."""
         with self._lock:
             return dict(self._files(self._root, "/"))
 
     def _files(self, folder: _Folder, base: str) -> Iterator[tuple[str, bytes]]:
         for name, node in sorted(folder.entries.items()):
-            if isinstance(node, _Folder):
+            if isinstance(node, _File):
+                yield base + name, node.data
+            elif node.entries:
                 yield from self._files(node, f"{base}{name}/")
             else:
-                yield base + name, node.data
+                yield f"{base}{name}/", b""
 
     @property
     def open_descriptors(self) -> list[str]:
@@ -346,6 +349,7 @@ class SimulatedDisk(Disk):
             self.calls += 1
             call = DiskCall(self.calls, name, path, creates)
             fault = self.hook(call) if self.hook is not None else None
+            self.changing_calls += call.changes
             if fault is SHORT_WRITE and name != "write":
                 fault = None
             if fault is not None and fault.number and not fault.done:

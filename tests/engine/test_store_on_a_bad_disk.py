@@ -95,7 +95,7 @@ def test_C09_power_is_cut_while_a_store_works() -> None:
 
 @pytest.mark.soak
 def test_C09_power_is_cut_while_a_store_works_in_every_way() -> None:
-    assert cut(variants=16) > 100
+    assert cut(variants=16) > 40
 
 
 def fail_each(kinds: list[str], step: int) -> None:
