@@ -136,7 +136,8 @@ def test_C09_power_is_cut_before_each_call() -> None:
     owner, cuts = Owner(disk), PowerCuts()
     disk.hook = _cut_before_each(owner, cuts, lambda call: None)
     owner.run()
-    assert (disk.calls, cuts.tried) > (100, 300), "the search is not what it was meant to be"
+    assert disk.calls > 150, "the search is not what it was meant to be"
+    assert cuts.tried > 100
 
 
 @pytest.mark.parametrize("times", [1, 3])
