@@ -30,6 +30,7 @@ from logstore.errors import (
 )
 from logstore.marker import enter
 from logstore.objects.closing import close_store
+from logstore.objects.disk import Disk
 from logstore.objects.foreign import ForeignErrors
 from logstore.objects.metered import MeteredStore, OperationStats
 from logstore.objects.protocol import ObjectStore
@@ -52,13 +53,15 @@ def open(
     config: StoreConfig | None = None,
     clock: Clock | None = None,
     dice: random.Random | None = None,
+    disk: Disk | None = None,
     **settings: Any,
 ) -> Store:
     """Open the store at `where`: a URL (`s3://bucket/prefix`, `file:///path`, `memory://name`), a path, or an object with
     the `ObjectStore` methods. It is created if it is not there, unless `writer="read_only"`.
 
-    `settings` are fields of `StoreConfig`. `clock` and `dice` are for tests. Raises `UnsupportedStore` if the place holds
-    something else, is of a newer format, or ignores conditional puts; `StoreUnavailable` if it cannot be reached.
+    `settings` are fields of `StoreConfig`. `clock`, `dice` and `disk` (under `wal_dir`) are for tests. Raises
+    `UnsupportedStore` if the place holds something else, is of a newer format, or ignores conditional puts;
+    `StoreUnavailable` if it cannot be reached.
 
     >>> with open("memory://docs") as store:
     ...     events = store.create_topic("events", exist_ok=True)
@@ -74,7 +77,7 @@ def open(
     # other's segments for its own.
     chance = dice or random.SystemRandom()
     try:
-        return Store(objects, chosen, clock or SystemClock(), chance, owned=owned)
+        return Store(objects, chosen, clock or SystemClock(), chance, owned=owned, disk=disk)
     except BaseException:
         if owned:
             close_store(objects)
@@ -96,6 +99,7 @@ class Store:
         dice: random.Random,
         *,
         owned: bool = False,
+        disk: Disk | None = None,
     ) -> None:
         self.objects = objects
         self.config = config
@@ -103,7 +107,7 @@ class Store:
         self._metered = MeteredStore(objects)
         bare = ForeignErrors(self._metered)
         wrapped = RetryingStore(bare, READ_RETRIES)
-        self._runtime = Runtime(wrapped, config, clock, dice)
+        self._runtime = Runtime(wrapped, config, clock, dice, disk)
         self._catalog = Catalog(wrapped)
         self._sweeper = Sweeper(self._runtime, self._catalog)
         self._lock = threading.Lock()  # guards the five fields below

@@ -14,6 +14,7 @@ from logstore.engine.cache import BlockCache
 from logstore.engine.clock import Clock, waitable
 from logstore.engine.flusher import Flusher
 from logstore.engine.segment_reader import SegmentReader
+from logstore.objects.disk import Disk, Folders
 from logstore.objects.protocol import ObjectStore
 
 _PREFETCH_THREADS = 4
@@ -21,9 +22,16 @@ _DISK_THREADS = 2
 
 
 class Runtime:
-    """Clock, randomness and object store are passed in, so that a test can drive each of them."""
+    """Clock, randomness, object store and the WAL's disk are passed in, so that a test can drive each of them."""
 
-    def __init__(self, store: ObjectStore, config: StoreConfig, clock: Clock, dice: random.Random) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        config: StoreConfig,
+        clock: Clock,
+        dice: random.Random,
+        disk: Disk | None = None,
+    ) -> None:
         self.store = store
         self.config = config
         self.clock = clock
@@ -34,6 +42,7 @@ class Runtime:
         self.flusher = Flusher(clock, config.uploads_max)
         # Of its own: a `local` ack waits for the disk, never for an upload that the store does not answer.
         self.disk = Flusher(clock, _DISK_THREADS, "wal")
+        self.wal_folders = Folders(disk or Disk(), config.wal_dir or "")
         self.breaker = CircuitBreaker(config.probe_interval, clock, self.flusher.all_now)
         self._prefetcher = ThreadPoolExecutor(_PREFETCH_THREADS, thread_name_prefix="logstore-prefetch")
         self.reader = SegmentReader(store, self.cache, self._prefetcher, clock)

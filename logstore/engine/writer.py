@@ -457,4 +457,4 @@ class ExclusiveWriter:
 
     def health(self) -> dict[str, Any]:
         """Its own lines of `PartitionLog.health()`. Called with the lock held."""
-        return {"mode": "exclusive", "epoch": self.epoch}
+        return {"mode": "exclusive", "epoch": self.epoch, "wal_error": self.stats.wal_error}

@@ -80,7 +80,7 @@ class PartitionWriters:
             return None
         paths = self._chain.paths
         folder = Path(self._runtime.config.wal_dir) / self._runtime.store_id
-        return Wal(folder / paths.topic / paths.incarnation / str(paths.partition))
+        return Wal(folder / paths.topic / paths.incarnation / str(paths.partition), self._runtime.wal_folders)
 
     def replicated(
         self, tiers: Tiers, on_commit: Callable[[], None], writer_id: str, *, passive: bool
