@@ -127,7 +127,7 @@ def test_offsets_tells_what_a_crash_took(url: str, capfd: pytest.CaptureFixture[
     assert run("offsets", "t", "--json") == 0
     assert json.loads(capfd.readouterr().out)["lost"] == [{"start": 1, "end": taken}]
     assert run("offsets", "t") == 0
-    assert capfd.readouterr().out.splitlines()[1].endswith(f"  1-{taken - 1}")
+    assert capfd.readouterr().out.splitlines()[1].endswith(f"  at most {taken - 1}: 1-{taken - 1}")
 
 
 def test_verify_names_the_damaged_object_and_reads_on(url: str, capfd: pytest.CaptureFixture[str]) -> None:
