@@ -116,14 +116,19 @@ def test_inspect_shows_a_topic_whatever_its_timestamps_say_and_whichever_object_
     assert newest == ["1970-01-01T00:00:00.000+00:00", "unknown", "1970-01-01T00:00:00.001+00:00"]
 
 
-def test_offsets_tells_what_a_crash_took(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_C12_offsets_tells_what_a_crash_may_take_and_what_it_took(
+    url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     before = logstore.open(url, flush_interval=3600)
     log = before.create_topic("t").partition(0)
     log.append(b"stored")
     log.append(b"not stored yet", ack="buffered")
     crash(before)
+    assert run("offsets", "t", "--json") == 0
+    (unconfirmed,) = json.loads(capfd.readouterr().out)["unconfirmed"]
     with logstore.open(url) as store:
         taken = store.topic("t").partition(0).append(b"after").offset
+    assert unconfirmed == {"start": 1, "end": taken}
     assert run("offsets", "t", "--json") == 0
     assert json.loads(capfd.readouterr().out)["lost"] == [{"start": 1, "end": taken}]
     assert run("offsets", "t") == 0
