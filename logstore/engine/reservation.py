@@ -29,8 +29,8 @@ class Reservation:
         )  # when, and what the next offset was: over the last interval
 
     def ask(self, count: int) -> None:
-        """The next commit must reserve room for `count` records."""
-        self._size = max(self._size, RESERVATION, count)
+        """The next commit must reserve room for `count` records, which are the first of their interval."""
+        self._size = max(self._size, RESERVATION, TIMES_THE_RATE * count)
         self.wanted = True
 
     def until(self, next_offset: int, now: float) -> int:
