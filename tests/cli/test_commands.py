@@ -89,6 +89,7 @@ def test_offsets_inspect_topics(url: str, capfd: pytest.CaptureFixture[str]) -> 
         "low": 0,
         "durable": 2,
         "epoch": 1,
+        "unconfirmed": [],
         "lost": [],
     }
     assert run("topics", "--json") == 0
