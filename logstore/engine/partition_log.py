@@ -337,8 +337,8 @@ class PartitionLog(ReadablePartition):
         """
         tiers = self._tiers
         with tiers.lock:
-            high = tiers.mark("buffered")
-            return high if tiers.owned else max(high, tiers.tail.start_offset)
+            unconfirmed = tiers.unconfirmed()
+            return tiers.durable if unconfirmed is None else unconfirmed.end
 
     def flush(self, timeout: float | None = None) -> int:
         """Make everything appended so far durable. Returns the durable mark."""

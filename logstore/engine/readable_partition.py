@@ -173,8 +173,22 @@ class ReadablePartition:
         return reader.first_at(ms)
 
     def lost_ranges(self) -> list[LostRange]:
-        """Offsets that were acked below `durable`, went down with a crash, and will never be given to other records."""
+        """Offsets that hold no record and never will: a writer had reserved them to ack below `durable`, and died.
+
+        That is at most what was lost: a crash takes along which of them were given to records.
+        """
         return self._tiers.lost_ranges()
+
+    def unconfirmed(self) -> LostRange | None:
+        """Offsets past the durable mark that somebody may have been shown and no crash has to leave, as last seen; None if
+        there are none.
+
+        While an exclusive writer is open here: what it has acked and not yet stored. Elsewhere: what the last writer has
+        reserved, at most so much is acked there. If that writer has died, the next one to open makes it a lost range.
+        """
+        tiers = self._tiers
+        with tiers.lock:
+            return tiers.unconfirmed()
 
     # The marks
 

@@ -39,6 +39,7 @@ from logstore.engine.source_ranges import (
     take_exact_range,
     take_range,
 )
+from logstore.engine.stall_watch import GIVEN_UP
 from logstore.engine.standby import fence
 from logstore.engine.steps import FINAL, Steps
 from logstore.engine.tiers import Tiers
@@ -437,6 +438,7 @@ class ReplicatedWriter:
             held = (self._attempt.ranges if self._attempt is not None else []) + self._held.clear()
             self._attempt = None
             self._idle.notify_all()
+        self._runtime.watch.ended(self, GIVEN_UP)
         if not isinstance(error, Closed):
             logger.error("%s: replicated writer %s: %s", self._chain.paths, self.writer_id, error)
         for one in held:
@@ -476,7 +478,8 @@ class ReplicatedWriter:
                 clock.wait(self._idle, left)
             first = self._attempt.ranges[0] if self._attempt is not None else self._held.first()
             stuck = first is not None and self.failed is None and not self._cursor.passive
-            why = self.stats.last_error or "something before it is missing"
+            silent = "the store did not answer in time" if self._attempt is not None else None
+            why = self.stats.last_error or silent or "something before it is missing"
         self.stop(Closed(f"{self._chain.paths}: the replicated writer {self.writer_id!r} is closed"))
         if not stuck or first is None:
             return None
@@ -498,6 +501,8 @@ class ReplicatedWriter:
                 "writer_id": self.writer_id,
                 "mode": "replicated",
                 "state": "stopped" if self.failed else "stalled" if stalled else state,
+                "stalled": stalled,
+                "unanswered_seconds": self._runtime.watch.seconds(self),
                 "epoch": self._cursor.epoch,
                 "frontier": self.frontier,
                 "lag": max(0, self.frontier - self._fed_upper),

@@ -32,6 +32,7 @@ from logstore.engine.results import Receipt
 from logstore.engine.runtime import Runtime
 from logstore.engine.segments import LostRange
 from logstore.engine.shared_buffer import SEQUENCE_MODULUS, SharedBuffer, SharedWindow
+from logstore.engine.stall_watch import GIVEN_UP
 from logstore.engine.steps import Steps
 from logstore.engine.stored_appends import StoredAppends, recent_appends
 from logstore.engine.tiers import Tiers
@@ -381,6 +382,7 @@ class SharedWriter:
             entries = (self._window.entries if self._window is not None else []) + self._buffer.clear()
             self._window = None
             self._tiers.moved.notify_all()
+        self._runtime.watch.ended(self, GIVEN_UP)
         self._runtime.budget.give_back(sum(entry.charged for entry in entries))
         logger.error("%s: %s", self._chain.paths, error)
         fail([joined.future for entry in entries for joined in entry.joined], error)

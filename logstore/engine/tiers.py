@@ -122,6 +122,15 @@ class Tiers:
         with self.lock:
             return self.segments.lost_ranges(self.low, self.tail.end_offset)
 
+    def unconfirmed(self) -> LostRange | None:
+        """The offsets past the durable mark that readers may have seen; None if there are none. Holds the lock.
+
+        Where an exclusive writer is open in this process they are exactly those that it has acked. Of another process it is
+        known what it has reserved: it may have shown all of that, or nothing, and may be alive or dead.
+        """
+        end = self.buffered if self.owned else max(self.buffered, self.tail.start_offset)
+        return LostRange(self.durable, end) if end > self.durable else None
+
     # What moves records and marks. The caller holds the lock for all of these.
 
     def committed(self, summary: SegmentSummary, size: int) -> None:

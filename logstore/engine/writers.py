@@ -8,7 +8,8 @@ Every call is made with the partition's opening lock held, which is held during 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from logstore.engine.chain import Chain
 from logstore.engine.local_sync import LocalSync
 from logstore.engine.replicated_writer import ReplicatedWriter
 from logstore.engine.runtime import Runtime
+from logstore.engine.segments import LostRange
 from logstore.engine.shared_writer import SharedWriter
 from logstore.engine.takeover import catch_up, take_over
 from logstore.engine.tiers import Tiers
@@ -25,6 +27,8 @@ from logstore.engine.wal import Wal
 from logstore.engine.writer import ExclusiveWriter
 from logstore.engine.writer_protocol import Writer
 from logstore.errors import LogStoreError, ReadOnly
+
+logger = logging.getLogger(__name__)
 
 
 class PartitionWriters:
@@ -60,7 +64,9 @@ class PartitionWriters:
         try:
             with tiers.lock:
                 tiers.owned = True
+            known = tiers.lost_ranges()
             take_over(self._runtime, self._chain, tiers, wal, reserve=ack != "durable", timeout=timeout)
+            self._tell_lost(lost for lost in tiers.lost_ranges() if lost not in known)
             if wal is not None:
                 wal.start(tiers.tail.epoch, tiers.tail.end_offset)
         except BaseException:
@@ -74,6 +80,17 @@ class PartitionWriters:
             writer.local_sync = LocalSync(self._runtime, tiers, writer, wal)
         self._wal = wal
         return writer
+
+    def _tell_lost(self, ranges: Iterable[LostRange]) -> None:
+        for start, end in ranges:
+            logger.warning(
+                "%s: an earlier writer ended before it had stored all that it may have acked: at most %d records are lost, "
+                "offsets %d to %d",
+                self._chain.paths,
+                end - start,
+                start,
+                end - 1,
+            )
 
     def _open_wal(self) -> Wal | None:
         if self._runtime.config.wal_dir is None:
