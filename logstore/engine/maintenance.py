@@ -443,7 +443,7 @@ class Maintenance:
             return version_of(merged[2]) != manifest.version or not self._is_young(info.key, now_ms)
         seq = paths.seq_of(info.key)
         return (
-            seq in standing and self._was_emptied(seq, manifest) and self._goes(info.key, info.size, standing)
+            seq is not None and self._was_emptied(seq, manifest) and self._goes(info.key, info.size, standing)
         )
 
     def sweep(self, now_ms: int) -> list[Garbage]:
