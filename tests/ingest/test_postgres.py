@@ -6,7 +6,7 @@ import signal
 import threading
 from contextlib import closing
 
-import psycopg2
+import psycopg
 import pytest
 
 import logstore
@@ -331,7 +331,7 @@ def test_bad_settings_say_what_is_wrong(dsn):
     with closing(
         PostgresIngest(lambda: logstore.open(MemoryStore()), settings("host=127.0.0.1 port=1 dbname=x"))
     ) as no:
-        with pytest.raises(psycopg2.OperationalError):
+        with pytest.raises(psycopg.OperationalError):
             no.run()
 
 
@@ -392,7 +392,7 @@ def test_a_stop_is_heard_while_the_slot_waits_for_transactions_of_others(dsn):
                 "select count(*) from pg_stat_activity where datname = current_database() "
                 "and query like 'CREATE_REPLICATION_SLOT%' and wait_event is not null and state = 'active'"
             )
-            wait_until(lambda: sql.execute(waits) or sql.fetchone() == (1,))
+            wait_until(lambda: sql.execute(waits).fetchone() == (1,))
             ingest.stop()
             running.join(PATIENCE_S)
             assert not running.is_alive()

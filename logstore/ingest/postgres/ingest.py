@@ -30,8 +30,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import psycopg2
-import psycopg2.errors
+import psycopg
+import psycopg.errors
 
 from logstore.errors import (
     AppendTimeout,
@@ -48,16 +48,18 @@ from logstore.ingest.postgres.origin import Origin, check_origin, note_origin
 from logstore.ingest.postgres.pgoutput import SNAPSHOT_XID, Begin, Change, format_lsn
 from logstore.ingest.postgres.settings import PostgresSettings
 from logstore.ingest.postgres.slot import (
-    Stream,
     check_may_replicate,
     check_server,
     check_topics,
     connect,
+    connect_stream,
+    end_of_wal,
     ensure_publication,
     lost_slot,
     slot_state,
 )
 from logstore.ingest.postgres.snapshot import Table, copy_rows, published_tables, snapshot_session
+from logstore.ingest.postgres.stream import Stream
 from logstore.store import Store
 
 _FIRST_RETRY_S = 0.1
@@ -148,9 +150,7 @@ class PostgresIngest:
         with connect(self._settings.dsn) as connection:  # a wrong DSN is an error here, not a reason to retry
             self._check(connection)
             if until_caught_up:
-                with connection.cursor() as cursor:
-                    cursor.execute("select pg_current_wal_lsn() - '0/0'")
-                    target = int(cursor.fetchone()[0])
+                target = end_of_wal(connection)
         pause_s = _FIRST_RETRY_S
         while not self._stopping:
             before = self._confirmed
@@ -159,7 +159,7 @@ class PostgresIngest:
                 return
             except _Stopped:
                 return
-            except psycopg2.Error as error:
+            except psycopg.Error as error:
                 if not _passes(error):
                     raise
                 self._retry(error)
@@ -214,8 +214,8 @@ class PostgresIngest:
     def _connect_stream(self) -> Stream:
         settings = self._settings
         try:
-            return Stream(settings.dsn, settings.slot)
-        except psycopg2.OperationalError as error:
+            return connect_stream(settings.dsn, settings.slot)
+        except psycopg.OperationalError as error:
             with connect(settings.dsn) as connection:
                 check_may_replicate(connection, error)
             raise
@@ -388,15 +388,15 @@ class PostgresIngest:
                 store.close(timeout=1.0)
 
 
-def _passes(error: psycopg2.Error) -> bool:
+def _passes(error: psycopg.Error) -> bool:
     """Is the connection or the server the trouble, rather than what was asked of it?
 
     libpq reports some broken connections as a plain `DatabaseError`, without a code of the server's. A
     temporary slot that exists is one whose session the server has not given up yet: we were killed a moment
     ago.
     """
-    passing = psycopg2.OperationalError, psycopg2.InterfaceError, psycopg2.errors.DuplicateObject
-    return isinstance(error, passing) or error.pgcode is None
+    passing = psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.DuplicateObject
+    return isinstance(error, passing) or error.sqlstate is None
 
 
 def slot_lag_bytes(connection: Any, slot: str) -> int | None:
