@@ -158,27 +158,31 @@ def check_may_replicate(connection: Any, refused: Exception) -> None:
         ) from refused
 
 
+def publication_oid(connection: psycopg.Connection[Any], name: str) -> int | None:
+    """Which publication has that name now: one that is dropped and made again is another one."""
+    row = connection.execute("select oid::bigint from pg_publication where pubname = %s", (name,)).fetchone()
+    return None if row is None else int(row[0])
+
+
 def ensure_publication(connection: Any, name: str, tables: list[str] | None, slot: str) -> None:
     """Create the publication if it is missing: of `tables` (`schema.table`), or of all of them.
 
     Raises if the slot exists already: the publication was there when it was made, and what was committed since it went
     would be left out without a word.
     """
-    with connection.cursor() as cursor:
-        cursor.execute("select 1 from pg_publication where pubname = %s", (name,))
-        if cursor.fetchone() is not None:
-            return
-        if slot_state(connection, slot) is not None:
-            raise UnsupportedStore(
-                f"publication {name!r} is gone, and what was committed since cannot be read from slot {slot!r}: create it "
-                f"again, and drop the slot to start over with a new snapshot"
-            )
-        if tables is None:
-            what: sql.Composable = sql.SQL("all tables")
-        else:
-            named = [sql.Identifier(*table.split(".", 1)) for table in tables]
-            what = sql.SQL("table {}").format(sql.SQL(", ").join(named))
-        cursor.execute(sql.SQL("create publication {} for {}").format(sql.Identifier(name), what))
+    if publication_oid(connection, name) is not None:
+        return
+    if slot_state(connection, slot) is not None:
+        raise UnsupportedStore(
+            f"publication {name!r} is gone, and what was committed since cannot be read from slot {slot!r}: create it "
+            f"again, and drop the slot to start over with a new snapshot"
+        )
+    if tables is None:
+        what: sql.Composable = sql.SQL("all tables")
+    else:
+        named = [sql.Identifier(*table.split(".", 1)) for table in tables]
+        what = sql.SQL("table {}").format(sql.SQL(", ").join(named))
+    connection.execute(sql.SQL("create publication {} for {}").format(sql.Identifier(name), what))
 
 
 def check_topics(connection: Any, publication: str) -> None:
