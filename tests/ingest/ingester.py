@@ -55,7 +55,7 @@ def switch_for(store: Path) -> Path:
 
 
 class Watch:
-    """Asks the server all the time how far the slot is confirmed, and notes in a file if that is past the collector's boundary.
+    """Asks the server all the time how far the slot is confirmed, and notes it if that is past the collector's boundary.
 
     The server is asked first, and the boundary only rises: what it was told after our look cannot be taken for too much.
     """

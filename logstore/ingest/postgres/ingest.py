@@ -67,6 +67,7 @@ from logstore.store import Store
 _FIRST_RETRY_S = 0.1
 _IDLE_S = 1.0
 _ANSWER_S = 0.02
+_WORDS_IN_PATIENCE = 4
 
 logger = logging.getLogger(__name__)
 
@@ -236,7 +237,9 @@ class PostgresIngest:
     ) -> None:
         """Messages into the collector, boundaries back to the server."""
         follower = Follower(stream, collector, self._settings)
-        heard_s = time.monotonic()
+        # The server's ping stands behind everything that it has sent before: to wait for it may be too late.
+        speak_s = min(self._settings.status_interval, stream.patience_s / _WORDS_IN_PATIENCE)
+        spoke_s = looked_s = time.monotonic()
         while not self._stopping:
             at_hand = follower.step()
             self._confirm(stream)
@@ -245,11 +248,14 @@ class PostgresIngest:
                 self._look_after(collector, origin)
                 return
             if not at_hand:
-                stream.wait(self._woken, _ANSWER_S if said else _IDLE_S)
+                stream.wait(self._woken, _ANSWER_S if said else min(_IDLE_S, speak_s))
                 self._forget_pokes()
-            if time.monotonic() - heard_s > self._settings.status_interval:
-                heard_s = time.monotonic()
+            now_s = time.monotonic()
+            if now_s - spoke_s > speak_s:
+                spoke_s = now_s
                 self._confirm(stream, force=True)
+            if now_s - looked_s > self._settings.status_interval:
+                looked_s = now_s
                 self._look_after(collector, origin)
         with suppress(AppendTimeout):  # what is not stored yet is sent again next time
             collector.flush(self._settings.stop_timeout)

@@ -12,6 +12,7 @@ offer to its collector as a heartbeat; when it asks for an answer it gets the bo
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import struct
@@ -52,6 +53,8 @@ class Stream:
         """What the server was told last."""
         self.seen = 0
         """The server has sent everything that was committed before this."""
+        self.patience_s = math.inf
+        """How long the server waits for a word of ours before it ends the stream; known once it has started."""
         self._unsent = False  # of our answers: the socket was full
 
     def identify(self) -> Origin:
@@ -81,6 +84,8 @@ class Stream:
     def start(self, publication: str, at: int) -> None:
         """Stream what was committed after `at`."""
         self.confirmed = self.seen = at
+        (timeout_ms,) = self._row("SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'")
+        self.patience_s = int(timeout_ms) / 1000 or math.inf
         # The name is a list's element in the option, quoted as an identifier, and the option a string.
         name = publication.replace('"', '""').replace("'", "''")
         self._pgconn.send_query(
