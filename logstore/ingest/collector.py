@@ -31,6 +31,7 @@ One thread feeds a collector. The store stays the caller's: the collector never 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -357,6 +358,10 @@ class Collector(Generic[Change]):
     def _open_sink(self, target: _Target, partition: int) -> Sink:
         topic, sinks = target.topic, target.sinks
         mark = target.route.marks.get(partition, UNMARKED)
+        if self._open is not None and self._open.starts_over:
+            mark = mark._replace(
+                offset=sys.maxsize
+            )  # whatever was there and is gone is not replayed any more
         sink = Sink((topic.name, partition), topic.partition(partition), self._source, mark)
         self._aside(f"{topic.name}/{partition}", sink.learn)
         self._check_reached(sink)

@@ -98,7 +98,7 @@ class Sink:
             raise UnsupportedStore(
                 f"{self.name}: records up to offset {low} were deleted, and what source {self._source!r} stored from "
                 f"{self.stored.offset} on was not noted before: a replay could not be told from something new. Start over "
-                f"with another slot or name"
+                f"with a snapshot: drop the slot, or take another slot or name"
             )
         return self.stored.upper
 

@@ -161,6 +161,12 @@ def test_F14_what_was_trimmed_before_it_was_noted_is_an_error_and_not_stored_aga
         with pytest.raises(UnsupportedStore, match=r"were deleted.*not noted before.*Start over"):
             feed(collector, STORY)
     assert stored(objects) == {}
+    with collecting(objects, Reports()) as collector:
+        collector.begin(10_000, "snapshot", starts_over=True)
+        collector.changes([(table, key, b"fresh") for table, key, _ in STORY[0].changes])
+        collector.commit(10_001)
+        collector.flush()
+    assert values(objects) == {"orders": [b"fresh"] * 40}
 
 
 def test_F14_what_others_had_in_a_topic_and_trimmed_is_nothing_to_the_source():

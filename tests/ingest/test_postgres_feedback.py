@@ -98,7 +98,7 @@ def test_F02_a_ping_inside_of_a_long_transaction_confirms_nothing_that_was_not_c
             assert confirmed(sql, config.slot) == stored < ends[1]
 
 
-KILLS = 10
+KILLS = 8
 
 
 class Interleaved:
@@ -136,8 +136,8 @@ class Interleaved:
         while not self._stop.is_set():
             sql.execute("begin")
             for _ in range(4):
-                sql.execute("insert into long (v) select repeat('y', 500) from generate_series(1, 4000)")
-                self._stop.wait(0.2)
+                sql.execute("insert into long (v) select repeat('y', 500) from generate_series(1, 800)")
+                self._stop.wait(0.3)
             sql.execute("commit")
 
     def _short(self, sql):
