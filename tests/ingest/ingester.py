@@ -87,7 +87,7 @@ class Watch:
             with self._notes.open("a") as notes:
                 notes.write(f"confirmed {confirmed:x}, but the collector's boundary is {boundary:x}\n")
         self._looks += 1
-        if self._looks % 100 == 1:
+        if self._looks % 10 == 0:
             with self._notes.with_suffix(".looks").open("a") as looks:
                 looks.write("x")
 
