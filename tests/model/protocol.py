@@ -112,13 +112,14 @@ class Rules:
                 return found
 
     def follow(self, tail: Tail) -> Step:
-        """To the first absent place, one GET each. Nothing of that is believed yet."""
+        """To the first absent place, one GET each; a collected one is enough to know that we are in the past. Nothing of that is
+        believed yet. Returns also whether there is a place to put something."""
         while not tail.deleted:
             found = yield Get(tail.next)
             if found is None or found.collected:
-                break
+                return tail, found is None
             tail = tail.behind(found)
-        return tail
+        return tail, False
 
     def manifest(self) -> Step:
         found = yield Get(MANIFEST)
@@ -146,9 +147,9 @@ class Rules:
 
     def put_at_end(self, who: str, tail: Tail, what: str, mode: str, wal: Any) -> Step:
         while True:
-            tail = yield from self.follow(tail)
+            tail, is_open = yield from self.follow(tail)
             segment = self.end_segment(who, tail, what, mode, wal)
-            if segment is None:
+            if segment is None or not is_open:
                 return tail, False
             found = yield from self.create(tail.next, segment)
             if found.id == segment.id:
@@ -406,6 +407,7 @@ class Rules:
             stands = yield from self.publish(who, base, until)
             if not stands:
                 return
+        del base, until
         yield from self.empty(chosen)
         yield from self.forget(who, chosen)
 

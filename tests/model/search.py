@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from .actors import Actor, Cast, Interned, Said, Stand
-from .store import EXISTS, UNKNOWN, WRITES, Begin, Create, Objects, Swap, execute, is_void
+from .store import EXISTS, UNKNOWN, WRITES, Begin, Create, Objects, Request, Swap, execute, is_void
 
 State = tuple[Any, ...]
 Violation = tuple[str, str]
@@ -44,9 +44,11 @@ class World:
         actors: list[tuple[str, Callable[[], Actor]]],
         faults: int = 0,
         kinds: tuple[str, ...] = ("lost", "twice", "412"),
+        watch: Callable[[Request, Objects, Objects], str | None] | None = None,
     ) -> None:
+        """`watch` names what a late arrival did, to be counted as seen."""
         self.cast = Cast(actors)
-        self._judge, self._faults, self._kinds = judge, faults, kinds
+        self._judge, self._faults, self._kinds, self._watch = judge, faults, kinds, watch
         self._stores, self._requests, self._answers, self._told = Interned(), Interned(), Interned(), Interned()
         self._executed: dict[tuple[int, int], tuple[int, int]] = {}
         self._judged: dict[tuple[Any, ...], tuple[int, Violation | None]] = {}
@@ -72,6 +74,10 @@ class World:
         for place, late in enumerate(net):
             after, answer = self._execute(store, late)
             rest = net[:place] + net[place + 1 :]
+            if self._watch and after != store:
+                request, stores = self._requests.values[late], self._stores.values
+                if (seen := self._watch(request, stores[store], stores[after])) is not None:
+                    self.cast.seen.add(seen)
             yield self._step(("late", late, answer), state, after, rest, faults)
         for actor, stand in enumerate(state[_FRONT:], _FRONT):
             request = self.cast.stands.values[stand].request
@@ -148,6 +154,17 @@ class World:
             found = self._judged[told, said] = self._told.number(after), why
         return found
 
+    def played(self, state: State, script: str) -> Iterator[tuple[Any, State]]:
+        """`x*3 y-lost`: x makes three requests, then y one that nobody answers."""
+        for word in script.split():
+            name, count, how = (*word.split("*"), "ok") if "*" in word else (word.split("-")[0], "1", word.split("-")[1])
+            actor = self.cast.names.index(name) + _FRONT
+            for _ in range(int(count)):
+                label, state = next(
+                    (label, after) for label, after, why in self.steps(state) if label[:2] == (actor, how) and not why
+                )
+                yield label, state
+
     def story(self, state: State, label: Any) -> str:
         """One step in words."""
         who, how, answer = label
@@ -181,7 +198,8 @@ class Outcome:
     kind: str | None = None
     why: str = ""
     trace: list[str] = field(default_factory=list)
-    over: int = 0
+    over: list[State] = field(default_factory=list)
+    """States in which every actor has come to its end."""
     seconds: float = 0.0
     seen: set[str] = field(default_factory=set)
 
@@ -195,11 +213,15 @@ class Outcome:
         return f"{self.kind} after {self.steps} steps ({self.states:,} states): {self.why}\n" + "\n".join(self.trace)
 
 
-def search(world: World, limit: int = 1_000_000, progress: bool = False) -> Outcome:
-    """Breadth first. `progress`: also show that from every state all actors can still come to their end."""
+def search(world: World, prelude: str = "", limit: int = 1_000_000, progress: bool = False) -> Outcome:
+    """Breadth first. `prelude`: what has happened before. `progress`: also show that from every state all actors can still come
+    to their end."""
     began = time.perf_counter()
     first = world.first()
     came: dict[State, tuple[State, Any] | None] = {first: None}
+    for label, after in world.played(first, prelude):
+        came[after] = (first, label)
+        first = after
     todo, over = deque([first]), []
     before: dict[State, list[State]] = {}
     while todo and len(came) < limit:
@@ -211,12 +233,12 @@ def search(world: World, limit: int = 1_000_000, progress: bool = False) -> Outc
                 continue
             if why is not None:
                 trace = [*_path(world, came, state), world.story(state, label)]
-                return Outcome(len(came), False, *why, trace, len(over), time.perf_counter() - began, world.cast.seen)
+                return Outcome(len(came), False, *why, trace, over, time.perf_counter() - began, world.cast.seen)
             came[after] = (state, label)
             todo.append(after)
             if world.is_over(after):
                 over.append(after)
-    found = Outcome(len(came), not todo, over=len(over), seen=world.cast.seen)
+    found = Outcome(len(came), not todo, over=over, seen=world.cast.seen)
     if progress and not todo:
         stuck = _stuck(came, over, before)
         if stuck is not None:
@@ -248,13 +270,14 @@ def _stuck(
 
 def walk(world: World, steps: int, seed: int) -> Outcome:
     """Random walks, far beyond what can be searched. The same seed takes the same steps."""
-    began, dice, taken, over = time.perf_counter(), random.Random(seed), 0, 0
+    began, dice, taken = time.perf_counter(), random.Random(seed), 0
+    over: list[State] = []
     while taken < steps:
         state, path = world.first(), []
         while True:
             choices = list(world.steps(state))
             if not choices or len(path) > 400:
-                over += world.is_over(state)
+                over += [state] * world.is_over(state)
                 break
             label, after, why = dice.choice(choices)
             path.append((state, label))

@@ -158,7 +158,7 @@ class CheckedBefore(Rules):
     def settle(self, who: str, tail: Tail, what: str = "", mode: str = "", wal: Any = None) -> Step:
         while True:
             start = tail.next
-            tail = yield from self.follow(tail)
+            tail, _ = yield from self.follow(tail)
             manifest = yield from self.manifest()
             if self.is_past(manifest, start, tail, what):
                 tail = manifest.tail
@@ -179,14 +179,30 @@ class NoOpener(Rules):
         yield
 
 
-class OpenerWithRecords(Rules):
-    """The first segment of an era, checked like a fence, carries records. In the past: stored again at the real end."""
+class OpenerWithRecordsOnce(Rules):
+    """The first segment of an era, checked like a fence, carries records."""
 
     def end_segment(self, who: str, tail: Tail, what: str, mode: str, wal: Any) -> Segment | None:
         segment = super().end_segment(who, tail, what, mode, wal)
         if segment is None or what != "opener":
             return segment
         return segment._replace(end=tail.end + 1, records=(f"{who}0",))
+
+
+class OpenerWithRecords(OpenerWithRecordsOnce):
+    """The same, and who finds itself in the past stores them again at the real end."""
+
+    def begin_era(self, who: str, tail: Tail, mode: str) -> Step:
+        while True:
+            start = tail.next
+            tail, _ = yield from self.follow(tail)
+            segment = self.end_segment(who, tail, "opener", mode, None)
+            segment = segment or data(who, tail, mode, tail.epoch, f"{who}0")
+            found = yield from self.create(tail.next, segment)
+            manifest = yield from self.manifest()
+            if found.id == segment.id and not self.is_past(manifest, start, tail, "opener"):
+                return tail.behind(found)
+            tail = manifest.tail if found.id == segment.id else tail
 
 
 class WinnerBelieved(Rules):
