@@ -3,10 +3,10 @@
 An actor is a generator. It yields requests and is sent their answers; what it says to its caller on the way (an ack, a
 refusal, records) it yields, too, as `Said`. Between two requests it may sleep for any time, or for ever.
 
-A generator cannot be copied, so its state is the list of answers that it was sent, and it is run again from the start when
-it is needed. Two lists are the same state if they leave the generator at the same line with the same variables; that is found
-once for each state and answer, and remembered. So nothing may hide in a generator but its variables: no `yield` within a
-`for` loop or an expression (`test_nothing_hides_in_an_actor` looks for that).
+A generator cannot be copied, so its state is the list of answers that it was sent, and it is run again from the start
+when it is needed. Two lists are the same state if they leave the generator at the same line with the same variables;
+that is found once for each state and answer, and remembered. So nothing may hide in a generator but its variables: no
+`yield` within a `for` loop or an expression (`test_nothing_hides_in_an_actor` looks for that).
 """
 
 from __future__ import annotations

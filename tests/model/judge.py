@@ -60,7 +60,10 @@ class LogJudge:
                     log = (*log, record)
                 end += 1
         if end < len(log):
-            return told, ("lost", f"the log ends at {end}; it had {log}, acked: {sorted(map(str, told.acked))}")
+            return told, (
+                "lost",
+                f"the log ends at {end}; it had {log}, acked: {sorted(map(str, told.acked))}",
+            )
         return told._replace(log=log, low=manifest.low), None
 
     def _may_not_follow(self, told: Told, log: tuple[Any, ...], record: Any) -> Violation | None:
@@ -82,13 +85,19 @@ class LogJudge:
                 return told._replace(acked=told.acked | {record}, acked_end=end), None
             case "denied", (record,):
                 if record in told.log:
-                    return told, ("denied", f"{record} was never stored, its caller is told; the log is {told.log}")
+                    return told, (
+                        "denied",
+                        f"{record} was never stored, its caller is told; the log is {told.log}",
+                    )
                 return told._replace(denied=told.denied | {record}), None
             case "dropped", (record,):
                 if record not in told.log:
                     return told, ("gap", f"{record} is dropped as stored by a peer; the log is {told.log}")
             case "gap", (record,):
-                return told, ("gap", f"the writer of {record} believes that something before it is missing: {told.log}")
+                return told, (
+                    "gap",
+                    f"the writer of {record} believes that something before it is missing: {told.log}",
+                )
             case "given", (at, end, records):
                 if told.log[at:end] != records:
                     return told, ("misread", f"{records} was given from {at} to {end}; the log is {told.log}")
@@ -97,7 +106,10 @@ class LogJudge:
                     return told, ("misread", f"a reader skips {at} to {to}; the log begins at {told.low}")
             case "end", (at, need):
                 if at < need:
-                    return told, ("short", f"a reader believes in the end {at}; {need} were acked when it began")
+                    return told, (
+                        "short",
+                        f"a reader believes in the end {at}; {need} were acked when it began",
+                    )
             case "damage", (row,):
                 return told, ("damage", f"a reader takes {row} for damaged")
             case "ended", ():

@@ -2,7 +2,8 @@
 
 Each rule is a method of `Rules`, so that `variants` can break one and leave the rest. The names are the engine's.
 
-Objects: `‹n›`, the places of the chain, each a `Segment`; `manifest`; merged objects, named by the version that they are based on.
+Objects: the places of the chain, each a `Segment` under its number; the manifest; merged objects, whose names hold the
+version that they are based on.
 """
 
 from __future__ import annotations
@@ -112,8 +113,8 @@ class Rules:
                 return found
 
     def follow(self, tail: Tail) -> Step:
-        """To the first absent place, one GET each; a collected one is enough to know that we are in the past. Nothing of that is
-        believed yet. Returns also whether there is a place to put something."""
+        """To the first absent place, one GET each; a collected one is enough to know that we are in the past. Nothing of
+        that is believed yet. Returns also whether there is a place to put something."""
         while not tail.deleted:
             found = yield Get(tail.next)
             if found is None or found.collected:
@@ -126,13 +127,13 @@ class Rules:
         return NONE if found is None else found
 
     def is_past(self, manifest: Manifest, start: int, tail: Tail, what: str) -> bool:
-        """Whether a run of places from `start` to `tail`, read before the manifest, may have been emptied meanwhile. `what` the
-        run is for: a fence, an epoch opener, an end, or "" to know what is there."""
+        """Whether a run of places from `start` to `tail`, read before the manifest, may have been emptied meanwhile. `what`
+        the run is for: a fence, an epoch opener, an end, or "" to know what is there."""
         return manifest.until > start
 
     def settle(self, who: str, tail: Tail, what: str = "", mode: str = "", wal: Any = None) -> Step:
-        """Follow, put a fence or an epoch opener at the end (or nothing: `what` is ""), then ask the manifest. If any of the run
-        may have been emptied, go to the real end and begin again; what was put stays where it is.
+        """Follow, put a fence or an epoch opener at the end (or nothing: `what` is ""), then ask the manifest. If any of the
+        run may have been emptied, go to the real end and begin again; what was put stays where it is.
 
         Returns where we stand then, which is believed.
         """
@@ -173,9 +174,13 @@ class Rules:
 
     # Writers
 
-    def exclusive(self, who: str, records: tuple[Any, ...], restart: bool = False) -> Actor:
-        """Open, append. `restart`: it dies after the first append was sent, whatever came of it, and opens again with its WAL."""
+    def exclusive(
+        self, who: str, records: tuple[Any, ...], restart: bool = False, checkpoint: bool = False
+    ) -> Actor:
+        """Open, append. `restart`: it dies after the first append was sent, whatever came of it, and opens again with its
+        WAL. `checkpoint`: in the end it writes a manifest of what it remembers."""
         tail = yield from self.settle(who, START, "fence", EXCLUSIVE)
+        rows: tuple[Row, ...] | None = () if checkpoint and tail.next == 1 else None
         if restart and not tail.deleted:
             wal = (tail.epoch, tail.end, records[0])
             yield Create(tail.next, data(who, tail, EXCLUSIVE, tail.epoch, records[0]))
@@ -191,11 +196,29 @@ class Rules:
                 yield from self.fenced(records[0], tail)
                 return
             yield Said("acked", (records[0], found.base))
+            rows = None if rows is None else (*rows, Row(tail.next, found.base, found.end))
             tail, records = tail.behind(found), records[1:]
             del segment, found
+        if rows:
+            yield from self.checkpoint(who, tail, rows)
+
+    def checkpoint(self, who: str, tail: Tail, rows: tuple[Row, ...]) -> Step:
+        """What the manifest says wins over what we remember. One that has seen more is left alone, and so is a tombstone."""
+        base = yield from self.manifest()
+        if not self.has_seen_more(base, tail):
+            rows = self.known_rows(base, rows)
+            yield from self.swap(
+                base, base._replace(version=base.version + 1, nonce=who, tail=tail, rows=rows)
+            )
+
+    def has_seen_more(self, manifest: Manifest, tail: Tail) -> bool:
+        return manifest.tail.next >= tail.next
+
+    def known_rows(self, manifest: Manifest, ours: tuple[Row, ...]) -> tuple[Row, ...]:
+        return manifest.rows + tuple(row for row in ours if row.key >= manifest.tail.next)
 
     def fenced(self, record: Any, tail: Tail) -> Step:
-        """Another stands in the place of an exclusive commit. A place that is in doubt is never emptied: so it is another's."""
+        """Another stands in the place of an exclusive commit. A place in doubt is never emptied: so it was another's."""
         yield Said("denied", (record,))
 
     def shared(self, who: str, mode: str, records: tuple[Any, ...], standby: bool = False) -> Actor:
@@ -269,7 +292,9 @@ class Rules:
         row = rows[0]
         found = yield Get(row.key)
         if not self.is_of_row(found, row):
-            yield Said("seen", ("another object under a row's name" if found else "nothing under a row's name",))
+            yield Said(
+                "seen", ("another object under a row's name" if found else "nothing under a row's name",)
+            )
             return at, rows, row
         yield Said("given", (at, row.end, found.records[at - row.base :]))
         return row.end, rows[1:], None
@@ -327,8 +352,8 @@ class Rules:
     # Maintenance
 
     def view(self) -> Step:
-        """The manifest and the whole chain. At once, although it is many requests: whatever changes meanwhile makes the swap fail
-        that follows, or is newer than what was read."""
+        """The manifest and the whole chain. At once, although it is many requests: whatever changes meanwhile makes the swap
+        fail that follows, or is newer than what was read."""
         objects = yield Snapshot()
         objects = dict(objects)
         manifest = objects.get(MANIFEST, NONE)
@@ -353,7 +378,9 @@ class Rules:
         if not any(isinstance(row.key, int) for row in run) or not self.may_cover(tail):
             return
         name = MergedName(who, base.version)
-        merged = Merged(run[0].base, run[-1].end, tuple(record for some in records[: len(run)] for record in some))
+        merged = Merged(
+            run[0].base, run[-1].end, tuple(record for some in records[: len(run)] for record in some)
+        )
         yield from self.store_merged(name, merged)
         new = base._replace(
             version=base.version + 1,
@@ -388,7 +415,9 @@ class Rules:
         base, tail, rows, _ = yield from self.view()
         if rows and self.may_cover(tail):
             keys = base.retired | {row.key for row in rows}
-            new = base._replace(version=base.version + 1, nonce=who, tail=tail, low=tail.end, rows=(), retired=keys)
+            new = base._replace(
+                version=base.version + 1, nonce=who, tail=tail, low=tail.end, rows=(), retired=keys
+            )
             yield from self.swap(base, new)
 
     def collector(self, who: str, rounds: int) -> Actor:

@@ -1,8 +1,9 @@
 """Every interleaving of single requests: breadth first, so that a counterexample is the shortest; then random walks.
 
-A state is what stands in the store, which requests are under way without anybody who waits for them, how many faults may still
-come, what was told to callers, and where each actor is. A step is one request of one actor, or the arrival of a late one. An actor
-that stops for ever is a path on which it is not chosen again, so that needs no step of its own. There is no clock.
+A state is what stands in the store, which requests are under way without anybody who waits for them, how many faults may
+still come, what was told to callers, and where each actor is. A step is one request of one actor, or the arrival of a late
+one. An actor that stops for ever is a path on which it is not chosen again, so that needs no step of its own. There is no
+clock.
 
 Faults, as many as the model allows in one run:
     lost    nobody answers; the request is under way, and arrives at any time, or never
@@ -49,7 +50,13 @@ class World:
         """`watch` names what a late arrival did, to be counted as seen."""
         self.cast = Cast(actors)
         self._judge, self._faults, self._kinds, self._watch = judge, faults, kinds, watch
-        self._stores, self._requests, self._answers, self._told = Interned(), Interned(), Interned(), Interned()
+        self._stores, self._requests, self._answers, self._told = (
+            Interned(),
+            Interned(),
+            Interned(),
+            Interned(),
+        )
+        self._numbers: dict[int, int] = {}  # of the request that an actor makes next
         self._executed: dict[tuple[int, int], tuple[int, int]] = {}
         self._judged: dict[tuple[Any, ...], tuple[int, Violation | None]] = {}
         self._unknown, self._exists = self._answers.number(UNKNOWN), self._answers.number(EXISTS)
@@ -87,7 +94,9 @@ class World:
                 answer = self._answers.number(self._judge.acked_end(self.told(state)))
                 yield self._step((actor, "ok", answer), state, store, net, faults, actor, answer)
                 continue
-            number = self._requests.number(request)
+            number = self._numbers.get(stand)
+            if number is None:
+                number = self._numbers[stand] = self._requests.number(request)
             after, answer = self._execute(store, number)
             yield self._step((actor, "ok", answer), state, after, net, faults, actor, answer)
             if not faults or not isinstance(request, WRITES):
@@ -98,7 +107,9 @@ class World:
                 yield self._step((actor, "lost", lost), state, store, under_way, faults - 1, actor, lost)
             if after != store:  # else the fault changes nothing
                 if "twice" in self._kinds and not isinstance(request, Swap):
-                    yield self._step((actor, "twice", answer), state, after, under_way, faults - 1, actor, answer)
+                    yield self._step(
+                        (actor, "twice", answer), state, after, under_way, faults - 1, actor, answer
+                    )
                 if "412" in self._kinds and isinstance(request, (Create, Swap)):
                     wrong = self._exists
                     yield self._step((actor, "412", wrong), state, after, net, faults - 1, actor, wrong)
@@ -157,11 +168,15 @@ class World:
     def played(self, state: State, script: str) -> Iterator[tuple[Any, State]]:
         """`x*3 y-lost`: x makes three requests, then y one that nobody answers."""
         for word in script.split():
-            name, count, how = (*word.split("*"), "ok") if "*" in word else (word.split("-")[0], "1", word.split("-")[1])
+            name, count, how = (
+                (*word.split("*"), "ok") if "*" in word else (word.split("-")[0], "1", word.split("-")[1])
+            )
             actor = self.cast.names.index(name) + _FRONT
             for _ in range(int(count)):
                 label, state = next(
-                    (label, after) for label, after, why in self.steps(state) if label[:2] == (actor, how) and not why
+                    (label, after)
+                    for label, after, why in self.steps(state)
+                    if label[:2] == (actor, how) and not why
                 )
                 yield label, state
 
@@ -173,7 +188,11 @@ class World:
             return f"{'(late)':8} {show(request)} → {show(self._answers.values[answer])}"
         stand: Stand = self.cast.stands.values[state[who]]
         name = self.cast.names[who - _FRONT]
-        fault = "" if how == "ok" else {"lost": "", "twice": ", and a copy is under way", "412": ", though it is done"}[how]
+        fault = (
+            ""
+            if how == "ok"
+            else {"lost": "", "twice": ", and a copy is under way", "412": ", though it is done"}[how]
+        )
         line = f"{name:8} {show(stand.request)} → {show(self._answers.values[answer])}{fault}"
         _, said = self.cast.after(state[who], self._answers.values[answer], answer)
         return line + "".join(f"; {one.what} {', '.join(map(show, one.args))}" for one in said)
@@ -184,7 +203,11 @@ def show(value: Any) -> str:
         return "{" + ", ".join(sorted(map(show, value))) + "}" if len(value) < 4 else f"{len(value)} keys"
     if hasattr(value, "_fields"):
         default = getattr(value, "_field_defaults", {})
-        shown = [(name, v) for name, v in zip(value._fields, value, strict=True) if name not in default or v != default[name]]
+        shown = [
+            (name, v)
+            for name, v in zip(value._fields, value, strict=True)
+            if name not in default or v != default[name]
+        ]
         return f"{type(value).__name__}({', '.join(f'{name}={show(v)}' for name, v in shown)})"
     return str(value)
 
@@ -210,20 +233,22 @@ class Outcome:
     def __str__(self) -> str:
         if self.kind is None:
             return f"holds in {'all' if self.whole else 'the first'} {self.states:,} states"
-        return f"{self.kind} after {self.steps} steps ({self.states:,} states): {self.why}\n" + "\n".join(self.trace)
+        return f"{self.kind} after {self.steps} steps ({self.states:,} states): {self.why}\n" + "\n".join(
+            self.trace
+        )
 
 
 def search(world: World, prelude: str = "", limit: int = 1_000_000, progress: bool = False) -> Outcome:
-    """Breadth first. `prelude`: what has happened before. `progress`: also show that from every state all actors can still come
-    to their end."""
+    """Breadth first. `prelude`: what has happened before. `progress`: also show that from every state all actors can still
+    come to their end."""
     began = time.perf_counter()
     first = world.first()
     came: dict[State, tuple[State, Any] | None] = {first: None}
+    before: dict[State, list[State]] = {}
     for label, after in world.played(first, prelude):
-        came[after] = (first, label)
+        came[after], before[after] = (first, label), [first]
         first = after
     todo, over = deque([first]), []
-    before: dict[State, list[State]] = {}
     while todo and len(came) < limit:
         state = todo.popleft()
         for label, after, why in world.steps(state):
@@ -233,7 +258,9 @@ def search(world: World, prelude: str = "", limit: int = 1_000_000, progress: bo
                 continue
             if why is not None:
                 trace = [*_path(world, came, state), world.story(state, label)]
-                return Outcome(len(came), False, *why, trace, over, time.perf_counter() - began, world.cast.seen)
+                return Outcome(
+                    len(came), False, *why, trace, over, time.perf_counter() - began, world.cast.seen
+                )
             came[after] = (state, label)
             todo.append(after)
             if world.is_over(after):
@@ -242,7 +269,11 @@ def search(world: World, prelude: str = "", limit: int = 1_000_000, progress: bo
     if progress and not todo:
         stuck = _stuck(came, over, before)
         if stuck is not None:
-            found.kind, found.why, found.trace = "stuck", "nobody can end it from here", list(_path(world, came, stuck))
+            found.kind, found.why, found.trace = (
+                "stuck",
+                "nobody can end it from here",
+                list(_path(world, came, stuck)),
+            )
     found.seconds = time.perf_counter() - began
     return found
 
@@ -255,9 +286,7 @@ def _path(world: World, came: dict[State, tuple[State, Any] | None], state: Stat
     return lines[::-1]
 
 
-def _stuck(
-    came: dict[State, Any], over: list[State], before: dict[State, list[State]]
-) -> State | None:
+def _stuck(came: dict[State, Any], over: list[State], before: dict[State, list[State]]) -> State | None:
     """The first state from which no path leads to one where every actor has ended."""
     ends, todo = set(over), list(over)
     while todo:

@@ -1,7 +1,8 @@
 """The object store as a pure function, and what a network may do to a request.
 
-The store is a mapping from key to object. A request is a value; `execute` gives the store after it and the answer. Nothing
-here knows what the objects mean, except that a swap compares versions (as `If-Match` compares etags: a version is used once).
+The store is a mapping from key to object. A request is a value; `execute` gives the store after it and the answer.
+Nothing here knows what the objects mean, except that a swap compares versions, as `If-Match` compares etags: a version is
+used once.
 """
 
 from __future__ import annotations

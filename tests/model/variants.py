@@ -8,9 +8,6 @@ from .actors import Actor, Said
 from .protocol import (
     EXCLUSIVE,
     MANIFEST,
-    NONE,
-    SHARED,
-    START,
     Manifest,
     MergedName,
     Row,
@@ -21,7 +18,7 @@ from .protocol import (
     data,
     header,
 )
-from .store import EXISTS, OK, Create, Delete, Get, ListKeys, Put, Swap
+from .store import EXISTS, OK, Create, Get, ListKeys, Put, Swap
 
 # What stays in a place
 
@@ -169,6 +166,14 @@ class CheckedBefore(Rules):
             found = yield from self.create(tail.next, segment)
             if found.id == segment.id:
                 return tail.behind(found)
+
+
+class PutsAtCollected(Rules):
+    """Who meets a collected header tries to put its fence there, instead of asking the manifest."""
+
+    def follow(self, tail: Tail) -> Step:
+        tail, _ = yield from super().follow(tail)
+        return tail, True
 
 
 class NoOpener(Rules):
@@ -344,6 +349,20 @@ class MergeUnchanged(Rules):
         return found
 
 
+class CheckpointsWhatItRemembers(Rules):
+    """A checkpoint names the places that its writer remembers, also those that were merged since."""
+
+    def known_rows(self, manifest: Manifest, ours: tuple[Row, ...]) -> tuple[Row, ...]:
+        return ours
+
+
+class CheckpointsOverMore(Rules):
+    """A checkpoint replaces a manifest that has seen more of the chain."""
+
+    def has_seen_more(self, manifest: Manifest, tail: Tail) -> bool:
+        return False
+
+
 # Strays
 
 
@@ -406,7 +425,9 @@ class TombstoneWithoutMark(Rules):
         base = yield from self.manifest()
         while not base.gone:
             tail = base.tail._replace(next=end)
-            base = yield from self.swap(base, Manifest(base.version + 1, who, tail, until=base.until, gone=True))
+            base = yield from self.swap(
+                base, Manifest(base.version + 1, who, tail, until=base.until, gone=True)
+            )
 
 
 class TombstoneBehindTheEnd(Rules):
