@@ -298,21 +298,31 @@ def _stuck(came: dict[State, Any], over: list[State], before: dict[State, list[S
 
 
 def walk(world: World, steps: int, seed: int) -> Outcome:
-    """Random walks, far beyond what can be searched. The same seed takes the same steps."""
+    """Random walks, far beyond what can be searched. Actors sleep for long, and faults are rare enough to come late, too.
+    The same seed takes the same steps."""
     began, dice, taken = time.perf_counter(), random.Random(seed), 0
     over: list[State] = []
     while taken < steps:
         state, path = world.first(), []
-        while True:
-            choices = list(world.steps(state))
-            if not choices or len(path) > 400:
-                over += [state] * world.is_over(state)
-                break
-            label, after, why = dice.choice(choices)
+        actors = range(_FRONT, len(state))
+        awake: set[Any] = set(actors)
+        while choices := list(world.steps(state)):
+            if dice.random() < 0.15:
+                awake = {actor for actor in actors if dice.random() < 0.4}
+            weights = [_likely(label, awake) for label, _, _ in choices]
+            label, after, why = dice.choices(choices, weights)[0]
             path.append((state, label))
             taken += 1
             if why is not None:
                 trace = [world.story(*step) for step in path]
                 return Outcome(taken, False, *why, trace, over, time.perf_counter() - began, world.cast.seen)
             state = after
+        over += [state] * world.is_over(state)
     return Outcome(taken, False, over=over, seconds=time.perf_counter() - began, seen=world.cast.seen)
+
+
+def _likely(label: Any, awake: set[Any]) -> float:
+    who, how, _ = label
+    if who != "late" and who not in awake:
+        return 0.001
+    return 1.0 if who != "late" and how == "ok" else 0.03

@@ -41,7 +41,7 @@ def test_C01_to_C07_a_broken_rule_is_caught(contrast: Contrast) -> None:
 @pytest.mark.parametrize("run", sorted({contrast.run for contrast in CONTRASTS}), ids=lambda run: run.words)
 def test_the_rules_hold_where_a_broken_one_was_caught(run: Run) -> None:
     """So it is the broken rule that was caught, not the cast."""
-    found = search(run.world(), run.prelude, limit=5_000)
+    found = search(run.world(), run.prelude, limit=2_000)
     assert found.kind is None, str(found)
 
 
@@ -122,8 +122,8 @@ def test_the_same_seed_walks_the_same_way() -> None:
 
 
 def test_a_walk_finds_a_broken_rule() -> None:
-    found = walk(DEEP[1].run.world(variants.SharedPlacesGo()), steps=200_000, seed=1)
-    assert found.kind is not None
+    found = walk(DEEP[0].run.world(variants.FenceUnchecked()), steps=20_000, seed=1)
+    assert found.kind == "lost"
     assert found.trace
 
 
