@@ -112,49 +112,59 @@ class Rules:
             if found is not None:
                 return found
 
-    def follow(self, tail: Tail) -> Step:
-        """To the first absent place, one GET each; a collected one is enough to know that we are in the past. Nothing of
-        that is believed yet. Returns also whether there is a place to put something."""
+    def doubt(self, tail: Tail) -> int | None:
+        """The next place, if it may have been emptied: an exclusive writer's stands before it. Behind shared and replicated
+        writers, and at the start, no place ever is."""
+        return tail.next if tail.mode == EXCLUSIVE else None
+
+    def follow(self, tail: Tail, doubt: int | None) -> Step:
+        """To the first absent place, one GET each. Nothing from `doubt` on is believed yet. Returns where that is, the first
+        place in doubt (None: there is none), and what stands there: nothing, or a header; then we are in the past."""
         while not tail.deleted:
             found = yield Get(tail.next)
             if found is None or found.collected:
-                return tail, found is None
+                return tail, doubt, found
             tail = tail.behind(found)
-        return tail, False
+            doubt = self.doubt(tail) if doubt is None else doubt
+        return tail, doubt, None
 
     def manifest(self) -> Step:
         found = yield Get(MANIFEST)
         return NONE if found is None else found
 
-    def is_past(self, manifest: Manifest, start: int, tail: Tail, what: str) -> bool:
-        """Whether a run of places from `start` to `tail`, read before the manifest, may have been emptied meanwhile. `what`
-        the run is for: a fence, an epoch opener, an end, or "" to know what is there."""
-        return manifest.until > start
+    def is_past(self, manifest: Manifest, doubt: int, what: str) -> bool:
+        """Whether places from `doubt` on, looked at before the manifest was read, may have been emptied by then. `what` it
+        is for: a fence, an epoch opener, an end, or "" to know what is there."""
+        return manifest.until > doubt
 
     def settle(self, who: str, tail: Tail, what: str = "", mode: str = "", wal: Any = None) -> Step:
         """Follow, put a fence or an epoch opener at the end (or nothing: `what` is ""), then ask the manifest. If any of the
-        run may have been emptied, go to the real end and begin again; what was put stays where it is.
+        places in doubt may have been emptied, go to the real end and begin again; what was put stays where it is.
 
         Returns where we stand then, which is believed.
         """
         while True:
-            start = tail.next
-            tail, placed = yield from self.put_at_end(who, tail, what, mode, wal)
+            tail, doubt, met, placed = yield from self.put_at_end(who, tail, what, mode, wal)
+            if doubt is None and met is None:
+                return tail
             manifest = yield from self.manifest()
-            if not self.is_past(manifest, start, tail, what):
+            if met is None and not self.is_past(manifest, doubt, what):
                 return tail
             yield Said("seen", ("began again behind what it had put" if placed else "began again",))
             tail = manifest.tail
+            del manifest, met, doubt, placed
 
     def put_at_end(self, who: str, tail: Tail, what: str, mode: str, wal: Any) -> Step:
+        doubt = self.doubt(tail)
         while True:
-            tail, is_open = yield from self.follow(tail)
+            tail, doubt, met = yield from self.follow(tail, doubt)
             segment = self.end_segment(who, tail, what, mode, wal)
-            if segment is None or not is_open:
-                return tail, False
+            if segment is None or met is not None:
+                return tail, doubt, met, False
             found = yield from self.create(tail.next, segment)
             if found.id == segment.id:
-                return tail.behind(found), True
+                return tail.behind(found), doubt, None, True
+            del segment, found
 
     def end_segment(self, who: str, tail: Tail, what: str, mode: str, wal: Any) -> Segment | None:
         if not what or tail.deleted or (what == "opener" and tail.mode != EXCLUSIVE):
@@ -313,28 +323,31 @@ class Rules:
             del manifest
         missed = None
         while True:
-            start = tail.next
-            tail, more = yield from self.follow_rows(tail)
+            tail, doubt, met, more = yield from self.follow_rows(tail)
+            if doubt is None and met is None:
+                return tail, rows + more
             manifest = yield from self.manifest()
-            if not self.reader_is_past(manifest, start, tail):
+            if met is None and not self.reader_is_past(manifest, doubt, tail):
                 return tail, rows + more
             yield Said("seen", ("a reader reloads",))
             tail, rows = manifest.tail, manifest.rows
-            del manifest, more
+            del manifest, more, met, doubt
 
-    def reader_is_past(self, manifest: Manifest, start: int, tail: Tail) -> bool:
-        return manifest.until > start
+    def reader_is_past(self, manifest: Manifest, doubt: int, tail: Tail) -> bool:
+        return manifest.until > doubt
 
     def follow_rows(self, tail: Tail) -> Step:
         rows: tuple[Row, ...] = ()
+        doubt = self.doubt(tail)
         while not tail.deleted:
             found = yield Get(tail.next)
             if found is None or found.collected:
-                break
+                return tail, doubt, found, rows
             if found.end > found.base:
                 rows = (*rows, Row(tail.next, found.base, found.end))
             tail = tail.behind(found)
-        return tail, rows
+            doubt = self.doubt(tail) if doubt is None else doubt
+        return tail, doubt, None, rows
 
     # The manifest
 
@@ -432,8 +445,8 @@ class Rules:
         if not chosen or base.gone:
             return
         until = self.mark(base, [key for key in chosen if isinstance(key, int)])
-        if until != base.until:
-            stands = yield from self.publish(who, base, until)
+        if until > base.until:
+            stands = yield from self.publish(who, until)
             if not stands:
                 return
         del base, until
@@ -454,9 +467,12 @@ class Rules:
         """It never falls."""
         return max([base.until, *(place + 1 for place in places)])
 
-    def publish(self, who: str, base: Manifest, until: int) -> Step:
-        found = yield from self.swap(base, base._replace(version=base.version + 1, nonce=who, until=until))
-        return found.until >= until
+    def publish(self, who: str, until: int) -> Step:
+        """What was retired stays so in every later manifest: any of them may say it."""
+        base = yield from self.manifest()
+        if base.until < until:
+            base = yield from self.swap(base, base._replace(version=base.version + 1, nonce=who, until=until))
+        return base.until >= until
 
     def empty(self, keys: tuple[Any, ...]) -> Step:
         while keys:
@@ -501,23 +517,38 @@ class Rules:
             answer = yield Delete(key)
 
     def sweeper(self, who: str) -> Actor:
-        """Merged objects that no manifest names, and that none can name any more."""
-        listed, manifest = yield from self.strays_and_manifest()
-        named = manifest.retired | {row.key for row in manifest.rows}
-        strays = tuple(sorted(key for key in listed if key not in named and self.is_stray(key, manifest)))
-        del listed, manifest, named
-        while strays:
+        """Takes away what nothing names and nothing can name any more: merged objects of earlier versions, and whatever came
+        to emptied places since. A merge for the present version may be under way: a new version, with nothing else new,
+        ends it."""
+        listed, manifest = yield from self.list_and_manifest()
+        if self.strays(listed, manifest) != self.strays(
+            listed, manifest._replace(version=manifest.version + 1)
+        ):
+            manifest = yield from self.end_merges(who, manifest)
+        strays = self.strays(listed, manifest)
+        del listed, manifest
+        if strays:
             yield Said("seen", ("a stray",))
-            yield from self.remove(strays[0])
-            strays = strays[1:]
+        yield from self.empty(strays)
 
-    def strays_and_manifest(self) -> Step:
+    def list_and_manifest(self) -> Step:
         listed = yield ListKeys()
         manifest = yield from self.manifest()
-        return frozenset(key for key in listed if isinstance(key, MergedName)), manifest
+        return listed, manifest
 
-    def is_stray(self, name: MergedName, manifest: Manifest) -> bool:
-        return name.version < manifest.version
+    def end_merges(self, who: str, manifest: Manifest) -> Step:
+        if manifest.version:
+            manifest = yield from self.swap(
+                manifest, manifest._replace(version=manifest.version + 1, nonce=who)
+            )
+        return manifest
+
+    def strays(self, listed: frozenset[Any], manifest: Manifest) -> tuple[Any, ...]:
+        unnamed = listed - manifest.retired - {row.key for row in manifest.rows} - {MANIFEST}
+        return tuple(sorted((key for key in unnamed if self.is_stray(key, manifest)), key=str))
+
+    def is_stray(self, key: Any, manifest: Manifest) -> bool:
+        return bool(key.version < manifest.version if isinstance(key, MergedName) else key < manifest.until)
 
     # Deleting a topic, whose descriptor says already that it is gone
 

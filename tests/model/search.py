@@ -173,11 +173,9 @@ class World:
             )
             actor = self.cast.names.index(name) + _FRONT
             for _ in range(int(count)):
-                label, state = next(
-                    (label, after)
-                    for label, after, why in self.steps(state)
-                    if label[:2] == (actor, how) and not why
-                )
+                found = [step for step in self.steps(state) if step[0][:2] == (actor, how) and not step[2]]
+                assert found, f"{name} cannot do that in {script}"
+                label, state = found[0][:2]
                 yield label, state
 
     def story(self, state: State, label: Any) -> str:

@@ -53,8 +53,8 @@ def test_every_variant_is_searched() -> None:
 def test_the_order_of_listing_and_manifest_does_not_make_the_sweep_safe() -> None:
     """The version in an object's name does. So the manifest may as well be read first."""
 
-    class OtherOrder(variants.ManifestFirst):
-        is_stray = Rules.is_stray
+    class OtherOrder(Rules):
+        list_and_manifest = variants.ManifestFirst.list_and_manifest
 
     found = search(_named("two merges, a sweep").run.world(OtherOrder()))
     assert found.kind is None, str(found)

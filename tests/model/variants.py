@@ -106,22 +106,28 @@ class PublishedLate(Rules):
         chosen = tuple(sorted(key for key in base.retired if self.may_go(base, key)))
         if chosen:
             yield from self.empty(chosen)
-            yield from self.publish(who, base, self.mark(base, list(chosen)))
+            yield from self.publish(who, self.mark(base, list(chosen)))
 
 
 class Unconfirmed(Rules):
     """Places are emptied whatever came of the swap that publishes the mark."""
 
-    def publish(self, who: str, base: Manifest, until: int) -> Step:
+    def publish(self, who: str, until: int) -> Step:
+        base = yield from self.manifest()
         yield Swap(MANIFEST, base.version, base._replace(version=base.version + 1, nonce=who, until=until))
         return True
 
 
 class MarkFalls(Rules):
-    """The mark says what this round empties, whatever earlier ones did."""
+    """The mark says what the last round has emptied, whatever earlier ones did."""
 
-    def mark(self, base: Manifest, places: list[int]) -> int:
-        return max((place + 1 for place in places), default=0)
+    def forget(self, who: str, chosen: tuple[Any, ...]) -> Step:
+        base = yield from self.manifest()
+        until = max((key + 1 for key in chosen if isinstance(key, int)), default=0)
+        new = base._replace(
+            version=base.version + 1, nonce=who, until=until, retired=base.retired - frozenset(chosen)
+        )
+        yield from self.swap(base, new)
 
 
 class BlindSwap(Rules):
@@ -138,15 +144,15 @@ class BlindSwap(Rules):
 class FenceUnchecked(Rules):
     """Who has created its fence believes in it."""
 
-    def is_past(self, manifest: Manifest, start: int, tail: Tail, what: str) -> bool:
-        return what != "fence" and super().is_past(manifest, start, tail, what)
+    def is_past(self, manifest: Manifest, doubt: int, what: str) -> bool:
+        return what != "fence" and super().is_past(manifest, doubt, what)
 
 
 class OpenerUnchecked(Rules):
     """Who has created its epoch opener believes in it."""
 
-    def is_past(self, manifest: Manifest, start: int, tail: Tail, what: str) -> bool:
-        return what != "opener" and super().is_past(manifest, start, tail, what)
+    def is_past(self, manifest: Manifest, doubt: int, what: str) -> bool:
+        return what != "opener" and super().is_past(manifest, doubt, what)
 
 
 class CheckedBefore(Rules):
@@ -154,10 +160,9 @@ class CheckedBefore(Rules):
 
     def settle(self, who: str, tail: Tail, what: str = "", mode: str = "", wal: Any = None) -> Step:
         while True:
-            start = tail.next
-            tail, _ = yield from self.follow(tail)
+            tail, doubt, met = yield from self.follow(tail, self.doubt(tail))
             manifest = yield from self.manifest()
-            if self.is_past(manifest, start, tail, what):
+            if met is not None or (doubt is not None and self.is_past(manifest, doubt, what)):
                 tail = manifest.tail
                 continue
             segment = self.end_segment(who, tail, what, mode, wal)
@@ -171,9 +176,17 @@ class CheckedBefore(Rules):
 class PutsAtCollected(Rules):
     """Who meets a collected header tries to put its fence there, instead of asking the manifest."""
 
-    def follow(self, tail: Tail) -> Step:
-        tail, _ = yield from super().follow(tail)
-        return tail, True
+    def follow(self, tail: Tail, doubt: int | None) -> Step:
+        tail, doubt, _ = yield from super().follow(tail, doubt)
+        return tail, doubt, None
+
+
+class DoubtEndsAtSharedPlaces(Rules):
+    """A run that ends behind a shared writer's segment is believed without a look at the manifest."""
+
+    def follow(self, tail: Tail, doubt: int | None) -> Step:
+        tail, doubt, met = yield from super().follow(tail, doubt)
+        return tail, self.doubt(tail), met
 
 
 class NoOpener(Rules):
@@ -199,13 +212,12 @@ class OpenerWithRecords(OpenerWithRecordsOnce):
 
     def begin_era(self, who: str, tail: Tail, mode: str) -> Step:
         while True:
-            start = tail.next
-            tail, _ = yield from self.follow(tail)
+            tail, doubt, _ = yield from self.follow(tail, self.doubt(tail))
             segment = self.end_segment(who, tail, "opener", mode, None)
             segment = segment or data(who, tail, mode, tail.epoch, f"{who}0")
             found = yield from self.create(tail.next, segment)
             manifest = yield from self.manifest()
-            if found.id == segment.id and not self.is_past(manifest, start, tail, "opener"):
+            if found.id == segment.id and (doubt is None or not self.is_past(manifest, doubt, "opener")):
                 return tail.behind(found)
             tail = manifest.tail if found.id == segment.id else tail
 
@@ -230,12 +242,13 @@ class ReloadedOnce(Rules):
     """Who found itself in the past goes to where the manifest says, and believes what it does there."""
 
     def settle(self, who: str, tail: Tail, what: str = "", mode: str = "", wal: Any = None) -> Step:
-        start = tail.next
-        tail, _ = yield from self.put_at_end(who, tail, what, mode, wal)
-        manifest = yield from self.manifest()
-        if not self.is_past(manifest, start, tail, what):
+        tail, doubt, met, _ = yield from self.put_at_end(who, tail, what, mode, wal)
+        if doubt is None and met is None:
             return tail
-        tail, _ = yield from self.put_at_end(who, manifest.tail, what, mode, wal)
+        manifest = yield from self.manifest()
+        if met is None and not self.is_past(manifest, doubt, what):
+            return tail
+        tail, _, _, _ = yield from self.put_at_end(who, manifest.tail, what, mode, wal)
         return tail
 
 
@@ -252,21 +265,29 @@ class ReplayedOverOthers(Rules):
 class FollowerUnchecked(Rules):
     """A shared or replicated writer, or a standby, believes the places that it follows."""
 
-    def is_past(self, manifest: Manifest, start: int, tail: Tail, what: str) -> bool:
-        return bool(what) and super().is_past(manifest, start, tail, what)
+    def is_past(self, manifest: Manifest, doubt: int, what: str) -> bool:
+        return bool(what) and super().is_past(manifest, doubt, what)
 
 
 class ReaderUnchecked(Rules):
     """An absent place is the end."""
 
-    def reader_is_past(self, manifest: Manifest, start: int, tail: Tail) -> bool:
+    def reader_is_past(self, manifest: Manifest, doubt: int, tail: Tail) -> bool:
         return False
+
+
+class HeaderIsTheEnd(Rules):
+    """A reader takes the header that was left in a place for a segment without records, behind which nothing comes."""
+
+    def follow_rows(self, tail: Tail) -> Step:
+        tail, doubt, _, rows = yield from super().follow_rows(tail)
+        return tail, doubt, None, rows
 
 
 class ReaderChecksTheEnd(Rules):
     """A reader compares the absent place with the mark, not the place where it began."""
 
-    def reader_is_past(self, manifest: Manifest, start: int, tail: Tail) -> bool:
+    def reader_is_past(self, manifest: Manifest, doubt: int, tail: Tail) -> bool:
         return manifest.until > tail.next
 
 
@@ -274,12 +295,11 @@ class ReaderReloadsOnce(Rules):
     """What a reader finds behind a manifest that it has just loaded is believed."""
 
     def catch_up(self, tail: Tail, rows: tuple[Row, ...], missed: Row | None = None) -> Step:
-        start = tail.next
-        tail, more = yield from self.follow_rows(tail)
+        tail, doubt, met, more = yield from self.follow_rows(tail)
         manifest = yield from self.manifest()
-        if missed is None and manifest.until <= start:
+        if missed is None and met is None and (doubt is None or manifest.until <= doubt):
             return tail, rows + more
-        tail, more = yield from self.follow_rows(manifest.tail)
+        tail, _, _, more = yield from self.follow_rows(manifest.tail)
         return tail, manifest.rows + more
 
 
@@ -369,27 +389,28 @@ class CheckpointsOverMore(Rules):
 class SweepsAllUnnamed(Rules):
     """The sweep deletes what no manifest names, also what a merge is about to name."""
 
-    def is_stray(self, name: MergedName, manifest: Manifest) -> bool:
-        return True
+    def is_stray(self, key: Any, manifest: Manifest) -> bool:
+        return isinstance(key, MergedName) or key < manifest.until
 
 
-class ManifestFirst(Rules):
+class ManifestFirst(SweepsAllUnnamed):
     """The same, and the manifest is read before the listing."""
 
-    def strays_and_manifest(self) -> Step:
+    def list_and_manifest(self) -> Step:
         manifest = yield from self.manifest()
         listed = yield ListKeys()
-        return frozenset(key for key in listed if isinstance(key, MergedName)), manifest
-
-    def is_stray(self, name: MergedName, manifest: Manifest) -> bool:
-        return True
+        return listed, manifest
 
 
 class SweepsSameVersion(Rules):
-    """The sweep deletes an unnamed object that is based on the very version that stands."""
+    """The sweep deletes an unnamed object that was made for the very version that stands, without ending its merge."""
 
-    def is_stray(self, name: MergedName, manifest: Manifest) -> bool:
-        return name.version <= manifest.version
+    def is_stray(self, key: Any, manifest: Manifest) -> bool:
+        return key.version <= manifest.version if isinstance(key, MergedName) else key < manifest.until
+
+    def end_merges(self, who: str, manifest: Manifest) -> Step:
+        return manifest
+        yield
 
 
 # Deleting a topic
@@ -398,8 +419,8 @@ class SweepsSameVersion(Rules):
 class EndUnchecked(Rules):
     """The fence that ends the chain is believed once it is created."""
 
-    def is_past(self, manifest: Manifest, start: int, tail: Tail, what: str) -> bool:
-        return what != "end" and super().is_past(manifest, start, tail, what)
+    def is_past(self, manifest: Manifest, doubt: int, what: str) -> bool:
+        return what != "end" and super().is_past(manifest, doubt, what)
 
 
 class NoTombstone(Rules):
