@@ -122,6 +122,7 @@ CONTRASTS = [
     Contrast(v.OpenerWithRecords, ("twice",), Run(f"x:2 a~1 {MAINTAINED}")),
     Contrast(v.OpenerWithRecordsOnce, ("misread",), Run(f"x:2 a~1 reader*1 {MAINTAINED}")),
     Contrast(v.WinnerBelieved, ("lost",), Run(f"x:3 a~1 b~1 {MAINTAINED}", prelude="x*2 a*3 b*3")),
+    Contrast(v.DoubtEndsAtSharedPlaces, ("lost",), Run(f"x:3 a~1 b~1 {MAINTAINED}", prelude="x*2 b*3 x*3")),
     Contrast(
         v.ReloadedOnce, ("lost",), Run("x:5 y:1 merger*2 collector*2", prelude=f"x*2 y*2 x*2 {ONE_EMPTIED}")
     ),
@@ -130,7 +131,7 @@ CONTRASTS = [
         ("misread",),
         Run(f"w!1 y:2 reader*1 {MAINTAINED}", 1, prelude="w*2 w-lost y*4 w*3"),
     ),
-    Contrast(v.FollowerUnchecked, ("lost",), Run(f"x:3 a~1 b~1 {MAINTAINED}", prelude="x*2 a*3")),
+    Contrast(v.FollowerUnchecked, ("lost",), Run(f"x:3 a~1 b~1 {MAINTAINED}", prelude="x*2 b*3 x*3")),
     Contrast(v.ReaderUnchecked, ("short",), Run(f"x:2 reader*2 {MAINTAINED}")),
     Contrast(v.HeaderIsTheEnd, ("short",), Run(f"a~2 reader*2 {MAINTAINED}")),
     Contrast(v.ReaderChecksTheEnd, ("misread",), Run(f"x:2 y:0 reader*1 {MAINTAINED}")),

@@ -208,7 +208,7 @@ class OpenerWithRecordsOnce(Rules):
 
 
 class OpenerWithRecords(OpenerWithRecordsOnce):
-    """The same, and who finds itself in the past stores them again at the real end."""
+    """The first of an era carries records, and who finds itself in the past stores them again at the real end."""
 
     def begin_era(self, who: str, tail: Tail, mode: str) -> Step:
         while True:
@@ -394,7 +394,7 @@ class SweepsAllUnnamed(Rules):
 
 
 class ManifestFirst(SweepsAllUnnamed):
-    """The same, and the manifest is read before the listing."""
+    """The sweep deletes what no manifest names, and reads the manifest before the listing."""
 
     def list_and_manifest(self) -> Step:
         manifest = yield from self.manifest()
