@@ -10,24 +10,24 @@ from .search import Outcome, search
 INTRODUCTION = """\
 # What the model finds
 
-Printed by `python -m tests.model`; the way to a violation, request by request, by `python -m tests.model NAME`. Each step is one
-request of one actor, or the arrival of a late one. Every interleaving is tried; there is no clock and no grace period; an actor may
-sleep for any time, or for ever, between any two requests. A fault is one of: an answer is lost (the request arrives at any time, or
-never); a copy of a request arrives later; "precondition failed" although it was done.
+Printed by `python -m tests.model`; the way to a violation, request by request, by `python -m tests.model NAME`. Each step is
+one request of one actor, or the arrival of a late one. Every interleaving is tried; there is no clock and no grace period;
+an actor may sleep for any time, or for ever, between any two requests. A fault is one of: an answer is lost (the request
+arrives at any time, or never); a copy of a request arrives later; "precondition failed" although it was done.
 
 ## The rules hold
 
-All states of each run, from the first request on (with †: after an exclusive writer has opened, or the like). "Ends" are those in
-which every actor has come to its end. Words: `x:2` exclusive writer with two records, `a~2` shared, `p=2` replicated, `s^2` standby
-that is promoted, `w!2` exclusive with a WAL that dies and opens again, `c@2` exclusive that writes a checkpoint.
+All states of each run, from the first request on (with †: after an exclusive writer has opened). "Ends" are those in which
+every actor has come to its end. Words: `x:2` exclusive writer with two records, `a~2` shared, `p=2` replicated, `s^2` a
+standby that is promoted, `w!2` exclusive with a WAL that dies and opens again, `c@2` exclusive that writes a checkpoint.
 """
 BROKEN = """
 ## Each rule, broken
 
-What is found first: *lost* (an acked or committed record is missing or moved), *twice*, *dangling* (the manifest names nothing),
-*misread* (a reader is given something else), *short* (a reader believes in an end before what was acked), *denied* (told "never
-stored", and it is), *undead* (acked after the topic was deleted), *gap* (of a replicated source), *damage* (reported, and there is
-none), *stuck* (an actor can never come to its end). Steps are the fewest there are, except with †.
+What is found first: *lost* (an acked or committed record is missing or moved), *twice*, *dangling* (the manifest names
+nothing), *misread* (a reader is given something else), *short* (a reader believes in an end before what was acked), *denied*
+(told "never stored", and it is), *undead* (acked after the topic was deleted), *gap* (of a replicated source), *damage*
+(reported, and there is none), *stuck* (an actor can never come to its end). Steps are the fewest there are, except with †.
 """
 
 

@@ -13,6 +13,7 @@ Faults, as many as the model allows in one run:
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 from collections import deque
@@ -239,6 +240,14 @@ class Outcome:
 def search(world: World, prelude: str = "", limit: int = 1_000_000, progress: bool = False) -> Outcome:
     """Breadth first. `prelude`: what has happened before. `progress`: also show that from every state all actors can still
     come to their end."""
+    gc.disable()  # a million states are no garbage, and looking through them takes longer than the search
+    try:
+        return _search(world, prelude, limit, progress)
+    finally:
+        gc.enable()
+
+
+def _search(world: World, prelude: str, limit: int, progress: bool) -> Outcome:
     began = time.perf_counter()
     first = world.first()
     came: dict[State, tuple[State, Any] | None] = {first: None}
