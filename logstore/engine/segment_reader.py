@@ -250,8 +250,8 @@ class SegmentReader:
         found = (header.seq, header.base_offset, header.end_offset)
         if found != (ref.seq, ref.base_offset, ref.end_offset):
             raise ObjectNotFound(
-                f"{ref.key}: the object holds segment {header.seq} with offsets {header.base_offset} to {header.end_offset}, "
-                f"not {ref.seq} with {ref.base_offset} to {ref.end_offset}"
+                f"{ref.key}: the object holds segment {header.seq} with offsets {header.base_offset} to "
+                f"{header.end_offset}, not {ref.seq} with {ref.base_offset} to {ref.end_offset}"
             )
 
     def _refusal(self, ref: SegmentRef, data: bytes, damage: FormatError) -> LogStoreError:
