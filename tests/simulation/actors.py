@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import logstore
+from logstore.config import Visibility
 from logstore.engine.partition_log import PartitionLog
 from logstore.engine.replicated_writer import ReplicatedWriter
 from logstore.errors import (
@@ -137,7 +138,7 @@ class Reading:
     def read(self, wait: float = 0.0) -> bool:
         """Whether it got on."""
         role, place, log = self.role, place_of(self.log), self.log
-        visibility = "durable" if role.dice.random() < 0.5 else "buffered"
+        visibility: Visibility = "durable" if role.dice.random() < 0.5 else "buffered"
         size = role.dice.choice([0, 200, 1 << 20])
         try:
             result = log.read(self.position, size, visibility=visibility, wait=wait)
@@ -147,8 +148,8 @@ class Reading:
             if self.position < error.low:
                 self.position = error.low
                 return True
-            if not self.readonly and visibility == "durable":
-                return False  # it has read its own buffer
+            if place[1] in role.oracle.deleting or (not self.readonly and visibility == "durable"):
+                return False  # the topic is being deleted; or it has read its own buffer before
             role.world.fail("the log went back", f"{role.process.name} {place}: {error}")
             return False
         records = [(record.offset or 0, (record.value or b"").decode()) for record in result.records()]

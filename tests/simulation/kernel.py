@@ -1,8 +1,8 @@
 """Threads in simulated time: the engine's own threads, of which one runs at a time, chosen by a seed.
 
 `Kernel.run` starts a first task; whatever that starts through `threading` becomes a task too. A task runs until it waits:
-for a lock that another holds, a condition, a thread's end, or a time. Then another that can go on is chosen; if none can, the
-clock moves to the next moment at which something is due. So waiting takes no time, nothing depends on how the machine
+for a lock that another holds, a condition, a thread's end, or a time. Then another that can go on is chosen; if none can,
+the clock moves to the next moment at which something is due. So waiting takes no time, nothing depends on how the machine
 schedules, and the same seed gives the same run.
 
 Each task is a thread of the operating system that waits for its turn. While a kernel runs, `threading.Lock`, `RLock`,

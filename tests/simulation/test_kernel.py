@@ -66,9 +66,13 @@ def test_locks_conditions_events_and_joins() -> None:
 
 
 def test_pools_and_futures() -> None:
+    def slow_ident() -> int:
+        time.sleep(1.0)
+        return threading.get_ident()
+
     def body(kernel: Kernel) -> None:
         with ThreadPoolExecutor(4) as pool:
-            futures = [pool.submit(lambda: time.sleep(1.0) or threading.get_ident()) for _ in range(8)]
+            futures = [pool.submit(slow_ident) for _ in range(8)]
             names = {future.result(timeout=60.0) for future in futures}
         assert 1 < len(names) <= 4
         assert kernel.now == pytest.approx(2.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import logging
 import random
+import threading
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from zlib import crc32
 from logstore.objects import MemoryStore
 from logstore.objects.protocol import Buffer, ObjectInfo
 from logstore.testing import Delivery, Fault, FaultyStore
-from tests.simulation.kernel import Kernel, Killed, Life, Task, _Condition
+from tests.simulation.kernel import Kernel, Killed, Life, Task
 from tests.simulation.oracle import Oracle, Violation
 
 T = TypeVar("T")
@@ -54,7 +55,7 @@ class ProcessClock:
         """The wall clock alone is set."""
         self.ahead_s = max(-50 * YEAR_S, min(50 * YEAR_S, self.ahead_s + seconds))
 
-    def wait(self, condition: _Condition, timeout: float | None) -> None:
+    def wait(self, condition: threading.Condition, timeout: float | None) -> None:
         if timeout is None or timeout > 0:
             condition.wait(None if timeout is None else min(timeout / self._pace, 10 * YEAR_S))
 
@@ -248,10 +249,10 @@ class Process:
         """In the finale: what the driver wants next."""
         self.turn = None
         self.waits = self.world.kernel.current
-        while self.turn is None:
+        while not (turn := self.turn):
             self.world.kernel.park()
         self.waits = None
-        return self.turn
+        return turn
 
     def suspend(self, steps: int, seconds: float, *, asleep: bool) -> None:
         """It stands still while others send `steps` requests, in which `seconds` pass on the calendar."""
@@ -274,7 +275,7 @@ class Process:
         world.after(steps, wake_up)
         kernel.at(kernel.now + 7 * 86_400, wake_up)
 
-    wake_up: Callable[[], None] = staticmethod(lambda: None)  # type: ignore[assignment]
+    wake_up: Callable[[], None] = staticmethod(lambda: None)
 
     def kill(self) -> None:
         self.note("killed")
