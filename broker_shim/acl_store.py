@@ -8,6 +8,7 @@ from collections.abc import Callable
 from broker_shim.acls import Acl
 from logstore.errors import CorruptData, ObjectNotFound, PreconditionFailed
 from logstore.objects import ObjectStore
+from logstore.objects.settled import put_settled
 
 KEY = "broker/acls"
 ATTEMPTS = 10
@@ -30,12 +31,8 @@ class AclStore:
             changed = edit(rules)
             if changed == rules:
                 return rules
-            data = json.dumps(sorted(changed)).encode()
-            try:
-                self._objects.put(KEY, data, if_absent=etag is None, if_match=etag)
+            if put_settled(self._objects, KEY, json.dumps(sorted(changed)).encode(), etag):
                 return changed
-            except PreconditionFailed:
-                continue
         raise PreconditionFailed(f"{KEY} changed {ATTEMPTS} times while it was being edited; try again")
 
     def _read(self) -> tuple[frozenset[Acl], str | None]:
