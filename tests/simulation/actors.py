@@ -37,7 +37,7 @@ CERTAIN = (Fenced, BufferFull, Determinate)
 """Errors of an append that say that nothing of it was stored."""
 
 _TRIES = 8
-STALLS_S = (60.0, 7_200.0, 100_000.0, 1_000_000.0)  # the longest grace is 86,400
+STALLS_S = (1.0, 1.0, 60.0, 7_200.0, 100_000.0, 1_000_000.0)  # the longest grace is 86,400
 
 
 def place_of(log: PartitionLog) -> Place:
@@ -69,7 +69,7 @@ class Role:
         if luck < 0.8:
             self.process.idle(self.dice.uniform(0, 1.0))
         else:
-            self.process.idle(3 * 86_400.0, steps=self.dice.randint(10, 400))
+            self.process.idle(3 * 86_400.0, steps=self.dice.randint(10, 600))
 
     def tried(self, call: Callable[[], object]) -> bool:
         """False if it failed in a way that may happen here."""

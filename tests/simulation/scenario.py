@@ -30,6 +30,8 @@ ROLES: dict[str, type[Role]] = {
     "maintainer": Maintaining,
     "deleter": Deleting,
 }
+GRACES = ((86_400.0, 86_400.0, 86_400.0, 3_600.0, 1.0, 0), (0, 0, 0, 0, 1.0, 86_400.0))
+"""Of most processes the default; of who maintains by hand mostly none."""
 _TURN_STEPS = 4_000
 _TURN_S = 6 * 3_600.0
 
@@ -132,7 +134,7 @@ class _Run:
 
     def _settings(self, kind: str, dice: random.Random) -> dict[str, Any]:
         settings: dict[str, Any] = {
-            "delete_grace": dice.choice([0, 0, 0, 1.0, 3_600.0, 86_400.0]),
+            "delete_grace": dice.choice(GRACES[kind == "maintainer"]),
             "flush_interval": dice.choice([0.01, 0.2, 1.0]),
             "append_timeout": dice.choice([2.0, 30.0, 300.0]),
             "cache_bytes": dice.choice([0, 64 << 20]),
