@@ -48,6 +48,7 @@ def main() -> int:
     acks = reads = 0
     found: Counter[str] = Counter()
     examples: dict[str, Result] = {}
+    seeds: dict[str, list[int]] = {}
     counts: Counter[str] = Counter()
     while runs == 0 or (args.total is not None and steps < args.total):
         faulthandler.dump_traceback_later(_HANG_S, exit=True)
@@ -63,6 +64,7 @@ def main() -> int:
         if result.violation is not None:
             found[result.violation.kind] += 1
             examples.setdefault(result.violation.kind, result)
+            seeds.setdefault(result.violation.kind, []).append(result.scenario.seed)
             if not args.survey:
                 return _report(result, shrunk=args.no_shrink)
     took = time.monotonic() - began
@@ -72,7 +74,9 @@ def main() -> int:
     )
     for kind, number in found.most_common():
         example = examples[kind]
-        print(f"{number:5} x {kind}\n        {example.scenario.command}\n        {example.violation}")
+        print(
+            f"{number:5} x {kind}: seeds {seeds[kind]}\n        {example.scenario.command}\n        {example.violation}"
+        )
     return 1 if found else 0
 
 

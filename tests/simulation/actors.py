@@ -36,7 +36,7 @@ NEVER = (CorruptData, DivergentWriters, GapError, StraddlingTransaction, Unsuppo
 CERTAIN = (Fenced, BufferFull, Determinate)
 """Errors of an append that say that nothing of it was stored."""
 
-_TRIES = 8
+_PATIENCE_S = 900.0  # far more than a shared writer waits for the turns of those who died
 STALLS_S = (1.0, 1.0, 60.0, 7_200.0, 100_000.0, 1_000_000.0)  # the longest grace is 86,400
 
 
@@ -91,7 +91,7 @@ class Role:
 
     def cannot_go_on(self) -> None:
         self.world.fail(
-            "a writer cannot go on", f"{self.process.name}: {_TRIES} tries with a store that works"
+            "a writer cannot go on", f"{self.process.name}: {_PATIENCE_S:.0f} s with a store that works"
         )
 
     def forget(self) -> None:
@@ -260,8 +260,9 @@ class Writing(Role):
         log.delete_before(offset)
 
     def last_append(self) -> None:
-        """In the finale the store works: within a few tries an append must go through, of whoever slept for however long."""
-        for _ in range(_TRIES):
+        """In the finale the store works: an append must go through, of whoever slept for however long."""
+        until = self.world.kernel.now + _PATIENCE_S
+        while self.world.kernel.now < until and self.world.violation is None:
             if self.current is None:
                 self.tried(self._look)
             if self.current is not None and self._appended():
@@ -379,7 +380,8 @@ class Replicating(Role):
         self.process.note(f"applied by {applied.by} {place[1][:4]}/{place[2]} {lower}..{applied.upper}")
 
     def last_append(self) -> None:
-        for _ in range(_TRIES):
+        until = self.world.kernel.now + _PATIENCE_S
+        while self.world.kernel.now < until and self.world.violation is None:
             if self.tried(self.last_feed):
                 return
             self.world.kernel.sleep(5.0)
