@@ -7,8 +7,8 @@ Topics, by who writes them:
     shared    a writer that seldom appends, a busy one, and one whose records are numbered and sent again
     replica   two that feed the same source
 
-Two readers follow all of them, and two maintainers merge, trim and collect with a grace period of 0. Every life has settings
-of its own: flushes, grace periods, caches, checkpoints, a wall clock that is years off and jumps.
+Two readers follow the topics of the round, and two maintainers merge, trim and collect with a grace period of 0. Every
+life has settings of its own: flushes, grace periods, caches, checkpoints, a wall clock that is years off and jumps.
 
 The judge looks when nobody is left: fresh processes read everything, before and after one more merge and collection, and a
 fresh writer appends. `check_history` holds the journal of all processes against that.
@@ -35,15 +35,17 @@ from urllib.parse import urlsplit
 
 from servers import BUCKET, Server
 
+from logstore.objects import open_url
 from soak.actor import Job
 from soak.journal import Journal
 from soak.judge import Verdict, judge
 from soak.proxy import Doom, Proxy
 
 ACTOR = Path(__file__).with_name("actor.py")
-TOPICS = ("lone", "rivals", "shared", "replica")
 DAY_MS = 24 * 3600 * 1000
 END_S = 60.0  # for processes that were asked to come to an end: reaching it is a violation
+WORK_BYTES = 2000  # of the journal: some six appends and reads
+IDLE_S = 3.0  # without any, and the next one comes all the same
 DOOM_S = 2.0  # for one that was to be killed at its next write, and wrote nothing
 
 
@@ -53,6 +55,7 @@ class Plan:
 
     seed: int
     crashes: int
+    topics: tuple[str, ...]
     pause_s: tuple[float, float] = (0.05, 0.4)
     stop_max_s: float = 5.0
     late_max_s: float = 4.0
@@ -61,7 +64,6 @@ class Plan:
     reads: float = 0.03
     maintainers: int = 2
     readers: int = 2
-    topics: tuple[str, ...] = TOPICS
     retention_bytes: int | None = None
 
 
@@ -121,6 +123,7 @@ class Slot:
     start_at: float | None = None
     wake_at: float | None = None
     doomed_until: float | None = None
+    shot: bool = False
 
     @property
     def lives_on(self) -> bool:
@@ -153,7 +156,8 @@ class Round:
         return str(self.folder / "objects") if self.server is None else self.server.url(self.prefix)
 
     def run(self) -> Verdict:
-        judge.prepare(self.where, self.plan.topics, self.plan.retention_bytes)
+        self.objects = open_url(self.where)
+        judge.prepare(self.objects, self.plan.topics, self.plan.retention_bytes)
         if self.server is None:
             return self._run()
         upstream = urlsplit(self.server.endpoint_url)
@@ -182,7 +186,7 @@ class Round:
                 self._kill(slot)
         self.journal.close()
         verdict = judge.judge(
-            self.folder / "journal", self.where, self.plan.topics, self._disk, self.plan.retention_bytes
+            self.folder / "journal", self.objects, self.plan.topics, self._disk, self.plan.retention_bytes
         )
         verdict.violations[:0] = self.complaints
         verdict.counts.update(self.counts)
@@ -270,20 +274,24 @@ class Round:
         return self.counts["kill -9"] + self.counts["SIGSTOP"]
 
     def _rage(self) -> None:
-        next_at = time.monotonic() + 1.0  # they all come to work first
+        """The next one when something has been done since the last one: on a busy machine that takes its time."""
+        next_at, done = time.monotonic() + 1.0, 0
         while self.crashes < self.plan.crashes:
             now = time.monotonic()
             self._attend(now)
-            if now >= next_at:
+            if now >= next_at and (self._written() > done + WORK_BYTES or now >= next_at + IDLE_S):
                 self._strike(now)
-                next_at = now + self.dice.uniform(*self.plan.pause_s)
+                next_at, done = now + self.dice.uniform(*self.plan.pause_s), self._written()
             self._tick.wait(0.02)
+
+    def _written(self) -> int:
+        return (self.folder / "journal").stat().st_size
 
     def _attend(self, now: float) -> None:
         """What is due: to wake one, to start one again, to see that one has ended by itself."""
         for slot in self.slots:
             if slot.lives_on and _has_ended(slot.handle):
-                if slot.doomed_until is None:
+                if not slot.shot:
                     self.complaints.append(f"{slot.process} ended by itself: see actors.log")
                 self._kill(slot)
                 slot.start_at = now + self.dice.uniform(0.0, 0.5)
@@ -329,6 +337,7 @@ class Round:
     def _shoot(self, slot: Slot) -> None:
         if _send(slot, signal.SIGKILL):
             self.counts["kill -9"] += 1
+            slot.shot = True
 
     def _kill(self, slot: Slot) -> None:
         """Make sure that it is gone, and write that down."""
@@ -338,7 +347,7 @@ class Round:
         _wait_for_end(slot.handle, END_S)
         self.children.reap(slot.pid)
         os.close(slot.handle)
-        slot.handle, slot.wake_at, slot.doomed_until = -1, None, None
+        slot.handle, slot.wake_at, slot.doomed_until, slot.shot = -1, None, None, False
         self.journal.note("crashed", process=slot.process)
 
     # The end
@@ -349,7 +358,7 @@ class Round:
         if self.proxy is not None:
             self.proxy.calm()
         for slot in self.slots:
-            if slot.lives_on and _has_ended(slot.handle):
+            if slot.shot:
                 self._kill(slot)
             if slot.start_at is not None or not slot.lives_on:
                 self._start(slot)
@@ -358,7 +367,7 @@ class Round:
         if self.proxy is not None:
             self.proxy.deliver_late_ones()
         self._finish([slot for slot in self.slots if slot.role != "read"])
-        ends = judge.ends(self.where, self.plan.topics)
+        ends = judge.ends(self.objects, self.plan.topics)
         (self.folder / "ends").write_text(json.dumps(ends))
         self._finish([slot for slot in self.slots if slot.role == "read"])
 

@@ -15,6 +15,7 @@ from logstore.cli import compact, gc, verify
 from logstore.cli.output import Output
 from logstore.engine.partition_log import PartitionLog
 from logstore.errors import LogStoreError
+from logstore.objects import ObjectStore
 from logstore.testing import HistoryViolation, check_history
 from soak.journal import Histories, Journal, Line, lines_of
 
@@ -28,13 +29,13 @@ class Verdict:
 class Judge:
     """Has no state: one name for what is done before, at the end of and after a round."""
 
-    def prepare(self, where: str, topics: Iterable[str], retention_bytes: int | None) -> None:
+    def prepare(self, where: ObjectStore, topics: Iterable[str], retention_bytes: int | None) -> None:
         with logstore.open(where) as store:
             for topic in topics:
                 limits = {"retention_bytes": retention_bytes} if topic == "shared" and retention_bytes else {}
                 store.create_topic(topic, segment_bytes=20_000, **limits)
 
-    def ends(self, where: str, topics: Iterable[str]) -> dict[str, int]:
+    def ends(self, where: ObjectStore, topics: Iterable[str]) -> dict[str, int]:
         """Where the topics end that can be asked; one that cannot is found by what comes next."""
         found = {}
         with logstore.open(where, writer="read_only") as store:
@@ -48,7 +49,7 @@ class Judge:
     def judge(
         self,
         path: Path,
-        where: str,
+        where: ObjectStore,
         topics: Iterable[str],
         disk: str,
         retention_bytes: int | None,
@@ -97,7 +98,7 @@ class Judge:
         except LogStoreError as error:
             verdict.violations.append(f"{what}: {type(error).__name__}: {str(error)[:300]}")
 
-    def _read(self, journal: Journal, where: str, topic: str, process: str) -> None:
+    def _read(self, journal: Journal, where: ObjectStore, topic: str, process: str) -> None:
         journal.note("opened", topic=topic, process=process)
         with logstore.open(where, writer="read_only") as store:
             self._read_all(journal, store.topic(topic).partition(0), process)
@@ -114,7 +115,7 @@ class Judge:
                 return found
             position = result.next_offset
 
-    def _write(self, journal: Journal, verdict: Verdict, where: str, topic: str, disk: str) -> int:
+    def _write(self, journal: Journal, verdict: Verdict, where: ObjectStore, topic: str, disk: str) -> int:
         """As the next exclusive writer, with the disk of the last one: nothing may be missing that nobody says is lost."""
         lone = topic == "lone"
         journal.note("opened", topic=topic, process="judge-w")
@@ -136,13 +137,13 @@ class Judge:
             return low
 
     @staticmethod
-    def _maintain(where: str, topic: str) -> None:
+    def _maintain(where: ObjectStore, topic: str) -> None:
         out = Output(io.StringIO(), as_json=True)
         compact.run(argparse.Namespace(store=where, topic=topic), out)
         gc.run(argparse.Namespace(store=where, topic=topic, grace=0.0, dry_run=False), out)
 
     @staticmethod
-    def _verify(verdict: Verdict, where: str) -> None:
+    def _verify(verdict: Verdict, where: ObjectStore) -> None:
         text = io.StringIO()
         if verify.run(argparse.Namespace(store=where, topic=None), Output(text, as_json=False)):
             damage = [line for line in text.getvalue().splitlines() if line.startswith("DAMAGED")]

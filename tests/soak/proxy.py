@@ -131,8 +131,12 @@ class Proxy:
 
     def calm(self) -> None:
         """From now on every request is carried out once, and answered."""
-        self._calm = True
-        self._dooms.clear()
+
+        async def calm() -> None:  # in the loop: no doom comes to pass once this has returned
+            self._calm = True
+            self._dooms.clear()
+
+        self._run(calm())
 
     def deliver_late_ones(self) -> None:
         """Wait until every request that was held back has reached the server."""
@@ -194,7 +198,7 @@ class Proxy:
         if fault is not None:
             self.counts[fault] += 1
         answer = await self._faulty(fault, request, reader) if fault else await self._forward(request)
-        if doom is not None and doom.moment == "after":
+        if doom is not None and doom.moment == "after" and not self._calm:
             doom.act()
             await asyncio.sleep(doom.hold_s)
         return answer

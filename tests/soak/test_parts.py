@@ -11,6 +11,7 @@ from servers import BUCKET, Server
 
 import logstore
 from logstore.errors import Determinate, Indeterminate, PreconditionFailed
+from logstore.objects import ObjectStore, open_url
 from logstore.objects.s3 import S3Store
 from soak.journal import Journal
 from soak.judge import Verdict, judge
@@ -91,9 +92,9 @@ def test_C05_the_proxy_does_to_a_read_what_it_says(proxy: Scripted, through: S3S
     assert through.get("key") == b"bytes" * 1000
 
 
-def a_run(folder: Path) -> tuple[Path, str]:
+def a_run(folder: Path) -> tuple[Path, ObjectStore]:
     """The journal of one producer and its store."""
-    where, path = str(folder / "objects"), folder / "journal"
+    where, path = open_url(folder / "objects"), folder / "journal"
     judge.prepare(where, ["t"], None)
     journal = Journal(path)
     with logstore.open(where) as store:
@@ -107,7 +108,7 @@ def a_run(folder: Path) -> tuple[Path, str]:
     return path, where
 
 
-def verdict_on(path: Path, where: str) -> Verdict:
+def verdict_on(path: Path, where: ObjectStore) -> Verdict:
     return judge.judge(path, where, ["t"], "", None)
 
 
@@ -146,8 +147,8 @@ def test_W04_the_judge_sees_a_record_that_was_told_not_to_be_stored(tmp_path: Pa
 
 def test_C04_the_judge_sees_an_object_that_is_gone(tmp_path: Path) -> None:
     path, where = a_run(tmp_path)
-    (segment,) = Path(where).rglob("*2.seg")
-    segment.unlink()
+    (segment,) = (info.key for info in where.list("topics/") if info.key.endswith("2.seg"))
+    where.delete(segment)
     violations = verdict_on(path, where).violations
     assert any("CorruptData" in violation for violation in violations)
     assert any("verify" in violation for violation in violations)

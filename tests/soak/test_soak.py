@@ -22,9 +22,11 @@ from soak.judge import Verdict
 CRASHES = 500
 CRASHES_A_ROUND = 25
 HOMES = ("moto", "seaweedfs", "folder")
+CASTS = (("shared", "lone"), ("rivals", "replica"), ("shared", "rivals"), ("lone", "replica"))
 
 
 SHORT: dict[str, Any] = {
+    "pause_s": (0.05, 0.2),
     "stop_max_s": 0.5,
     "late_max_s": 0.5,
     "sleep_s": (0.1, 0.3),
@@ -38,7 +40,7 @@ def check(verdict: Verdict, where: Path) -> None:
 
 
 def test_C04_C07_crashes_in_a_folder_beside_a_collection_without_grace(tmp_path: Path) -> None:
-    plan = Plan(1, 6, (0.05, 0.2), topics=("lone", "shared"), **SHORT)
+    plan = Plan(1, 6, ("lone", "shared"), **SHORT)
     with fork_server(tmp_path) as children:
         verdict = Round(plan, tmp_path / "round", children, None, "").run()
     check(verdict, tmp_path)
@@ -50,7 +52,7 @@ def test_C04_C07_crashes_in_a_folder_beside_a_collection_without_grace(tmp_path:
 def test_C03_C05_C07_crashes_behind_a_gateway_that_repeats_delays_and_lies(
     tmp_path: Path, moto: Server
 ) -> None:
-    plan = Plan(2, 6, (0.1, 0.3), writes=0.3, topics=("shared", "replica"), **SHORT)
+    plan = Plan(2, 4, ("shared",), writes=0.3, **SHORT)
     with fork_server(tmp_path) as children:
         verdict = Round(plan, tmp_path / "round", children, moto, tmp_path.name).run()
     check(verdict, tmp_path)
@@ -96,10 +98,10 @@ def test_L01_W04_W13_C01_C02_C03_C04_C05_C06_C07_500_crashes(
         while counts["kill -9"] + counts["SIGSTOP"] < CRASHES:
             home = HOMES[number % len(HOMES)]
             number += 1
-            # Retention in every fourth: what it took away cannot be missed.
-            plan = Plan(
-                seed * 1000 + number, CRASHES_A_ROUND, retention_bytes=5000 if number % 4 == 0 else None
-            )
+            cast = CASTS[number % len(CASTS)]
+            # Retention in every third of those with shared writers: what it took away cannot be missed.
+            retention = 5000 if number % 6 == 0 else None
+            plan = Plan(seed * 1000 + number, CRASHES_A_ROUND, cast, retention_bytes=retention)
             folder = tmp_path / f"{number:02}-{home}"
             verdict = Round(plan, folder, children, servers[home], f"soak-{number}").run()
             counts.update(verdict.counts)
