@@ -295,7 +295,8 @@ class _Checker:
                 self._make_durable(offset, number)
             elif owed.process != event.process:
                 self._forget(offset)
-        self.opened[event.process] = number
+        if not event.late or event.process not in self.opened:
+            self.opened[event.process] = number
         self.fenced |= {*self.opened, *self.highest_acked}
         self.fenced.remove(event.process)
 

@@ -82,10 +82,15 @@ class Crashed:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """A writer took the partition over with the disk (`wal_dir`) of `after`, the last writer before it; None: without it."""
+    """A writer took the partition over with the disk (`wal_dir`) of `after`, the last writer before it; None: without it.
+
+    `late`: this was written down some time after its fence stood, and others may have gone on since. So what it must have
+    seen is what was durable when it was `Opened`.
+    """
 
     process: str
     after: str | None
+    late: bool = False
 
 
 Event = AppendBegan | Acked | AppendFailed | ReadBegan | ReadEnded | Opened | Crashed | Recovered

@@ -9,6 +9,7 @@ import pytest
 
 from logstore.format.record import Record
 from logstore.testing import History, HistoryViolation, check_history
+from logstore.testing.history_events import Recovered
 
 
 @dataclass
@@ -253,6 +254,20 @@ def test_W05_what_a_fenced_writer_acks_before_it_knows_is_not_made_durable_by_it
     appended(history, "old", ack, 60, b"b")
     read(history, "old", 50, [(60, b"b")], (0, 61, 61))
     read(history, "new", 50, [], (0, 61, 61), next_offset=61)
+    with pytest.raises(HistoryViolation, match="never lost"):
+        check_history(history.events)
+
+
+def test_W05_a_take_over_that_is_written_down_late_has_seen_what_was_durable_when_it_began() -> None:
+    history = History()
+    history.opened("old")
+    history.opened("new")
+    appended(history, "new", "durable", 0, b"a")  # it has taken over since, and was quicker to say so
+    history.add(Recovered("old", None, late=True))
+    read(history, "old", 0, [], (0, 0, 0))
+    check_history(history.events)
+    history.add(Recovered("old", None))
+    read(history, "old", 0, [], (0, 0, 0))
     with pytest.raises(HistoryViolation, match="never lost"):
         check_history(history.events)
 

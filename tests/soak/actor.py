@@ -190,15 +190,16 @@ class Actor:
 
     def open_writer(self, log: PartitionLog) -> PartitionLog:
         topic, shared = self.job.topic, self.job.settings.get("writer") == "shared"
+        self.journal.note("opened", topic=topic, process=self.process)
         while True:
             self.check_end()
-            self.journal.note("opened", topic=topic, process=self.process)
             try:
                 log.open_writer(timeout=5.0, ack=self.dice.choice(self.job.acks))  # type: ignore[arg-type]
             except LogStoreError as error:
                 self.excuse(error, "open_writer", fenced=not self.job.alone)
                 if log.stopped is not None:
                     log = self.reopened(log)
+                    self.journal.note("opened", topic=topic, process=self.process)
                 self.pause()
                 continue
             # A shared writer takes over with its first commit; others have lost nothing before that, nor after it.
@@ -437,6 +438,7 @@ def child(job: Job) -> None:
     """In the fork. Ends with `os._exit`: what the fork server holds is not its own."""
     finishing = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: finishing.set())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     checkpoint.EVERY_SEGMENTS = job.checkpoint_every
     logging.basicConfig(level=logging.ERROR, format=f"%(asctime)s {job.process} %(message)s")
     actor = Actor(job, finishing)
@@ -454,6 +456,7 @@ def serve() -> None:
     # What every child needs is made ready once: parsing the SDK's description of S3 takes a second.
     S3Store("none", endpoint_url="http://127.0.0.1:9", region="us-east-1").close()
     cli.build_parser()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until a child can hear it
     answers = os.dup(1)
     for line in sys.stdin:
         order = json.loads(line)

@@ -119,7 +119,7 @@ class Histories:
             case "recovered":
                 before = self._owners.get(line["topic"])
                 self._owners[line["topic"]] = line["process"]
-                return Recovered(line["process"], before if line["same_disk"] else None)
+                return Recovered(line["process"], before if line["same_disk"] else None, late=True)
             case "began":
                 self.appends += 1
                 self._levels[line["op"]] = line["ack"]

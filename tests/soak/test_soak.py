@@ -101,7 +101,7 @@ def test_L01_W04_W13_C01_C02_C03_C04_C05_C06_C07_500_crashes(
             cast = CASTS[number % len(CASTS)]
             # Retention in every third of those with shared writers: what it took away cannot be missed.
             retention = 5000 if number % 6 == 0 else None
-            plan = Plan(seed * 1000 + number, CRASHES_A_ROUND, cast, retention_bytes=retention)
+            plan = Plan(seed * 1000 + number, CRASHES_A_ROUND, cast, writes=0.25, retention_bytes=retention)
             folder = tmp_path / f"{number:02}-{home}"
             verdict = Round(plan, folder, children, servers[home], f"soak-{number}").run()
             counts.update(verdict.counts)
