@@ -72,6 +72,7 @@ class Job:
     acks: tuple[str, ...] = ("durable",)
     alone: bool = False  # nobody else writes the topic: nothing may fence this one
     skew_ms: int = 0
+    grace_s: float = 0.0  # of a maintainer
     checkpoint_every: int = 64
     pace_s: float = 0.02
     target: str = ""  # a file that says where each topic ends, once nobody appends any more
@@ -417,7 +418,10 @@ class Actor:
                     everything = what == "gc all"
                     gc.run(
                         argparse.Namespace(
-                            store=objects, topic=None if everything else topic, grace=0.0, dry_run=False
+                            store=objects,
+                            topic=None if everything else topic,
+                            grace=self.job.grace_s,
+                            dry_run=False,
                         ),
                         out,
                     )

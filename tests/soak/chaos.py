@@ -253,13 +253,16 @@ class Round:
             alone=slot.topic in ("lone", "shared", "replica"),
             skew_ms=dice.choice((0, 0, 2 * DAY_MS, -2 * DAY_MS, 1000 * DAY_MS)),
             checkpoint_every=dice.choice((2, 5, 64)),
-            pace_s=dice.choice(
-                self.plan.sleep_s if slot.name in ("sleepy", "reader1") else (0.01, 0.05, 0.1)
-            ),
+            pace_s=dice.choice(self._paces(slot)),
             target=str(self.folder / "ends"),
             read_timeout_s=dice.choice((0.7, 2.0)),
             **self._home(slot),
         )
+
+    def _paces(self, slot: Slot) -> tuple[float, ...]:
+        if slot.name in ("sleepy", "reader1"):
+            return self.plan.sleep_s
+        return (0.01, 0.05, 0.1) if slot.topic else (0.05, 0.2)
 
     def _home(self, slot: Slot) -> dict[str, Any]:
         if self.proxy is None:
