@@ -405,29 +405,35 @@ class Actor:
     def maintain(self) -> None:
         """What an operator's cron job does, with a grace period of 0: as the commands do it, and a trim now and then."""
         objects = self.objects()
-        out = Output(io.StringIO(), as_json=True)
+        commands = ("compact", "gc", "gc all", "trim") if self.job.topic else ("compact", "gc", "gc all")
         while not self.finishing.is_set():
-            topic = self.dice.choice(self.job.topics)
-            what = self.dice.choice(("compact", "gc", "gc all", *(("trim",) if self.job.topic else ())))
+            topic, what = self.dice.choice(self.job.topics), self.dice.choice(commands)
             try:
-                if what == "compact":
-                    compact.run(argparse.Namespace(store=objects, topic=topic), out)
-                elif what == "trim":
+                if what == "trim":
                     self.trim(objects, self.job.topic)
                 else:
-                    everything = what == "gc all"
-                    gc.run(
-                        argparse.Namespace(
-                            store=objects,
-                            topic=None if everything else topic,
-                            grace=self.job.grace_s,
-                            dry_run=False,
-                        ),
-                        out,
-                    )
+                    self.command(objects, what, topic)
             except LogStoreError as error:
                 self.excuse(error, what, topic=topic)
             self.pause()
+
+    def command(self, objects: ObjectStore, what: str, topic: str) -> None:
+        """Run it, and write down what it did: a run in which nothing is merged and deleted shows nothing."""
+        text = io.StringIO()
+        out = Output(text, as_json=True)
+        if what == "compact":
+            compact.run(argparse.Namespace(store=objects, topic=topic), out)
+        else:
+            chosen = topic if what == "gc" else None
+            gc.run(
+                argparse.Namespace(store=objects, topic=chosen, grace=self.job.grace_s, dry_run=False), out
+            )
+        rows = [json.loads(line) for line in text.getvalue().splitlines()]
+        merged, deleted = (
+            sum(row.get("merged_segments", 0) for row in rows),
+            sum("deleted" in row for row in rows),
+        )
+        self.journal.note("maintained", merged=merged, deleted=deleted)
 
     def trim(self, objects: ObjectStore, topic: str) -> None:
         with logstore.open(objects) as store:

@@ -87,6 +87,7 @@ class Histories:
         self.appends = 0
         self.reads = 0
         self.errors: list[Line] = []
+        self.maintained: Counter[str] = Counter()
         self.trimmed: Counter[str] = Counter()  # the highest offset that anybody asked for
         self._ops: dict[str, int] = {}
         self._levels: dict[str, str] = {}
@@ -97,6 +98,8 @@ class Histories:
         match line["event"]:
             case "crashed":
                 self._crashed(line["process"])
+            case "maintained":
+                self.maintained.update({"merged": line["merged"], "deleted": line["deleted"]})
             case "error":
                 self.errors.append(line)
             case "trim":

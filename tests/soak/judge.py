@@ -86,7 +86,9 @@ class Judge:
             except HistoryViolation as broken:
                 verdict.violations.append(f"{topic}: {broken}")
         verdict.violations += _summed_up(histories.errors)
-        verdict.counts.update({"appends": histories.appends, "reads": histories.reads})
+        verdict.counts.update(
+            {"appends": histories.appends, "reads": histories.reads, **histories.maintained}
+        )
         verdict.counts.update({f"acked {level}": count for level, count in histories.acks.items()})
         verdict.counts.update({f"failed: {why}": count for why, count in histories.failures.items()})
         return verdict

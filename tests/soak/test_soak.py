@@ -71,7 +71,8 @@ def summary(counts: Counter[str], rounds: int, seconds: float, violations: int) 
 
     killed = f"kill -9 {counts['kill -9']}, SIGSTOP {counts['SIGSTOP']}"
     crashes = f"{counts['kill -9'] + counts['SIGSTOP']} crashes ({killed})"
-    done = f"{counts['appends']} appends, {counts['reads']} reads"
+    done = f"{counts['appends']} appends, {counts['reads']} reads, {counts['merged']} segments merged"
+    done += f", {counts['deleted']} objects deleted"
     return (
         f"soak: {crashes} in {rounds} rounds, {seconds:.0f} s; {done}; acked: {named('acked ')}; "
         f"not acked: {named('failed: ')}; proxy: {named('proxy: ')}; violations: {violations}"
@@ -112,3 +113,6 @@ def test_L01_W04_W13_C01_C02_C03_C04_C05_C06_C07_500_crashes(
         with capsys.disabled():
             print("\n" + summary(counts, number, time.monotonic() - began, len(violations)), flush=True)
     assert not violations, f"{tmp_path}: " + "\n".join(violations)
+    # What the promises are about has happened.
+    for kind in ("merged", "deleted", "acked local", "acked buffered", "proxy: done, but 412", "proxy: late"):
+        assert counts[kind] > 0, kind
