@@ -1,13 +1,19 @@
-"""Where access rules live: one object in the store, changed by compare-and-set, read again when it changes."""
+"""Where access rules live: one object in the store, changed by compare-and-set, read again when it changes.
+
+It holds the rules and a nonce, so that no two versions have the same bytes: whether ours stands can be told, and a put that is
+carried out late never meets the version that it was made for again. (Before, the object was the list of rules alone.)
+"""
 
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable
 
 from broker_shim.acls import Acl
 from logstore.errors import CorruptData, ObjectNotFound, PreconditionFailed
 from logstore.objects import ObjectStore
+from logstore.objects.settled import put_settled
 
 KEY = "broker/acls"
 ATTEMPTS = 10
@@ -30,12 +36,9 @@ class AclStore:
             changed = edit(rules)
             if changed == rules:
                 return rules
-            data = json.dumps(sorted(changed)).encode()
-            try:
-                self._objects.put(KEY, data, if_absent=etag is None, if_match=etag)
+            document = {"rules": sorted(changed), "nonce": secrets.token_hex(8)}
+            if put_settled(self._objects, KEY, json.dumps(document).encode(), etag):
                 return changed
-            except PreconditionFailed:
-                continue
         raise PreconditionFailed(f"{KEY} changed {ATTEMPTS} times while it was being edited; try again")
 
     def _read(self) -> tuple[frozenset[Acl], str | None]:
@@ -46,9 +49,10 @@ class AclStore:
         if info.etag != self._last[1]:
             try:
                 content = json.loads(self._objects.get(KEY))
-                self._last = frozenset(Acl(*rule) for rule in content), info.etag
+                rules = content["rules"] if isinstance(content, dict) else content
+                self._last = frozenset(Acl(*rule) for rule in rules), info.etag
             except ObjectNotFound:
                 return frozenset(), None
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, KeyError) as error:
                 raise CorruptData(KEY, None, f"these are no access rules: {error}") from error
         return self._last

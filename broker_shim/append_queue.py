@@ -24,7 +24,7 @@ from broker_shim.producers import ProducerTable, Remembered
 from logstore.config import Ack
 from logstore.engine.partition_log import PartitionLog
 from logstore.engine.results import Receipt
-from logstore.errors import BufferFull, Closed, InvalidRecord, LogStoreError
+from logstore.errors import BufferFull, Closed, InvalidRecord, LogStoreError, UnknownTopic
 from logstore.format.batch import HEADER_SIZE, BatchInfo, split
 from logstore.format.codecs import decompress
 from logstore.format.errors import FormatError
@@ -99,10 +99,9 @@ class AppendQueue:
         """Answer everything that waits: the log will not take it from us."""
         self._producers = self._log = None
         self._unacked.clear()
-        code = codes.of_produce(error)
         waiting, self._waiting = self._waiting, deque()
         for append in waiting:
-            append.answer(code, -1)
+            append.answer(_code_of(error, append), -1)
 
     def add(self, records: memoryview, ack: Ack, answer: Answer) -> Append | None:
         """Append a record set, now or in its turn. `answer` may be called before this returns. None if refused."""
@@ -201,7 +200,7 @@ class AppendQueue:
             future.add_done_callback(lambda done: self._call(self._acked, partition, append, done))
 
     def _refused(self, partition: PartitionLog, append: Append, error: LogStoreError) -> None:
-        append.answer(codes.of_produce(error), -1)
+        append.answer(_code_of(error, append), -1)
         if isinstance(error, InvalidRecord):
             log.info("%s: a record set was refused: %s", partition, error)
         elif partition is self._log:
@@ -210,7 +209,7 @@ class AppendQueue:
     def _acked(self, partition: PartitionLog, append: Append, done: Future[Receipt]) -> None:
         error = Closed(f"{partition} was closed") if done.cancelled() else done.exception()
         if error is not None:
-            append.answer(codes.of_produce(error), -1)
+            append.answer(_code_of(error, append), -1)
             if partition is self._log:
                 self._on_lost(error)
             return
@@ -261,6 +260,15 @@ class AppendQueue:
         finally:
             if self._news:  # one of them failed: that is no reason for the others to wait
                 self._loop.call_soon(self._hear)
+
+
+def _code_of(error: BaseException, append: Append) -> Code:
+    """A topic that was deleted has taken along what was known of its producers. If that were said to librdkafka only when
+    it tries again, in a topic that was created anew, it would give up for good.
+    """
+    if isinstance(error, UnknownTopic) and append.is_idempotent and append.batch.base_sequence > 0:
+        return Code.UNKNOWN_PRODUCER_ID
+    return codes.of_produce(error)
 
 
 def _refuse(batches: list[BatchInfo]) -> Code | None:

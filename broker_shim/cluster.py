@@ -29,6 +29,7 @@ from hashlib import blake2b
 
 from logstore.errors import ObjectNotFound, PreconditionFailed, StoreError
 from logstore.objects import ObjectStore
+from logstore.objects.settled import put_settled
 
 log = logging.getLogger(__name__)
 PREFIX = "broker/node/"
@@ -196,7 +197,14 @@ class Cluster:
     def _put(self, etag: str | None) -> None:
         self._beat_number += 1
         data = json.dumps({**asdict(self.me), "beat": self._beat_number}).encode()
-        self._etag = self._objects.put(self._key, data, if_match=etag).etag
+        stored = (
+            self._objects.put(self._key, data)
+            if etag is None
+            else put_settled(self._objects, self._key, data, etag)
+        )
+        if stored is None:
+            raise PreconditionFailed(f"{self._key}: it was changed since our last heartbeat")
+        self._etag = stored.etag
 
     def _look_for_rival(self) -> None:
         """Our object has changed under us: another broker that was given the same id now stands there, or it was us."""

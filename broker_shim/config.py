@@ -79,7 +79,7 @@ class BrokerConfig:
     max_unsent_bytes: int = setting(
         1024 * MIB, "unread answers, all together; past it the slowest are dropped"
     )
-    drain_timeout: float = setting(30.0, "how long a stop waits for requests and uploads to finish")
+    drain_timeout: float = setting(20.0, "how long a stop waits for requests and uploads to finish")
     tls_cert: str = setting("", "certificate chain (PEM); turns TLS on")
     tls_key: str = setting("", "private key (PEM)")
     tls_client_ca: str = setting(

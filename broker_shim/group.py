@@ -211,14 +211,14 @@ class Group:
         if self.state is not State.PREPARING:
             return []
         assert self._rebalance_at is not None
-        waiting_for_more = self._first_join and now < self._rebalance_at
-        everyone = all(member.join is not None for member in self.members.values()) and not self._pending
-        if (everyone and not waiting_for_more) or now >= self._rebalance_until:
-            return self._complete(now)
         if self._first_join and now >= self._rebalance_at:
-            # Somebody is on the way (told its id, not yet back): the delay is over, the rebalance timeout is
-            # not.
+            # The delay is over, once. If somebody is on the way (told its id, not yet back), the rebalance goes on until
+            # all are there, or its own time is up.
+            self._first_join = False
             self._rebalance_at = self._rebalance_until
+        everyone = all(member.join is not None for member in self.members.values()) and not self._pending
+        if (everyone and not self._first_join) or now >= self._rebalance_until:
+            return self._complete(now)
         return []
 
     def _complete(self, now: float) -> list[Effect]:

@@ -69,7 +69,9 @@ class Hosted:
         self._is_stale = True
         self._handing_over: asyncio.Future[None] | None = None
         self.is_anew = is_anew
-        self._snapshots = Snapshots(store.objects, partition.paths, is_anew=is_anew)
+        self._snapshots = Snapshots(
+            store.objects, partition.paths, is_anew=is_anew, acks_early=ack != "durable"
+        )
         self._queue = AppendQueue(self._snapshots, loop, workers, self.lose)
         self._watchers: set[Watcher] = set()
         self._notified = False

@@ -28,6 +28,10 @@ from broker_shim.wire import RequestHeader
 from logstore.config import Ack
 
 MAX_TIMEOUT_MS = 300_000
+_START_WHERE_LOST = {Code.UNKNOWN_PRODUCER_ID: 0}
+"""The start of the log that goes with a refusal. Without one the Java client sends the same again until it gives up, and
+with one above its last ack kafka-python does: with 0 both go on in a new epoch.
+"""
 MayWrite = Callable[[Connection, str], bool]
 
 
@@ -136,7 +140,7 @@ class ProduceHandler:
             if answered:
                 return
             answered = True
-            low = hosted.low_watermark if code is Code.NONE else -1
+            low = _START_WHERE_LOST.get(code, -1) if code is not Code.NONE else hosted.low_watermark
             answers[place] = PartitionAnswer(data.partition, code, offset, low)
             pending.left -= 1
             if not pending.left and pending.future is not None:

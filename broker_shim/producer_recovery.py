@@ -35,11 +35,15 @@ class Snapshots:
     """Those of one partition. `recover` and `write` do I/O: worker threads.
 
     `is_anew`: its topic has taken the place of another. Producers that wrote to that one go on with the sequence that they
-    have come to.
+    have come to. `acks_early`: idempotent producers are told of batches that are not stored yet, so a crash may take some
+    that nobody sends again. (Where they are not, it takes only what others sent without waiting for an answer.)
     """
 
-    def __init__(self, objects: ObjectStore, paths: PartitionPaths, *, is_anew: bool = False) -> None:
+    def __init__(
+        self, objects: ObjectStore, paths: PartitionPaths, *, is_anew: bool = False, acks_early: bool = False
+    ) -> None:
         self._is_anew = is_anew
+        self._acks_early = acks_early
         self._objects = objects
         self._key = f"{topic_prefix(paths.topic)}{paths.incarnation}/{paths.partition}"
         self._since = 0
@@ -66,14 +70,14 @@ class Snapshots:
             for part in result.parts:
                 self._since += len(part)
                 for batch in split(part):
-                    if batch.base_offset > known:
+                    if batch.base_offset > known and self._acks_early:
                         table.tail_was_lost()
                     table.replay(batch)
                     known = batch.last_offset + 1
             if result.next_offset <= position:
                 break
             position = result.next_offset
-        if end > known:
+        if end > known and self._acks_early:
             table.tail_was_lost()
         return table
 

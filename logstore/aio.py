@@ -379,6 +379,10 @@ class PartitionLog:
         """Offsets that were acked below `durable` and went down with a crash."""
         return await self._threads.run(self.blocking.lost_ranges)
 
+    async def unconfirmed(self) -> LostRange | None:
+        """As `logstore.PartitionLog.unconfirmed`."""
+        return await self._threads.run(self.blocking.unconfirmed)
+
     @property
     def low_watermark(self) -> int:
         """The first offset there is. The first look at the marks of a partition asks the store, if nothing has used the

@@ -12,8 +12,10 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import time
 from typing import Protocol
 
+from logstore.config import StoreConfig
 from logstore.errors import LogStoreError
 
 logger = logging.getLogger(__name__)
@@ -22,7 +24,9 @@ logger = logging.getLogger(__name__)
 class Closable(Protocol):
     @property
     def holds_records(self) -> bool: ...
-    def close(self) -> None: ...
+    @property
+    def config(self) -> StoreConfig: ...
+    def close(self, timeout: float | None = None) -> None: ...
 
 
 _open: dict[Closable, int] = {}
@@ -39,10 +43,11 @@ def forget(store: Closable) -> None:
 
 @atexit.register
 def _close_all() -> None:
+    began = time.monotonic()
     for store, process in list(_open.items()):
         if process == os.getpid() and store.holds_records:
             logger.warning("the program ends with a store that was not closed: storing what it holds")
-            try:
-                store.close()
+            try:  # one deadline for all: whoever ended the program may not wait for several
+                store.close(max(0.0, store.config.close_timeout - (time.monotonic() - began)))
             except LogStoreError as error:
                 logger.error("%s", error)

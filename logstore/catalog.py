@@ -20,13 +20,13 @@ from logstore.errors import (
     CorruptData,
     Indeterminate,
     ObjectNotFound,
-    PreconditionFailed,
     TopicExists,
     UnknownTopic,
     UnsupportedStore,
 )
 from logstore.format.document import pack_document, parse_document
 from logstore.objects.protocol import ObjectStore
+from logstore.objects.settled import put_settled
 from logstore.paths import CATALOG_PREFIX, catalog_key, check_topic_name
 
 logger = logging.getLogger(__name__)
@@ -159,18 +159,13 @@ class Catalog:
             if old is not None:
                 new = replace(new, revision=old.revision + 1, removing=old.removing, is_anew=True)
             try:
-                if known is None:
-                    self._store.put(key, new.pack(), if_absent=True)
-                else:
-                    self._store.put(key, new.pack(), if_match=known.etag)
-            except PreconditionFailed:
-                continue  # somebody else was at it at the same time: look what came of it
+                if put_settled(self._store, key, new.pack(), None if known is None else known.etag):
+                    return new
             except Indeterminate:
                 doubts += 1
                 if doubts == _DOUBTS_MAX:
                     raise
-                continue
-            return new
+            # Else somebody else was at it at the same time: look what came of it.
 
     @staticmethod
     def _existing(old: TopicDescriptor, partitions: int, exist_ok: bool) -> TopicDescriptor:
@@ -246,15 +241,12 @@ class Catalog:
                 return old
             new = replace(new, revision=old.revision + 1)
             try:
-                self._store.put(key, new.pack(), if_match=known.etag)
-            except PreconditionFailed:
-                continue
+                if put_settled(self._store, key, new.pack(), known.etag):
+                    return new
             except Indeterminate:
                 sent, doubts = new, doubts + 1
                 if doubts == _DOUBTS_MAX:
                     raise
-                continue
-            return new
 
     def _get(self, name: str) -> TopicDescriptor | None:
         key = catalog_key(name)

@@ -37,6 +37,9 @@ class StoreConfig:
     """The limit for unflushed data of the whole store, uploads in flight included."""
     append_timeout: float = 30.0
     """How long an append waits for room, and for its ack, when the call does not say."""
+    close_timeout: float = 20.0
+    """How long `Store.close` takes at the most when the call does not say: for all partitions, threads and connections
+    together. Less than the 30 s that Kubernetes gives a process to end."""
     compression: str = "zstd"
     """Of the batches that we encode: zstd, lz4, snappy, gzip or none. Batches handed in encoded stay as they are."""
     wal_dir: str | os.PathLike[str] | None = None
@@ -54,7 +57,8 @@ class StoreConfig:
     delete_grace: float = 24 * 3600.0
     """Maintenance deletes no object younger than this."""
     stall_after: float = 60.0
-    """A writer that holds data and has made no progress for this long is reported as stalled."""
+    """A writer that holds data and has made no progress for this long is reported as stalled, and so is a store that has
+    not answered an upload for this long."""
 
     def __post_init__(self) -> None:
         _one_of("writer", self.writer, get_args(WriterKind))
@@ -64,7 +68,7 @@ class StoreConfig:
             object.__setattr__(self, name, _whole(name, getattr(self, name), 1))
         object.__setattr__(self, "cache_bytes", _whole("cache_bytes", self.cache_bytes, 0))
         _at_least("delete_grace", self.delete_grace, 0)
-        for name in ("flush_interval", "append_timeout"):
+        for name in ("flush_interval", "append_timeout", "close_timeout"):
             _at_least(name, getattr(self, name), 0, or_infinite=True)
         for name in ("probe_interval", "follow_interval", "stall_after"):
             _at_least(name, getattr(self, name), 0.001, or_infinite=True)

@@ -7,7 +7,6 @@ of the conditions that we use are tried first, on an object of their own.
 from __future__ import annotations
 
 import random
-from contextlib import suppress
 
 from logstore.errors import (
     CorruptData,
@@ -20,13 +19,15 @@ from logstore.format.document import pack_document, parse_document
 from logstore.format.errors import FormatError
 from logstore.objects.probe import check_conditions
 from logstore.objects.protocol import ObjectStore
+from logstore.objects.settled import put_settled
 from logstore.paths import PROBE_PREFIX, STORE_KEY
 
 FORMAT_VERSION = 1
 
 
 def enter(objects: ObjectStore, dice: random.Random, *, read_only: bool) -> str:
-    """Check that the place is a log store, or make it one; returns the store's id. Safe to repeat, wherever it failed."""
+    """Check that the place is a log store, or make it one; returns the store's id. Safe to repeat, wherever it failed,
+    and to be repeated by the caller when an answer is lost."""
     found = _read(objects)
     if read_only:
         if found is None:
@@ -40,7 +41,7 @@ def enter(objects: ObjectStore, dice: random.Random, *, read_only: bool) -> str:
     try:
         objects.put(STORE_KEY, _pack(found), if_absent=True)
     except PreconditionFailed:
-        return found
+        return found  # that is what was asked: whether the store refuses to create what exists
     raise UnsupportedStore(
         f"{objects!r} ignores conditions: it let an object that exists be created again (If-None-Match: *). "
         "Two writers would overwrite each other's records there. Use a store with conditional PutObject"
@@ -56,8 +57,7 @@ def _create(objects: ObjectStore, dice: random.Random) -> str:
             f"{objects!r} is not empty and is no log store (it holds {foreign!r}): use an empty place, or a prefix"
         )
     check_conditions(objects, PROBE_PREFIX)
-    with suppress(PreconditionFailed):  # another process was faster
-        objects.put(STORE_KEY, _pack(dice.randbytes(8).hex()), if_absent=True)
+    put_settled(objects, STORE_KEY, _pack(dice.randbytes(8).hex()), None)  # or another process was faster
     found = _read(objects)
     if found is None:
         raise StoreUnavailable(f"{objects!r}: the store's marker was written and is not there")

@@ -6,7 +6,8 @@
     topics/‹topic›/‹incarnation›/‹partition›/
         ‹seq, 20 digits›.seg                            the chain; creating one is the commit
         manifest                                        a checkpoint of the chain
-        merged/‹first seq›-‹last seq›-‹id›.seg          several segments rewritten as one by maintenance
+        merged/‹first seq›-‹last seq›-‹id›.seg          several segments rewritten as one by maintenance, for the version of
+                                                        the manifest that the id begins with
         wishes/‹writer›-‹seq, 20 digits›-‹ms›-‹at ms›   a shared writer that loses every race asks for its turn
     spark/‹app, a digest›/
         ledger                                          which write of the app is stored, and the plan of one under way

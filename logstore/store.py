@@ -30,6 +30,7 @@ from logstore.errors import (
 )
 from logstore.marker import enter
 from logstore.objects.closing import close_store
+from logstore.objects.disk import Disk
 from logstore.objects.foreign import ForeignErrors
 from logstore.objects.metered import MeteredStore, OperationStats
 from logstore.objects.protocol import ObjectStore
@@ -42,6 +43,7 @@ from logstore.topic import Topic
 logger = logging.getLogger(__name__)
 
 _UNSTORED_MAX = 100
+_LAST_WORD_S = 0.1  # for threads that end by themselves, when the deadline has passed
 _FORKED = "the store was in use when this process was forked, and is the parent's: open it again here"
 READ_RETRIES = RetryPolicy(attempts=4, base_s=0.05, cap_s=0.5)
 
@@ -52,13 +54,15 @@ def open(
     config: StoreConfig | None = None,
     clock: Clock | None = None,
     dice: random.Random | None = None,
+    disk: Disk | None = None,
     **settings: Any,
 ) -> Store:
     """Open the store at `where`: a URL (`s3://bucket/prefix`, `file:///path`, `memory://name`), a path, or an object with
     the `ObjectStore` methods. It is created if it is not there, unless `writer="read_only"`.
 
-    `settings` are fields of `StoreConfig`. `clock` and `dice` are for tests. Raises `UnsupportedStore` if the place holds
-    something else, is of a newer format, or ignores conditional puts; `StoreUnavailable` if it cannot be reached.
+    `settings` are fields of `StoreConfig`. `clock`, `dice` and `disk` (under `wal_dir`) are for tests. Raises
+    `UnsupportedStore` if the place holds something else, is of a newer format, or ignores conditional puts;
+    `StoreUnavailable` if it cannot be reached.
 
     >>> with open("memory://docs") as store:
     ...     events = store.create_topic("events", exist_ok=True)
@@ -74,7 +78,7 @@ def open(
     # other's segments for its own.
     chance = dice or random.SystemRandom()
     try:
-        return Store(objects, chosen, clock or SystemClock(), chance, owned=owned)
+        return Store(objects, chosen, clock or SystemClock(), chance, owned=owned, disk=disk)
     except BaseException:
         if owned:
             close_store(objects)
@@ -96,6 +100,7 @@ class Store:
         dice: random.Random,
         *,
         owned: bool = False,
+        disk: Disk | None = None,
     ) -> None:
         self.objects = objects
         self.config = config
@@ -103,7 +108,7 @@ class Store:
         self._metered = MeteredStore(objects)
         bare = ForeignErrors(self._metered)
         wrapped = RetryingStore(bare, READ_RETRIES)
-        self._runtime = Runtime(wrapped, config, clock, dice)
+        self._runtime = Runtime(wrapped, config, clock, dice, disk)
         self._catalog = Catalog(wrapped)
         self._sweeper = Sweeper(self._runtime, self._catalog)
         self._lock = threading.Lock()  # guards the five fields below
@@ -259,11 +264,21 @@ class Store:
             log.finish_flush(flush, deadline)
 
     def health(self) -> dict[str, Any]:
-        """The state of the store and of each partition in use, from memory alone: it asks nobody and never blocks."""
+        """The state of the store and of each partition in use, from memory alone: it asks nobody and never blocks.
+
+        `unanswered_seconds`: for how long the oldest upload under way has had no answer; None if none is. `stalled`: whether
+        that is longer than `stall_after`.
+        """
         runtime = self._runtime
+        since = runtime.watch.oldest()
+        waited = None if since is None else round(runtime.clock.monotonic() - since, 3)
+        stalled = waited is not None and waited > self.config.stall_after
+        silent = stalled and since is not None and runtime.breaker.answered_at <= since
         return {
             "closed": self._closed,
-            "store_reachable": not runtime.breaker.is_open,
+            "store_reachable": not runtime.breaker.is_open and not silent,
+            "unanswered_seconds": waited,
+            "stalled": stalled,
             "failures_in_a_row": runtime.breaker.failures,
             "buffered_bytes": runtime.budget.used,
             "buffered_bytes_limit": runtime.budget.limit,
@@ -285,15 +300,16 @@ class Store:
         return [writer for log in self._all_logs() for writer in writers_of(log.health())]
 
     def close(self, timeout: float | None = None) -> None:
-        """Make everything durable and stop. Raises `OutcomeUnknown` if that did not work, saying which offsets are not;
-        the store is closed all the same, also if an interrupt ends the wait. A second call does nothing."""
+        """Make everything durable and stop, all of it within `timeout` seconds (`close_timeout`). Raises `OutcomeUnknown` if
+        that did not work, saying which offsets are not stored; the store is closed all the same, also if an interrupt
+        ends the wait. A second call does nothing."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
             logs, problems = list(self._logs.values()), list(self._unstored)
         at_exit.forget(self)
-        wait = self.config.append_timeout if timeout is None else timeout
+        wait = self.config.close_timeout if timeout is None else timeout
         deadline = self._runtime.clock.monotonic() + wait
         self._runtime.begin_close()
         try:
@@ -305,7 +321,7 @@ class Store:
                 log.finish_close(self._runtime.clock.monotonic())
             self._let_go(logs, 0.0)
             raise
-        self._let_go(logs, max(deadline - self._runtime.clock.monotonic(), 1.0))
+        self._let_go(logs, max(deadline - self._runtime.clock.monotonic(), _LAST_WORD_S))
         if problems:
             raise OutcomeUnknown("closed, but not everything is stored: " + "; ".join(problems))
 

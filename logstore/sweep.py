@@ -48,7 +48,7 @@ class Sweeper:
             gone += self._remove(chain)
         for upkeep in self._upkeep(topic):
             gone += upkeep.collect(self._runtime.clock.now_ms())
-            gone += self._deleted(upkeep.strays(self._runtime.clock.now_ms()))
+            gone += upkeep.sweep(self._runtime.clock.now_ms())
         return gone + self._deleted(self._wishes(topic) + self._staged(topic))
 
     def _deleted(self, garbage: list[Garbage]) -> list[Garbage]:
@@ -90,7 +90,7 @@ class Sweeper:
             except (CorruptData, UnsupportedStore) as error:
                 logger.error("%s; what is left of older topics of that name stays", error)
                 continue
-            chain = Chain(self._runtime.store, paths)
+            chain = Chain(self._runtime.store, paths, self._runtime.dice)
             if paths.incarnation != alive and leftovers(chain) and is_removed(chain):
                 yield chain
 
@@ -117,7 +117,8 @@ class Sweeper:
 
     def _chains(self, name: str, removal: Removal) -> Iterator[Chain]:
         for number in range(removal.partitions):
-            yield Chain(self._runtime.store, PartitionPaths(name, removal.incarnation, number))
+            paths = PartitionPaths(name, removal.incarnation, number)
+            yield Chain(self._runtime.store, paths, self._runtime.dice)
 
     def _upkeep(self, topic: str | None) -> Iterator[Maintenance]:
         """Maintenance of every partition there is."""

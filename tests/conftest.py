@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from descriptor_guard import DescriptorGuard
 from servers import Server, export_credentials, moto_server, seaweedfs_server
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
@@ -35,6 +36,22 @@ class ByFile(LoadScopeScheduling):
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest piece begins first: the other worker does the rest meanwhile."""
     items.sort(key=lambda item: "spark" not in item.path.parts)
+
+
+@pytest.fixture(scope="session")
+def _descriptor_guard() -> Iterator[DescriptorGuard]:
+    guard = DescriptorGuard()
+    with pytest.MonkeyPatch.context() as patch:
+        guard.install(patch)
+        yield guard
+
+
+@pytest.fixture(autouse=True)
+def descriptors(_descriptor_guard: DescriptorGuard) -> Iterator[DescriptorGuard]:
+    """C08: fails the test in which a descriptor is closed twice, or one that is not ours is touched."""
+    _descriptor_guard.misuse.clear()
+    yield _descriptor_guard
+    assert _descriptor_guard.misuse == []
 
 
 @pytest.fixture(scope="session")

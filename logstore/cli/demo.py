@@ -148,7 +148,8 @@ def _crash(folder: Path, show: _Show) -> None:
         show.good(f"durable and local acks are all there: {[value.decode() for value in values if value]}")
         (lost,) = log.lost_ranges()
         show.good(
-            f"the buffered ones are gone, and it says so: lost offsets {lost.start} to {lost.end - 1}, never used again"
+            f"the buffered ones are gone, and it says so: lost offsets {lost.start} to {lost.end - 1}, at most "
+            f"{lost.end - lost.start} records, never used again"
         )
         show.say(
             "(a writer reserves offsets in blocks before it shows any, so nobody can have seen one that is given again)"

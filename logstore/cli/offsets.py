@@ -1,4 +1,5 @@
-"""Show the marks of each partition: low, durable, and what was lost."""
+"""Show the marks of each partition: low and durable; what may have been acked past that and is not stored (unconfirmed: its
+writer may still store it, or be dead); and what was lost, at most."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import Any
 
 from logstore.cli.output import Output
 from logstore.cli.places import add_partition, add_topic, chosen, find_topic, open_store
+from logstore.engine.partition_log import PartitionLog
 from logstore.engine.segments import LostRange
 
 
@@ -25,9 +27,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
                 "low": log.low_watermark,
                 "durable": log.durable_high_watermark,
                 "epoch": log.epoch,
-                "lost": [lost._asdict() for lost in log.lost_ranges()]
-                if out.as_json
-                else _words(log.lost_ranges()),
+                "unconfirmed": _shown(_unconfirmed(log), out),
+                "lost": _shown(log.lost_ranges(), out),
             }
             if args.at is not None:
                 row["at"] = log.offset_for_timestamp(args.at)
@@ -36,5 +37,12 @@ def run(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-def _words(lost: list[LostRange]) -> str:
-    return ", ".join(f"{start}-{end - 1}" for start, end in lost) or "none"
+def _unconfirmed(log: PartitionLog) -> list[LostRange]:
+    unconfirmed = log.unconfirmed()
+    return [] if unconfirmed is None else [unconfirmed]
+
+
+def _shown(ranges: list[LostRange], out: Output) -> object:
+    if out.as_json:
+        return [each._asdict() for each in ranges]
+    return ", ".join(f"at most {end - start}: {start}-{end - 1}" for start, end in ranges) or "none"

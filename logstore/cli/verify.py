@@ -17,7 +17,7 @@ from logstore.format.batch import read_info
 from logstore.format.errors import FormatError
 from logstore.format.manifest import Manifest
 from logstore.format.records import decode_records
-from logstore.format.segment import offset_at, parse_segment
+from logstore.format.segment import SegmentFlags, offset_at, parse_segment
 from logstore.objects.protocol import ObjectStore
 
 Damage = tuple[str, int | None, str]
@@ -85,6 +85,8 @@ def _records_in(objects: ObjectStore, ref: SegmentRef) -> int:
         raise FormatError(
             f"the object holds offsets {summary.header.base_offset} to {summary.header.end_offset}"
         )
+    if SegmentFlags.COLLECTED in summary.header.flags:
+        raise FormatError("garbage collection has left only its header, and a row still names it")
     return sum(len(decode_records(data, read_info(data, place))) for place in index["position"].tolist())
 
 

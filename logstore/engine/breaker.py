@@ -17,13 +17,14 @@ FAILURES_TO_OPEN = 3
 
 
 class CircuitBreaker:
-    """The lock guards the three fields below it and is held for nothing slow. `on_close` is called without it."""
+    """The lock guards the four fields below it and is held for nothing slow. `on_close` is called without it."""
 
     def __init__(self, probe_interval: float, clock: Clock, on_close: Callable[[], None]) -> None:
         self._probe_interval = probe_interval
         self._clock = clock
         self._on_close = on_close
         self._lock = threading.Lock()
+        self.answered_at = clock.monotonic()
         self._failures = 0
         self._next_probe: float | None = None
         self._probing = False
@@ -54,6 +55,7 @@ class CircuitBreaker:
         with self._lock:
             was_open = self._next_probe is not None
             self._failures, self._next_probe, self._probing = 0, None, False
+            self.answered_at = self._clock.monotonic()
         if was_open:
             self._on_close()
 

@@ -1,8 +1,15 @@
 """The chain of a partition in the object store: commit, judge, follow, load.
 
-The one commit is `put(‹seq›.seg, if_absent=True)`. Whoever creates the object at `seq` has committed; nobody overwrites it,
-and nobody can create it twice. What the store answers may be lost, so the answer alone is never believed when there is
-doubt: the object that stands at `seq` is read, and its writer id, random and new for each segment, says whose it is.
+The one commit is `put(‹seq›.seg, if_absent=True)`. Whoever creates the object at `seq` has committed; nobody can create it
+twice. What the store answers may be lost, so the answer alone is never believed when there is doubt: the object that stands
+at `seq` is read, and its writer id, random and new for each segment, says whose it is.
+
+**Places that are emptied.** A place that garbage collection has emptied looks like one that was never used, and no clock
+tells them apart. So most places are never emptied: fences stay, the newest segment stays, and every segment of a shared or
+replicated writer, and the last one of each exclusive epoch, leaves its header (see `maintenance`). Only the data in the
+middle of an exclusive epoch goes. Whoever looks behind an exclusive writer's segment, to read or to create a fence there,
+therefore reads the manifest's mark afterwards (`Mark`), which stands in the store before anything is emptied: if it has
+passed the place where the look began, nothing that was seen counts, and the chain is loaded again.
 
 Nothing here holds state or a lock: every call says what it knows and gets back what it learned. An exception from the store
 that is not one of ours counts as Indeterminate.
@@ -11,6 +18,7 @@ that is not one of ours counts as Indeterminate.
 from __future__ import annotations
 
 import logging
+import random
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -19,14 +27,12 @@ from logstore.engine.segments import Segments
 from logstore.engine.side_by_side import side_by_side
 from logstore.errors import (
     CorruptData,
-    Determinate,
     Indeterminate,
     ObjectNotFound,
-    PreconditionFailed,
     UnsupportedStore,
 )
 from logstore.format.errors import FormatError, UnsupportedVersion
-from logstore.format.manifest import Manifest, SegmentTable
+from logstore.format.manifest import FRONT_SIZE, Manifest, SegmentTable, parse_mark
 from logstore.format.segment import (
     HEADER_SIZE,
     NO_TIMESTAMP,
@@ -38,6 +44,7 @@ from logstore.format.segment import (
     parse_segment,
 )
 from logstore.objects.protocol import ObjectInfo, ObjectStore
+from logstore.objects.settled import settle
 from logstore.paths import PartitionPaths
 
 logger = logging.getLogger(__name__)
@@ -46,9 +53,27 @@ _UNLISTED_MAX = 256
 FAR_FUTURE_MS = 2**62  # the newest timestamp of a segment that cannot be read: no look-up by time may skip it
 
 
+class Mark(NamedTuple):
+    """The front of a partition's manifest, and what it says: places below `collected_until` may have been emptied.
+
+    `front` is empty if there is no manifest. Manifests are never the same twice, so an equal front is the same manifest.
+    """
+
+    front: bytes = b""
+    collected_until: int = 0
+
+    def covers(self, until: int) -> bool:
+        """Whether it certainly says that places below `until` may have been emptied."""
+        return until <= self.collected_until < _UNREADABLE
+
+
+NO_MANIFEST = Mark()
+_UNREADABLE = 2**62  # the mark of a manifest that is damaged: any place may have been emptied
+
+
 @dataclass(frozen=True, slots=True)
 class ChainTail:
-    """Where the chain ends, as last seen."""
+    """Where the chain ends, as last seen. `mark`: the manifest's, when the chain was loaded."""
 
     next_seq: int = 0
     epoch: int = 0
@@ -58,6 +83,7 @@ class ChainTail:
     source_upper: int = -1
     deleted: bool = False
     damaged: CorruptData | None = None
+    mark: Mark = NO_MANIFEST
 
     @property
     def start_offset(self) -> int:
@@ -75,7 +101,13 @@ class ChainTail:
             reserved_until=header.reserved_until,
             source_upper=upper,
             deleted=SegmentFlags.DELETED in header.flags,
+            mark=self.mark,
         )
+
+    @property
+    def may_be_emptied(self) -> bool:
+        """Whether the next place may have been used and emptied: it may hold the data of the exclusive writer before it."""
+        return self.next_seq > 0 and self.mode is WriterMode.EXCLUSIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +120,19 @@ class Link:
     @property
     def header(self) -> SegmentHeader:
         return self.summary.header
+
+
+class StalePlace(Exception):
+    """The chain has gone on from this place long ago, and what was there was collected. Internal: whoever stands there loads
+    the chain again. `found`: the header that garbage collection has left there.
+
+    Without one the place was emptied, and what was created there stands in the past and is no part of the chain. It stays
+    where it is: nobody who goes by the rules believes it.
+    """
+
+    def __init__(self, seq: int, found: SegmentHeader | None = None) -> None:
+        super().__init__(f"the chain has gone on from {seq} long ago")
+        self.found = found
 
 
 class LostRace(Exception):
@@ -114,7 +159,7 @@ class ChainView:
     superseded: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, paths: PartitionPaths, manifest: Manifest) -> ChainView:
+    def of(cls, paths: PartitionPaths, manifest: Manifest, packed: bytes) -> ChainView:
         """As far as the manifest knows it."""
         tail = ChainTail(
             manifest.next_seq,
@@ -123,61 +168,104 @@ class ChainView:
             manifest.end_offset,
             manifest.reserved_until,
             manifest.source_upper,
+            mark=Mark(packed[:FRONT_SIZE], manifest.collected_until),
         )
         segments = Segments(paths, manifest.table)
         return cls(segments, manifest.low_watermark, tail, manifest.version, manifest.next_seq)
 
 
 class Chain:
-    def __init__(self, store: ObjectStore, paths: PartitionPaths) -> None:
+    """`dice`: where nonces come from; a test passes its own."""
+
+    def __init__(self, store: ObjectStore, paths: PartitionPaths, dice: random.Random | None = None) -> None:
         self.store = store
         self.paths = paths
+        self._dice = dice or random.SystemRandom()
 
-    def commit(self, header: SegmentHeader, data: memoryview) -> None:
-        """Create the segment. Returns once it is certain that it stands and is ours.
+    def new_nonce(self) -> bytes:
+        """For a manifest: random, so that no two are the same."""
+        return self._dice.randbytes(8)
+
+    def commit(self, header: SegmentHeader, data: memoryview) -> bool:
+        """Create the segment. Returns once it is certain that it stands and is ours: True, or False if garbage collection
+        has taken its records along since, into a merged object.
 
         Raises `LostRace` if another's stands there, `Determinate` if surely nothing happened, `Indeterminate` if it may
         have: then call again with the same header and bytes.
         """
         key = self.paths.segment(header.seq)
-        try:
-            self.store.put(key, data, if_absent=True)
-        except PreconditionFailed:
-            winner = self.header_at(header.seq)
-        except Determinate:
-            raise
-        except Exception as doubt:
-            winner = self._look_after(header.seq, doubt)
-        else:
-            return
-        if winner is None:
-            raise Indeterminate(
-                f"{key}: the store refused it as existing and then did not show it; asking again"
-            )
-        if winner.writer_id != header.writer_id:
-            raise LostRace(winner)
+        found: SegmentHeader | None = None
+        is_torn = False
 
-    def _look_after(self, seq: int, doubt: Exception) -> SegmentHeader:
-        """After a lost answer: who stands at `seq`? Still Indeterminate if nobody, or if that cannot be read."""
+        def look() -> SegmentHeader | None:
+            nonlocal found, is_torn
+            front = self._front_of(key)
+            is_torn = front == b""
+            found = self._parse_header(key, front) if front else None
+            return found
+
+        def is_ours(standing: SegmentHeader) -> bool:
+            return standing.writer_id == header.writer_id
+
         try:
-            found = self.header_at(seq)
-        except (CorruptData, UnsupportedStore):
-            raise
-        except Exception as error:
-            raise Indeterminate(
-                f"{self.paths.segment(seq)}: {doubt}; and it could not be read back: {error}"
-            ) from error
-        if found is None:
-            raise Indeterminate(f"{self.paths.segment(seq)}: {doubt}; it is not there yet") from doubt
-        return found
+            winner = settle(key, lambda: self.store.put(key, data, if_absent=True), look, is_ours)
+        except Indeterminate:
+            if not is_torn:
+                raise
+            winner = settle(key, lambda: self._replace_torn(key, data), look, is_ours)
+        if winner is not None:
+            raise LostRace(winner)
+        return found is None or SegmentFlags.COLLECTED not in found.flags
+
+    def _replace_torn(self, key: str, data: memoryview) -> None:
+        """An object of no bytes stands there: a server was killed in the middle of a put, whose caller was told nothing.
+        Nobody can have committed it, and nobody could go past it. It is replaced if nobody else does."""
+        torn = self.store.head(key)
+        if torn is None or torn.size:
+            raise Indeterminate(f"{key}: it had no bytes and has changed since; asking again")
+        logger.warning(
+            "%s: an object of no bytes stood there, left by a put that was cut off; replacing it", key
+        )
+        self.store.put(key, data, if_match=torn.etag)
+
+    def mark(self) -> Mark:
+        """The manifest's, as it is now: one small request."""
+        key = self.paths.manifest
+        try:
+            front = self.store.get(key, 0, FRONT_SIZE)
+            try:
+                return Mark(front, parse_mark(front))
+            except UnsupportedVersion:
+                return Mark(front, Manifest.parse(self.store.get(key)).collected_until)
+        except ObjectNotFound:
+            return NO_MANIFEST
+        except UnsupportedVersion as error:
+            raise too_new(key, error) from error
+        except FormatError:
+            return Mark(front, _UNREADABLE)
+
+    def is_past(self, seq: int, since: Mark) -> bool:
+        """Whether places from `seq` on may have been emptied before now. `since`: the mark when `seq` was known to be right.
+        A manifest that is the same has emptied nothing since, also if it is damaged; one that is gone tells nothing."""
+        now = self.mark()
+        return now.front != since.front and (now.collected_until > seq or not now.front)
 
     def header_at(self, seq: int) -> SegmentHeader | None:
         """The header of the segment that stands at `seq`; None if none does."""
         key = self.paths.segment(seq)
+        front = self._front_of(key)
+        return self._parse_header(key, front) if front else None
+
+    def _front_of(self, key: str) -> bytes | None:
         try:
-            return SegmentHeader.parse(self.store.get(key, 0, HEADER_SIZE))
+            return self.store.get(key, 0, HEADER_SIZE)
         except ObjectNotFound:
             return None
+
+    @staticmethod
+    def _parse_header(key: str, front: bytes) -> SegmentHeader:
+        try:
+            return SegmentHeader.parse(front)
         except UnsupportedVersion as error:
             raise too_new(key, error) from error
         except FormatError as error:
@@ -207,6 +295,8 @@ class Chain:
     def _link(self, key: str, seq: int) -> Link | None:
         try:
             tail = self.store.get(key, -TAIL_SIZE)
+            if not tail:
+                return None  # a put was cut off: nobody has committed it
             link = self._parse_tail(key, tail)
         except ObjectNotFound:
             return None
@@ -239,25 +329,36 @@ class Chain:
             summary = SegmentSummary(header, 0, 0, NO_TIMESTAMP, FAR_FUTURE_MS, len(data), 0, 0)
             return Link(summary, len(data))
 
-    def follow(self, tail: ChainTail) -> list[Link]:
-        """What was committed after `tail`, in order. One request if nothing was."""
+    def follow(self, tail: ChainTail) -> list[Link] | None:
+        """What was committed after `tail`, in order; None if that cannot be told from here, because places behind it were
+        emptied: `load` tells. If nothing was committed it takes one request, two behind an exclusive writer's segment."""
         links: list[Link] = []
-        seq = tail.next_seq
+        seq, doubtful = tail.next_seq, tail.next_seq if tail.may_be_emptied else None
         while (link := self.link_at(seq)) is not None:
+            if SegmentFlags.COLLECTED in link.header.flags:
+                return None
             links.append(link)
             seq += 1
-        return links
+            if doubtful is None and link.header.mode is WriterMode.EXCLUSIVE:
+                doubtful = seq
+        return None if doubtful is not None and self.is_past(doubtful, tail.mark) else links
 
     def load(self) -> ChainView:
-        """GET the manifest, LIST what is newer, one tail GET for each newer segment.
+        """GET the manifest, LIST what is newer, one tail GET for each newer segment, and a look at the mark.
 
         A manifest that is missing or damaged can be done without: the chain is read from its start, and merged objects
         stand in for what they replaced. Only where the log begins may have to be decided by maintenance again.
 
         What is missing is looked for twice: it may have gone while the rest was read, with all of its topic.
         """
-        view = self._load()
-        return view if view.segments.is_complete or view.tail.deleted else self._load()
+        while True:
+            view = self._load()
+            if not view.segments.is_complete and not view.tail.deleted:
+                view = self._load()
+            if view.tail.next_seq == view.manifest_next_seq and not view.tail.may_be_emptied:
+                return view
+            if not self.is_past(view.manifest_next_seq, view.tail.mark):
+                return view
 
     def _load(self) -> ChainView:
         try:
@@ -265,7 +366,7 @@ class Chain:
         except FormatError as damage:
             logger.error("%s: %s; the chain is read without it", self.paths.manifest, damage)
             empty = Segments(self.paths, SegmentTable())
-            view = ChainView(empty, 0, ChainTail(), manifest_damaged=True)
+            view = ChainView(empty, 0, ChainTail(mark=self.mark()), manifest_damaged=True)
         listed, superseded = self._listed(view.tail.next_seq, with_merged=not view.manifest_version)
         view.superseded = tuple(stored.info.key for stored in superseded)
         if not view.manifest_damaged:
@@ -285,7 +386,7 @@ class Chain:
             manifest = Manifest.parse(data)
         except UnsupportedVersion as error:
             raise too_new(self.paths.manifest, error) from error
-        return ChainView.of(self.paths, manifest)
+        return ChainView.of(self.paths, manifest, data)
 
     def _listed(self, next_seq: int, *, with_merged: bool) -> tuple[list[_Stored], list[_Stored]]:
         """The objects that hold the chain from `next_seq` on, and those that are not needed for that: one listing."""
@@ -295,7 +396,8 @@ class Chain:
         for info in self.store.list(self.paths.prefix, after):
             seq = self.paths.seq_of(info.key)
             if seq is not None:
-                segments.append(_Stored(seq, seq, None, info))
+                if info.size:  # one of no bytes is a put that was cut off
+                    segments.append(_Stored(seq, seq, None, info))
             elif not with_merged:
                 break  # digits sort first: behind the segments only the manifest, merged objects and wishes follow
             elif named := self.paths.merged_name(info.key):
@@ -314,7 +416,7 @@ class Chain:
             missing = range(next_seq, stored.first)
             for seq in missing if len(missing) <= _UNLISTED_MAX else ():
                 info = self.store.head(self.paths.segment(seq))
-                if info is not None:
+                if info is not None and info.size:
                     whole.append(_Stored(seq, seq, None, info))
             whole.append(stored)
             next_seq = stored.last + 1
@@ -373,6 +475,14 @@ class _Assembly:
                 stored.info.key,
                 link.header.base_offset,
                 f"it begins at offset {link.header.base_offset}, and the one before it ends at {view.tail.end_offset}",
+            )
+        if isinstance(link, Link) and SegmentFlags.COLLECTED in link.header.flags:
+            if not len(view.segments):
+                return  # retention has taken it away
+            link = CorruptData(
+                stored.info.key,
+                link.header.base_offset,
+                "its records were merged, and that object is missing",
             )
         if not isinstance(link, Link):
             gone = CorruptData(

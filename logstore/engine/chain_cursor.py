@@ -5,6 +5,10 @@ of one mode. The first of them to commit behind a writer of another mode begins 
 writer as a fence would; the others join it. A segment of another mode, or of a later era, means that somebody took the
 partition over since we opened: that is `Fenced`, for good.
 
+Behind a shared or replicated writer no place is ever emptied, so a commit there is one PUT, and an empty place is the end.
+Behind an exclusive one it may have been. So the first of an era there is an empty segment (`open_epoch`), which counts only
+after a look at the mark, like a fence: if it stands in the past, nobody has lost anything.
+
 The cursor belongs to its writer and is moved by one thread at a time. What it meets it also hands to the partition's tiers,
 so that readers in this process see it; readers may have been faster, which does no harm.
 """
@@ -13,13 +17,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from logstore.engine.chain import Chain, ChainTail, Link
-from logstore.engine.fencing import refuse_resurrection, slept_long
+from logstore.engine.chain import Chain, ChainTail, Link, StalePlace
 from logstore.engine.runtime import Runtime
 from logstore.engine.takeover import reload
 from logstore.engine.tiers import Tiers
-from logstore.errors import Fenced, LogStoreError, OutcomeUnknown, UnknownTopic, fresh
-from logstore.format.segment import SegmentFlags, SegmentHeader, SegmentSummary, WriterMode
+from logstore.errors import Fenced, LogStoreError, UnknownTopic, fresh
+from logstore.format.segment import (
+    SegmentFlags,
+    SegmentHeader,
+    SegmentSummary,
+    WriterMode,
+    build_segment,
+)
 
 ID_BYTES = 8
 """A segment's writer id is these many bytes of its writer and as many of its own: peers can tell each other apart."""
@@ -41,7 +50,7 @@ class ChainCursor:
         self._runtime = runtime
         self._chain = chain
         self._tiers = tiers
-        self._confirmed_at_ms = runtime.clock.now_ms()
+        self._opener: SegmentHeader | None = None
 
     @property
     def epoch(self) -> int:
@@ -74,62 +83,64 @@ class ChainCursor:
             digest=digest,
         )
 
-    def wake_up(self) -> bool:
-        """If we have not looked for so long that what came next may have been merged and deleted, go to where the chain
-        ends now. True if it has moved. Not while a commit of ours is in doubt: whether it stood could not be told any more.
+    @property
+    def needs_opener(self) -> bool:
+        """Whether `open_epoch` must come before records: an exclusive writer's segment stands before the next place."""
+        return self.tail.may_be_emptied
+
+    def open_epoch(self) -> None:
+        """Begin an era with an empty segment. Raises what `commit` does; called again, it is the same segment."""
+        if self._opener is None or self._opener.seq != self.tail.next_seq:
+            upper = self.tail.source_upper
+            if self.mode is WriterMode.REPLICATED:
+                upper = max(0, upper)
+            self._opener = self.header(0, source_lower=upper, source_upper=upper)
+        self.commit(self._opener, *build_segment(self._opener, []))
+
+    def commit(self, header: SegmentHeader, data: memoryview, summary: SegmentSummary) -> bool:
+        """Create the segment and move past it. False if it stands and its records were collected since: then `rejoin`.
+
+        Raises what `Chain.commit` does, and `StalePlace` if the place had been emptied: then `rejoin`, too.
+        """
+        is_doubtful = self.tail.may_be_emptied
+        assert not (is_doubtful and summary.records), "records follow an opener"
+        stands = self._chain.commit(header, data)
+        if is_doubtful and self._chain.is_past(header.seq, self.tail.mark):
+            raise StalePlace(header.seq)
+        self.era = header.epoch
+        if stands:
+            self._runtime.reader.keep(self._chain.paths.segment(header.seq), data, summary)
+            self._pass(Link(summary, len(data)))
+        else:
+            self.tail = self.tail.after(header)
+        return stands
+
+    def advance(self) -> Link | None:
+        """Move past the next segment if there is one: one request, two behind an exclusive writer's. Raises `Fenced` if it
+        ends our era, and `StalePlace` if the chain has gone on from here long ago: then `rejoin`."""
+        link = self._chain.link_at(self.tail.next_seq)
+        if link is not None and SegmentFlags.COLLECTED in link.header.flags:
+            raise StalePlace(link.header.seq, link.header)
+        if self.tail.may_be_emptied and self._chain.is_past(self.tail.next_seq, self.tail.mark):
+            raise StalePlace(self.tail.next_seq)
+        if link is not None:
+            self._admit(link.header)
+            self._pass(link)
+        return link
+
+    def rejoin(self) -> None:
+        """Go to where the chain ends now. Not while a commit of ours is in doubt.
 
         Raises `Fenced` if our era has ended meanwhile, and what opening a writer there would.
         """
-        asked_at_ms = self._runtime.clock.now_ms()
-        if not slept_long(asked_at_ms - self._confirmed_at_ms, self._runtime.config.delete_grace):
-            return False
         tail = reload(self._chain, self._tiers).tail
         self._tiers.tell_listeners()
-        if tail.next_seq < self.tail.next_seq:
-            return False  # the listing is behind us, so it says nothing
         _check_goes_on(self._chain, tail)
-        moved = tail.next_seq > self.tail.next_seq
-        if moved:
+        if tail.next_seq < self.tail.next_seq:
+            return  # the listing is behind us, so it says nothing
+        if tail.next_seq > self.tail.next_seq:
             self._admit_end(tail)
-            self.tail = replace(tail, source_upper=max(tail.source_upper, self.tail.source_upper))
-        self._confirmed_at_ms = asked_at_ms
-        return moved
-
-    def commit(self, header: SegmentHeader, data: memoryview, summary: SegmentSummary) -> None:
-        """Create the segment and move past it. Raises what `Chain.commit` does."""
-        self._chain.commit(header, data)
-        silent_ms = self._runtime.clock.now_ms() - self._confirmed_at_ms
-        refuse_resurrection(self._chain, header, silent_ms, self._runtime.config.delete_grace)
-        self._confirmed_at_ms = self._runtime.clock.now_ms()
-        self.era = header.epoch
-        self._runtime.reader.keep(self._chain.paths.segment(header.seq), data, summary)
-        self._pass(Link(summary, len(data)))
-
-    def advance(self) -> Link | None:
-        """Move past the next segment if there is one: one request. Raises `Fenced` if it ends our era, `OutcomeUnknown` if
-        we slept until it had been merged and deleted."""
-        asked_at_ms = self._runtime.clock.now_ms()
-        link = self._chain.link_at(self.tail.next_seq)
-        if link is not None:
-            # That confirms nothing: it may have stood there for days, while those behind it were merged and deleted.
-            self._admit(link.header)
-            self._pass(link)
-        else:
-            silent_ms = asked_at_ms - self._confirmed_at_ms
-            if slept_long(silent_ms, self._runtime.config.delete_grace):
-                self._refuse_to_wait(silent_ms)
-            self._confirmed_at_ms = asked_at_ms
-        return link
-
-    def _refuse_to_wait(self, silent_ms: int) -> None:
-        """For a segment that is gone, while the chain goes on behind it: nobody would ever come past it."""
-        view, seq = self._chain.load(), self.tail.next_seq
-        if view.tail.next_seq > seq and self._chain.link_at(seq) is None:
-            raise OutcomeUnknown(
-                f"{self._chain.paths}: this writer was silent for {silent_ms / 1000:.0f} s, and the chain has gone on from "
-                f"{seq} to {view.tail.next_seq} without it; reopen() the partition, and read back from offset "
-                f"{self.tail.end_offset}"
-            )
+        self.tail = replace(tail, source_upper=max(tail.source_upper, self.tail.source_upper))
 
     def _pass(self, link: Link) -> None:
         tiers = self._tiers

@@ -17,7 +17,7 @@ from logstore.engine.writer import ExclusiveWriter
 
 logger = logging.getLogger(__name__)
 
-_RETRY_S = 0.1
+_RETRY_S, _RETRY_MAX_S = 0.1, 5.0
 
 
 class LocalSync:
@@ -26,6 +26,7 @@ class LocalSync:
         self._tiers = tiers
         self._writer = writer
         self._wal = wal
+        self._failures = 0  # in a row
 
     def run(self) -> None:
         with self._tiers.lock:
@@ -36,10 +37,12 @@ class LocalSync:
         try:
             self._wal.write(batches, durable)
         except OSError as error:
-            logger.warning("%s: the WAL could not be written, trying again: %s", self._wal.folder, error)
-            self._runtime.disk.at(self, self._runtime.clock.monotonic() + _RETRY_S)
+            self._retry_later(error)
             return
         with self._tiers.lock:
+            if self._failures:
+                self._failures = 0
+                self._writer.stats.wal_error = None
             if self._writer.failed is not None:
                 return  # its waiters have been told
             shown = [batch.end_offset for batch in batches if batch.exposure >= Exposure.LOCAL]
@@ -48,6 +51,17 @@ class LocalSync:
             acked = self._writer.local_waiters.release(self._wal.end_offset)
         complete(acked)
         self._tiers.tell_listeners()
+
+    def _retry_later(self, error: OSError) -> None:
+        """The object store is asked as ever: `durable` acks go on, and who waits for a `local` one gets it with the next
+        flush if the disk is not mended before."""
+        wait = min(_RETRY_MAX_S, _RETRY_S * 2 ** min(self._failures, 16))
+        why = f"{self._wal.folder}: the WAL could not be written ({error.strerror or error})"
+        with self._tiers.lock:
+            self._failures += 1
+            self._writer.stats.wal_error = why
+        logger.warning("%s, trying again; no `local` ack is given meanwhile", why)
+        self._runtime.disk.at(self, self._runtime.clock.monotonic() + wait)
 
     def _unsynced(self) -> list[PendingBatch]:
         """Closed batches from the WAL's end on: those of the window, then those of the buffer. Holds the lock."""

@@ -1,13 +1,18 @@
 """Maintenance of a partition: merge small segments, expire old ones, delete what nobody needs.
 
-Three steps, each safe to repeat, to interrupt anywhere, and to run in several processes at once:
+Three steps, each safe to repeat, to interrupt anywhere, and to run in several processes at once, whatever their clocks say
+and whatever their grace periods are:
 
 * `merge` writes one larger object from neighbouring small segments, batches verbatim, and then swaps the manifest's rows
-  with `If-Match`. The chain itself is not touched: its newest segment is never merged, and fences always stay.
+  with `If-Match`. The object's name says which version of the manifest it is for: one of another version that is not named
+  can never come to be named. The chain itself is not touched: its newest segment is never merged, and fences always stay.
 * `expire` moves the low watermark past segments that retention no longer wants.
-* `collect` deletes objects that no row has named for the grace period. Until then a reader that holds an old reference
-  still succeeds. A fence is never deleted: it stands in the very place where a writer that slept would go on. Nor is the
-  newest segment, before there is another.
+* `collect` takes away objects that no row has named for the grace period, a courtesy to readers with old references. First
+  it publishes a mark in the manifest, and only once that certainly stands it empties places below the mark: whoever looks
+  there knows then that it must not believe what it finds (see `chain`). In most places something stays, because a writer
+  that slept may come to this very place: every fence as it is, and the bare header of every segment of shared and replicated
+  writers and of the last one in each exclusive epoch. Only the data in the middle of an exclusive epoch is deleted. The
+  newest segment stays, before there is another.
 
 A manifest that somebody else changed at the same time ends the step without effect; the next run sees the new one.
 """
@@ -15,11 +20,13 @@ A manifest that somebody else changed at the same time ends the step without eff
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice, takewhile
 
-from logstore.engine.chain import FAR_FUTURE_MS, Chain, ChainTail, ChainView
+from logstore.engine.chain import FAR_FUTURE_MS, Chain, ChainView
 from logstore.engine.segment_reader import SegmentReader
 from logstore.engine.segments import SegmentRef, Segments
 from logstore.engine.side_by_side import side_by_side
@@ -38,14 +45,18 @@ from logstore.format.errors import FormatError
 from logstore.format.manifest import Manifest, SegmentTable
 from logstore.format.retired import Retired
 from logstore.format.segment import (
+    EMPTY_SIZE,
     HEADER_SIZE,
     TAIL_SIZE,
     EncodedBatch,
     SegmentFlags,
     SegmentHeader,
     SegmentSummary,
+    WriterMode,
     build_segment,
+    collected,
 )
+from logstore.objects.protocol import ObjectInfo
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +75,16 @@ class Garbage:
     retired_at_ms: int
 
 
+@dataclass(slots=True)
+class _Due:
+    """What may be taken away now, and the keys that nobody has to look at again: of what is gone already, taken by one who
+    could not note it, and of what stays. `standing`: the headers in the places of the garbage, and behind them."""
+
+    garbage: list[Garbage] = field(default_factory=list)
+    settled: list[str] = field(default_factory=list)
+    standing: dict[int, SegmentHeader | None] = field(default_factory=dict)
+
+
 class Maintenance:
     """Holds no state of its own: what there is to do is seen in a view of the partition, each time anew."""
 
@@ -73,10 +94,7 @@ class Maintenance:
         reader: SegmentReader,
         topic: TopicLimits,
         delete_grace: float,
-        newest: Callable[[], ChainTail] = ChainTail,
     ) -> None:
-        """`newest`: how far this process has followed the chain."""
-        self._newest = newest
         self._chain = chain
         self._reader = reader
         self._topic = topic
@@ -96,7 +114,10 @@ class Maintenance:
         return self._merge(self._chain.load(), now_ms, identity)[1]
 
     def _merge(self, view: ChainView, now_ms: int, identity: bytes) -> tuple[ChainView | None, int]:
+        if not view.segments.is_complete or view.tail.deleted:
+            return None, 0
         for run in self._runs(view):
+            identity = for_version(view.manifest_version, identity)
             try:
                 data, summary = self._merged(view, run, now_ms, identity)
             except (CorruptData, ObjectNotFound) as damage:
@@ -115,7 +136,10 @@ class Maintenance:
         now_ms: int,
         identity: bytes,
     ) -> ChainView | None:
-        """Store the merged object and name it in the manifest. None if that could not be."""
+        """Store the merged object and name it in the manifest. None if that could not be.
+
+        The object goes only if it can never be named. If nobody knows whether it is, or will be, it stays: `sweep` sees.
+        """
         first = view.segments.ref(run.start)
         last_seq = view.segments.table.last_seq[run.stop - 1]
         key = self._chain.paths.merged(first.seq, last_seq, identity.hex())
@@ -130,21 +154,12 @@ class Maintenance:
             return replace(manifest, table=rows.table, retired=self._retired(manifest, old, now_ms))
 
         merged = self._change(view, now_ms, swap)
-        if merged is not None:
-            if not self._is_deleted_after(view.tail):
-                return merged
-            # Whoever removed the partition may have listed its objects before these two were there.
-            self._chain.store.delete(self._chain.paths.manifest)
-        self._chain.store.delete(key)
-        return None
-
-    def _is_deleted_after(self, tail: ChainTail) -> bool:
-        newest = self._newest()
-        if newest.next_seq > tail.next_seq:
-            tail = newest  # our own commits of this moment need not be looked at
-        return tail.deleted or any(
-            SegmentFlags.DELETED in link.header.flags for link in self._chain.follow(tail)
-        )
+        if merged is None and (standing := self._manifest()) is not None:
+            if key in self._named(standing):
+                return self._chain.load()  # it was named, and somebody has changed the manifest since
+            if standing.version != view.manifest_version:
+                self._chain.store.delete(key)
+        return merged
 
     def _runs(self, view: ChainView) -> Iterator[range]:
         """Neighbouring rows that are worth to become one segment, in order."""
@@ -294,89 +309,179 @@ class Maintenance:
     # Deleting
 
     def garbage(self, now_ms: int) -> list[Garbage]:
-        """What `collect` would delete now."""
-        return self._due(now_ms, None)[0]
+        """What `collect` would take away now."""
+        return self._due(self._manifest(), now_ms, None).garbage
 
-    def _due(self, now_ms: int, at_most: int | None) -> tuple[list[Garbage], list[str]]:
-        """What may be deleted now, and the keys that nobody has to look at again: of what is gone already, deleted by one
-        who could not note it, and of fences."""
-        manifest = self._manifest()
-        found: list[Garbage] = []
-        settled: list[str] = []
+    def _due(self, manifest: Manifest | None, now_ms: int, at_most: int | None) -> _Due:
+        due = _Due()
         if manifest is None:
-            return found, settled
-        retired = manifest.retired.until(now_ms - self._grace_ms)
-        newest = manifest.next_seq - 1  # stays, though expired: the chain itself must say where it ends
-        looks = side_by_side(
-            partial(self._look, which, at_ms, now_ms) for which, at_ms in retired if which != newest
+            return due
+        paths, newest = self._chain.paths, manifest.next_seq - 1
+        retired = islice(
+            (
+                (paths.segment(which) if isinstance(which, int) else paths.prefix + which, at_ms)
+                for which, at_ms in manifest.retired.until(now_ms - self._grace_ms)
+                if which != newest  # stays, though expired: the chain itself must say where it ends
+            ),
+            at_most,
         )
-        for key, item, is_settled in looks:
-            if item is not None:
-                found.append(item)
-            elif is_settled:
-                settled.append(key)
-            if len(found) + len(settled) == at_most:
-                break
-        return found, settled
+        keys = dict(retired)
+        sizes = self._sizes(keys)
+        seqs, _ = paths.names_of(key for key in keys if sizes.get(key, 0) > EMPTY_SIZE)
+        due.standing = standing_at(self._chain, seqs)
+        for key, at_ms in keys.items():
+            if self._goes(key, sizes.get(key, 0), due.standing):
+                due.garbage.append(Garbage(key, sizes[key], at_ms))
+            else:
+                due.settled.append(key)
+        return due
 
-    def _look(self, which: int | str, retired_at_ms: int, now_ms: int) -> tuple[str, Garbage | None, bool]:
-        """A retired object's key, what to delete if it may go now, and whether it is settled: gone, or to stay for good."""
-        paths = self._chain.paths
-        key = paths.segment(which) if isinstance(which, int) else paths.prefix + which
-        info = self._chain.store.head(key)
-        if info is None:
-            return key, None, True
-        header = self._header(key)
-        if header is None or self._is_young(header, now_ms):
-            return key, None, False
-        if SegmentFlags.FENCE in header.flags:
-            return key, None, True
-        return key, Garbage(key, info.size, retired_at_ms), False
+    def _goes(self, key: str, size: int, standing: Mapping[int, SegmentHeader | None]) -> bool:
+        """Not what is gone, a bare header already, or a fence, or might be one because it cannot be read."""
+        seq = self._chain.paths.seq_of(key)
+        if seq is None:
+            return size > 0
+        header = standing.get(seq)
+        return size > EMPTY_SIZE and header is not None and SegmentFlags.FENCE not in header.flags
+
+    def _sizes(self, keys: Collection[str]) -> dict[str, int]:
+        """Of those that stand: a listing tells as much as a thousand requests for one each."""
+        paths, store = self._chain.paths, self._chain.store
+        seqs, names = paths.names_of(keys)
+        listed: list[Iterable[ObjectInfo]] = []
+        if seqs:
+            after = paths.segment(min(seqs) - 1) if min(seqs) else paths.prefix
+            last = paths.segment(max(seqs))
+            listed.append(takewhile(lambda info: info.key <= last, store.list(paths.prefix, after)))
+        if names:
+            listed.append(store.list(paths.merged_prefix))
+        return {info.key: info.size for infos in listed for info in infos}
 
     def collect(self, now_ms: int, at_most: int | None = None) -> list[Garbage]:
-        """Delete what has been retired for the grace period. Returns what went."""
-        garbage, settled = self._due(now_ms, at_most)
-        for _ in side_by_side(partial(self._chain.store.delete, item.key) for item in garbage):
+        """Take away what has been retired for the grace period. Returns what went."""
+        manifest = self._manifest()
+        due = self._due(manifest, now_ms, at_most)
+        seqs, _ = self._chain.paths.names_of(item.key for item in due.garbage)
+        if seqs and not self._publish_mark(manifest, max(seqs) + 1):
+            return []
+        self._take_away(due.garbage, due.standing)
+        self._forget([*due.settled, *(item.key for item in due.garbage)])
+        return due.garbage
+
+    def _publish_mark(self, manifest: Manifest | None, until: int) -> bool:
+        """Note that places below `until` may be empty from now on. False unless the note certainly stands.
+
+        What `manifest` has retired stays so in every later one, until it is taken away."""
+        if manifest is None or manifest.collected_until >= until:
+            return manifest is not None
+        stored = StoredManifest.look(self._chain)
+        if stored.manifest is None:
+            return False
+        if stored.manifest.collected_until >= until:
+            return True
+        try:
+            stored.replace(stored.changed(collected_until=until))
+        except (PreconditionFailed, Indeterminate):
+            return self._chain.mark().covers(until)
+        return True
+
+    def _take_away(self, garbage: Iterable[Garbage], standing: Mapping[int, SegmentHeader | None]) -> None:
+        """Merged objects, and segments of which `standing` tells what stays in their places."""
+
+        def one(key: str) -> None:
+            seq = self._chain.paths.seq_of(key)
+            header = None if seq is None else standing[seq]
+            if header is None or is_inner(header, standing):
+                self._chain.store.delete(key)
+            else:
+                self._chain.store.put(key, collected(header))
+
+        for _ in side_by_side(partial(one, item.key) for item in garbage):
             pass
-        settled += [item.key for item in garbage]
 
-        def forget(manifest: Manifest) -> Manifest:
-            return replace(manifest, retired=manifest.retired.minus(*self._chain.paths.names_of(settled)))
-
-        if settled:
-            self._change(self._chain.load(), now_ms, forget)
-        return garbage
+    def _forget(self, keys: Collection[str]) -> None:
+        """They need no look any more. If that cannot be noted, the next round looks again."""
+        stored = StoredManifest.look(self._chain) if keys else None
+        if stored is None or stored.manifest is None:
+            return
+        retired = stored.manifest.retired.minus(*self._chain.paths.names_of(keys))
+        with suppress(PreconditionFailed):
+            stored.replace(stored.changed(retired=retired))
 
     def strays(self, now_ms: int) -> list[Garbage]:
-        """Merged objects that no manifest names: whoever wrote them died, or lost an answer, before it could.
+        """Objects that nothing names and nothing will: merged ones whose merge died, or lost an answer, before it could be
+        named, and segments in emptied places, created by one who slept or by a request that came twice.
 
-        Listed before the manifest is read, and left alone for the grace period: a merge may be under way.
+        Listed before the manifest is read: what is named was named by then. One that is made for the manifest as it is now
+        may still be named, by a merge that is under way: `sweep` ends that first. Until the grace period is over it is left
+        in peace, so that no work is wasted.
         """
-        listed = list(self._chain.store.list(self._chain.paths.merged_prefix))
+        listed = list(self._chain.store.list(self._chain.paths.prefix))
         manifest = self._manifest() if listed else None
         if manifest is None:
             return []  # damaged, perhaps: then nobody can say what is named
-        segments = Segments(self._chain.paths, manifest.table)
-        named = {ref.key for ref in segments.all()} | {
-            self._chain.paths.prefix + name for name in manifest.retired.merged
-        }
+        named = self._named(manifest)
+        seqs, _ = self._chain.paths.names_of(
+            info.key for info in listed if info.key not in named and info.size > EMPTY_SIZE
+        )
+        standing = standing_at(self._chain, [seq for seq in seqs if self._was_emptied(seq, manifest)])
         return [
             Garbage(info.key, info.size, now_ms)
             for info in listed
-            if info.key not in named
-            and (header := self._header(info.key)) is not None
-            and not self._is_young(header, now_ms)
+            if info.key not in named and self._is_stray(info, manifest, standing, now_ms)
         ]
 
-    def _header(self, key: str) -> SegmentHeader | None:
-        """None of an object that cannot be read, so it might be a fence, or young, and stays; or another process has just
-        deleted it, which that one notes."""
-        try:
-            return SegmentHeader.parse(self._chain.store.get(key, 0, HEADER_SIZE))
-        except (FormatError, ObjectNotFound):
-            return None
+    @staticmethod
+    def _was_emptied(seq: int, manifest: Manifest) -> bool:
+        return seq < manifest.collected_until and not manifest.retired.has(seq)
 
-    def _is_young(self, header: SegmentHeader, now_ms: int) -> bool:
+    def _is_stray(
+        self, info: ObjectInfo, manifest: Manifest, standing: Mapping[int, SegmentHeader | None], now_ms: int
+    ) -> bool:
+        paths = self._chain.paths
+        if merged := paths.merged_name(info.key):
+            return version_of(merged[2]) != manifest.version or not self._is_young(info.key, now_ms)
+        seq = paths.seq_of(info.key)
+        return (
+            seq is not None and self._was_emptied(seq, manifest) and self._goes(info.key, info.size, standing)
+        )
+
+    def sweep(self, now_ms: int) -> list[Garbage]:
+        """Take the strays away. Returns what went."""
+        strays, paths = self.strays(now_ms), self._chain.paths
+        merged = [item for item in strays if paths.merged_name(item.key)]
+        if merged and not self._end_merges(merged):
+            strays = [item for item in strays if item not in merged]
+        self._take_away(strays, standing_at(self._chain, paths.names_of(item.key for item in strays)[0]))
+        return strays
+
+    def _end_merges(self, merged: list[Garbage]) -> bool:
+        """Whether none of these can be named any more. A new version of the manifest, with nothing else new in it, sees to
+        that where one was made for the present version."""
+        stored = StoredManifest.look(self._chain)
+        if stored.manifest is None:
+            return False
+        names = [self._chain.paths.merged_name(item.key) for item in merged]
+        if any(name and version_of(name[2]) == stored.version for name in names):
+            try:
+                stored.replace(stored.changed())
+            except (PreconditionFailed, Indeterminate):
+                return False
+        standing = self._manifest()
+        return standing is not None and not self._named(standing) & {item.key for item in merged}
+
+    def _named(self, manifest: Manifest) -> set[str]:
+        """The keys of a manifest's rows, and of the merged objects that it has retired."""
+        paths = self._chain.paths
+        rows = {ref.key for ref in Segments(paths, manifest.table).all()}
+        return rows | {paths.prefix + name for name in manifest.retired.merged}
+
+    def _is_young(self, key: str, now_ms: int) -> bool:
+        """Whether it was made within the grace period. One that cannot be read may be."""
+        try:
+            header = SegmentHeader.parse(self._chain.store.get(key, 0, HEADER_SIZE))
+        except (FormatError, ObjectNotFound):
+            return True
         return now_ms - header.created_at_ms < self._grace_ms
 
     # The manifest
@@ -404,6 +509,44 @@ class Maintenance:
             return stored.replace(change(stored.next_of(view, now_ms)))
         except PreconditionFailed:
             return None
+
+
+def standing_at(chain: Chain, seqs: Iterable[int]) -> dict[int, SegmentHeader | None]:
+    """What stands in these places and in the one behind each; None if nothing does. What cannot be read is left out."""
+
+    def one(seq: int) -> dict[int, SegmentHeader | None]:
+        try:
+            return {seq: chain.header_at(seq)}
+        except (CorruptData, UnsupportedStore):
+            return {}
+
+    places = sorted({place for seq in seqs for place in (seq, seq + 1)})
+    found: dict[int, SegmentHeader | None] = {}
+    for some in side_by_side(partial(one, seq) for seq in places):
+        found |= some
+    return found
+
+
+def is_inner(header: SegmentHeader, standing: Mapping[int, SegmentHeader | None]) -> bool:
+    """Whether a segment's place may be emptied: it lies in the middle of an exclusive epoch, where nobody but its owner
+    could have written, and the owner went on. `standing`: what stands in its place and behind it, where that can be read.
+    An empty place behind it was such a one, too, so it was of the same epoch."""
+    if header.mode is not WriterMode.EXCLUSIVE or SegmentFlags.FENCE in header.flags:
+        return False
+    if header.seq + 1 not in standing:
+        return False
+    behind = standing[header.seq + 1]
+    return behind is None or (behind.epoch == header.epoch and behind.mode is header.mode)
+
+
+def for_version(version: int, identity: bytes) -> bytes:
+    """The identity of a merged object that is made for this version of the manifest, and for no other."""
+    return version.to_bytes(8, "big") + identity[8:]
+
+
+def version_of(identity: str) -> int:
+    """Which version of the manifest a merged object was made for. (Before the name said it, a random one: none there is.)"""
+    return int(identity[:16], 16)
 
 
 def _worth_it(table: SegmentTable, run: range, limit: int) -> range:

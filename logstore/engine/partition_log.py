@@ -223,7 +223,9 @@ class PartitionLog(ReadablePartition):
     def late(self, receipt: Receipt) -> AppendTimeout:
         """The error for an ack that did not come in time."""
         writer = self._writer
-        why = (writer and writer.stats.last_error) or "the store has not answered yet"
+        stats = writer.stats if writer is not None else None
+        wal_error = stats.wal_error if stats is not None and receipt.durability == "local" else None
+        why = wal_error or (stats and stats.last_error) or "the store has not answered yet"
         what = f"offsets {receipt.offset} to {receipt.last_offset}" if receipt.offset >= 0 else "the records"
         return AppendTimeout(
             f"{self.paths}: {what} were not acked in time; they are still queued and may "
@@ -335,8 +337,8 @@ class PartitionLog(ReadablePartition):
         """
         tiers = self._tiers
         with tiers.lock:
-            high = tiers.mark("buffered")
-            return high if tiers.owned else max(high, tiers.tail.start_offset)
+            unconfirmed = tiers.unconfirmed()
+            return tiers.durable if unconfirmed is None else unconfirmed.end
 
     def flush(self, timeout: float | None = None) -> int:
         """Make everything appended so far durable. Returns the durable mark."""

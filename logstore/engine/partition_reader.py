@@ -16,7 +16,14 @@ from logstore.engine.segment_reader import Block, SegmentReader
 from logstore.engine.segments import SegmentRef
 from logstore.engine.takeover import reload
 from logstore.engine.tiers import Lookup, Tiers
-from logstore.errors import CorruptData, LogStoreError, ObjectNotFound, StoreError, UnknownTopic
+from logstore.errors import (
+    CorruptData,
+    LogStoreError,
+    ObjectNotFound,
+    OffsetOutOfRange,
+    StoreError,
+    UnknownTopic,
+)
 from logstore.format.batch import split
 from logstore.format.records import decode_records
 
@@ -74,22 +81,29 @@ class PartitionReader:
         except CorruptData as damage:
             self._refuse_deleted(damage)
             raise
+        except OffsetOutOfRange as outside:
+            if self._tiers.tail.deleted:  # found on the way: its records are below the low watermark now
+                raise UnknownTopic(f"{self._chain.paths}: the topic was deleted") from outside
+            raise
 
     def _read_from(self, offset: int, max_bytes: int, visibility: Visibility) -> ReadResult:
-        for last_try in (False, True):
+        while True:
             look = self._tiers.look_up(offset, visibility, max_bytes, self._where)
             try:
                 return self._read(look, offset, max_bytes)
             except ObjectNotFound as gone:
-                key = look.refs[0].key if look.refs else self._chain.paths.prefix
-                self._look_again(key, offset, gone, last_try)
-        raise AssertionError("unreachable")
+                self._look_again(look.refs[0], gone)
 
-    def _look_again(self, key: str, offset: int, gone: ObjectNotFound, last_try: bool) -> None:
-        """An object is gone: maintenance may have merged or expired it, or somebody deleted it."""
-        if last_try:
-            raise CorruptData(key, offset, f"the segment is missing ({gone})") from gone
+    def _look_again(self, ref: SegmentRef, gone: ObjectNotFound) -> None:
+        """An object is gone: maintenance may have merged or expired it, as often as it likes while we read; or somebody
+        deleted it, if it is still the one that is named."""
         reload(self._chain, self._tiers)
+        with self._tiers.lock:
+            segments = self._tiers.segments
+            row = segments.row_at(max(ref.base_offset, self._tiers.low))
+            is_named = row < len(segments) and segments.ref(row).key == ref.key
+        if is_named:
+            raise CorruptData(ref.key, ref.base_offset, f"the segment is missing ({gone})") from gone
 
     def _refuse_deleted(self, damage: CorruptData) -> None:
         """Whoever removes a partition takes objects away and puts others in their place. Then it is `UnknownTopic` and not
@@ -182,7 +196,7 @@ class PartitionReader:
             raise
 
     def _first_at(self, timestamp_ms: int) -> int | None:
-        for last_try in (False, True):
+        while True:
             with self._tiers.lock:
                 low, durable = self._tiers.low, self._tiers.durable
                 segments = self._tiers.segments
@@ -193,13 +207,12 @@ class PartitionReader:
                 try:
                     found = self._first_in_segment(ref, timestamp_ms, low, durable)
                 except ObjectNotFound as gone:
-                    self._look_again(ref.key, ref.base_offset, gone, last_try)
+                    self._look_again(ref, gone)
                     break
                 if found is not None:
                     return found
             else:
                 return self._first_pending(timestamp_ms, max(durable, low))
-        raise AssertionError("unreachable")
 
     def _first_pending(self, timestamp_ms: int, position: int) -> int | None:
         """The same among what is not durable yet."""

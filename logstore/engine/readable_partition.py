@@ -42,7 +42,7 @@ class ReadablePartition:
         self._runtime = runtime
         self._config = runtime.config
         self._settings = settings
-        self._chain = Chain(runtime.store, paths)
+        self._chain = Chain(runtime.store, paths, runtime.dice)
         self._opening = (
             threading.RLock()
         )  # held during I/O, so only by those who must wait for it: load and open_writer
@@ -83,8 +83,8 @@ class ReadablePartition:
         """
         check_visibility(visibility)
         check_offset(offset)
-        self._check_not_deleted()
         tiers, reader, follower = self._load()
+        self._check_not_deleted()
         if offset >= tiers.readable(visibility):
             if wait <= 0 or offset > tiers.mark(visibility):
                 follower.refresh()
@@ -114,8 +114,8 @@ class ReadablePartition:
     def bounds(self, start: int | None, stop: int | None, visibility: Visibility) -> tuple[int, int]:
         """The first offset and the one after the last that `records` is about."""
         check_visibility(visibility)
-        self._check_not_deleted()
         tiers, _, follower = self._load()
+        self._check_not_deleted()
         follower.refresh()
         self._check_not_deleted()  # again: the look at the chain may have shown it
         low, mark = tiers.low, tiers.mark(visibility)
@@ -158,7 +158,8 @@ class ReadablePartition:
         return writer is None or writer.failed is not None or not writer.is_alone
 
     def refresh(self) -> None:
-        """Ask the store what others have committed: one request if there is nothing new, none if we are the writer."""
+        """Ask the store what others have committed: one or two requests if there is nothing new, none if we are the
+        writer."""
         self._load()[2].refresh()
 
     def offset_for_timestamp(self, ms: int) -> int | None:
@@ -172,8 +173,22 @@ class ReadablePartition:
         return reader.first_at(ms)
 
     def lost_ranges(self) -> list[LostRange]:
-        """Offsets that were acked below `durable`, went down with a crash, and will never be given to other records."""
+        """Offsets that hold no record and never will: a writer had reserved them to ack below `durable`, and died.
+
+        That is at most what was lost: a crash takes along which of them were given to records.
+        """
         return self._tiers.lost_ranges()
+
+    def unconfirmed(self) -> LostRange | None:
+        """Offsets past the durable mark that somebody may have been shown and no crash has to leave, as last seen; None if
+        there are none.
+
+        While an exclusive writer is open here: what it has acked and not yet stored. Elsewhere: what the last writer has
+        reserved, at most so much is acked there. If that writer has died, the next one to open makes it a lost range.
+        """
+        tiers = self._tiers
+        with tiers.lock:
+            return tiers.unconfirmed()
 
     # The marks
 
@@ -237,10 +252,7 @@ class ReadablePartition:
     @property
     def maintenance(self) -> Maintenance:
         """Merge, expire and collect by hand; a writer does it by itself now and then."""
-        config = self._config
-        return Maintenance(
-            self._chain, self._runtime.reader, self._settings, config.delete_grace, lambda: self._tiers.tail
-        )
+        return Maintenance(self._chain, self._runtime.reader, self._settings, self._config.delete_grace)
 
     # Loading
 
@@ -277,9 +289,8 @@ class ReadablePartition:
         with self._opening:
             if self._loaded is None:
                 self._check_open()
-                asked_at_ms = self._runtime.clock.now_ms()
                 view = self._chain.load()
-                tiers = Tiers(view, asked_at_ms)
+                tiers = Tiers(view)
                 self._checkpointer = Checkpointer(
                     self._runtime,
                     self._chain,

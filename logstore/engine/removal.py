@@ -1,9 +1,10 @@
 """Removing a partition whose topic was deleted: end its chain, then take its records away.
 
-The chain ends with a fence that says so: a writer in another process meets it in its next segment's place and stops. A
-writer that slept longer, while others went on, finds another's segment in its place: the fence of whoever took over, or, of
-shared and replicated writers, any segment of any of them. So all of these stay, as segments without records that say that
-the topic is gone. What only the owner of its time could have written is deleted, and so is all else.
+The chain ends with a fence that says so: a writer in another process meets it in its next segment's place and stops. Then
+the manifest becomes a tombstone: it names nothing, and its mark covers all of the chain up to that fence, so whoever looks
+into an emptied place learns it. Both stay for good. Only then the records go, by the rules of garbage collection (see
+`maintenance`): every fence stays, and the bare header of each segment that a writer that slept may come to, all of them
+saying that the topic is gone.
 
 Safe to repeat, to interrupt anywhere, and to run in several processes at once: the topic's descriptor says that it is gone
 before this begins, and that it is being removed until all of it is done.
@@ -11,24 +12,20 @@ before this begins, and that it is being removed until all of it is done.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
 from logstore.engine.chain import Chain, ChainTail, LostRace
+from logstore.engine.maintenance import is_inner, standing_at
 from logstore.engine.side_by_side import side_by_side
-from logstore.errors import CorruptData, Indeterminate, UnsupportedStore
-from logstore.format.segment import (
-    FOOTER_SIZE,
-    HEADER_SIZE,
-    SegmentFlags,
-    SegmentHeader,
-    WriterMode,
-    build_segment,
-)
+from logstore.engine.stored_manifest import StoredManifest
+from logstore.errors import Indeterminate, PreconditionFailed
+from logstore.format.manifest import SegmentTable
+from logstore.format.retired import Retired
+from logstore.format.segment import EMPTY_SIZE, SegmentFlags, SegmentHeader, WriterMode, build_segment
 from logstore.objects.protocol import ObjectInfo
 
-_EMPTY_SIZE = HEADER_SIZE + FOOTER_SIZE
 _DOUBTS_MAX = 5  # answers that may get lost before the caller is asked to try again
 _GONE = SegmentFlags.FENCE | SegmentFlags.DELETED
 
@@ -36,8 +33,11 @@ _GONE = SegmentFlags.FENCE | SegmentFlags.DELETED
 def remove_partition(chain: Chain, new_id: Callable[[], bytes], now_ms: int) -> list[ObjectInfo]:
     """End the chain and remove its records. Returns what went."""
     tail = _end(chain, new_id, now_ms)
+    _bury(chain, tail)
     gone = leftovers(chain)
-    for _ in side_by_side(partial(_remove, chain, info, tail) for info in gone):
+    seqs, _ = chain.paths.names_of(info.key for info in gone)
+    standing = standing_at(chain, seqs)
+    for _ in side_by_side(partial(_remove, chain, info, tail, standing) for info in gone):
         pass
     return gone
 
@@ -48,11 +48,12 @@ def is_removed(chain: Chain) -> bool:
 
 
 def leftovers(chain: Chain) -> list[ObjectInfo]:
-    """What there is to remove: everything but segments without records."""
+    """What there is to remove: everything but segments without records, and the tombstone."""
     return [
         info
         for info in chain.store.list(chain.paths.prefix)
-        if chain.paths.seq_of(info.key) is None or info.size != _EMPTY_SIZE
+        if info.key != chain.paths.manifest
+        and (chain.paths.seq_of(info.key) is None or info.size != EMPTY_SIZE)
     ]
 
 
@@ -61,11 +62,37 @@ def _end(chain: Chain, new_id: Callable[[], bytes], now_ms: int) -> ChainTail:
     tail = chain.load().tail
     while not tail.deleted:
         end = _end_header(tail, tail.next_seq, new_id(), now_ms)
+        links = None
         if _commit_end(chain, end):
-            return tail.after(end)
-        for link in chain.follow(tail):
+            if not (tail.may_be_emptied and chain.is_past(end.seq, tail.mark)):
+                return tail.after(end)
+        else:
+            links = chain.follow(tail)
+        if links is None:
+            tail = chain.load().tail
+        for link in links or ():
             tail = tail.after(link.header)
     return tail
+
+
+def _bury(chain: Chain, tail: ChainTail) -> None:
+    """Make the manifest a tombstone. The end of the chain is not covered by it: that must be seen in the chain itself."""
+    end, doubts = tail.next_seq - 1, 0
+    while True:
+        stored = StoredManifest.look(chain)
+        old = stored.manifest
+        if old is not None and old.collected_until >= end and not len(old.table) and old.next_seq >= end:
+            return
+        tombstone = stored.next(replace(tail, next_seq=end), tail.end_offset, SegmentTable())
+        try:
+            stored.replace(replace(tombstone, collected_until=end, retired=Retired()))
+            return
+        except PreconditionFailed:
+            continue  # a merge or a checkpoint was faster: the next one sees the chain's end
+        except Indeterminate:
+            doubts += 1
+            if doubts == _DOUBTS_MAX:
+                raise
 
 
 def _end_header(tail: ChainTail, seq: int, identity: bytes, now_ms: int) -> SegmentHeader:
@@ -99,21 +126,21 @@ def _commit_end(chain: Chain, header: SegmentHeader) -> bool:
     raise AssertionError("unreachable")
 
 
-def _remove(chain: Chain, info: ObjectInfo, tail: ChainTail) -> None:
+def _remove(
+    chain: Chain, info: ObjectInfo, tail: ChainTail, standing: Mapping[int, SegmentHeader | None]
+) -> None:
     seq = chain.paths.seq_of(info.key)
-    bare = None if seq is None else _bare_at(chain, seq, tail)
-    if bare is None:
+    if seq is None:
         chain.store.delete(info.key)
-    else:
-        chain.store.put(info.key, build_segment(bare, [])[0])
-
-
-def _bare_at(chain: Chain, seq: int, tail: ChainTail) -> SegmentHeader | None:
-    """What stays in a segment's place; None if nothing need to."""
-    try:
-        header = chain.header_at(seq)
-    except (CorruptData, UnsupportedStore):  # it might have been anybody's
-        return _end_header(tail, seq, bytes(16), 0)
-    if header is None or (header.mode is WriterMode.EXCLUSIVE and SegmentFlags.FENCE not in header.flags):
-        return None
-    return replace(header, base_offset=header.end_offset, flags=_GONE)
+        return
+    if seq in standing:
+        header = standing[seq]
+        if header is None:
+            return
+        if is_inner(header, standing):
+            chain.store.delete(info.key)
+            return
+        bare = replace(header, base_offset=header.end_offset, flags=_GONE)
+    else:  # it cannot be read: it might have been anybody's
+        bare = _end_header(tail, seq, bytes(16), 0)
+    chain.store.put(info.key, build_segment(bare, [])[0])

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from logstore.engine.audit import Audit
-from logstore.engine.chain import Chain, LostRace
+from logstore.engine.chain import Chain, LostRace, StalePlace
 from logstore.engine.chain_cursor import ChainCursor
 from logstore.engine.clock import waitable
 from logstore.engine.replicated_attempt import Attempt, build_attempt
@@ -39,6 +39,7 @@ from logstore.engine.source_ranges import (
     take_exact_range,
     take_range,
 )
+from logstore.engine.stall_watch import GIVEN_UP
 from logstore.engine.standby import fence
 from logstore.engine.steps import FINAL, Steps
 from logstore.engine.tiers import Tiers
@@ -136,7 +137,6 @@ class ReplicatedWriter:
         with self._moving:
             self._check_open()
             try:
-                self._wake_up()
                 while self._advance():
                     pass
                 self._settle()
@@ -255,19 +255,25 @@ class ReplicatedWriter:
     def _move(self) -> float | None:
         """Holds `_moving`."""
         if self._attempt is None:
-            self._wake_up()
             self._settle()
+            with self._lock:
+                must_open = self._cursor.needs_opener and self._can_move()
+            if must_open:
+                self._open_epoch()
+                return 0.0
             self._begin(self._next_attempt())
         attempt = self._attempt
         if attempt is not None:
             try:
-                self._cursor.commit(attempt.header, attempt.data, attempt.summary)
+                still_stands = self._cursor.commit(attempt.header, attempt.data, attempt.summary)
             except LostRace:
                 with self._lock:
                     self.stats.races_lost += 1
                 self._advance()
             else:
                 self._committed(attempt)
+                if not still_stands:
+                    self._rejoin()
             return 0.0
         with self._lock:
             waits = len(self._held) > 0
@@ -306,11 +312,19 @@ class ReplicatedWriter:
         for held in ranges:
             self._resolve(held, stopped, dropped=0)
 
-    def _wake_up(self) -> None:
+    def _open_epoch(self) -> None:
+        """Behind an exclusive writer: begin an era. Holds `_moving`."""
+        try:
+            self._cursor.open_epoch()
+        except LostRace:
+            self._advance()
+        except StalePlace:
+            self._rejoin()
+
+    def _rejoin(self) -> None:
         """After a long sleep: go to where the chain ends now. Holds `_moving`."""
         before = self.frontier
-        if self._attempt is not None or not self._cursor.wake_up():
-            return
+        self._cursor.rejoin()
         self._audit = Audit(str(self._chain.paths), self._cursor.tail.next_seq, self.frontier)
         with self._lock:
             if self.frontier > before:
@@ -319,11 +333,19 @@ class ReplicatedWriter:
 
     def _advance(self) -> bool:
         """Take in the next segment of the chain if there is one. Holds `_moving`."""
-        before = self.frontier
-        link = self._cursor.advance()
+        before, attempt = self.frontier, self._attempt
+        try:
+            link = self._cursor.advance()
+        except StalePlace as stale:
+            if attempt is not None and stale.found and stale.found.writer_id == attempt.header.writer_id:
+                self._committed(attempt)  # its answer was lost, and its records were collected since
+            else:
+                self._take_back_attempt()
+            self._rejoin()
+            return True
         if link is None:
             return False
-        header, attempt = link.header, self._attempt
+        header = link.header
         if header.source_lower != before and header.mode is WriterMode.REPLICATED:
             raise CorruptData(
                 self._chain.paths.segment(header.seq),
@@ -416,6 +438,7 @@ class ReplicatedWriter:
             held = (self._attempt.ranges if self._attempt is not None else []) + self._held.clear()
             self._attempt = None
             self._idle.notify_all()
+        self._runtime.watch.ended(self, GIVEN_UP)
         if not isinstance(error, Closed):
             logger.error("%s: replicated writer %s: %s", self._chain.paths, self.writer_id, error)
         for one in held:
@@ -432,8 +455,7 @@ class ReplicatedWriter:
         runtime = self._runtime
         with self._moving:
             self._check_open()
-            self._wake_up()
-            fence(runtime, self._chain, self._cursor, self._advance, timeout)
+            fence(runtime, self._chain, self._cursor, self._advance, self._rejoin, timeout)
             self._cursor.passive = False
             self._take_back_attempt()
             upper = self.frontier
@@ -456,7 +478,8 @@ class ReplicatedWriter:
                 clock.wait(self._idle, left)
             first = self._attempt.ranges[0] if self._attempt is not None else self._held.first()
             stuck = first is not None and self.failed is None and not self._cursor.passive
-            why = self.stats.last_error or "something before it is missing"
+            silent = "the store did not answer in time" if self._attempt is not None else None
+            why = self.stats.last_error or silent or "something before it is missing"
         self.stop(Closed(f"{self._chain.paths}: the replicated writer {self.writer_id!r} is closed"))
         if not stuck or first is None:
             return None
@@ -478,6 +501,8 @@ class ReplicatedWriter:
                 "writer_id": self.writer_id,
                 "mode": "replicated",
                 "state": "stopped" if self.failed else "stalled" if stalled else state,
+                "stalled": stalled,
+                "unanswered_seconds": self._runtime.watch.seconds(self),
                 "epoch": self._cursor.epoch,
                 "frontier": self.frontier,
                 "lag": max(0, self.frontier - self._fed_upper),

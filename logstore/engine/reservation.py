@@ -1,39 +1,51 @@
 """How many offsets past its end a segment reserves, so that no offset that a reader may have seen is ever used again.
 
-Nothing is reserved until a record is acked before it is durable. From then on: as many as the buffer could hold at the size
-of the records seen so far (so that an outage meets the limit in bytes first), and no more, because after a crash they are
-skipped. Until a size is known it is the smaller number below; a writer that runs out reserves four times as many afterwards.
+Nothing is reserved until a record is acked before it is durable. From then on each segment reserves a few times as many as
+were appended in the last flush interval, and some at least. More would be told as lost after a crash although nobody has
+seen them; fewer would make appends wait for a PUT of their own. While no rate is known (in the fence of a new writer) it is
+the first number below. A writer whose reservation is used up flushes at once, and reserves at least that many again and four
+times what has come since, so a burst needs few PUTs more. Afterwards each flush halves it, down to what the rate asks for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
 
-from logstore.engine.pending_batch import PendingBatch
-
-RESERVATION = 1 << 14
-RESERVATION_MAX = 1 << 20
+RESERVATION = 1024
+RESERVATION_MIN = 64
+TIMES_THE_RATE = 4
+LOOK_BACK_S = 1.0
 
 
 class Reservation:
     """Guarded by the partition's lock. `wanted`: somebody waits for a commit that reserves more."""
 
-    def __init__(self, max_buffered_bytes: int, *, begun: bool) -> None:
+    def __init__(self, flush_interval: float, *, begun: bool, next_offset: int, now: float) -> None:
         self.wanted = False
-        self._size = RESERVATION if begun else 0
-        self._max_buffered_bytes = max_buffered_bytes
+        self._size = RESERVATION_MIN if begun else 0
+        self._look_back = min(flush_interval, LOOK_BACK_S)
+        self._flushes = deque(
+            [(now, next_offset)]
+        )  # when, and what the next offset was: over the last interval
 
     def ask(self, count: int) -> None:
-        """The next commit must reserve room for `count` records, and for more than the last one did."""
-        grown = self._size if self.wanted else min(self._size * 4, RESERVATION_MAX)
-        self._size = max(grown, RESERVATION, count)
+        """The next commit must reserve room for `count` records, which are the first of their interval."""
+        self._size = max(self._size, RESERVATION, TIMES_THE_RATE * count)
         self.wanted = True
 
-    def until(self, end_offset: int, batches: Sequence[PendingBatch], committed: int) -> int:
-        """What a segment that ends there reserves. Never less than what is committed: readers may have seen it."""
-        if self._size and batches:
-            record_bytes = sum(batch.charged for batch in batches) / sum(batch.count for batch in batches)
-            fit = int(self._max_buffered_bytes / record_bytes) + 1
-            self._size = max(self._size, min(fit, RESERVATION_MAX))
+    def until(self, next_offset: int, now: float) -> int:
+        """What a segment reserves that is made now. `next_offset`: past everything that was appended, stored or not.
+
+        It may be less than what is committed. From now on its writer shows nothing past it, so that it does not matter
+        which of the two stands after a crash.
+        """
+        flushes = self._flushes
+        while len(flushes) > 1 and flushes[1][0] <= now - self._look_back:
+            flushes.popleft()
+        appended = next_offset - flushes[0][1]
+        flushes.append((now, next_offset))
+        if self._size:
+            least = self._size if self.wanted else self._size // 2
+            self._size = max(least, TIMES_THE_RATE * appended, RESERVATION_MIN)
         self.wanted = False
-        return max(end_offset + self._size, committed)
+        return next_offset + self._size

@@ -14,6 +14,8 @@ from logstore.engine.cache import BlockCache
 from logstore.engine.clock import Clock, waitable
 from logstore.engine.flusher import Flusher
 from logstore.engine.segment_reader import SegmentReader
+from logstore.engine.stall_watch import StallWatch
+from logstore.objects.disk import Disk, Folders
 from logstore.objects.protocol import ObjectStore
 
 _PREFETCH_THREADS = 4
@@ -21,9 +23,16 @@ _DISK_THREADS = 2
 
 
 class Runtime:
-    """Clock, randomness and object store are passed in, so that a test can drive each of them."""
+    """Clock, randomness, object store and the WAL's disk are passed in, so that a test can drive each of them."""
 
-    def __init__(self, store: ObjectStore, config: StoreConfig, clock: Clock, dice: random.Random) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        config: StoreConfig,
+        clock: Clock,
+        dice: random.Random,
+        disk: Disk | None = None,
+    ) -> None:
         self.store = store
         self.config = config
         self.clock = clock
@@ -34,8 +43,12 @@ class Runtime:
         self.flusher = Flusher(clock, config.uploads_max)
         # Of its own: a `local` ack waits for the disk, never for an upload that the store does not answer.
         self.disk = Flusher(clock, _DISK_THREADS, "wal")
+        self.wal_folders = Folders(disk or Disk(), config.wal_dir or "")
+        self.watch = StallWatch(clock, config.stall_after)
         self.breaker = CircuitBreaker(config.probe_interval, clock, self.flusher.all_now)
-        self._prefetcher = ThreadPoolExecutor(_PREFETCH_THREADS, thread_name_prefix="logstore-prefetch")
+        self._prefetcher = ThreadPoolExecutor(
+            _PREFETCH_THREADS, thread_name_prefix="logstore-prefetch", initializer=self._remember_thread
+        )
         self.reader = SegmentReader(store, self.cache, self._prefetcher, clock)
         self._pause = threading.Condition(threading.Lock())
         self.closed = False
@@ -45,7 +58,7 @@ class Runtime:
     @property
     def has_threads(self) -> bool:
         """Whether something was uploaded or synced here: a forked child does not have what that needs."""
-        return self.flusher.has_threads or self.disk.has_threads
+        return self.flusher.has_threads or self.disk.has_threads or self.watch.has_threads
 
     def new_id(self) -> bytes:
         """A writer id: random, new for each segment."""
@@ -63,7 +76,14 @@ class Runtime:
         thread = threading.Thread(target=call, name=f"logstore-{name}", daemon=True)
         with self._pause:
             thread.start()
-            self._spawned = [*(known for known in self._spawned if known.is_alive()), thread]
+            self._remember(thread)
+
+    def _remember_thread(self) -> None:
+        with self._pause:
+            self._remember(threading.current_thread())
+
+    def _remember(self, thread: threading.Thread) -> None:
+        self._spawned = [*(known for known in self._spawned if known.is_alive()), thread]
 
     def backoff(self, failures: int) -> float:
         """Full jitter: somewhere between nothing and a limit that doubles up to the probe interval."""
@@ -77,11 +97,14 @@ class Runtime:
             self._pause.notify_all()
 
     def close(self, timeout: float) -> bool:
-        """Stop every thread. False if one did not end in time."""
+        """Stop every thread. False if one did not end in time, which is for all of them together."""
+        deadline = self.clock.monotonic() + timeout
         self.begin_close()
         self.budget.close()
-        ended = self.disk.close(timeout) & self.flusher.close(timeout) & self._join_spawned(timeout)
-        self._prefetcher.shutdown(wait=ended, cancel_futures=True)
+        self._prefetcher.shutdown(wait=False, cancel_futures=True)
+        ended = self.disk.close(timeout)
+        for stop in (self.flusher.close, self.watch.close, self._join_spawned):
+            ended &= stop(max(0.0, deadline - self.clock.monotonic()))
         return ended
 
     def _join_spawned(self, timeout: float) -> bool:

@@ -19,13 +19,14 @@ from logstore.engine.chain import too_new
 from logstore.engine.clock import Clock, SystemClock
 from logstore.engine.segments import SegmentRef
 from logstore.engine.side_by_side import QUICK_S
-from logstore.errors import CorruptData, LogStoreError
+from logstore.errors import CorruptData, LogStoreError, ObjectNotFound
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.segment import (
     FOOTER_SIZE,
     HEADER_SIZE,
     TAIL_SIZE,
     Index,
+    SegmentFlags,
     SegmentSummary,
     check_run,
     offset_at,
@@ -203,7 +204,9 @@ class SegmentReader:
         """The whole object, and what it says: also if its index is damaged, as long as its batches are not."""
         data = self._get(ref, None, None)
         try:
-            return data, *parse_segment(data)
+            summary, index = parse_segment(data)
+            self._check_stands(ref, summary)
+            return data, summary, index
         except FormatError as damage:
             raise self._refusal(ref, data, damage) from damage
 
@@ -225,10 +228,14 @@ class SegmentReader:
     def _load_block(self, ref: SegmentRef, loaded: LoadedIndex, number: int) -> Block:
         rows = loaded.rows_of(number)
         start = int(rows["position"][0])
-        data = self._get(ref, start, int(rows["position"][-1]) + int(rows["size"][-1]))
+        end = int(rows["position"][-1]) + int(rows["size"][-1])
+        data = self._store.get(ref.key, start, end)
         try:
+            if len(data) != end - start:
+                raise FormatError(f"the store gave {len(data)} of {end - start} bytes", start)
             check_run(data, start, rows)
         except FormatError as damage:
+            self._check_stands(ref, self._parsed(ref)[1])  # as a whole it may tell more: it is gone, say
             raise CorruptData(ref.key, offset_at(rows, damage.position), damage.why) from damage
         return Block(rows, memoryview(data), start)
 
@@ -238,6 +245,12 @@ class SegmentReader:
         if len(data) != asked:
             raise CorruptData(ref.key, ref.base_offset, f"the store gave {len(data)} of {asked} bytes")
         return data
+
+    @staticmethod
+    def _check_stands(ref: SegmentRef, summary: SegmentSummary) -> None:
+        """A header that garbage collection has left is as good as nothing: the records are elsewhere."""
+        if SegmentFlags.COLLECTED in summary.header.flags:
+            raise ObjectNotFound(f"{ref.key}: garbage collection has left only its header")
 
     @staticmethod
     def _check_place(ref: SegmentRef, summary: SegmentSummary) -> None:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from logstore.config import Ack
-from logstore.engine.chain import Chain, LostRace
+from logstore.engine.chain import Chain, LostRace, StalePlace
 from logstore.engine.chain_cursor import ID_BYTES, ChainCursor
 from logstore.engine.intake import take_records
 from logstore.engine.linger import Linger
@@ -32,6 +32,7 @@ from logstore.engine.results import Receipt
 from logstore.engine.runtime import Runtime
 from logstore.engine.segments import LostRange
 from logstore.engine.shared_buffer import SEQUENCE_MODULUS, SharedBuffer, SharedWindow
+from logstore.engine.stall_watch import GIVEN_UP
 from logstore.engine.steps import Steps
 from logstore.engine.stored_appends import StoredAppends, recent_appends
 from logstore.engine.tiers import Tiers
@@ -233,7 +234,6 @@ class SharedWriter:
         """Try once. None if the window is done with, else how long to wait before the next step."""
         clock = self._runtime.clock
         if window.header is None:
-            self._wake_up()
             self._settle_stored(window)
             if not window.entries:
                 return None
@@ -244,27 +244,35 @@ class SharedWriter:
             self._settle_stored(window)
             if not window.entries:
                 return None
-            window.stand_at(self._cursor.header(window.count))
-        header, data, summary = window.build()
         began = clock.monotonic()
         try:
-            self._cursor.commit(header, data, summary)
+            if window.header is None:
+                if self._cursor.needs_opener:
+                    self._cursor.open_epoch()
+                window.stand_at(self._cursor.header(window.count))
+            header, data, summary = window.build()
+            still_stands = self._cursor.commit(header, data, summary)
         except LostRace:
             self._turns.took(clock.monotonic() - began)
             self._lost_race(window)
+            return 0.0
+        except StalePlace:
+            self._rejoin()
             return 0.0
         seconds = clock.monotonic() - began
         self._turns.took(seconds)
         self._turns.saw(self._cursor.me, header.seq, clock.monotonic())
         self._stored.committed(window)
         self._committed(window, seconds)
+        if not still_stands:
+            self._rejoin()
         return None
 
-    def _wake_up(self) -> None:
+    def _rejoin(self) -> None:
         """After a long sleep: where the chain ends now is known then, but not who wrote, and what."""
-        if self._cursor.wake_up():
-            self._turns = Turns(self._cursor.me, self._runtime.dice)
-            self._stored = StoredAppends(self._chain, self._runtime.reader)
+        self._cursor.rejoin()
+        self._turns = Turns(self._cursor.me, self._runtime.dice)
+        self._stored = StoredAppends(self._chain, self._runtime.reader)
 
     def _look(self, window: SharedWindow, now: float) -> float:
         """It is another's turn: has it committed? Returns how long to wait before the next step."""
@@ -303,7 +311,11 @@ class SharedWriter:
 
     def _advance(self) -> bool:
         """Take in the next segment of the chain if there is one."""
-        link = self._cursor.advance()
+        try:
+            link = self._cursor.advance()
+        except StalePlace:
+            self._rejoin()
+            return True
         if link is None:
             return False
         header = link.header
@@ -317,7 +329,9 @@ class SharedWriter:
             return
         self._stored.cover(self._cursor.tail.next_seq)
         while self._stored.misses_some(window.entries) and self._advance():
-            pass  # the producer may have been at another writer meanwhile
+            self._stored.cover(
+                self._cursor.tail.next_seq
+            )  # the producer may have been at another writer meanwhile
         with self._tiers.lock:
             if self.failed is not None:  # stopped while the chain was read: everybody was told
                 window.carry([])
@@ -368,6 +382,7 @@ class SharedWriter:
             entries = (self._window.entries if self._window is not None else []) + self._buffer.clear()
             self._window = None
             self._tiers.moved.notify_all()
+        self._runtime.watch.ended(self, GIVEN_UP)
         self._runtime.budget.give_back(sum(entry.charged for entry in entries))
         logger.error("%s: %s", self._chain.paths, error)
         fail([joined.future for entry in entries for joined in entry.joined], error)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from logstore.engine.chain import Chain, LostRace
+from logstore.engine.chain import Chain, LostRace, StalePlace
 from logstore.engine.chain_cursor import ChainCursor
 from logstore.engine.runtime import Runtime
 from logstore.errors import StoreError, StoreUnavailable
@@ -51,18 +51,23 @@ def fence(
     chain: Chain,
     cursor: ChainCursor,
     advance: Callable[[], bool],
+    rejoin: Callable[[], None],
     timeout: float | None,
 ) -> None:
-    """Commit a fence that keeps the source's upper. `advance` takes in the segment of whoever was faster."""
+    """Commit a fence that keeps the source's upper. `advance` takes in the segment of whoever was faster, `rejoin` goes to
+    the chain's end where that has moved on long ago."""
     wait = runtime.config.append_timeout if timeout is None else timeout
     deadline, failures = runtime.clock.monotonic() + wait, 0
     header: SegmentHeader | None = None
-    lost = False
+    lost = stale = False
     while True:
         try:
             if lost:
                 advance()
                 header, lost = None, False
+            if stale:
+                rejoin()
+                header, stale = None, False
             if header is None:
                 upper = max(0, cursor.tail.source_upper)
                 header = cursor.header(0, source_lower=upper, source_upper=upper, flags=SegmentFlags.FENCE)
@@ -70,6 +75,8 @@ def fence(
             return
         except LostRace:
             lost = True
+        except StalePlace:
+            stale = True
         except StoreError as error:
             failures += 1
             left = deadline - runtime.clock.monotonic()

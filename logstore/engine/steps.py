@@ -13,6 +13,7 @@ from typing import Protocol
 
 from logstore.engine.flusher import Task
 from logstore.engine.runtime import Runtime
+from logstore.engine.stall_watch import GIVEN_UP
 from logstore.engine.writer_protocol import WriterStats
 from logstore.errors import (
     CorruptData,
@@ -30,6 +31,8 @@ FINAL = (Fenced, UnknownTopic, CorruptData, OutcomeUnknown, DivergentWriters, Un
 
 
 class RacingWriter(Task, Protocol):
+    failed: LogStoreError | None
+
     @property
     def stats(self) -> WriterStats: ...
     def stop(self, error: LogStoreError) -> None: ...
@@ -58,16 +61,21 @@ class Steps:
         self._runtime.flusher.at(self._writer, self._runtime.clock.monotonic() + wait)
 
     def _try(self, step: Callable[[], float | None]) -> float | None:
-        breaker = self._runtime.breaker
+        breaker, watch = self._runtime.breaker, self._runtime.watch
+        watch.began(self._writer, self._name)
         try:
             wait = step()
         except FINAL as error:
+            watch.ended(self._writer)
             breaker.success()
             self._writer.stop(error)
             return None
         except Exception as error:
             breaker.failure()
+            if self._writer.failed is not None:
+                watch.ended(self._writer, GIVEN_UP)  # stopped meanwhile: there is no further step
             return self._failed(error)
+        watch.ended(self._writer)
         breaker.success()
         return wait
 

@@ -2,19 +2,22 @@
 
 Checkpoints and maintenance both write manifests, in several processes at once. Each looks first, builds the next one from
 what it saw, and replaces only what it saw: by `If-Match`, or by `If-None-Match` where none stood. Whoever comes second
-changes nothing.
+changes nothing. Whether ours stands is settled by looking (`put_settled`): its version grows and its nonce is random, so
+nobody else's is the same, and a swap that is carried out late meets another version.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from typing import Any
 
 from logstore.engine.chain import Chain, ChainTail, ChainView
-from logstore.errors import ObjectNotFound, UnsupportedStore
+from logstore.errors import ObjectNotFound, PreconditionFailed, UnsupportedStore
 from logstore.format.errors import FormatError, UnsupportedVersion
-from logstore.format.manifest import Manifest, SegmentTable
+from logstore.format.manifest import Manifest, SegmentTable, unmarked_until
 from logstore.format.retired import Retired
+from logstore.objects.settled import put_settled
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +70,18 @@ class StoredManifest:
             source_upper=tail.source_upper,
             table=table,
             retired=self.manifest.retired if self.manifest is not None else Retired(),
+            collected_until=self._mark_of(tail),
+            nonce=self.chain.new_nonce(),
         )
+
+    def _mark_of(self, tail: ChainTail) -> int:
+        """The same as before. Without a manifest that says it nobody knows what was emptied: all but the newest place."""
+        return self.manifest.collected_until if self.manifest is not None else unmarked_until(tail.next_seq)
+
+    def changed(self, **fields: Any) -> Manifest:
+        """The one after it, with other `fields`, for a chain of which nothing more is known."""
+        assert self.manifest is not None, "only what stands is changed"
+        return replace(self.manifest, version=self.version + 1, nonce=self.chain.new_nonce(), **fields)
 
     def next_of(self, view: ChainView, now_ms: int) -> Manifest:
         """The one after it, for a view of the whole chain. Without one that can be read, the objects tell what was
@@ -77,10 +91,9 @@ class StoredManifest:
         return replace(manifest, retired=manifest.retired.plus(seqs, names, now_ms))
 
     def replace(self, manifest: Manifest) -> ChainView:
-        """Raises `PreconditionFailed` if it is not the one that stands there any more. Returns what is known now."""
-        store, key = self.chain.store, self.chain.paths.manifest
-        if self.etag is None:
-            store.put(key, manifest.pack(), if_absent=True)
-        else:
-            store.put(key, manifest.pack(), if_match=self.etag)
-        return ChainView.of(self.chain.paths, manifest)
+        """Returns what is known now. Raises `PreconditionFailed` if another one was faster, and `Indeterminate` if ours may
+        stand, or may come to."""
+        packed = manifest.pack()
+        if put_settled(self.chain.store, self.chain.paths.manifest, packed, self.etag) is None:
+            raise PreconditionFailed(f"{self.chain.paths.manifest}: another process has changed it meanwhile")
+        return ChainView.of(self.chain.paths, manifest, packed)

@@ -1,9 +1,10 @@
 """Becoming the exclusive writer of a partition: fence, and bring back what the WAL kept.
 
 The fence is an ordinary segment of epoch + 1, committed like any other. If somebody else's segment is in its place, that one
-is taken into account and the next place is tried. It starts past everything that readers may have seen. Records that the
-WAL kept (acked `local`, not yet durable) are part of the fence itself, so they are durable again in the same commit, at
-their old offsets.
+is taken into account and the next place is tried. If its place turns out to have been emptied by garbage collection, the
+fence stands in the past and counts for nothing: the chain is loaded again, and the next fence goes to its end. It starts
+past everything that readers may have seen. Records that the WAL kept (acked `local`, not yet durable) are part of the fence
+itself, so they are durable again in the same commit, at their old offsets.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from logstore.engine.chain import Chain, ChainTail, ChainView, LostRace
-from logstore.engine.fencing import fenced_by, refuse_resurrection, slept_long
+from logstore.engine.fencing import fenced_by
 from logstore.engine.reservation import RESERVATION
 from logstore.engine.runtime import Runtime
 from logstore.engine.tiers import Tiers
@@ -36,8 +37,6 @@ def take_over(
     `reserve`: offsets will be shown before they are stored, so reserve some at once.
     """
     deadline = runtime.clock.monotonic() + timeout
-    if _slept_long(runtime, tiers):
-        catch_up(runtime, chain, tiers, by_owner=True)
     while True:
         tail = tiers.tail
         if tail.deleted:
@@ -51,9 +50,8 @@ def take_over(
     if tiers.tail.end_offset < tail.start_offset:
         # The WAL kept less than readers may have seen: a second, empty segment says where the records go on.
         tail = tiers.tail
-        if not _commit(
-            runtime, chain, tiers, _fence(runtime, tail, [], reserve, epoch=tail.epoch), [], deadline
-        ):
+        second = _fence(runtime, tail, [], reserve, epoch=tail.epoch)
+        if not _commit(runtime, chain, tiers, second, [], deadline, is_checked=False):
             winner = chain.header_at(tail.next_seq)
             assert winner is not None, "the race was lost to somebody"
             raise fenced_by(chain, tail.epoch, winner)
@@ -85,15 +83,18 @@ def _commit(
     header: SegmentHeader,
     replay: Sequence[EncodedBatch],
     deadline: float,
+    *,
+    is_checked: bool = True,
 ) -> bool:
-    """Commit the fence, trying until the deadline. False if another's segment stands there: it was taken in."""
+    """Commit the fence, trying until the deadline. False if another's segment stands there, or the chain has gone on from
+    there long ago: that was taken in. `is_checked` is not needed behind our own fence: nobody else has written there."""
     data, summary = build_segment(header, replay)
     failures = 0
     while True:
         try:
             chain.commit(header, data)
         except LostRace:
-            catch_up(runtime, chain, tiers, by_owner=True)
+            catch_up(chain, tiers, by_owner=True)
             return False
         except LogStoreError as error:
             if not isinstance(error, StoreError):
@@ -101,12 +102,20 @@ def _commit(
             failures += 1
             _wait_or_raise(runtime, chain, error, failures, deadline)
         else:
-            silent_ms = runtime.clock.now_ms() - tiers.confirmed_at_ms
-            refuse_resurrection(chain, header, silent_ms, runtime.config.delete_grace)
+            if is_checked and _is_stale(chain, tiers, header):
+                return False
             with tiers.lock:
                 tiers.committed(summary, len(data))
             tiers.tell_listeners()
             return True
+
+
+def _is_stale(chain: Chain, tiers: Tiers, header: SegmentHeader) -> bool:
+    """Whether the fence stands in a place that had been emptied. Then the chain is loaded again."""
+    if not (tiers.tail.may_be_emptied and chain.is_past(header.seq, tiers.tail.mark)):
+        return False
+    reload(chain, tiers, by_owner=True)
+    return True
 
 
 def _wait_or_raise(runtime: Runtime, chain: Chain, error: StoreError, failures: int, deadline: float) -> None:
@@ -125,37 +134,29 @@ def _wait_or_raise(runtime: Runtime, chain: Chain, error: StoreError, failures: 
     runtime.pause(min(left, runtime.backoff(failures)))
 
 
-def catch_up(runtime: Runtime, chain: Chain, tiers: Tiers, *, by_owner: bool = False) -> bool:
+def catch_up(chain: Chain, tiers: Tiers, *, by_owner: bool = False) -> bool:
     """Take in what others have committed, unless that is the business of a writer here. True if there was anything.
 
-    The chain is loaded anew behind an object that cannot be read, since that knows how to go on past it, where a row holds
-    some of what comes next already, and after a long time without a look: what came next may have been merged and deleted.
+    The chain is loaded again where it cannot be followed: places behind the tail were emptied, an object cannot be read, or
+    a row holds some of what comes next already.
     """
-    asked_at_ms = runtime.clock.now_ms()
     with tiers.lock:
         before, goes_on = tiers.tail, tiers.tail.damaged is None and not tiers.reaches_past_tail
     try:
-        links = chain.follow(before) if not _slept_long(runtime, tiers) else None
+        links = chain.follow(before)
     except CorruptData:
         links = None
     if links is None or (links and not goes_on):
-        links, end = [], reload(chain, tiers, by_owner=by_owner).tail.next_seq
+        reload(chain, tiers, by_owner=by_owner)
     else:
-        end = before.next_seq + len(links)
-    with tiers.lock:
-        for link in links:
-            if link.header.seq == tiers.tail.next_seq and (by_owner or not tiers.owned):
-                tiers.absorb(link)
-        tiers.confirm(end, asked_at_ms)
+        with tiers.lock:
+            for link in links:
+                if link.header.seq == tiers.tail.next_seq and (by_owner or not tiers.owned):
+                    tiers.absorb(link)
     if tiers.tail.next_seq == before.next_seq:
         return False
     tiers.tell_listeners()
     return True
-
-
-def _slept_long(runtime: Runtime, tiers: Tiers) -> bool:
-    silent_ms = runtime.clock.now_ms() - tiers.confirmed_at_ms
-    return slept_long(silent_ms, runtime.config.delete_grace)
 
 
 def reload(chain: Chain, tiers: Tiers, *, by_owner: bool = False) -> ChainView:

@@ -51,16 +51,13 @@ class Tiers:
 
     `owned`: an exclusive writer is open here or being opened, and it alone moves the end of the chain. Whoever else looks at
     the store may see a segment before its writer knows that it stands, or the fence of the writer's successor.
-
-    `confirmed_at_ms`: when the store last said that nothing follows the tail.
     """
 
-    def __init__(self, view: ChainView, confirmed_at_ms: int = 0) -> None:
+    def __init__(self, view: ChainView) -> None:
         self.lock = threading.Lock()
         self.moved = threading.Condition(self.lock)
         self.segments: Segments = view.segments
         self.tail: ChainTail = view.tail
-        self.confirmed_at_ms = confirmed_at_ms
         self.low = view.low_watermark
         self.durable = view.tail.end_offset
         self.buffered = view.tail.end_offset
@@ -125,6 +122,15 @@ class Tiers:
         with self.lock:
             return self.segments.lost_ranges(self.low, self.tail.end_offset)
 
+    def unconfirmed(self) -> LostRange | None:
+        """The offsets past the durable mark that readers may have seen; None if there are none. Holds the lock.
+
+        Where an exclusive writer is open in this process they are exactly those that it has acked. Of another process it is
+        known what it has reserved: it may have shown all of that, or nothing, and may be alive or dead.
+        """
+        end = self.buffered if self.owned else max(self.buffered, self.tail.start_offset)
+        return LostRange(self.durable, end) if end > self.durable else None
+
     # What moves records and marks. The caller holds the lock for all of these.
 
     def committed(self, summary: SegmentSummary, size: int) -> None:
@@ -141,11 +147,6 @@ class Tiers:
         self.segments.add(link.header.seq, link.size, link.summary)
         self.tail = self.tail.after(link.header)
         self._raise_marks(link.header.end_offset)
-
-    def confirm(self, next_seq: int, at_ms: int) -> None:
-        """Nothing stood at `next_seq` then. If the tail is not as far as that, something did behind it."""
-        if self.tail.next_seq >= next_seq:
-            self.confirmed_at_ms = max(self.confirmed_at_ms, at_ms)
 
     def expose(self, end_offset: int) -> None:
         """Everything below `end_offset` is acked: buffered readers may see it."""

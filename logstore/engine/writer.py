@@ -7,8 +7,9 @@
 * **A flush** (`run`, on the flusher) takes the buffer as a window, builds one segment and commits it. One is in flight at a
   time; what arrives meanwhile is the next one. A failed upload keeps its window, readable, and is tried again, in order.
 * **Group commit.** The producers that a commit releases share the next segment, too: see `linger`.
-* **Reservation.** A writer shows readers no offset at or past the last *committed* `reserved_until`; the next writer starts
-  there. So an offset that anybody has seen is never given to another record, not even after a crash.
+* **Reservation.** A writer shows readers no offset at or past the last *committed* `reserved_until`, nor past that of the
+  segment it is about to commit; the next writer starts there. So an offset that anybody has seen is never given to another
+  record, not even after a crash.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 from logstore.config import Ack
 from logstore.engine.chain import Chain, LostRace
-from logstore.engine.fencing import fenced_by, refuse_resurrection
+from logstore.engine.fencing import fenced_by
 from logstore.engine.flush_window import FlushWindow
 from logstore.engine.flusher import Task
 from logstore.engine.linger import Linger
@@ -29,6 +30,7 @@ from logstore.engine.reservation import Reservation
 from logstore.engine.results import Receipt
 from logstore.engine.runtime import Runtime
 from logstore.engine.segments import LostRange
+from logstore.engine.stall_watch import GIVEN_UP
 from logstore.engine.tiers import Tiers
 from logstore.engine.topic_settings import TopicLimits
 from logstore.engine.waiters import OffsetWaiters, complete, fail
@@ -82,15 +84,18 @@ class ExclusiveWriter:
         batch_bytes = min(OPEN_BATCH_BYTES, runtime.config.max_batch_bytes)
         self._buffer = WriteBuffer(tiers.tail.end_offset, epoch, codec, batch_bytes)
         self._reservation = Reservation(
-            runtime.config.max_buffered_bytes, begun=tiers.tail.reserved_until > tiers.tail.end_offset
+            runtime.config.flush_interval,
+            begun=tiers.tail.reserved_until > tiers.tail.end_offset,
+            next_offset=tiers.tail.end_offset,
+            now=runtime.clock.monotonic(),
         )
+        self._may_show = tiers.tail.reserved_until  # no offset from here on
         self._flush_bytes = runtime.config.flush_bytes
         self._credit = 0  # bytes taken from the budget that no record has used yet
         self._urgent_until = 0
         self._due: float | None = None
         self._closing = False
         self._linger = Linger(runtime.clock, tiers.moved)
-        self._confirmed_at_ms = runtime.clock.now_ms()
         self.local_sync: Task | None = None
         with tiers.lock:
             tiers.buffer = self._buffer
@@ -110,7 +115,7 @@ class ExclusiveWriter:
                 batch is None
                 or charged > self._credit
                 or charged > buffer.batch_bytes - batch.charged
-                or offset >= tiers.tail.reserved_until
+                or offset >= self._may_show
             ):
                 return False
             self._credit -= charged
@@ -171,7 +176,7 @@ class ExclusiveWriter:
         try:
             with tiers.lock:
                 self._check_open()
-                while exposure and self._buffer.next_offset + count > tiers.tail.reserved_until:
+                while exposure and self._buffer.next_offset + count > self._may_show:
                     self._await_reservation(count, deadline)
                 now, filled = clock.monotonic(), self._buffer.open_batch
                 if records is not None:
@@ -248,9 +253,10 @@ class ExclusiveWriter:
         self._ask_for_flush()
         left = deadline - clock.monotonic()
         if left <= 0:
+            why = self.stats.last_error or "the store has not answered yet"
             raise BufferFull(
-                f"{self._chain.paths}: no reservation past offset {tiers.tail.reserved_until} could be committed in time, "
-                "and an offset must not be shown without one: nothing was appended; try again"
+                f"{self._chain.paths}: no reservation past offset {self._may_show} could be committed in time ({why}); what "
+                "was reserved is used up, and an offset must not be shown without one: nothing was appended; try again"
             )
         tiers.wait(clock, left)
         self._check_open()
@@ -309,8 +315,6 @@ class ExclusiveWriter:
         try:
             data, summary = window.build()
             self._chain.commit(window.header, data)
-            silent_ms = runtime.clock.now_ms() - self._confirmed_at_ms
-            refuse_resurrection(self._chain, window.header, silent_ms, runtime.config.delete_grace)
             runtime.reader.keep(self._chain.paths.segment(window.header.seq), data, summary)
         except LostRace as lost:
             runtime.breaker.success()
@@ -340,7 +344,7 @@ class ExclusiveWriter:
         base = buffer.base_offset
         batches = buffer.take(self._topic.segment_bytes)
         end = batches[-1].end_offset if batches else base
-        reserved = self._reservation.until(end, batches, tiers.tail.reserved_until)
+        reserved = self._reservation.until(buffer.next_offset, self._runtime.clock.monotonic())
         if self._closing:  # nothing more can be shown: the last segment gives the rest back
             reserved = buffer.next_offset
         header = SegmentHeader(
@@ -353,7 +357,9 @@ class ExclusiveWriter:
             reserved_until=reserved,
             mode=WriterMode.EXCLUSIVE,
         )
+        self._may_show = min(self._may_show, reserved)  # whether or not its answer comes
         tiers.window = FlushWindow(header, batches)
+        self._runtime.watch.began(self, self._chain.paths)
         self._return_credit()
         return tiers.window
 
@@ -368,13 +374,14 @@ class ExclusiveWriter:
             if self.failed is not None:
                 return  # given up by close() while the upload was under way; what it held was freed then
             tiers.committed(summary, size)
+            self._may_show = tiers.tail.reserved_until
             released = self.durable_waiters.release(tiers.durable)
             released += self.local_waiters.release(tiers.durable)
             self._linger.after_commit(len(released), len(self.durable_waiters), seconds)
-            self._confirmed_at_ms = clock.now_ms()
             self.stats.commits += 1
             self.stats.progressed(clock.monotonic())
             self._ask_for_flush()
+        self._runtime.watch.ended(self)
         if window.charged:
             self._runtime.budget.give_back(window.charged)
         complete(released)
@@ -411,6 +418,7 @@ class ExclusiveWriter:
             tiers.owned = False
             waiting = self.durable_waiters.take_all() + self.local_waiters.take_all()
             tiers.moved.notify_all()
+        self._runtime.watch.ended(self, GIVEN_UP)
         if freed:
             self._runtime.budget.give_back(freed)
         if self.unstored is not None:
@@ -461,4 +469,4 @@ class ExclusiveWriter:
 
     def health(self) -> dict[str, Any]:
         """Its own lines of `PartitionLog.health()`. Called with the lock held."""
-        return {"mode": "exclusive", "epoch": self.epoch}
+        return {"mode": "exclusive", "epoch": self.epoch, "wal_error": self.stats.wal_error}

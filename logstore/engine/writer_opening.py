@@ -15,6 +15,7 @@ from typing import NamedTuple
 from logstore.config import Ack
 from logstore.engine.clock import waitable
 from logstore.engine.runtime import Runtime
+from logstore.engine.stall_watch import GIVEN_UP
 from logstore.engine.writer_protocol import Writer
 from logstore.errors import LogStoreError, StoreUnavailable, fresh
 from logstore.paths import PartitionPaths
@@ -68,7 +69,11 @@ class WriterOpening:
 
     def _open(self, opening: _Opening, ack: Ack) -> None:
         left = max(0.0, opening.deadline - self._runtime.clock.monotonic())
+        self._runtime.watch.began(self, self._paths)
         try:
-            opening.outcome.set_result(self._open_writer(left, ack))
+            writer = self._open_writer(left, ack)
+            self._runtime.watch.ended(self)
+            opening.outcome.set_result(writer)
         except BaseException as error:
+            self._runtime.watch.ended(self, GIVEN_UP)
             opening.outcome.set_exception(error)

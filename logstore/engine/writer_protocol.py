@@ -16,12 +16,14 @@ from logstore.format.record import Record
 
 @dataclass(slots=True)
 class WriterStats:
-    """What `health()` shows. Written under the lock that guards its writer. `failures`: attempts in a row."""
+    """What `health()` shows. Written under the lock that guards its writer. `failures`: attempts in a row. `wal_error`: why
+    the local disk gives no acks, while it does not."""
 
     commits: int = 0
     failures: int = 0
     last_error: str | None = None
     last_progress_at: float = 0.0
+    wal_error: str | None = None
 
     def progressed(self, now: float) -> None:
         """Something was stored: earlier failures are over."""

@@ -8,7 +8,8 @@ Every call is made with the partition's opening lock held, which is held during 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from logstore.engine.chain import Chain
 from logstore.engine.local_sync import LocalSync
 from logstore.engine.replicated_writer import ReplicatedWriter
 from logstore.engine.runtime import Runtime
+from logstore.engine.segments import LostRange
 from logstore.engine.shared_writer import SharedWriter
 from logstore.engine.takeover import catch_up, take_over
 from logstore.engine.tiers import Tiers
@@ -25,6 +27,8 @@ from logstore.engine.wal import Wal
 from logstore.engine.writer import ExclusiveWriter
 from logstore.engine.writer_protocol import Writer
 from logstore.errors import LogStoreError, ReadOnly
+
+logger = logging.getLogger(__name__)
 
 
 class PartitionWriters:
@@ -46,7 +50,7 @@ class PartitionWriters:
                 "close this store and open it anew"
             )
         if self._runtime.config.writer == "shared":
-            catch_up(self._runtime, self._chain, tiers)
+            catch_up(self._chain, tiers)
             writer: Writer = SharedWriter(self._runtime, self._chain, tiers, self._topic, on_commit)
         else:
             writer = self._open_exclusive(tiers, on_commit, ack, timeout)
@@ -60,7 +64,9 @@ class PartitionWriters:
         try:
             with tiers.lock:
                 tiers.owned = True
+            known = tiers.lost_ranges()
             take_over(self._runtime, self._chain, tiers, wal, reserve=ack != "durable", timeout=timeout)
+            self._tell_lost(lost for lost in tiers.lost_ranges() if lost not in known)
             if wal is not None:
                 wal.start(tiers.tail.epoch, tiers.tail.end_offset)
         except BaseException:
@@ -75,12 +81,23 @@ class PartitionWriters:
         self._wal = wal
         return writer
 
+    def _tell_lost(self, ranges: Iterable[LostRange]) -> None:
+        for start, end in ranges:
+            logger.warning(
+                "%s: an earlier writer ended before it had stored all that it may have acked: at most %d records are lost, "
+                "offsets %d to %d",
+                self._chain.paths,
+                end - start,
+                start,
+                end - 1,
+            )
+
     def _open_wal(self) -> Wal | None:
         if self._runtime.config.wal_dir is None:
             return None
         paths = self._chain.paths
         folder = Path(self._runtime.config.wal_dir) / self._runtime.store_id
-        return Wal(folder / paths.topic / paths.incarnation / str(paths.partition))
+        return Wal(folder / paths.topic / paths.incarnation / str(paths.partition), self._runtime.wal_folders)
 
     def replicated(
         self, tiers: Tiers, on_commit: Callable[[], None], writer_id: str, *, passive: bool
@@ -97,7 +114,7 @@ class PartitionWriters:
         known = self._replicated.get(writer_id)
         if known is not None and known.failed is None and known.is_passive == passive:
             return known
-        catch_up(self._runtime, self._chain, tiers)
+        catch_up(self._chain, tiers)
         made = ReplicatedWriter(
             writer_id, self._runtime, self._chain, tiers, self._topic, on_commit, passive=passive
         )

@@ -4,7 +4,8 @@ It is never the commit point: a segment counts because its object exists. A mani
 requests, not records. Every field of it can be computed again from the chain, except what maintenance decided (the low
 watermark, which segments were merged).
 
-    front     fixed size: version counter, the chain's state after `next_seq - 1`, row counts
+    front     fixed size, with a checksum of its own: version counter, nonce, the mark below which places may have been
+              emptied, the chain's state after `next_seq - 1`, row counts. One small GET of it tells the mark
     rows      zstd of seven int64 columns, one after the other: first seq, last seq, base offset, end offset, size,
               min and max timestamp (a column compresses far better than a row)
     merged    the first seq and the identity (16 bytes) of each merged object, in that order
@@ -25,16 +26,19 @@ from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.retired import Retired
 from logstore.format.segment import Bytes, WriterMode
 
-FORMAT_VERSION = 2
-"""In 1 the retired objects were listed by name. It is read, and not written any more."""
+FORMAT_VERSION = 3
+"""In 1 the retired objects were listed by name; 2 had no mark and no nonce. Both are read, and not written any more."""
 MAGIC = b"LOGMAN\r\n"
 
 _FRONT = struct.Struct("<8sHBBIQQQqqqqQQQQ")
+_MARK = struct.Struct("<Q8sI")  # collected until, nonce, CRC-32C of the front before it
+FRONT_SIZE = _FRONT.size + _MARK.size
+_CRC = struct.Struct("<I")
 _END = struct.Struct("<I8s")
 _COLUMNS = 7
 _IDENTITY_SIZE = 16
 _ROWS_MAX = 100_000_000
-_RETIRED = {1: Retired.parse_names, FORMAT_VERSION: Retired.parse}
+_RETIRED = {1: Retired.parse_names, 2: Retired.parse, FORMAT_VERSION: Retired.parse}
 
 
 @dataclass(slots=True)
@@ -84,6 +88,9 @@ class Manifest:
     `version` grows by one with each manifest of the partition. `end_offset` is where the last segment ends,
     `reserved_until` what it reserves; `source_upper` is −1 unless replicated writers have been here. `retired` is what
     was replaced or expired, and when.
+
+    `collected_until`: places below it may have been emptied by garbage collection; none from it on was. It never falls, and
+    stands in the store before anything is emptied. `nonce` is random: no two manifests are the same.
     """
 
     version: int
@@ -96,6 +103,8 @@ class Manifest:
     source_upper: int
     table: SegmentTable
     retired: Retired = field(default_factory=Retired)
+    collected_until: int = 0
+    nonce: bytes = bytes(8)
 
     def pack(self) -> bytes:
         table = self.table
@@ -121,6 +130,8 @@ class Manifest:
             len(rows),
             len(retired),
         )
+        front += _MARK.pack(self.collected_until, self.nonce, 0)[:-4]
+        front += _CRC.pack(crc32c(front))
         body = front + rows + marks + identities + retired
         return body + _END.pack(crc32c(body), MAGIC)
 
@@ -139,12 +150,13 @@ class Manifest:
                 f"manifest format {front[1]}; this release reads up to {FORMAT_VERSION}", 8
             )
         count, merged_count, size, retired_size = front[12:16]
-        marks_at = _FRONT.size + size
+        rows_at = _FRONT.size if front[1] < 3 else FRONT_SIZE
+        marks_at = rows_at + size
         identities_at = marks_at + merged_count * 8
         retired_at = identities_at + merged_count * _IDENTITY_SIZE
         if count > _ROWS_MAX or retired_at + retired_size + _END.size != len(data):
             raise FormatError("the manifest's counts do not fit its size", _FRONT.size)
-        rows = _inflate(bytes(data[_FRONT.size : marks_at]), count * _COLUMNS * 8)
+        rows = _inflate(bytes(data[rows_at:marks_at]), count * _COLUMNS * 8)
         marks = array("q")
         marks.frombytes(data[marks_at:identities_at])
         names = bytes(data[identities_at:retired_at])
@@ -155,6 +167,9 @@ class Manifest:
         table = SegmentTable(merged=merged)
         for number, column in enumerate(table.columns()):
             column.frombytes(rows[number * count * 8 : (number + 1) * count * 8])
+        collected_until, nonce = unmarked_until(front[6]), bytes(8)
+        if front[1] >= 3:
+            collected_until, nonce, _ = _MARK.unpack_from(data, _FRONT.size)
         return cls(
             version=front[5],
             next_seq=front[6],
@@ -166,7 +181,31 @@ class Manifest:
             source_upper=front[11],
             table=table,
             retired=_RETIRED[front[1]](bytes(data[retired_at : -_END.size])),
+            collected_until=collected_until,
+            nonce=nonce,
         )
+
+
+def unmarked_until(next_seq: int) -> int:
+    """The mark of a chain of which nobody noted what was emptied: everything may have been but its newest place."""
+    return max(0, next_seq - 1)
+
+
+def parse_mark(front: Bytes) -> int:
+    """`collected_until`, from the first `FRONT_SIZE` bytes alone. `UnsupportedVersion` if the format has no mark there."""
+    if len(front) < FRONT_SIZE:
+        raise FormatError("the manifest is cut short", len(front))
+    magic, version = struct.unpack_from("<8sH", front)
+    if magic != MAGIC:
+        raise FormatError("no manifest: the magic is missing", 0)
+    if version != FORMAT_VERSION:
+        raise UnsupportedVersion(
+            f"manifest format {version}; this release finds a mark in {FORMAT_VERSION}", 8
+        )
+    mark, _, crc = _MARK.unpack_from(front, _FRONT.size)
+    if crc != crc32c(bytes(front[: FRONT_SIZE - _CRC.size])):
+        raise FormatError("the checksum of the manifest's front does not match", 0)
+    return int(mark)
 
 
 def _inflate(packed: bytes, size: int) -> bytes:

@@ -64,6 +64,11 @@ class Retired:
                 kept.append(one._replace(first_seq=first))
         return Retired(tuple(kept), {name: at for name, at in self.merged.items() if name not in merged})
 
+    def has(self, seq: int) -> bool:
+        """Whether the segment is among them."""
+        at = bisect_right(self.segments, seq, key=itemgetter(0)) - 1
+        return at >= 0 and self.segments[at].last_seq >= seq
+
     def until(self, ms: int) -> Iterator[tuple[int | str, int]]:
         """What was retired at `ms` or before, a seq or a name each, and when. In the chain's order: if not all of it gets
         deleted, what is left begins later and has no hole."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum, IntFlag
 from typing import Any
 
@@ -40,6 +40,8 @@ _FOOTER = struct.Struct(
 )  # records, batches, reserved, min and max timestamp, where the index starts
 _FOOTER_CRCS = struct.Struct("<III8s")  # batches, index, everything in the footer before this field; magic
 FOOTER_SIZE = HEADER_SIZE + _FOOTER.size + _FOOTER_CRCS.size
+EMPTY_SIZE = HEADER_SIZE + FOOTER_SIZE
+"""Of a segment without records."""
 
 NO_TIMESTAMP = -1
 
@@ -78,6 +80,9 @@ class SegmentFlags(IntFlag):
     """The topic was deleted; no writer may go on after this."""
     MERGED = 4
     """Written by maintenance from several segments; not a link of the chain itself."""
+    COLLECTED = 8
+    """Garbage collection has taken its records away and left the header, because a writer that slept may come to this very
+    place. Its offsets are those of the records that stood here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +274,11 @@ def build_segment(
     return in_one_piece(parts, summary.object_size), summary
 
 
+def collected(header: SegmentHeader) -> memoryview:
+    """What garbage collection leaves in a place that must not be emptied: the header, and none of the records."""
+    return build_segment(replace(header, flags=header.flags | SegmentFlags.COLLECTED), [])[0]
+
+
 def parse_segment(data: Bytes, *, strict: bool = False) -> tuple[SegmentSummary, Index]:
     """Check a whole segment. A damaged index or footer is rebuilt if header and batches are intact, unless `strict`."""
     header = SegmentHeader.parse(data)
@@ -304,6 +314,8 @@ def check_run(data: Bytes, start: int, index: Index) -> None:
 
 def _check_dense(header: SegmentHeader, index: Index, position: int) -> None:
     """Offsets and positions leave no hole and no overlap, from the header's base to its end."""
+    if SegmentFlags.COLLECTED in header.flags and not len(index):
+        return
     ends = index["base_offset"] + index["count"].astype(np.int64)
     last = int(ends[-1]) if len(index) else header.base_offset
     first = int(index["base_offset"][0]) if len(index) else header.base_offset

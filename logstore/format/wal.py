@@ -6,6 +6,9 @@
 One frame is one group that was fsynced together, and the next is written only after that fsync. So a crash can leave at
 most the last frame torn, and nothing in it was acked: it is cut off. A bad frame with a good one anywhere behind it is
 damage, and is reported, never skipped.
+
+The header is fsynced with the first frame. So a file whose header is not there, cut short or still zeros, was named and
+never fsynced, and nothing in it was acked; unless an intact frame stands in it: then the header was there once.
 """
 
 from __future__ import annotations
@@ -50,6 +53,14 @@ class WalHeader:
         if version != FORMAT_VERSION:
             raise UnsupportedVersion(f"WAL format {version}; this release reads {FORMAT_VERSION}", 8)
         return cls(epoch, base_offset)
+
+
+def is_unwritten(data: Bytes) -> bool:
+    """Whether this is a file that was never fsynced, as a power cut leaves it: no header, or the beginning of one and then
+    zeros, and no intact frame."""
+    begun = bytes(data[:HEADER_SIZE]).rstrip(b"\0")
+    is_begun = len(begun) <= _HEADER.size and begun[: len(MAGIC)] == MAGIC[: len(begun)]
+    return (len(data) < HEADER_SIZE or is_begun) and not _good_frame_after(data, -1)
 
 
 def pack_frame(parts: list[Bytes]) -> bytes:

@@ -1,7 +1,8 @@
 """Objects as files below one folder, for one machine: durable when a call returns, atomic across processes.
 
 * A put writes a temporary file, fsyncs it, gives it its final name in one step (`link` for create-if-absent,
-  `rename` otherwise) and fsyncs the folder, and once per process every folder above it. Nobody ever sees half
+  `rename` otherwise) and fsyncs the folder, and once per process every folder above it, also where somebody else
+  has made them. Nobody ever sees half
   an object. If that last fsync fails, the object is there and a crash may take it: then nothing in its folder
   can be read here before an fsync has succeeded, because who reads what it wrote takes it for stored.
 * Replacing and deleting take a file lock (one of 64, by key) that holds across threads and processes, so that
@@ -11,6 +12,8 @@
   replacement, whatever the clock does, and an edit by hand changes it too.
 * `‹root›/.logstore/` holds temporary files and locks and is no part of the key space. Left-overs of a crash
   stay invisible there and are swept after a day.
+* Files are 0600 and folders 0700: whoever may read them is asked for by `private=False`, which leaves it to the
+  umask.
 
 A folder cannot hold `a` and `a/b` at once: the second is refused with `InvalidKey`. Empty folders stay.
 """
@@ -36,6 +39,17 @@ from logstore.errors import (
     PreconditionFailed,
     StoreError,
     StoreUnavailable,
+)
+from logstore.objects.disk import (
+    PRIVATE_FILE,
+    PRIVATE_FOLDER,
+    SHARED_FILE,
+    SHARED_FOLDER,
+    Disk,
+    Folders,
+    fsync_folder,
+    let_go,
+    write_all,
 )
 from logstore.objects.keys import check_key, check_prefix
 from logstore.objects.local_list import walk
@@ -65,14 +79,26 @@ _NOTHING_HAPPENED = (
 
 
 class LocalStore:
-    """An `ObjectStore` in the folder `root`, which is made by the first put."""
+    """An `ObjectStore` in the folder `root`, which is made by the first put.
 
-    def __init__(self, root: str | os.PathLike[str], *, wall_ns: Callable[[], int] = time.time_ns) -> None:
+    `private`: what it makes is for this user alone. `wall_ns` and `disk` are for tests.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        private: bool = True,
+        wall_ns: Callable[[], int] = time.time_ns,
+        disk: Disk | None = None,
+    ) -> None:
         self.root = os.path.abspath(os.fspath(root))
         self._wall_ns = wall_ns
+        self._disk = disk or Disk()
+        self._folders = Folders(self._disk, self.root, PRIVATE_FOLDER if private else SHARED_FOLDER)
+        self._file_mode = PRIVATE_FILE if private else SHARED_FILE
         self._private = os.path.join(self.root, PRIVATE)
-        self._lock = threading.Lock()  # guards the three below; never held during I/O
-        self._durable_folders: set[str] = set()
+        self._lock = threading.Lock()  # guards the two below; never held during I/O
         self._doubtful_folders: set[str] = set()
         self._temporary_count = 0
 
@@ -85,13 +111,14 @@ class LocalStore:
         path = self._path(key)
         try:
             self._settle(path)
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            disk = self._disk
+            descriptor = disk.open(path, os.O_RDONLY)
             try:
-                size = os.fstat(descriptor).st_size
+                size = disk.fstat(descriptor).st_size
                 first, last = resolve(start, end, size)
-                data = os.pread(descriptor, last - first, first)
+                data = disk.pread(descriptor, last - first, first)
                 while len(data) < last - first:  # Linux moves at most 2 GiB in one call
-                    more = os.pread(descriptor, last - first - len(data), first + len(data))
+                    more = disk.pread(descriptor, last - first - len(data), first + len(data))
                     if not more:
                         raise Determinate(
                             f"{key}: the file shrank while it was read, from {size} bytes; read it again"
@@ -99,7 +126,7 @@ class LocalStore:
                     data += more
                 return data
             finally:
-                os.close(descriptor)
+                let_go(disk, descriptor)
         except OSError as error:
             if error.errno in _ABSENT:
                 raise ObjectNotFound(f"{key}: no such object below {self.root}") from None
@@ -118,7 +145,7 @@ class LocalStore:
 
     def _list(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
         try:
-            for key, status in walk(self.root, prefix, start_after, hidden=PRIVATE):
+            for key, status in walk(self._disk, self.root, prefix, start_after, hidden=PRIVATE):
                 yield _info(key, status)
         except OSError as error:
             _fail("list", prefix, error)
@@ -130,26 +157,26 @@ class LocalStore:
     ) -> ObjectInfo:
         path = self._path(key)
         try:
-            self._make_folder(os.path.dirname(path))
+            self._folders.make(os.path.dirname(path))
             temporary, status = self._write_temporary(data)
         except OSError as error:
             _fail("put", key, error)
         try:
             if if_absent:
-                self._name_it(os.link, temporary, path, key)
+                self._name_it(self._disk.link, temporary, path, key)
             else:
                 status = self._replace(temporary, status, path, key, if_match)
         except PreconditionFailed:
             # What is in the way may be a moment old. The caller will build on it, so a crash must not take it.
             try:
-                _fsync_folder(os.path.dirname(path))
+                fsync_folder(self._disk, os.path.dirname(path))
             except OSError as error:
                 _fail("put", key, error)
             raise
         finally:
             # After a rename there is none. One that cannot be removed is swept later and harms nobody.
             with suppress(OSError):
-                os.unlink(temporary)
+                self._disk.unlink(temporary)
         self._fsync_after("put", key, path)
         return _info(key, status)
 
@@ -157,10 +184,10 @@ class LocalStore:
         path = self._path(key)
         with self._locked("delete", key):
             try:
-                os.unlink(path)
+                self._disk.unlink(path)
             except OSError as error:
                 if error.errno not in _ABSENT:
-                    _fail("delete", key, error, writing=True)
+                    self._fail_naming("delete", key, path, error)
                 try:
                     self._settle(path)
                 except OSError as doubt:
@@ -182,10 +209,10 @@ class LocalStore:
                     now = "there is none" if old is None else f"its etag is {old.etag}"
                     raise PreconditionFailed(f"{key}: expected etag {if_match}, but {now}")
                 if old is not None and status.st_mtime_ns <= (old_version := _version(old.etag)):
-                    status = _stamp(temporary, old_version + 1000)
+                    status = self._stamp(temporary, old_version + 1000)
             except OSError as error:
                 _fail("put", key, error)
-            self._name_it(os.rename, temporary, path, key)
+            self._name_it(self._disk.rename, temporary, path, key)
         return status
 
     def _name_it(self, name: Callable[[str, str], None], temporary: str, path: str, key: str) -> None:
@@ -195,14 +222,13 @@ class LocalStore:
                 name(temporary, path)
             except FileNotFoundError:
                 # Someone removed the folder since we last made sure of it: make it, and try once more.
-                with self._lock:
-                    self._durable_folders.clear()
-                self._make_folder(os.path.dirname(path))
+                self._folders.forget()
+                self._folders.make(os.path.dirname(path))
                 name(temporary, path)
         except FileExistsError:
             raise PreconditionFailed(f"{key}: there is an object already") from None
         except OSError as error:
-            _fail("put", key, error, writing=True)
+            self._fail_naming("put", key, path, error)
 
     def _write_temporary(self, data: Buffer) -> tuple[str, os.stat_result]:
         """A complete, fsynced file beside the key space, stamped with its version."""
@@ -213,77 +239,70 @@ class LocalStore:
             self._sweep()
         folder = os.path.join(self._private, "tmp")
         path = os.path.join(folder, f"{os.getpid()}-{threading.get_ident()}-{number}-{os.urandom(4).hex()}")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        disk = self._disk
+        descriptor = self._open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
-            descriptor = os.open(path, flags, 0o644)
-        except FileNotFoundError:
-            os.makedirs(folder, exist_ok=True)
-            descriptor = os.open(path, flags, 0o644)
-        try:
-            rest = memoryview(data).cast("B")
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
+            write_all(disk, descriptor, memoryview(data).cast("B"))
             # Whole microseconds: every file system worth the name keeps those. The clock's tick would be too
             # coarse.
             version = self._wall_ns() // 1000 * 1000
-            os.utime(descriptor, ns=(version, version))
-            os.fsync(descriptor)
-            return path, os.fstat(descriptor)
+            disk.utime(descriptor, version)
+            disk.fsync(descriptor)
+            return path, disk.fstat(descriptor)
         except BaseException:
             with suppress(OSError):
-                os.unlink(path)
+                disk.unlink(path)
             raise
         finally:
-            os.close(descriptor)
+            let_go(disk, descriptor)
+
+    def _open_private(self, path: str, flags: int) -> int:
+        """Open a file of our own, below `.logstore`. A power cut may take what lies there."""
+        try:
+            return self._disk.open(path, flags, self._file_mode)
+        except FileNotFoundError:
+            self._folders.make_plainly(os.path.dirname(path))
+            return self._disk.open(path, flags, self._file_mode)
+
+    def _stamp(self, path: str, version: int) -> os.stat_result:
+        disk = self._disk
+        descriptor = disk.open(path, os.O_WRONLY)
+        try:
+            disk.utime(descriptor, version)
+            disk.fsync(descriptor)
+            return disk.fstat(descriptor)
+        finally:
+            let_go(disk, descriptor)
 
     def _sweep(self) -> None:
         """Remove what crashed puts left behind, once in a store's life."""
         folder = os.path.join(self._private, "tmp")
         before = self._wall_ns() / 1e9 - ORPHAN_AGE_S
-        with suppress(OSError), os.scandir(folder) as entries:
-            for entry in entries:
+        with suppress(OSError):
+            for name in self._disk.listdir(folder):
+                path = os.path.join(folder, name)
                 with suppress(OSError):
-                    if entry.stat().st_mtime < before:
-                        os.unlink(entry.path)
-
-    def _make_folder(self, folder: str) -> None:
-        """Make `folder` and what is missing above it, durably: a folder is safe once the one above is fsynced.
-
-        Each process fsyncs the whole way down once, even where the folders exist: another process may have
-        made them a moment ago and not have come to its own fsync yet.
-        """
-        with self._lock:
-            if folder in self._durable_folders:
-                return
-        top = self.root
-        while not os.path.isdir(os.path.dirname(top)):
-            top = os.path.dirname(top)
-        os.makedirs(folder, exist_ok=True)
-        made = [folder]
-        while made[-1] != top:
-            made.append(os.path.dirname(made[-1]))
-        for one in made:
-            with self._lock:
-                if one in self._durable_folders:
-                    break
-            try:
-                _fsync_folder(os.path.dirname(one))
-            except PermissionError:
-                # A folder above the root that we may not open is one that we did not change.
-                if len(one) > len(self.root):
-                    raise
-        with self._lock:
-            self._durable_folders.update(made)
+                    if self._disk.stat(path).st_mtime < before:
+                        self._disk.unlink(path)
 
     def _fsync_after(self, operation: str, key: str, path: str) -> None:
-        folder = os.path.dirname(path)
         try:
-            _fsync_folder(folder)
+            fsync_folder(self._disk, os.path.dirname(path))
         except OSError as error:
-            with self._lock:
-                self._doubtful_folders.add(folder)
+            self._doubt(path)
             why = f"done, but the folder could not be fsynced ({error.strerror}), so a crash may undo it"
             raise Indeterminate(f"{operation} {key}: {why}") from error
+
+    def _doubt(self, path: str) -> None:
+        """A change at `path` has happened, or may have, and was not fsynced."""
+        with self._lock:
+            self._doubtful_folders.add(os.path.dirname(path))
+
+    def _fail_naming(self, operation: str, key: str, path: str, error: OSError) -> NoReturn:
+        """The call failed that gives or takes the name. If it may have happened, nobody looks before an fsync."""
+        if error.errno not in _NOTHING_HAPPENED:
+            self._doubt(path)
+        _fail(operation, key, error, writing=True)
 
     def _settle(self, path: str) -> None:
         """Whether what stands at `path` is durable must be certain before anybody looks at it.
@@ -293,7 +312,7 @@ class LocalStore:
         """
         if self._doubtful_folders and (folder := os.path.dirname(path)) in self._doubtful_folders:
             with suppress(FileNotFoundError):
-                _fsync_folder(folder)
+                fsync_folder(self._disk, folder)
             with self._lock:
                 self._doubtful_folders.discard(folder)
 
@@ -301,23 +320,18 @@ class LocalStore:
     def _locked(self, operation: str, key: str) -> Iterator[None]:
         """Holds against every thread and process that replaces or deletes this key."""
         path = os.path.join(self._private, "locks", f"{zlib.crc32(key.encode()) % LOCKS:02d}")
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         try:
-            try:
-                descriptor = os.open(path, flags, 0o644)
-            except FileNotFoundError:
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                descriptor = os.open(path, flags, 0o644)
+            descriptor = self._open_private(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             _fail(operation, key, error)
         try:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                self._disk.flock(descriptor, fcntl.LOCK_EX)
             except OSError as error:
                 _fail(operation, key, error)
             yield
         finally:
-            os.close(descriptor)
+            let_go(self._disk, descriptor)
 
     # -- names -----------------------------------------------------------------------------------------------
 
@@ -331,7 +345,7 @@ class LocalStore:
 
     def _stat(self, key: str) -> ObjectInfo | None:
         try:
-            status = os.stat(self._path(key))
+            status = self._disk.stat(self._path(key))
         except OSError as error:
             if error.errno in _ABSENT:
                 return None
@@ -345,24 +359,6 @@ def _info(key: str, status: os.stat_result) -> ObjectInfo:
 
 def _version(etag: str) -> int:
     return int(etag.partition("-")[0], 16)
-
-
-def _stamp(path: str, version: int) -> os.stat_result:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.utime(descriptor, ns=(version, version))
-        os.fsync(descriptor)
-        return os.fstat(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _fsync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _fail(operation: str, key: str, error: OSError, *, writing: bool = False) -> NoReturn:

@@ -13,8 +13,12 @@ import stat
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
+from logstore.objects.disk import Disk
 
-def walk(root: str, prefix: str, start_after: str, *, hidden: str) -> Iterator[tuple[str, os.stat_result]]:
+
+def walk(
+    disk: Disk, root: str, prefix: str, start_after: str, *, hidden: str
+) -> Iterator[tuple[str, os.stat_result]]:
     """`(key, stat)` of each file whose key starts with `prefix` and sorts after `start_after`.
 
     `hidden` is a name directly below the root that is left out. A file or folder that vanishes under way is
@@ -30,19 +34,19 @@ def walk(root: str, prefix: str, start_after: str, *, hidden: str) -> Iterator[t
         return  # past every key below the base
     else:
         after = ""
-    yield from _walk(os.path.join(root, base), base, name_prefix, after, hidden if not base else "")
+    yield from _walk(disk, os.path.join(root, base), base, name_prefix, after, hidden if not base else "")
 
 
 def _walk(
-    folder: str, base: str, name_prefix: str, after: str, hidden: str
+    disk: Disk, folder: str, base: str, name_prefix: str, after: str, hidden: str
 ) -> Iterator[tuple[str, os.stat_result]]:
     """`folder` ends in "/"; `after` is the start relative to it."""
     waiting: list[str] = []  # a heap of folders that were met and whose turn has not come, each with its "/"
-    for name in _names(folder, name_prefix, after, hidden):
+    for name in _names(disk, folder, name_prefix, after, hidden):
         while waiting and waiting[0] < name:
-            yield from _below(folder, base, heappop(waiting), after)
+            yield from _below(disk, folder, base, heappop(waiting), after)
         try:
-            status = os.stat(folder + name)
+            status = disk.stat(folder + name)
         except FileNotFoundError:
             continue
         if stat.S_ISDIR(status.st_mode):
@@ -50,22 +54,22 @@ def _walk(
         elif stat.S_ISREG(status.st_mode) and name > after:
             yield base + name, status
     while waiting:
-        yield from _below(folder, base, heappop(waiting), after)
+        yield from _below(disk, folder, base, heappop(waiting), after)
 
 
-def _below(folder: str, base: str, name: str, after: str) -> Iterator[tuple[str, os.stat_result]]:
+def _below(disk: Disk, folder: str, base: str, name: str, after: str) -> Iterator[tuple[str, os.stat_result]]:
     """The keys of one folder inside; `name` ends in "/"."""
     if after.startswith(name):
-        return _walk(folder + name, base + name, "", after[len(name) :], "")
+        return _walk(disk, folder + name, base + name, "", after[len(name) :], "")
     if name > after:
-        return _walk(folder + name, base + name, "", "", "")
+        return _walk(disk, folder + name, base + name, "", "", "")
     return iter(())
 
 
-def _names(folder: str, name_prefix: str, after: str, hidden: str) -> list[str]:
+def _names(disk: Disk, folder: str, name_prefix: str, after: str, hidden: str) -> list[str]:
     """The sorted names in a folder that are or may hold wanted keys: one pass, no system call for each."""
     try:
-        names = os.listdir(folder)
+        names = disk.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []
     # A name that sorts before `after` matters only as a folder, and only if `after` begins with it.

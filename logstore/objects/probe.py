@@ -8,35 +8,42 @@ from __future__ import annotations
 
 import os
 
-from logstore.errors import PreconditionFailed, UnsupportedStore
-from logstore.objects.protocol import ObjectStore
+from logstore.errors import UnsupportedStore
+from logstore.objects.protocol import ObjectInfo, ObjectStore
+from logstore.objects.settled import put_settled
 
 
 def check_conditions(store: ObjectStore, prefix: str) -> None:
     """Raise `UnsupportedStore` unless `if_absent` and `if_match` hold.
 
-    Six requests on one new object below `prefix`.
+    Six requests on one new object below `prefix`, if every one is answered. Nobody else knows its name, so whatever
+    stands there was put by us, whatever was answered.
     """
     key = f"{prefix}{os.urandom(16).hex()}"
-    info = store.put(key, b"first", if_absent=True)
     try:
-        try:
-            store.put(key, b"second", if_absent=True)
-        except PreconditionFailed:
-            pass
-        else:
+        first = _put(store, key, b"first", None)
+        if _is_taken(store, key, b"second", None):
             raise _refusal(store, "create-if-absent (If-None-Match: *) overwrote an object")
-        store.put(key, b"third", if_match=info.etag)
-        try:
-            store.put(key, b"fourth", if_match=info.etag)
-        except PreconditionFailed:
-            pass
-        else:
+        _put(store, key, b"third", first.etag)
+        if _is_taken(store, key, b"fourth", first.etag):
             raise _refusal(store, "compare-and-set (If-Match) overwrote a newer version")
         if store.get(key) != b"third":
             raise _refusal(store, "a get after a put did not return what was put")
     finally:
         store.delete(key)
+
+
+def _put(store: ObjectStore, key: str, data: bytes, replaces: str | None) -> ObjectInfo:
+    """A put whose condition holds. One that is carried out late does no harm: nobody else puts there."""
+    info = put_settled(store, key, data, replaces)
+    if info is None:
+        raise _refusal(store, f"another object than {data!r} stands where nobody else puts one")
+    return info
+
+
+def _is_taken(store: ObjectStore, key: str, data: bytes, replaces: str | None) -> bool:
+    """Whether a put is carried out whose condition does not hold."""
+    return put_settled(store, key, data, replaces) is not None
 
 
 def _refusal(store: ObjectStore, why: str) -> UnsupportedStore:

@@ -20,8 +20,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from logstore.errors import CorruptData, Fenced, Indeterminate, ObjectNotFound, PreconditionFailed
+from logstore.errors import CorruptData, Fenced, Indeterminate, ObjectNotFound
 from logstore.objects import ObjectStore
+from logstore.objects.settled import put_settled
 from logstore.spark.staging import Part, Transaction
 
 FORMAT = 1
@@ -150,13 +151,10 @@ class Ledger:
                 return entry
             runs = () if entry is None else entry.runs
             data = json.dumps({"format": FORMAT, "app": self._mine.app, "runs": runs} | change).encode()
-            try:
-                if entry is None:
-                    self._store.put(self._mine.ledger, data, if_absent=True)
-                else:
-                    self._store.put(self._mine.ledger, data, if_match=entry.etag)
-            except (PreconditionFailed, Indeterminate) as error:
-                doubt = error  # another driver's, or ours with a lost answer: what stands there tells
+            try:  # whoever's stands then: the next look decides what is left to be done
+                put_settled(self._store, self._mine.ledger, data, None if entry is None else entry.etag)
+            except Indeterminate as error:
+                doubt = error
         raise Indeterminate(
             f"{self._mine.ledger}: it could not be changed ({doubt}); nothing is lost, try again"
         )

@@ -77,9 +77,12 @@ class LogPartition:
         return self.view.tail.end_offset
 
     def follow(self, store: ObjectStore) -> None:
-        """Take in what was committed since: one request if nothing was."""
+        """Take in what was committed since: one or two requests if nothing was."""
         view = self.view
-        for link in Chain(store, self.paths).follow(view.tail):
+        links = Chain(store, self.paths).follow(view.tail)
+        if links is None:
+            self.reload(store)
+        for link in links or ():
             view.segments.add(link.header.seq, link.size, link.summary)
             view.tail = view.tail.after(link.header)
 

@@ -24,7 +24,7 @@ import numpy as np
 from logstore.catalog import Catalog
 from logstore.config import MIB, StoreConfig
 from logstore.engine.cache import BlockCache
-from logstore.engine.chain import Chain, ChainView, LostRace
+from logstore.engine.chain import Chain, ChainView, LostRace, StalePlace
 from logstore.engine.chain_cursor import ChainCursor
 from logstore.engine.clock import SystemClock
 from logstore.engine.runtime import Runtime
@@ -170,7 +170,7 @@ class _PartitionPublisher:
         cursor = ChainCursor(self._runtime, self._chain, Tiers(view), WriterMode.SHARED)
         for number, pieces in enumerate(self._segments):
             if number not in done:
-                self._commit(cursor, number, [self._read(piece) for piece in pieces], done)
+                self._commit(cursor, number, [self._read(piece) for piece in pieces], done, start)
 
     def _commit(
         self,
@@ -178,28 +178,42 @@ class _PartitionPublisher:
         number: int,
         batches: list[list[tuple[memoryview, StagedBatch]]],
         done: set[int],
+        start: int,
     ) -> None:
         flat = [one for run in batches for one in run]
         failures = 0
         while number not in done:
-            header = replace(cursor.header(sum(b.count for _, b in flat)), writer_id=self._ids[number])
-            data, summary = build_segment(header, _placed(flat, header.base_offset, header.epoch))
             try:
-                cursor.commit(header, data, summary)
+                if cursor.needs_opener:
+                    cursor.open_epoch()
+                header = replace(cursor.header(sum(b.count for _, b in flat)), writer_id=self._ids[number])
+                data, summary = build_segment(header, _placed(flat, header.base_offset, header.epoch))
+                if not cursor.commit(header, data, summary):
+                    self._rejoin(cursor, done, start)
                 return
             except LostRace:
-                self._move_up(cursor, done)
+                self._move_up(cursor, done, start)
+            except StalePlace:
+                self._rejoin(cursor, done, start)
             except StoreError as error:
                 failures += 1
                 if failures >= _ATTEMPTS or not (error.retriable or isinstance(error, Indeterminate)):
                     raise
                 self._runtime.pause(self._runtime.backoff(failures))
 
-    def _move_up(self, cursor: ChainCursor, done: set[int]) -> None:
+    def _move_up(self, cursor: ChainCursor, done: set[int], start: int) -> None:
         """Past what others have committed. One of ours among it was committed by another driver for this transaction."""
-        while (link := cursor.advance()) is not None:
-            if link.header.writer_id in self._ids:
-                done.add(self._ids.index(link.header.writer_id))
+        try:
+            while (link := cursor.advance()) is not None:
+                if link.header.writer_id in self._ids:
+                    done.add(self._ids.index(link.header.writer_id))
+        except StalePlace:
+            self._rejoin(cursor, done, start)
+
+    def _rejoin(self, cursor: ChainCursor, done: set[int], start: int) -> None:
+        """To the end of a chain whose segments were collected meanwhile: what they held is looked for in the log."""
+        cursor.rejoin()
+        done |= self._found(self._chain.load(), start)
 
     def _read(self, piece: _Piece) -> list[tuple[memoryview, StagedBatch]]:
         """The staged batches, checked."""

@@ -1,6 +1,7 @@
-"""Stores that misbehave on purpose, for the tests of anything that is built on an object store."""
+"""Stores and disks that misbehave on purpose, for the tests of anything that is built on them."""
 
 from logstore.testing.clock import ManualClock
+from logstore.testing.disk import SHORT_WRITE, DiskCall, DiskFault, SimulatedDisk
 from logstore.testing.faulty import ANY_FAULT, Call, Fault, FaultyStore, Rule
 from logstore.testing.gated import Gate, GatedStore, HeldCall
 from logstore.testing.history import HistoryViolation, check_history
@@ -10,7 +11,10 @@ from logstore.testing.slow import S3_LATENCY, Latency, SlowStore
 __all__ = [
     "ANY_FAULT",
     "S3_LATENCY",
+    "SHORT_WRITE",
     "Call",
+    "DiskCall",
+    "DiskFault",
     "Fault",
     "FaultyStore",
     "Gate",
@@ -21,6 +25,7 @@ __all__ = [
     "Latency",
     "ManualClock",
     "Rule",
+    "SimulatedDisk",
     "SlowStore",
     "check_history",
 ]

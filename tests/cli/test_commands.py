@@ -89,6 +89,7 @@ def test_offsets_inspect_topics(url: str, capfd: pytest.CaptureFixture[str]) -> 
         "low": 0,
         "durable": 2,
         "epoch": 1,
+        "unconfirmed": [],
         "lost": [],
     }
     assert run("topics", "--json") == 0
@@ -116,18 +117,23 @@ def test_inspect_shows_a_topic_whatever_its_timestamps_say_and_whichever_object_
     assert newest == ["1970-01-01T00:00:00.000+00:00", "unknown", "1970-01-01T00:00:00.001+00:00"]
 
 
-def test_offsets_tells_what_a_crash_took(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_C12_offsets_tells_what_a_crash_may_take_and_what_it_took(
+    url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     before = logstore.open(url, flush_interval=3600)
     log = before.create_topic("t").partition(0)
     log.append(b"stored")
     log.append(b"not stored yet", ack="buffered")
     crash(before)
+    assert run("offsets", "t", "--json") == 0
+    (unconfirmed,) = json.loads(capfd.readouterr().out)["unconfirmed"]
     with logstore.open(url) as store:
         taken = store.topic("t").partition(0).append(b"after").offset
+    assert unconfirmed == {"start": 1, "end": taken}
     assert run("offsets", "t", "--json") == 0
     assert json.loads(capfd.readouterr().out)["lost"] == [{"start": 1, "end": taken}]
     assert run("offsets", "t") == 0
-    assert capfd.readouterr().out.splitlines()[1].endswith(f"  1-{taken - 1}")
+    assert capfd.readouterr().out.splitlines()[1].endswith(f"  at most {taken - 1}: 1-{taken - 1}")
 
 
 def test_verify_names_the_damaged_object_and_reads_on(url: str, capfd: pytest.CaptureFixture[str]) -> None:

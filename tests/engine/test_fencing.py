@@ -202,31 +202,6 @@ def test_W06_a_writer_that_slept_for_any_time_cannot_commit_into_the_past(slept_
     assert stored(objects) == at(0, [b"zero", b"one", b"two"])
 
 
-def test_W06_not_even_if_its_place_in_the_chain_is_empty_again() -> None:
-    """Somebody deleted what stood there, the fence too, against all rules: the ack is still not given."""
-    objects, clock = MemoryStore(), ManualClock()
-    sleeper = open_store(objects, clock, delete_grace=3600.0, append_timeout=PATIENCE_S)
-    log = partition(sleeper)
-    log.append(b"zero")
-    with running(objects, clock) as b:
-        other = partition(b)
-        for value in numbered(1, 5):
-            other.append(value)
-        other._checkpointer.write()  # type: ignore[union-attr]
-        for seq in (2, 3):
-            objects.delete(log.paths.segment(seq))
-    clock.advance(3600.0)
-    with pytest.raises(OutcomeUnknown, match="silent for 3600 s"):
-        log.append(b"into the past")
-    with pytest.raises(OutcomeUnknown):
-        log.append(b"again")
-    sleeper.close()
-    with open_store(objects, writer="read_only") as store:
-        reader = store.topic("t").partition(0)
-        assert pairs(reader, start=2) == at(2, numbered(2, 4))
-        assert b"into the past" not in [value for _, value in pairs(reader, start=2)]
-
-
 def test_W06_a_fence_in_the_way_of_two_openers_is_taken_into_account(objects: ObjectStore) -> None:
     """B's fence lands between A's look at the chain and A's own fence: A goes on behind it, in its own epoch."""
     gated = GatedStore(objects)

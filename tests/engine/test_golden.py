@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -10,9 +11,9 @@ import pytest
 
 from logstore.errors import CorruptData
 from logstore.format.batch import split
-from logstore.format.manifest import Manifest
+from logstore.format.manifest import FRONT_SIZE, Manifest, parse_mark
 from logstore.format.records import decode_records
-from logstore.format.segment import parse_segment
+from logstore.format.segment import SegmentFlags, parse_segment
 from logstore.format.wal import WalHeader, parse_frames
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -20,8 +21,10 @@ sys.path.append(str(GOLDEN))
 import write_formats as written  # noqa: E402
 
 DIGESTS = {
+    "collected-v1.seg": "8d99d05c8c86d1486a7f47498c06898b9109a677a6c497c96a22cd83067a1d10",
     "manifest-v1": "e73b4573fa2dddf20acfd35a6865ee3f7b34287b44877e62d2d590c23eca0245",
     "manifest-v2": "fa157c0b1679c08e5ef5cb8d9b94a986c59c582b0a100ed5ae461b30e9dd3b06",
+    "manifest-v3": "721bfb9828329fa00e1bb000c7b51832d8034a5ede2834f4fbdf724dbc6546f4",
     "segment-v1.seg": "0d9b454b781aa11ff875029f61fb35f8f2a733734667e793e480da782a91dcb6",
     "wal-v1.wal": "f5629184abe6b9f372eb7d28a592ae7d6dcc6d681851d0cb54d0b6174eb5035a",
 }
@@ -56,7 +59,15 @@ def test_L20_a_golden_segment_gives_its_records() -> None:
 
 def test_L20_a_golden_manifest_gives_its_rows() -> None:
     assert Manifest.parse(golden("manifest-v1")) == written.MANIFEST_V1
-    assert Manifest.parse(golden("manifest-v2")) == written.MANIFEST
+    assert Manifest.parse(golden("manifest-v2")) == written.MANIFEST_V2
+    assert Manifest.parse(golden("manifest-v3")) == written.MANIFEST
+    assert parse_mark(golden("manifest-v3")[:FRONT_SIZE]) == 3
+
+
+def test_L20_a_golden_header_of_a_collected_segment_gives_its_offsets_and_no_record() -> None:
+    summary, index = parse_segment(golden("collected-v1.seg"))
+    assert summary.header == replace(written.HEADER, flags=SegmentFlags.COLLECTED)
+    assert (summary.records, len(index)) == (0, 0)
 
 
 def test_L20_a_golden_wal_gives_its_batches() -> None:
@@ -72,12 +83,13 @@ def test_todays_writer_makes_the_same_bytes() -> None:
     """A change that old releases cannot read needs a new format version, and this test is where it is noticed."""
     assert written.segment_bytes() == golden("segment-v1.seg")
     assert written.wal_bytes() == golden("wal-v1.wal")
-    assert Manifest.parse(written.MANIFEST.pack()) == Manifest.parse(golden("manifest-v2"))
+    assert Manifest.parse(written.MANIFEST.pack()) == Manifest.parse(golden("manifest-v3"))
+    assert written.collected_bytes() == golden("collected-v1.seg")
 
 
 def test_the_writer_script_leaves_existing_files_alone(capsys: pytest.CaptureFixture[str]) -> None:
     written.main()
-    assert capsys.readouterr().out.count("exists, left alone") == 3
+    assert capsys.readouterr().out.count("exists, left alone") == 4
 
 
 def test_L20_golden_files_open_through_the_engine(tmp_path: Path) -> None:
@@ -95,7 +107,7 @@ def test_L20_golden_files_open_through_the_engine(tmp_path: Path) -> None:
         found = pairs(log, start=1000)
         assert [offset for offset, _ in found] == list(range(1000, 1023))
         assert found[-1][1] == b"line 19"
-    for name in ("manifest-v1", "manifest-v2"):
+    for name in ("manifest-v1", "manifest-v2", "manifest-v3"):
         objects.put(log.paths.manifest, golden(name))
         with logstore.open(objects, writer="read_only") as store:
             log = store.topic("t").partition(0)

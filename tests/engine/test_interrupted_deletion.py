@@ -115,7 +115,10 @@ def test_L25_a_deletion_that_died_at_any_request_is_finished_by_garbage_collecti
             before = here.contents()
             assert [item.key for item in store.collect_garbage()] == listed
             after = here.contents()
-            assert listed == [key for key in before if after.get(key) != before[key]]
+            changed = [key for key in before if after.get(key) != before[key]]
+            assert listed == [
+                key for key in changed if not key.endswith("/manifest")
+            ]  # those are tombstones now
             assert store.collect_garbage() == store.collect_garbage(dry_run=True) == []
         here.check_gone()
 

@@ -150,20 +150,20 @@ def test_L13_the_bytes_of_a_batch_are_the_same_in_all_three_places(objects: Obje
     gated = GatedStore(objects)
     with running(gated, ack="buffered") as store:
         log = partition(store)
-        log.append(b"before")
+        log.append([b"before"] * 1000)  # as many as reserve what is appended next
         log.flush()
         records = [logstore.Record(b"v", b"k", (("h", b"1"), ("n", None)), 5), logstore.Record(None, b"k")]
         log.append(records)
         log.append([b"x" * 100] * 2000)
-        in_buffer = log.read(1)
+        in_buffer = log.read(1000)
         with gated.hold("put", suffix=".seg") as gate:
             flushed = background(log.flush)
             gate.wait_held()
-            in_window = log.read(1)
+            in_window = log.read(1000)
         flushed.result(PATIENCE_S)
-        in_segment = log.read(1)
+        in_segment = log.read(1000)
     with running(objects, writer="read_only") as reader:
-        afresh = reader.topic("t").partition(0).read(1)
+        afresh = reader.topic("t").partition(0).read(1000)
     assert [r.source for r in (in_buffer, in_window, in_segment)] == ["buffer", "window", "segment"]
     assert in_buffer.raw == in_window.raw == in_segment.raw == afresh.raw
     assert len(split(in_buffer.raw)) == 2

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from descriptor_guard import DescriptorGuard
 
 from engine.harness import (
     PATIENCE_S,
@@ -24,9 +25,10 @@ from engine.harness import (
     until,
 )
 from logstore.engine import wal as wal_module
-from logstore.errors import CorruptData, UnsupportedStore
+from logstore.errors import AppendTimeout, CorruptData, StoreUnavailable, UnsupportedStore
+from logstore.format.wal import HEADER_SIZE
 from logstore.objects import MemoryStore, ObjectStore
-from logstore.testing import FaultyStore, GatedStore, ManualClock
+from logstore.testing import DiskFault, FaultyStore, GatedStore, ManualClock, SimulatedDisk
 
 
 def clone(objects: MemoryStore) -> MemoryStore:
@@ -242,6 +244,125 @@ def test_L09_a_file_that_cannot_be_begun_is_tried_again(
         assert pairs(log) == at(0, numbered(0, 10))
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS])
+def test_C08_a_file_that_cannot_be_deleted_is_closed_once_and_in_nobodys_way(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, descriptors: DescriptorGuard
+) -> None:
+    """Meanwhile the host program opens files of its own: they get the numbers that the WAL has given back."""
+    monkeypatch.setattr(wal_module, "FILE_BYTES", 200)
+    with running(MemoryStore(), wal_dir=str(tmp_path / "disk")) as store:
+        log = partition(store)
+        for value in numbered(0, 6):
+            log.append(value, ack="local")
+        log.flush()
+        real, refused = os.unlink, []
+
+        def failing(path: object) -> None:
+            refused.append(path)
+            raise OSError(number, os.strerror(number), str(path))
+
+        monkeypatch.setattr(os, "unlink", failing)
+        hosts = []
+        for value in numbered(6, 6):
+            log.append(value, ack="local")
+            hosts.append((tmp_path / f"host-{len(hosts)}").open("wb"))
+        assert len(set(refused)) >= 2
+        for host in hosts:
+            host.write(b"the host program's")
+            host.close()
+        assert descriptors.misuse == []
+        monkeypatch.setattr(os, "unlink", real)
+        log.flush()
+        log.append(b"after", ack="local")
+        assert len(wal_files(tmp_path)) <= 2, "they are deleted once that works"
+    assert wal_files(tmp_path) == []
+
+
+@pytest.mark.parametrize("left", [b"", b"LOGWAL", bytes(36), bytes(5000), b"LOGWAL\r\n\1" + bytes(200)])
+def test_C09_a_file_that_was_named_and_never_fsynced_blocks_nothing(left: bytes, tmp_path: Path) -> None:
+    objects = MemoryStore()
+    lifeline = FaultyStore(objects)
+    store = open_store(lifeline, wal_dir=str(tmp_path / "disk"))
+    partition(store).append(numbered(0, 3), ack="local")
+    crash(store, lifeline)
+    disk = disk_of(tmp_path / "disk", tmp_path / "copy")
+    first = wal_files(disk)[0]
+    first.with_name(f"{2:020d}.wal").write_bytes(left)
+    with running(objects, wal_dir=str(disk)) as again:
+        log = partition(again)
+        log.open_writer()
+        assert pairs(log) == at(0, numbered(0, 3))
+        log.append(b"after", ack="local")
+
+
+def test_C09_a_header_that_was_wiped_before_acked_frames_is_damage(tmp_path: Path) -> None:
+    objects, _ = three_frames(tmp_path / "disk")
+    disk = disk_of(tmp_path / "disk", tmp_path / "copy")
+    file = wal_files(disk)[0]
+    file.write_bytes(bytes(HEADER_SIZE) + file.read_bytes()[HEADER_SIZE:])
+    with running(objects, wal_dir=str(disk)) as again, pytest.raises(CorruptData, match=file.name):
+        partition(again).append(b"x", ack="local")
+
+
+def test_C09_a_full_disk_delays_local_acks_and_no_others(tmp_path: Path, clock: ManualClock) -> None:
+    disk = SimulatedDisk()
+    with running(MemoryStore(), clock, wal_dir="/wal", disk=disk) as store:
+        log = partition(store)
+        drive(clock, background(log.append, b"v0", ack="local"))
+        disk.hook = lambda call: DiskFault(errno.ENOSPC) if call.name == "write" else None
+        early = log.submit(b"v1", ack="local")
+        until(lambda: log.health()["wal_error"] is not None)
+        with pytest.raises(AppendTimeout, match=r"the WAL could not be written \(No space left on device\)"):
+            log.append(b"v2", ack="local", timeout=0.0)
+        assert log.append(b"v3", ack="durable").offset == 3
+        assert early.result(PATIENCE_S).offset == 1, "what is durable needs no WAL"
+        waiting = log.submit(b"v4", ack="local")
+        for _ in range(20):
+            clock.advance(10.0)
+            until(lambda: disk.open_descriptors == ["/wal" + lock_of(disk)])
+        assert len([path for path in disk.files() if path.endswith(".wal")]) <= 3, "one for each retry"
+        log.flush()
+        assert waiting.result(PATIENCE_S).offset == 4
+        disk.hook = None
+        drive(clock, log.submit(b"v5", ack="local"))
+        assert log.health()["wal_error"] is None
+        assert disk.misuse == []
+
+
+def lock_of(disk: SimulatedDisk) -> str:
+    (lock,) = [path for path in disk.files() if path.endswith("/lock")]
+    return lock.removeprefix("/wal")
+
+
+def test_C09_folders_that_another_process_made_are_fsynced_too(tmp_path: Path) -> None:
+    """It died between mkdir and fsync: whoever finds its folders makes sure of them before it acks."""
+    disk = SimulatedDisk()
+    for folder in ("/srv", "/srv/wal"):
+        disk.mkdir(folder)
+    objects = MemoryStore()
+    store = open_store(objects, wal_dir="/srv/wal", disk=disk)
+    paths = partition(store).paths
+    folder = f"/srv/wal/{store._runtime.store_id}"
+    for name in ("", f"/{paths.topic}", f"/{paths.topic}/{paths.incarnation}"):
+        disk.mkdir(folder + name)
+    partition(store).append(b"v0", ack="local")
+    left = disk.after_power_cut()
+    crash(store)
+    with running(objects, wal_dir="/srv/wal", disk=left) as again:
+        log = partition(again)
+        log.open_writer()
+        assert pairs(log) == at(0, numbered(0, 1))
+
+
+def test_C13_wal_files_and_folders_are_private_to_their_user(tmp_path: Path) -> None:
+    with running(MemoryStore(), wal_dir=str(tmp_path / "disk" / "wal")) as store:
+        partition(store).append(b"v0", ack="local")
+        made = [tmp_path / "disk", *(tmp_path / "disk").rglob("*")]
+        assert {path.stat().st_mode & 0o777 for path in made if path.is_dir()} == {0o700}
+        assert {path.stat().st_mode & 0o777 for path in made if path.is_file()} == {0o600}
+        assert len(made) > 6
+
+
 def test_L09_the_wal_keeps_only_what_is_not_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wal_module, "FILE_BYTES", 500)
     with running(MemoryStore(), wal_dir=str(tmp_path)) as store:
@@ -252,6 +373,27 @@ def test_L09_the_wal_keeps_only_what_is_not_durable(tmp_path: Path, monkeypatch:
             assert len(wal_files(tmp_path)) <= 6
             log.flush()
     assert wal_files(tmp_path) == [], "after a clean close nothing is left"
+
+
+def test_C09_a_disk_that_refuses_the_wal_is_named(tmp_path: Path) -> None:
+    disk = SimulatedDisk()
+    disk.hook = lambda call: DiskFault(errno.EROFS) if call.changes else None
+    objects = MemoryStore()
+    store = open_store(objects, wal_dir="/wal", disk=disk)
+    with pytest.raises(UnsupportedStore, match=r"no WAL can be kept here \(Read-only file system\)"):
+        partition(store).append(b"x", ack="local")
+    disk.hook = None
+    partition(store).append(b"v0", ack="local")
+    crash(store)
+    disk.kill()
+    disk.hook = lambda call: DiskFault(errno.EIO) if call.name == "pread" else None
+    with running(objects, wal_dir="/wal", disk=disk) as store:
+        with pytest.raises(StoreUnavailable, match=r"could not be read back \(Input/output error\)"):
+            partition(store).append(b"x")
+        disk.hook = None
+        log = partition(store)
+        log.append(b"after")
+        assert pairs(log)[0] == (0, b"v0"), "nobody has written over it"
 
 
 def test_L09_a_folder_is_used_by_one_process_alone(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from logstore.format.batch import PATCH_SIZE, encode_batch, patch_head
 from logstore.format.manifest import Manifest, SegmentTable
 from logstore.format.record import Record
 from logstore.format.retired import MINUTE_MS, Retired, SeqRange
-from logstore.format.segment import EncodedBatch, SegmentHeader, WriterMode, build_segment
+from logstore.format.segment import EncodedBatch, SegmentHeader, WriterMode, build_segment, collected
 from logstore.format.wal import WalHeader, pack_frame
 
 FOLDER = Path(__file__).parent / "formats"
@@ -62,8 +62,12 @@ MANIFEST = Manifest(
         (SeqRange(1, 1, STAMP_MS), SeqRange(3, 40, STAMP_MS + MINUTE_MS)),
         {f"merged/{1:020d}-{41:020d}-{'0f' * 16}.seg": STAMP_MS + 1},
     ),
+    collected_until=3,
+    nonce=bytes(range(8)),
 )
-MANIFEST_V1 = replace(MANIFEST, retired=Retired((SeqRange(1, 1, STAMP_MS),)))
+MANIFEST_V2 = replace(MANIFEST, collected_until=43, nonce=bytes(8))
+"""What the file of format 2 holds: nobody noted what was emptied, so everything may have been but the newest place."""
+MANIFEST_V1 = replace(MANIFEST_V2, retired=Retired((SeqRange(1, 1, STAMP_MS),)))
 """What the file of format 1 holds: it had one retired object."""
 
 
@@ -85,6 +89,11 @@ def segment_bytes() -> bytes:
     return build_segment(HEADER, batches())[0]
 
 
+def collected_bytes() -> bytes:
+    """What garbage collection leaves of it."""
+    return bytes(collected(HEADER))
+
+
 def wal_bytes() -> bytes:
     """Two frames: one of two batches, one of one."""
     first, second, third = (batch.tobytes() for batch in batches())
@@ -94,6 +103,7 @@ def wal_bytes() -> bytes:
 def main() -> None:
     made = {
         f"segment-v{segment.FORMAT_VERSION}.seg": segment_bytes(),
+        f"collected-v{segment.FORMAT_VERSION}.seg": collected_bytes(),
         f"manifest-v{manifest.FORMAT_VERSION}": MANIFEST.pack(),
         f"wal-v{wal.FORMAT_VERSION}.wal": wal_bytes(),
     }

@@ -310,12 +310,17 @@ class TestDurability:
             watch(call)
         return calls
 
-    def test_L01_create_is_file_then_name_then_folder(self, store: LocalStore, order: list[str]) -> None:
+    def test_L01_create_is_file_then_name_then_folder(
+        self, store: LocalStore, root: Path, order: list[str]
+    ) -> None:
         store.put("log/1", b"x", if_absent=True)
+        base = root.parent.parent
         assert order == [
             "fsync deep/root",  # the entry of log
             "fsync deep",  # the entry of root
             "fsync .",  # the entry of deep: the folder was made by us too
+            # and the rest of the way: somebody may have made those a moment ago
+            *(f"fsync {os.path.relpath(above, base)}" for above in base.parents),
             "fsync temporary",
             "link temporary deep/root/log/1",
             "fsync deep/root/log",
@@ -356,6 +361,22 @@ class TestDurability:
         (root / "log").rmdir()
         store.put("log/1", b"z")
         assert store.get("log/1") == b"z"
+
+
+def test_C13_objects_and_folders_are_private_to_their_user(tmp_path: Path) -> None:
+    for private, folder, file in ((True, 0o700, 0o600), (False, 0o777, 0o666)):
+        root = tmp_path / str(private)
+        umask = os.umask(0)
+        try:
+            store = LocalStore(root, private=private)
+            store.put("deep/er/log", b"x", if_absent=True)
+            store.put("deep/er/log", b"y")
+        finally:
+            os.umask(umask)
+        made = [root, *root.rglob("*")]
+        assert {path.stat().st_mode & 0o777 for path in made if path.is_dir()} == {folder}
+        assert {path.stat().st_mode & 0o777 for path in made if path.is_file()} == {file}
+        assert len(made) > 6
 
 
 def test_the_clock_is_the_wall_clock_by_default(store: LocalStore, root: Path) -> None:

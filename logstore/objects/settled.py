@@ -1,0 +1,93 @@
+"""Put, doubt, look: the one place that interprets the answer to a conditional put.
+
+"Precondition failed" does not say that nothing happened: a gateway may have sent the request twice, and the answer is the
+second one's. No answer says nothing at all: the request may have been carried out, or will be, after we have given up. So
+whatever is not a plain success is settled by looking at the object itself, and everybody who puts conditionally (chain,
+manifest, catalog, marker, ledger, the broker's objects) does it through here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from logstore.errors import (
+    CorruptData,
+    Determinate,
+    Indeterminate,
+    ObjectNotFound,
+    PreconditionFailed,
+    UnsupportedStore,
+)
+from logstore.objects.protocol import Buffer, ObjectInfo, ObjectStore
+
+T = TypeVar("T")
+
+
+def settle(
+    key: str,
+    put: Callable[[], object],
+    look: Callable[[], T | None],
+    is_ours: Callable[[T], bool],
+    may_still_come: Callable[[T], bool] = lambda _: False,
+) -> T | None:
+    """Carry out a conditional put and find out what came of it. None: ours stands. Else what stands there instead of it.
+
+    `look` reads what stands at the key, None if nothing does; it is asked only in doubt. `may_still_come`: what was to be
+    replaced still stands, so ours may be carried out later.
+
+    Raises `Determinate` if surely nothing happened, and `Indeterminate` if it may have, or may yet: then the same put may be
+    sent again, or nobody may count on either outcome. What `look` says of damage is raised as it is.
+    """
+    try:
+        put()
+        return None
+    except Determinate:
+        raise
+    except Exception as error:
+        doubt = error
+    try:
+        found = look()
+    except (CorruptData, UnsupportedStore):
+        raise
+    except Exception as error:
+        raise Indeterminate(f"{key}: {doubt}; and it could not be read back: {error}") from error
+    if found is None or may_still_come(found):
+        refused = isinstance(doubt, PreconditionFailed)
+        raise Indeterminate(
+            f"{key}: the store refused it and does not show another; asking again"
+            if refused
+            else f"{key}: {doubt}; it is not there yet"
+        ) from doubt
+    return None if is_ours(found) else found
+
+
+def put_settled(store: ObjectStore, key: str, data: Buffer, replaces: str | None) -> ObjectInfo | None:
+    """Create the object, or replace the version with the etag `replaces`. What stands then; None if it is another's.
+
+    `data` must be unlike anything that somebody else would put there, or the same only if it means the same. Raises as
+    `settle` does.
+    """
+    stored: ObjectInfo | None = None
+
+    def put() -> None:
+        nonlocal stored
+        stored = store.put(key, data, if_absent=replaces is None, if_match=replaces)
+
+    def look() -> tuple[ObjectInfo, bytes] | None:
+        # The etag first: if the object changes in between, its bytes are not ours.
+        info = store.head(key)
+        try:
+            return None if info is None else (info, store.get(key))
+        except ObjectNotFound:
+            return None
+
+    def is_ours(found: tuple[ObjectInfo, bytes]) -> bool:
+        nonlocal stored
+        if found[1] != data:
+            return False
+        stored = found[0]
+        return True
+
+    settle(key, put, look, is_ours, lambda found: replaces is not None and found[0].etag == replaces)
+    return stored
