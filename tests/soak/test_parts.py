@@ -16,6 +16,7 @@ from logstore.objects.s3 import S3Store
 from soak.journal import Journal
 from soak.judge import Verdict, judge
 from soak.proxy import READ_FAULTS, WRITE_FAULTS, Proxy
+from tests.patience import PATIENCE_S
 
 
 class Scripted(Proxy):
@@ -35,12 +36,26 @@ def proxy(moto: Server) -> Iterator[Scripted]:
         yield proxy
 
 
+class Through:
+    """A patient client of the proxy, and one that gives up soon: for what is never answered, and for that alone."""
+
+    def __init__(self, proxy: Scripted, prefix: str) -> None:
+        endpoint = f"http://127.0.0.1:{proxy.port('test')}"
+        self.patient, self.hasty = (
+            S3Store(BUCKET, prefix, endpoint_url=endpoint, region="us-east-1", read_timeout_s=seconds)
+            for seconds in (PATIENCE_S, 0.3)
+        )
+
+    def meets(self, fault: str) -> S3Store:
+        return self.hasty if fault == "stall" else self.patient
+
+
 @pytest.fixture
-def through(proxy: Scripted, tmp_path: Path) -> Iterator[S3Store]:
-    endpoint = f"http://127.0.0.1:{proxy.port('test')}"
-    store = S3Store(BUCKET, tmp_path.name, endpoint_url=endpoint, region="us-east-1", read_timeout_s=0.3)
-    yield store
-    store.close()
+def through(proxy: Scripted, tmp_path: Path) -> Iterator[Through]:
+    through = Through(proxy, tmp_path.name)
+    yield through
+    through.patient.close()
+    through.hasty.close()
 
 
 OUTCOMES = {
@@ -64,32 +79,32 @@ OUTCOMES = {
 @pytest.mark.s3
 @pytest.mark.parametrize("fault", WRITE_FAULTS)
 def test_C03_C05_the_proxy_does_to_a_conditional_put_what_it_says(
-    proxy: Scripted, through: S3Store, fault: str
+    proxy: Scripted, through: Through, fault: str
 ) -> None:
     heard, at_once, at_last = OUTCOMES[fault]
     proxy.fault = fault
     if heard is None:
-        through.put("key", b"bytes", if_absent=True)
+        through.meets(fault).put("key", b"bytes", if_absent=True)
     else:
         with pytest.raises(heard):
-            through.put("key", b"bytes", if_absent=True)
+            through.meets(fault).put("key", b"bytes", if_absent=True)
     if fault != "stall":  # the proxy hears of the client's end a moment later
-        assert (through.head("key") is not None) == at_once
+        assert (through.patient.head("key") is not None) == at_once
     proxy.deliver_late_ones()
     if fault != "stall":
-        assert (through.head("key") is not None) == at_last
+        assert (through.patient.head("key") is not None) == at_last
     assert proxy.counts[fault] == 1
     assert proxy.counts["done, but 412"] == (fault == "repeat")
 
 
 @pytest.mark.s3
 @pytest.mark.parametrize("fault", [fault for fault in READ_FAULTS if fault != "slow"])
-def test_C05_the_proxy_does_to_a_read_what_it_says(proxy: Scripted, through: S3Store, fault: str) -> None:
-    through.put("key", b"bytes" * 1000)
+def test_C05_the_proxy_does_to_a_read_what_it_says(proxy: Scripted, through: Through, fault: str) -> None:
+    through.patient.put("key", b"bytes" * 1000)
     proxy.fault = fault
     with pytest.raises(Determinate):
-        through.get("key")
-    assert through.get("key") == b"bytes" * 1000
+        through.meets(fault).get("key")
+    assert through.patient.get("key") == b"bytes" * 1000
 
 
 def a_run(folder: Path) -> tuple[Path, ObjectStore]:
