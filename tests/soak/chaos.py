@@ -205,6 +205,8 @@ class Round:
             "shared": [("sleepy", "produce"), ("busy", "produce"), ("numbered0", "produce_numbered")],
             "replica": [("replica0", "replicate"), ("replica1", "replicate")],
         }
+        if self.plan.retention_bytes is not None:
+            roles["shared"].pop()  # its numbers are forgotten with its records, and begin at 0 again
         for topic in self.plan.topics:
             self.slots += [Slot(name, role, topic) for name, role in roles[topic]]
         self.slots += [Slot(f"reader{number}", "read") for number in range(self.plan.readers)]

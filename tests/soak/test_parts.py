@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,7 +16,7 @@ from logstore.objects import ObjectStore, open_url
 from logstore.objects.s3 import S3Store
 from soak.journal import Journal
 from soak.judge import Verdict, judge
-from soak.proxy import READ_FAULTS, WRITE_FAULTS, Proxy
+from soak.proxy import READ_FAULTS, WRITE_FAULTS, Proxy, Request
 from tests.patience import PATIENCE_S
 
 
@@ -23,6 +24,19 @@ class Scripted(Proxy):
     """Does to the next write, or read, what it is told."""
 
     fault: str | None = None
+    held: list[Request]
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.held = []
+
+    def _later(self, request: Request, seconds: float) -> None:
+        self.held.append(request)
+
+    def deliver_late_ones(self) -> None:
+        """Those of which the proxy knows by now."""
+        while self.held:
+            self._run(self._forward(self.held.pop()))
 
     def _draw(self, write: bool) -> str | None:
         fault, self.fault = self.fault, None
@@ -32,7 +46,7 @@ class Scripted(Proxy):
 @pytest.fixture
 def proxy(moto: Server) -> Iterator[Scripted]:
     upstream = urlsplit(moto.endpoint_url)
-    with Scripted(upstream.hostname or "", upstream.port or 0, 1, late_max_s=0.1) as proxy:
+    with Scripted(upstream.hostname or "", upstream.port or 0, 1) as proxy:
         yield proxy
 
 
