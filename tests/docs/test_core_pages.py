@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import PROSE, ROOT, RUNNABLE, blocks, pages
-from tests.patience import PATIENCE_S
+from tests.support.blocks import PROSE, ROOT, RUNNABLE, blocks, pages
+from tests.support.patience import PATIENCE_S
 
 CORE = (
     "README.md",
