@@ -13,5 +13,5 @@ ROW_SIZE = KEY_SIZE + VALUE_SIZE
 
 
 def rows(count: int, seed: int = 7) -> list[Row]:
-    dice = random.Random(seed)
-    return [(b"key-%06d" % number, dice.randbytes(VALUE_SIZE)) for number in range(count)]
+    rng = random.Random(seed)
+    return [(b"key-%06d" % number, rng.randbytes(VALUE_SIZE)) for number in range(count)]

@@ -29,8 +29,8 @@ PRODUCERS = 2
 STEP_S = 1.0
 VALUE_SIZE = 100
 BULK = 1000
-DICE = random.Random(9)
-TAIL = DICE.randbytes(VALUE_SIZE - 16)
+RNG = random.Random(9)
+TAIL = RNG.randbytes(VALUE_SIZE - 16)
 
 
 class Folder(LocalStore):
@@ -133,7 +133,7 @@ def get_up_to_speed(store: logstore.Store, logs: list[logstore.PartitionLog]) ->
 
 
 def fill_cache(store: logstore.Store, logs: list[logstore.PartitionLog], cache_bytes: int) -> None:
-    block = DICE.randbytes(MIB // 2)
+    block = RNG.randbytes(MIB // 2)
     for number in range(cache_bytes // len(block) + PRODUCERS):
         logs[number % PRODUCERS].append(block, ack="buffered")
     store.flush()

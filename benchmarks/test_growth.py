@@ -162,7 +162,7 @@ def test_segments(figures: Figures, quick: bool) -> None:
     its bytes but not in requests. Reads find nothing in the cache: each is one look-up and one GET."""
     sizes, turns = (10, 100, 1_000) if quick else (10, 100, 1_000, 4_000), 3 if quick else 7
     stored = {size: chain_of(size) for size in sizes}
-    dice = random.Random(1)
+    rng = random.Random(1)
 
     def reopen(size: int) -> None:
         with logstore.open(stored[size], writer="read_only") as store:
@@ -178,7 +178,7 @@ def test_segments(figures: Figures, quick: bool) -> None:
 
         def look_up(size: int) -> None:
             log = logs[size]
-            for offset in [dice.randrange(size) for _ in range(200)]:
+            for offset in [rng.randrange(size) for _ in range(200)]:
                 found = next(log.read(offset, 0).records())
                 assert (found.offset, found.value) == (offset, b"%d" % offset)
 

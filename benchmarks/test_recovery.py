@@ -31,10 +31,10 @@ def grow(objects: MemoryStore, paths: PartitionPaths, count: int) -> None:
     raw, info = encode_batch([Record(b"x" * 100, b"key")], now_ms=STAMP_MS, codec_id=0)
     body = memoryview(raw)[PATCH_SIZE:]
     segments = Segments(paths, SegmentTable())
-    dice = random.Random(1)
+    rng = random.Random(1)
     for seq in range(count):
         batch = EncodedBatch(patch_head(seq, info.size, 1), body, seq, 1, STAMP_MS + seq, STAMP_MS + seq)
-        header = SegmentHeader(seq, 1, seq, seq + 1, dice.randbytes(16), STAMP_MS + seq, seq + 1)
+        header = SegmentHeader(seq, 1, seq, seq + 1, rng.randbytes(16), STAMP_MS + seq, seq + 1)
         data, summary = build_segment(header, [batch])
         objects.put(paths.segment(seq), data, if_absent=True)
         if seq < count - NEWER:

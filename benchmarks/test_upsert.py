@@ -27,7 +27,7 @@ def live_keys(quick: bool) -> int:
 def test_updates_into_live_keys(live_keys: int, figures: Figures, quick: bool) -> None:
     """Applied, compared, committed, read back from the log and folded: all of it is in the figure."""
     rounds = 10 if quick else 40
-    dice = random.Random(1)
+    rng = random.Random(1)
     keys = [b"account-%09d" % number for number in range(live_keys)]
     with logstore.open(MemoryStore(), max_buffered_bytes=1 << 30) as store:
         view = UpsertView(store.create_topic("t").partition(0), "bench")
@@ -40,7 +40,7 @@ def test_updates_into_live_keys(live_keys: int, figures: Figures, quick: bool) -
         with own_garbage_alone():
             for number in range(rounds):
                 updates = [
-                    (dice.choice(keys), b"balance-%d" % (number * BATCH + order), order, at + number)
+                    (rng.choice(keys), b"balance-%d" % (number * BATCH + order), order, at + number)
                     for order in range(BATCH)
                 ]
                 began = time.process_time()

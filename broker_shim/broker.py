@@ -31,8 +31,8 @@ from broker_shim.handlers.sasl_api import BEFORE_LOGIN, SaslApi
 from broker_shim.metrics import Counters, Sample, writer_samples
 from broker_shim.net.connection import Connection, Parts
 from broker_shim.partitions.cluster import Cluster, Node
-from broker_shim.partitions.hosted_partition import Hosted
-from broker_shim.partitions.partition_registry import Partitions
+from broker_shim.partitions.hosted_partition import HostedPartition
+from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire import messages
 from broker_shim.wire.apis import VERSIONS, Api, is_supported
 from broker_shim.wire.codes import Code
@@ -68,7 +68,7 @@ class Broker:
             monotonic=loop.time,
         )
         ack: Ack = "durable" if config.flush_on_ack else "buffered"
-        self.partitions = Partitions(
+        self.partitions = PartitionRegistry(
             store, self.cluster, loop, self._workers, self._on_lost, config.follow_interval, ack
         )
         self.coordinator = Coordinator(
@@ -196,7 +196,7 @@ class Broker:
                 self.coordinator.release_unled()
                 await self.partitions.release_unled()
 
-    def _on_lost(self, partition: Hosted, error: BaseException) -> None:
+    def _on_lost(self, partition: HostedPartition, error: BaseException) -> None:
         self.coordinator.lost(partition)
         if self._looking is None and isinstance(error, Fenced | UnknownTopic):
             self._looking = self._loop.create_task(self._look_around())

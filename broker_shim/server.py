@@ -68,7 +68,7 @@ class Server:
         shown, shown_port = parse_address(config.advertise) if config.advertise else (host, 0)
         me = Node(config.node_id, shown, shown_port or self.port, new_incarnation(), int(time.time() * 1000))
         self.broker = Broker(self.store, config, me, loop)
-        # Before others hear of this broker: one that cannot start must not be left standing there as alive.
+        # Before others learn of this broker: one that cannot start must not be left standing there as alive.
         if config.metrics:
             self._http = HttpPort(self._samples, self._not_ready)
             self.metrics_port = await self._http.start(*parse_address(config.metrics))

@@ -35,7 +35,7 @@ ORDER = "customer string, cents long"
 
 def serve(url: str, orders: int = 600, seed: int = 1) -> None:
     """What the service does: one order after another, by customer, some of them in the same moment."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     with logstore.open(url) as store:
         topic = store.create_topic(ORDERS, partitions=3, exist_ok=True)
         store.create_topic(SUMS, partitions=1, exist_ok=True)
@@ -43,8 +43,8 @@ def serve(url: str, orders: int = 600, seed: int = 1) -> None:
         first = sum(topic.partition(n).durable_high_watermark for n in range(topic.partitions))
         batch = []
         for number in range(first, first + orders):
-            customer = f"customer-{dice.randrange(20)}"
-            order = json.dumps({"customer": customer, "cents": dice.randrange(100, 10_000)})
+            customer = f"customer-{rng.randrange(20)}"
+            order = json.dumps({"customer": customer, "cents": rng.randrange(100, 10_000)})
             batch.append(
                 logstore.Record(order.encode(), customer.encode(), (), timestamp_ms=START_MS + 500 * number)
             )

@@ -278,7 +278,8 @@ class PartitionLog:
     async def records(
         self, start: int | None = None, stop: int | None = None, *, visibility: Visibility = "buffered"
     ) -> AsyncIterator[Record]:
-        """The records from `start` (the low mark) up to, not including, `stop` (the mark at the first step)."""
+        """The records from `start` (the low watermark) up to, not including, `stop` (the high watermark at the first
+        step)."""
         position, end = await self._threads.run(self.blocking.bounds, start, stop, visibility)
         while position < end:
             result = await self.read(position, visibility=visibility)
@@ -291,7 +292,7 @@ class PartitionLog:
     async def tail(
         self, start: int | None = None, *, visibility: Visibility = "buffered"
     ) -> AsyncIterator[Record]:
-        """The records from `start` (the low mark) on, for ever. Ends when the store is closed."""
+        """The records from `start` (the low watermark) on, for ever. Ends when the store is closed."""
         check_visibility(visibility)
         if start is not None:
             check_offset(start)
@@ -317,15 +318,16 @@ class PartitionLog:
             position = result.next_offset
 
     def _at_hand(self, offset: int, max_bytes: int, visibility: Visibility) -> ReadResult | None:
-        """What memory alone can answer. An offset past the mark is no such thing: another process may have moved it."""
+        """What memory alone can answer. An offset past the high watermark is no such thing: another process may have
+        moved it."""
         try:
             return self.blocking.read_cached(offset, max_bytes, visibility=visibility)
         except OffsetOutOfRange:
             return None
 
     async def _moved_past(self, offset: int, visibility: Visibility, wait: float) -> None:
-        """Wait until the mark passes `offset`, without a thread: the engine calls back into this loop. Not for an offset
-        that lies beyond the mark: `read` has an error for that."""
+        """Wait until the high watermark passes `offset`, without a thread: the engine calls back into this loop. Not
+        for an offset that lies beyond the high watermark: `read` has an error for that."""
         loop, moved = asyncio.get_running_loop(), asyncio.Event()
 
         def listener() -> None:
@@ -333,24 +335,24 @@ class PartitionLog:
 
         await self._threads.run(self.blocking.add_listener, listener)
         try:
-            if offset > self.blocking.mark(visibility):
+            if offset > self.blocking.high_watermark(visibility):
                 await self._threads.run(self.blocking.refresh)
-                if offset > self.blocking.mark(visibility):
+                if offset > self.blocking.high_watermark(visibility):
                     return
             deadline = loop.time() + wait
-            while self.blocking.readable(visibility) <= offset and not self.blocking.closed:
+            while self.blocking.readable_end(visibility) <= offset and not self.blocking.closed:
                 left = deadline - loop.time()
                 if left <= 0:
                     return
                 moved.clear()
-                if self.blocking.readable(visibility) > offset:
+                if self.blocking.readable_end(visibility) > offset:
                     return
                 await self._wait_a_while(moved, left)
         finally:
             self.blocking.remove_listener(listener)
 
     async def _wait_a_while(self, moved: asyncio.Event, left: float) -> None:
-        """Until the mark moves. Where another process writes, nobody calls back: ask now and then."""
+        """Until the high watermark moves. Where another process writes, nobody calls back: ask now and then."""
         follows = self.blocking.follows
         interval = self.blocking.follow_interval
         try:
@@ -364,7 +366,7 @@ class PartitionLog:
         return PartitionLog(await self._threads.run(self.blocking.reopen, timeout), self._threads)
 
     async def flush(self, timeout: float | None = None) -> int:
-        """Make everything durable that was appended so far, and return the durable mark."""
+        """Make everything durable that was appended so far, and return the durable high watermark."""
         return await self._threads.run(self.blocking.flush, timeout)
 
     async def offset_for_timestamp(self, ms: int) -> int | None:
@@ -385,7 +387,7 @@ class PartitionLog:
 
     @property
     def low_watermark(self) -> int:
-        """The first offset there is. The first look at the marks of a partition asks the store, if nothing has used the
+        """The first offset there is. The first look at the watermarks of a partition asks the store, if nothing has used the
         partition before, and holds up the event loop."""
         return self.blocking.low_watermark
 

@@ -53,7 +53,7 @@ class StoreConfig:
     probe_interval: float = 1.0
     """While the store is down: how often it is tried."""
     follow_interval: float = 0.5
-    """How often a waiting reader asks the store for news of a partition that another process writes."""
+    """How often a waiting reader polls the store for a partition that another process writes."""
     delete_grace: float = 24 * 3600.0
     """Maintenance deletes no object younger than this."""
     stall_after: float = 60.0
@@ -102,7 +102,7 @@ class TopicConfig:
     """A record's age is that of its timestamp; without one (−1), that of its segment."""
     retention_bytes: int | None = None
     segment_bytes: int = 16 * MIB
-    """A flush that holds more than this becomes several segments; maintenance merges up to it, in memory for two."""
+    """A flush that holds more than this becomes several segments; compaction merges up to it, in memory for two."""
 
     def __post_init__(self) -> None:
         for name in ("retention_seconds", "retention_bytes"):
@@ -135,4 +135,4 @@ def _at_least(name: str, value: object, low: float, *, or_infinite: bool = False
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= low:
         raise ValueError(f"{name}={value!r}: it is a number, at least {low}")
     if value == math.inf and not or_infinite:
-        raise ValueError(f"{name}={value!r}: it is a number that has an end")
+        raise ValueError(f"{name}={value!r}: it must be finite")

@@ -2,7 +2,7 @@
 
 Each record of a producer has a number, its *sequence*. A shared writer compares it with what the chain holds before it
 stores anything, so an append whose ack was lost (a timeout, a crash, a kill) can be sent again as it was, by the same
-process, by its next life or by another one: it is acked with the offset where it stands. After a restart `next_sequence`
+process, by its next life or by another one: it is acked with the offset where it is. After a restart `next_sequence`
 says where to go on.
 
     producer = Producer(log, producer_id=17)

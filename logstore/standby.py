@@ -18,7 +18,7 @@ class Standby:
         self._log = log
 
     def follow(self) -> int:
-        """Take in what the active writer has committed. Returns the durable mark: asks the store."""
+        """Take in what the active writer has committed. Returns the durable high watermark: asks the store."""
         self._log.refresh()
         return self._log.durable_high_watermark
 

@@ -53,14 +53,14 @@ def open(
     *,
     config: StoreConfig | None = None,
     clock: Clock | None = None,
-    dice: random.Random | None = None,
+    rng: random.Random | None = None,
     disk: Disk | None = None,
     **settings: Any,
 ) -> Store:
     """Open the store at `where`: a URL (`s3://bucket/prefix`, `file:///path`, `memory://name`), a path, or an object with
     the `ObjectStore` methods. It is created if it is not there, unless `writer="read_only"`.
 
-    `settings` are fields of `StoreConfig`. `clock`, `dice` and `disk` (under `wal_dir`) are for tests. Raises
+    `settings` are fields of `StoreConfig`. `clock`, `rng` and `disk` (under `wal_dir`) are for tests. Raises
     `UnsupportedStore` if the place holds something else, is of a newer format, or ignores conditional puts;
     `StoreUnavailable` if it cannot be reached.
 
@@ -76,7 +76,7 @@ def open(
     owned = objects is not where
     # The system's randomness, because it forks well: two processes that draw the same writer ids would each take the
     # other's segments for its own.
-    chance = dice or random.SystemRandom()
+    chance = rng or random.SystemRandom()
     try:
         return Store(objects, chosen, clock or SystemClock(), chance, owned=owned, disk=disk)
     except BaseException:
@@ -97,7 +97,7 @@ class Store:
         objects: ObjectStore,
         config: StoreConfig,
         clock: Clock,
-        dice: random.Random,
+        rng: random.Random,
         *,
         owned: bool = False,
         disk: Disk | None = None,
@@ -108,7 +108,7 @@ class Store:
         self._metered = MeteredStore(objects)
         bare = ForeignErrors(self._metered)
         wrapped = RetryingStore(bare, READ_RETRIES)
-        self._runtime = Runtime(wrapped, config, clock, dice, disk)
+        self._runtime = Runtime(wrapped, config, clock, rng, disk)
         self._catalog = Catalog(wrapped)
         self._sweeper = Sweeper(self._runtime, self._catalog)
         self._lock = threading.Lock()  # guards the five fields below
@@ -122,7 +122,7 @@ class Store:
         self._closed, self._why_closed = False, "the store is closed"
         # As a whole: it may be done twice, its conditional puts by themselves may not.
         self._runtime.store_id = repeat(
-            lambda: enter(bare, dice, read_only=config.writer == "read_only"), READ_RETRIES
+            lambda: enter(bare, rng, read_only=config.writer == "read_only"), READ_RETRIES
         )
         if config.writer != "read_only" and isinstance(clock, SystemClock):
             at_exit.remember(self)
@@ -135,7 +135,7 @@ class Store:
     ) -> Topic:
         """Create a topic. With `exist_ok`, one that exists is fine too; if `partitions` is given, with as many."""
         self._check_writable()
-        incarnation = self._runtime.dice.randbytes(8).hex()
+        incarnation = self._runtime.rng.randbytes(8).hex()
         return self._topic(self._catalog.create(name, partitions, topic_settings, exist_ok, incarnation))
 
     def topic(self, name: str) -> Topic:
@@ -334,13 +334,13 @@ class Store:
         if self._owned:
             close_store(self.objects)
 
-    def leave_to_parent(self) -> None:
-        """In a child that was forked just now: a store that was writing is the parent's, and closed here."""
+    def after_fork_in_child(self) -> None:
+        """After a fork, in the child: a store that was writing is the parent's, and closed here."""
         if self._closed or not self._runtime.has_threads:
             return
         self._closed, self._why_closed = True, _FORKED
         for log in self._logs.values():
-            log.leave_to_parent(Closed(f"{log.paths}: {_FORKED}; nothing was appended"))
+            log.after_fork_in_child(Closed(f"{log.paths}: {_FORKED}; nothing was appended"))
 
     def _all_logs(self) -> list[PartitionLog]:
         with self._lock:

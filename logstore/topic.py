@@ -76,9 +76,9 @@ class Topic:
         return self._descriptor.incarnation
 
     @property
-    def is_anew(self) -> bool:
-        """There was a topic of this name before, and clients that knew it may take this one for it."""
-        return self._descriptor.is_anew
+    def is_recreated(self) -> bool:
+        """A topic of this name existed before; clients may still hold its metadata."""
+        return self._descriptor.is_recreated
 
     def is_older_than(self, descriptor: TopicDescriptor) -> bool:
         """Whether that says something new. (One of this topic that was read before this object was made does not.)"""

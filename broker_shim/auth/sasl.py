@@ -169,7 +169,7 @@ def _parse_user(path: str, name: str, entry: Any) -> dict[str, Keys]:
 
 
 def make_entry(password: str) -> dict[str, dict[str, str | int]]:
-    """What stands in the file in place of a password."""
+    """What is in the file in place of a password."""
     entry: dict[str, dict[str, str | int]] = {}
     for mechanism in SCRAM:
         keys = derive(mechanism, password, secrets.token_bytes(16), ITERATIONS)

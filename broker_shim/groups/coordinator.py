@@ -15,11 +15,11 @@ import uuid
 from collections.abc import Callable
 from functools import lru_cache
 
-from broker_shim.groups.group_shard import Shard
+from broker_shim.groups.group_shard import GroupShard
 from broker_shim.groups.member import Limits
 from broker_shim.partitions.cluster import Cluster
-from broker_shim.partitions.hosted_partition import Hosted
-from broker_shim.partitions.partition_registry import Partitions
+from broker_shim.partitions.hosted_partition import HostedPartition
+from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire.codes import Code
 from logstore.errors import LogStoreError
 from logstore.layout.broker import INTERNAL_TOPIC
@@ -32,7 +32,7 @@ EXPIRE_EVERY_S = 600.0
 class Coordinator:
     def __init__(
         self,
-        partitions: Partitions,
+        partitions: PartitionRegistry,
         cluster: Cluster,
         loop: asyncio.AbstractEventLoop,
         limits: Limits,
@@ -48,8 +48,8 @@ class Coordinator:
         self._count = shards
         self._retention_ms = int(offsets_retention_s * 1000)
         self.now_ms = now_ms
-        self._shards: dict[int, Shard] = {}
-        self._loading: dict[int, asyncio.Task[Shard]] = {}
+        self._shards: dict[int, GroupShard] = {}
+        self._loading: dict[int, asyncio.Task[GroupShard]] = {}
         self._expiry = loop.call_later(EXPIRE_EVERY_S, self._expire)
 
     async def place(self, group: str) -> int:
@@ -57,7 +57,7 @@ class Coordinator:
         topic = await self._partitions.ensure(INTERNAL_TOPIC, self._count)
         return java_hash(group) % topic.partitions
 
-    async def shard(self, group: str) -> Shard | Code:
+    async def shard(self, group: str) -> GroupShard | Code:
         """The loaded shard of a group, or why there is none here."""
         if not group:
             return Code.INVALID_GROUP_ID
@@ -75,7 +75,7 @@ class Coordinator:
             log.warning("group %s: %s", group, error)
             return Code.COORDINATOR_NOT_AVAILABLE
 
-    async def all_shards(self) -> list[Shard]:
+    async def all_shards(self) -> list[GroupShard]:
         """Every shard that this broker leads, loaded: what ListGroups speaks of."""
         topic = await self._partitions.ensure(INTERNAL_TOPIC, self._count)
         led = [index for index in range(topic.partitions) if self._cluster.leads(INTERNAL_TOPIC, index)]
@@ -88,7 +88,7 @@ class Coordinator:
                 task.result()
         return [self._shards[index] for index in led if index in self._shards]
 
-    def _load(self, index: int) -> asyncio.Task[Shard]:
+    def _load(self, index: int) -> asyncio.Task[GroupShard]:
         task = self._loading.get(index)
         if task is None:
             task = self._loading[index] = self._loop.create_task(self._loaded(index))
@@ -96,12 +96,12 @@ class Coordinator:
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
-    async def _loaded(self, index: int) -> Shard:
+    async def _loaded(self, index: int) -> GroupShard:
         found = self._partitions.get(INTERNAL_TOPIC, index)
         if isinstance(found, Code):
             raise LogStoreError(f"{INTERNAL_TOPIC}/{index}: {found.name}")
         await found.take()
-        shard = Shard(found, self._limits, new_member_id, self.now_ms, self._loop)
+        shard = GroupShard(found, self._limits, new_member_id, self.now_ms, self._loop)
         await self._partitions.run(shard.load)
         if not found.is_owned:
             raise LogStoreError(f"{found} was taken away while it was read")
@@ -110,7 +110,7 @@ class Coordinator:
         log.info("%s: %d groups, %d with offsets", found, len(shard.groups), len(shard.offsets))
         return shard
 
-    def lost(self, partition: Hosted) -> None:
+    def lost(self, partition: HostedPartition) -> None:
         """The log of a shard is no longer ours: its groups have another coordinator."""
         if partition.topic == INTERNAL_TOPIC:
             self._drop(partition.index)

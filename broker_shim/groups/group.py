@@ -149,7 +149,7 @@ class Group:
         leads_stable = self.state is State.STABLE and member.member_id == self.leader
         settled = self.state in (State.STABLE, State.COMPLETING)
         if settled and not changed and not leads_stable:
-            # It lost our answer and asks again: the generation stands.
+            # It lost our answer and asks again: the generation stays valid.
             return [*stale, Reply(token, self._joined(member))]
         member.join = token
         return stale + self._prepare(now)

@@ -43,7 +43,7 @@ class Committed(NamedTuple):
 
 
 class GroupState(NamedTuple):
-    """A group as it stood when its last generation was saved."""
+    """A group as it was when its last generation was saved."""
 
     protocol_type: str
     generation: int
@@ -71,7 +71,7 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
 
 
 def encode_committed(value: Committed) -> bytes:
-    """Version 4, which names the topic by its id too: a topic that is created anew has another."""
+    """Version 4, which names the topic by its id too: a topic that is recreated has another."""
     topic_id = (
         b"" if value.incarnation is None else bytes.fromhex(value.incarnation).rjust(_TOPIC_ID_BYTES, b"\0")
     )

@@ -31,7 +31,7 @@ from broker_shim.groups.group_records import (
     encode_key,
 )
 from broker_shim.groups.member import Effect, Joined, Limits, Save, Synced
-from broker_shim.partitions.hosted_partition import Hosted
+from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.wire.codes import Code
 from broker_shim.wire.primitives import MalformedRequest
 from logstore.engine.memory.results import Receipt
@@ -48,12 +48,12 @@ Place = tuple[str, int]
 Done = Callable[[Code], None]
 
 
-class Shard:
+class GroupShard:
     """`offsets[group][(topic, partition)]` and `groups[group]`: what coordinator handlers read."""
 
     def __init__(
         self,
-        hosted: Hosted,
+        hosted: HostedPartition,
         limits: Limits,
         new_id: Callable[[str], str],
         now_ms: Callable[[], int],

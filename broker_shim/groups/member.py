@@ -52,7 +52,7 @@ class JoinRequest(NamedTuple):
     (KIP-394).
     """
     can_skip_assignment: bool = False
-    """JoinGroup 9: a returning static leader is told that the assignment stands."""
+    """JoinGroup 9: a returning static leader is told that the assignment stays valid."""
 
     def member(self, member_id: str) -> Member:
         """Who asks, once it has an id."""

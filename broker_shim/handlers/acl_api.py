@@ -8,13 +8,13 @@ from typing import Any
 from broker_shim.auth.acl_store import AclStore
 from broker_shim.auth.acls import Acl, AclFilter, Authorizer, Operation, Pattern, Resource
 from broker_shim.handlers.call import Call, Response
-from broker_shim.partitions.partition_registry import Partitions
+from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire.codes import Code, of_admin
 from logstore.errors import LogStoreError
 
 
 class AclApi:
-    def __init__(self, rules: AclStore, authorizer: Authorizer, partitions: Partitions) -> None:
+    def __init__(self, rules: AclStore, authorizer: Authorizer, partitions: PartitionRegistry) -> None:
         self._rules = rules
         self._authorizer = authorizer
         self._partitions = partitions

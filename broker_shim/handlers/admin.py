@@ -14,8 +14,8 @@ from broker_shim.groups.coordinator import Coordinator
 from broker_shim.handlers import topic_configs
 from broker_shim.handlers.call import Call, Response
 from broker_shim.handlers.topic_configs import InvalidConfig
-from broker_shim.net.fairness import in_turns
-from broker_shim.partitions.partition_registry import Partitions
+from broker_shim.net.fairness import yielding
+from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire.codes import Code, of_admin
 from logstore.errors import LogStoreError, UnknownTopic
 from logstore.layout.broker import INTERNAL_TOPIC, producers_prefix
@@ -41,7 +41,7 @@ class Refused(Exception):
 
 class AdminApi:
     def __init__(
-        self, store: Store, partitions: Partitions, coordinator: Coordinator, config: BrokerConfig
+        self, store: Store, partitions: PartitionRegistry, coordinator: Coordinator, config: BrokerConfig
     ) -> None:
         self._store = store
         self._partitions = partitions
@@ -56,14 +56,14 @@ class AdminApi:
         return {
             "topics": [
                 {"name": each.name, **await self._create(call, each, times[each.name] > 1)}
-                async for each in in_turns(topics)
+                async for each in yielding(topics)
             ]
         }
 
     async def _create(self, call: Call, asked: Any, twice: bool) -> dict[str, Any]:
         try:
             if twice:
-                raise Refused(Code.INVALID_REQUEST, "the topic stands in the request more than once")
+                raise Refused(Code.INVALID_REQUEST, "the topic is in the request more than once")
             if not call.may(Operation.CREATE, Resource.CLUSTER) and not call.may(
                 Operation.CREATE, Resource.TOPIC, asked.name
             ):
@@ -107,7 +107,7 @@ class AdminApi:
 
     async def delete_topics(self, call: Call) -> Response:
         names = call.request.topic_names or ()
-        return {"responses": [await self._delete(call, name) async for name in in_turns(names)]}
+        return {"responses": [await self._delete(call, name) async for name in yielding(names)]}
 
     async def _delete(self, call: Call, name: str) -> dict[str, Any]:
         if not call.may(Operation.DELETE, Resource.TOPIC, name):
@@ -138,7 +138,7 @@ class AdminApi:
 
     async def create_partitions(self, call: Call) -> Response:
         results = []
-        async for asked in in_turns(call.request.topics or ()):
+        async for asked in yielding(call.request.topics or ()):
             outcome = await self._carry_out(call, asked.name, Operation.ALTER, self._grow(call, asked))
             results.append({"name": asked.name, **outcome})
         return {"results": results}
@@ -165,7 +165,7 @@ class AdminApi:
 
     async def describe_configs(self, call: Call) -> Response:
         resources = call.request.resources or ()
-        return {"results": [await self._describe(call, each) async for each in in_turns(resources)]}
+        return {"results": [await self._describe(call, each) async for each in yielding(resources)]}
 
     async def _describe(self, call: Call, asked: Any) -> dict[str, Any]:
         answer: dict[str, Any] = {
@@ -224,7 +224,7 @@ class AdminApi:
     async def alter_configs(self, call: Call) -> Response:
         """The old call: what is not named goes back to its default."""
         responses = []
-        async for asked in in_turns(call.request.resources or ()):
+        async for asked in yielding(call.request.resources or ()):
             named = {each.name: each.value for each in asked.configs or ()}
             whole = {"retention.ms": None, "retention.bytes": None, "segment.bytes": None, **named}
             responses.append(await self._alter(call, asked, whole))
@@ -232,7 +232,7 @@ class AdminApi:
 
     async def incremental_alter_configs(self, call: Call) -> Response:
         responses = []
-        async for asked in in_turns(call.request.resources or ()):
+        async for asked in yielding(call.request.resources or ()):
             changes = {e.name: None if e.config_operation == DELETE else e.value for e in asked.configs or ()}
             lists = any(each.config_operation not in (SET, DELETE) for each in asked.configs or ())
             responses.append(await self._alter(call, asked, changes, appends=lists))

@@ -10,11 +10,11 @@ from broker_shim.auth.acls import Operation, Resource
 from broker_shim.groups.coordinator import Coordinator
 from broker_shim.groups.group import State
 from broker_shim.groups.group_records import Committed
-from broker_shim.groups.group_shard import Place, Shard
+from broker_shim.groups.group_shard import GroupShard, Place
 from broker_shim.groups.subscription import CONSUMER, subscribed_topics
 from broker_shim.handlers.call import Call, Response
-from broker_shim.net.fairness import few_at_once, in_turns
-from broker_shim.partitions.partition_registry import Partitions
+from broker_shim.net.fairness import few_at_once, yielding
+from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire.codes import Code
 from logstore.errors import LogStoreError
 from logstore.topic import Topic
@@ -30,7 +30,7 @@ class OffsetApi:
     """
 
     def __init__(
-        self, coordinator: Coordinator, partitions: Partitions, loop: asyncio.AbstractEventLoop
+        self, coordinator: Coordinator, partitions: PartitionRegistry, loop: asyncio.AbstractEventLoop
     ) -> None:
         self._coordinator = coordinator
         self._partitions = partitions
@@ -63,7 +63,7 @@ class OffsetApi:
                     commits[place] = Committed(
                         each.committed_offset, epoch, metadata, now_ms, found.incarnation
                     )
-        if commits and isinstance(refusal, Shard):
+        if commits and isinstance(refusal, GroupShard):
             code = await self._write(refusal, request.group_id, commits)
             outcome.update(dict.fromkeys(commits, code))
         return {
@@ -98,7 +98,7 @@ class OffsetApi:
         except (LogStoreError, OSError):
             return Code.COORDINATOR_NOT_AVAILABLE
 
-    async def _refuse(self, call: Call) -> Shard | Code:
+    async def _refuse(self, call: Call) -> GroupShard | Code:
         """The shard, if this caller may commit to the group now."""
         request = call.request
         if not call.may(Operation.READ, Resource.GROUP, request.group_id):
@@ -115,7 +115,7 @@ class OffsetApi:
         )
         return shard if code is Code.NONE else code
 
-    async def _write(self, shard: Shard, group: str, commits: dict[Place, Committed]) -> Code:
+    async def _write(self, shard: GroupShard, group: str, commits: dict[Place, Committed]) -> Code:
         done: asyncio.Future[Code] = self._loop.create_future()
         shard.commit(group, commits, lambda code: None if done.done() else done.set_result(code))
         try:
@@ -129,20 +129,20 @@ class OffsetApi:
         request = call.request
         if call.version >= 8:
             groups = request.groups or ()
-            return {"groups": [await self._fetch(call, g.group_id, g.topics) async for g in in_turns(groups)]}
+            return {"groups": [await self._fetch(call, g.group_id, g.topics) async for g in yielding(groups)]}
         return await self._fetch(call, request.group_id, request.topics)
 
     async def _fetch(self, call: Call, group: str, topics: Any) -> dict[str, Any]:
         asked: dict[str, list[int]] | None = None
         if topics is not None:
             asked = {topic.name: topic.partition_indexes or [] for topic in topics}
-        shard: Shard | Code = Code.GROUP_AUTHORIZATION_FAILED
+        shard: GroupShard | Code = Code.GROUP_AUTHORIZATION_FAILED
         if call.may(Operation.DESCRIBE, Resource.GROUP, group):
             shard = await self._coordinator.shard(group)
         code = shard if isinstance(shard, Code) else Code.NONE
         found: dict[str, Topic | Code] = {}
         known: dict[Place, Committed] = {}
-        if isinstance(shard, Shard):
+        if isinstance(shard, GroupShard):
             names = (name for name, _ in shard.offsets.get(group, {})) if asked is None else asked
             found = await self._topics(call, Operation.DESCRIBE, names)
             known = _of(found, shard.offsets.get(group, {}))

@@ -1,8 +1,8 @@
-"""Fetch: the real read path. High watermark = buffered mark, last stable offset = durable mark.
+"""Fetch: the real read path. Kafka's high watermark is the log's buffered one, its last stable offset the durable one.
 
 A fetch is served from memory at once if it can be. What lies in cold segments is read in worker threads. If
 less than `min_bytes` is there, the fetch waits, woken by the log itself, for at most one `max_wait` for all
-its partitions together. A `read_committed` consumer sees the log up to the durable mark: nothing that a crash
+its partitions together. A `read_committed` consumer sees the log up to the durable high watermark: nothing that a crash
 could take back.
 
 Sizes: each partition up to its own limit, all together up to the response's; whole batches; at least one
@@ -18,8 +18,8 @@ from typing import cast
 from broker_shim.metrics import Counters
 from broker_shim.net.connection import Connection, Parts
 from broker_shim.net.deadlines import Deadlines
-from broker_shim.partitions.hosted_partition import Hosted
-from broker_shim.partitions.partition_registry import Partitions
+from broker_shim.partitions.hosted_partition import HostedPartition
+from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire import codes, fetch_codec
 from broker_shim.wire.codes import Code
 from broker_shim.wire.fetch_codec import READ_COMMITTED, FetchRequest, PartitionData, PartitionFetch
@@ -37,7 +37,7 @@ MayRead = Callable[[Connection, str], bool]
 class FetchHandler:
     def __init__(
         self,
-        partitions: Partitions,
+        partitions: PartitionRegistry,
         counters: Counters,
         loop: asyncio.AbstractEventLoop,
         may_read: MayRead,
@@ -102,7 +102,7 @@ class _Entry:
 
     __slots__ = ("asked", "data", "hosted", "is_cold", "is_old")
 
-    def __init__(self, asked: PartitionFetch, data: PartitionData, hosted: Hosted | None) -> None:
+    def __init__(self, asked: PartitionFetch, data: PartitionData, hosted: HostedPartition | None) -> None:
         self.asked = asked
         self.data = data
         self.hosted = hosted
@@ -138,7 +138,7 @@ class _Fetch:
         self._visibility: Visibility = "durable" if request.isolation == READ_COMMITTED else "buffered"
         self._answers: list[tuple[str, list[PartitionData]]] = []
         self._entries: list[_Entry] = []
-        self._by_partition: dict[Hosted, list[_Entry]] = {}
+        self._by_partition: dict[HostedPartition, list[_Entry]] = {}
         self._size = 0
         self._failed = False
         self._is_late = False
@@ -152,10 +152,10 @@ class _Fetch:
         for asked in partitions:
             data = PartitionData(asked.partition, refusal)
             answers.append(data)
-            hosted: Hosted | None = None
+            hosted: HostedPartition | None = None
             if refusal is Code.NONE:
                 found = self._handler.partitions.get(topic, asked.partition)
-                if isinstance(found, Hosted):
+                if isinstance(found, HostedPartition):
                     hosted = found
                 else:
                     data.code = found
@@ -193,7 +193,7 @@ class _Fetch:
         self._read_cold_soon()
         return self._future
 
-    def wake(self, partition: Hosted) -> None:
+    def wake(self, partition: HostedPartition) -> None:
         """The log says that there may be more. Read that partition again; answer if it is enough now."""
         for entry in self._by_partition[partition]:
             if entry.is_cold:
@@ -210,7 +210,7 @@ class _Fetch:
             self._future.set_result(self._answer())
 
     def _ended(self, _: asyncio.Future[Parts]) -> None:
-        """Answered, or cancelled because the client has gone. What refers back to us is let go of: no cycles."""
+        """Answered, or cancelled because the client has gone. What refers back to us is released: no cycles."""
         self._handler.deadlines.remove(self, self._due)
         self._future = None
         self._handler.waiting.discard(self)
@@ -245,8 +245,10 @@ class _Fetch:
         try:
             if not self._check_epoch(entry, hosted) or not self._check_start(entry, hosted):
                 return
-            if entry.asked.offset == hosted.log.mark(self._visibility):
-                self._note_marks(entry, hosted)  # at the end, where idle consumers are: nothing to look up
+            if entry.asked.offset == hosted.log.high_watermark(self._visibility):
+                self._note_watermarks(
+                    entry, hosted
+                )  # at the end, where idle consumers are: nothing to look up
                 return
             found = hosted.log.read_cached(
                 entry.asked.offset, self._limit(entry), visibility=self._visibility
@@ -255,7 +257,7 @@ class _Fetch:
             if found is not None:
                 self._take(entry, found)
             else:
-                self._note_marks(entry, hosted)  # the answer may leave before it is read
+                self._note_watermarks(entry, hosted)  # the answer may leave before it is read
         except OffsetOutOfRange as error:
             self._out_of_range(entry, hosted, error)
         except LogStoreError as error:
@@ -309,14 +311,14 @@ class _Fetch:
         if entry.is_old and not self._is_enough():
             self._read_again(entry)
 
-    def _read(self, hosted: Hosted, offset: int, max_bytes: int) -> ReadResult:
+    def _read(self, hosted: HostedPartition, offset: int, max_bytes: int) -> ReadResult:
         return hosted.log.read(offset, max_bytes, visibility=self._visibility)
 
-    def _is_ahead(self, entry: _Entry, hosted: Hosted) -> bool:
+    def _is_ahead(self, entry: _Entry, hosted: HostedPartition) -> bool:
         return not hosted.is_owned and entry.asked.offset > hosted.log.buffered_high_watermark
 
-    def _check_epoch(self, entry: _Entry, hosted: Hosted) -> bool:
-        """A consumer that has heard of a later epoch than we have knows a newer leader: it must not be served from here.
+    def _check_epoch(self, entry: _Entry, hosted: HostedPartition) -> bool:
+        """A consumer that knows of a later epoch than we have knows a newer leader: it must not be served from here.
 
         One with an older epoch is served: nothing in our logs is ever truncated, so it cannot have gone astray. And
         a broker knows the epochs of its own partitions only; a client that asked another one may know none.
@@ -326,11 +328,11 @@ class _Fetch:
         if not entry.is_cold and not hosted.is_owned:
             entry.is_cold = True  # the writer is elsewhere: look first what it has done
             return False
-        if not hosted.is_anew:
+        if not hosted.is_recreated:
             self._fail(entry, Code.UNKNOWN_LEADER_EPOCH)
-        return hosted.is_anew
+        return hosted.is_recreated
 
-    def _check_start(self, entry: _Entry, hosted: Hosted) -> bool:
+    def _check_start(self, entry: _Entry, hosted: HostedPartition) -> bool:
         low = entry.data.log_start = hosted.low_watermark
         if entry.asked.offset >= low:
             return True
@@ -347,8 +349,8 @@ class _Fetch:
         data.parts, data.size = found.parts, size
         self._size += size
 
-    def _out_of_range(self, entry: _Entry, hosted: Hosted, error: OffsetOutOfRange) -> None:
-        self._note_marks(entry, hosted)
+    def _out_of_range(self, entry: _Entry, hosted: HostedPartition, error: OffsetOutOfRange) -> None:
+        self._note_watermarks(entry, hosted)
         entry.data.log_start = hosted.low_watermark
         data, offset = entry.data, entry.asked.offset
         if data.log_start <= offset <= data.high_watermark:
@@ -357,13 +359,13 @@ class _Fetch:
             if not entry.is_cold:
                 entry.is_cold = True  # the writer is elsewhere: look first what it has done
                 return
-            if self._visibility == "buffered" and offset <= hosted.log.shown_until:
+            if self._visibility == "buffered" and offset <= hosted.log.reserved_end:
                 return  # read, and lost with its writer: the next one begins past it, and this consumer waits there
         self._fail(entry, Code.OFFSET_OUT_OF_RANGE)
 
     @staticmethod
-    def _note_marks(entry: _Entry, hosted: Hosted) -> None:
-        """The durable mark is read first: both only grow, so the answer never has it above the other."""
+    def _note_watermarks(entry: _Entry, hosted: HostedPartition) -> None:
+        """The durable high watermark is read first: both only grow, so the answer never has it above the other."""
         entry.data.last_stable = hosted.log.durable_high_watermark
         entry.data.high_watermark = hosted.log.buffered_high_watermark
 

@@ -10,10 +10,10 @@ from typing import Any
 from broker_shim.auth.acls import Operation, Resource
 from broker_shim.groups.coordinator import Coordinator
 from broker_shim.groups.group import Group, State
-from broker_shim.groups.group_shard import Shard
+from broker_shim.groups.group_shard import GroupShard
 from broker_shim.groups.member import Joined, JoinRequest, Synced
 from broker_shim.handlers.call import Call, Response
-from broker_shim.net.fairness import in_turns
+from broker_shim.net.fairness import yielding
 from broker_shim.partitions.cluster import NOBODY, Cluster
 from broker_shim.wire.codes import Code
 from logstore.errors import LogStoreError
@@ -35,7 +35,7 @@ class GroupApi:
         key_type = request.get("key_type", GROUP_KEY)
         if call.version >= 4:
             keys = request.coordinator_keys or []
-            return {"coordinators": [await self._find(call, key, key_type) async for key in in_turns(keys)]}
+            return {"coordinators": [await self._find(call, key, key_type) async for key in yielding(keys)]}
         return await self._find(call, request.key, key_type)
 
     async def _find(self, call: Call, key: str, key_type: int) -> Response:
@@ -61,7 +61,9 @@ class GroupApi:
             return {**nowhere, "error_code": Code.COORDINATOR_NOT_AVAILABLE}
         return {"key": key, "node_id": node.node_id, "host": node.host, "port": node.port, "error_code": 0}
 
-    async def _shard(self, call: Call, group: str, operation: Operation = Operation.READ) -> Shard | Code:
+    async def _shard(
+        self, call: Call, group: str, operation: Operation = Operation.READ
+    ) -> GroupShard | Code:
         if not call.may(operation, Resource.GROUP, group):
             return Code.GROUP_AUTHORIZATION_FAILED
         return await self._coordinator.shard(group)
@@ -175,7 +177,7 @@ class GroupApi:
 
     async def describe_groups(self, call: Call) -> Response:
         names = call.request.groups or ()
-        return {"groups": [await self._describe(call, name) async for name in in_turns(names)]}
+        return {"groups": [await self._describe(call, name) async for name in yielding(names)]}
 
     async def _describe(self, call: Call, name: str) -> dict[str, Any]:
         shard = await self._shard(call, name, Operation.DESCRIBE)
@@ -199,7 +201,7 @@ class GroupApi:
         return {
             "results": [
                 {"group_id": name, "error_code": await self._delete(call, name)}
-                async for name in in_turns(names)
+                async for name in yielding(names)
             ]
         }
 

@@ -8,9 +8,9 @@ from typing import Any
 from broker_shim.auth.acls import ANONYMOUS, Operation, Resource
 from broker_shim.config import BrokerConfig
 from broker_shim.handlers.call import Call, Response
-from broker_shim.net.fairness import in_turns
+from broker_shim.net.fairness import yielding
 from broker_shim.partitions.cluster import NOBODY, Cluster
-from broker_shim.partitions.partition_registry import Partitions
+from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire.apis import VERSIONS
 from broker_shim.wire.codes import Code, of_admin
 from logstore.errors import InvalidTopicName, LogStoreError
@@ -20,7 +20,7 @@ from logstore.topic import Topic
 
 
 class MetadataApi:
-    def __init__(self, partitions: Partitions, cluster: Cluster, config: BrokerConfig) -> None:
+    def __init__(self, partitions: PartitionRegistry, cluster: Cluster, config: BrokerConfig) -> None:
         self._partitions = partitions
         self._cluster = cluster
         self._config = config
@@ -31,7 +31,7 @@ class MetadataApi:
         names = await self._partitions.find_all() if everything else [topic.name for topic in topics]
         may_create = call.request.get("allow_auto_topic_creation", True) and not everything
         found = []
-        async for name in in_turns(names):
+        async for name in yielding(names):
             if call.may(Operation.DESCRIBE, Resource.TOPIC, name):
                 found.append(await self._topic(call, name, may_create))
             elif not everything:  # a listing does not even say that it exists

@@ -10,8 +10,8 @@ from broker_shim.auth.acls import Operation, Resource
 from broker_shim.handlers.call import Call, Response
 from broker_shim.net.fairness import few_at_once
 from broker_shim.partitions.epochs import epoch_end
-from broker_shim.partitions.hosted_partition import Hosted
-from broker_shim.partitions.partition_registry import Partitions
+from broker_shim.partitions.hosted_partition import HostedPartition
+from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire import codes
 from broker_shim.wire.codes import Code
 from broker_shim.wire.fetch_codec import READ_COMMITTED
@@ -23,7 +23,7 @@ NONE_FOUND = -1
 
 
 class LogApi:
-    def __init__(self, partitions: Partitions) -> None:
+    def __init__(self, partitions: PartitionRegistry) -> None:
         self._partitions = partitions
 
     async def list_offsets(self, call: Call) -> Response:
@@ -47,7 +47,7 @@ class LogApi:
         operation: Operation,
         topic: str,
         asked: list[tuple[int, Any]],
-        answer: Callable[[Hosted | Code, Any], Awaitable[dict[str, Any]]],
+        answer: Callable[[HostedPartition | Code, Any], Awaitable[dict[str, Any]]],
     ) -> list[dict[str, Any]]:
         """What `answer` says about each of a topic's partitions, or about the reason why it cannot be asked."""
         refusal: Code | None = Code.TOPIC_AUTHORIZATION_FAILED
@@ -69,7 +69,7 @@ class LogApi:
 
         return await few_at_once(one, asked)
 
-    async def _list(self, hosted: Hosted | Code, asked: Any, committed: bool) -> dict[str, Any]:
+    async def _list(self, hosted: HostedPartition | Code, asked: Any, committed: bool) -> dict[str, Any]:
         index = asked.partition_index
         try:
             if isinstance(hosted, Code):
@@ -92,7 +92,7 @@ class LogApi:
             "leader_epoch": epoch,
         }
 
-    async def _find(self, hosted: Hosted, timestamp: int, committed: bool) -> tuple[int, int]:
+    async def _find(self, hosted: HostedPartition, timestamp: int, committed: bool) -> tuple[int, int]:
         """The offset asked for, and the timestamp of its record where that is part of the question."""
         log = hosted.log
         if timestamp == EARLIEST:
@@ -107,12 +107,12 @@ class LogApi:
             return NONE_FOUND, -1
         return found, await self._partitions.run(_timestamp_at, hosted, found)
 
-    async def _check_epoch(self, hosted: Hosted, asked: int) -> Code:
+    async def _check_epoch(self, hosted: HostedPartition, asked: int) -> Code:
         """As for a fetch: an older epoch does no harm, a later one means that we are not the leader any more."""
         if hosted.knows_epoch(asked):
             return Code.NONE
         await self._partitions.run(hosted.log.refresh)
-        return Code.NONE if hosted.knows_epoch(asked) or hosted.is_anew else Code.UNKNOWN_LEADER_EPOCH
+        return Code.NONE if hosted.knows_epoch(asked) or hosted.is_recreated else Code.UNKNOWN_LEADER_EPOCH
 
     async def offset_for_leader_epoch(self, call: Call) -> Response:
         answers = []
@@ -122,7 +122,7 @@ class LogApi:
             answers.append({"topic": topic.topic, "partitions": rows})
         return {"topics": answers}
 
-    async def _epoch_end(self, hosted: Hosted | Code, asked: Any) -> dict[str, Any]:
+    async def _epoch_end(self, hosted: HostedPartition | Code, asked: Any) -> dict[str, Any]:
         """Where an epoch ended. No log of ours is ever truncated, so a consumer of any epoch may go on.
 
         The current epoch ends at the high watermark; an earlier one ended where its successor began.
@@ -150,9 +150,9 @@ class LogApi:
             answers.append({"name": topic.name, "partitions": rows})
         return {"topics": answers}
 
-    async def _delete(self, hosted: Hosted | Code, asked: Any) -> dict[str, Any]:
+    async def _delete(self, hosted: HostedPartition | Code, asked: Any) -> dict[str, Any]:
         answer = {"partition_index": asked.partition_index, "low_watermark": -1}
-        if isinstance(hosted, Hosted) and hosted.topic == INTERNAL_TOPIC:
+        if isinstance(hosted, HostedPartition) and hosted.topic == INTERNAL_TOPIC:
             hosted = Code.INVALID_TOPIC_EXCEPTION
         try:
             if isinstance(hosted, Code):
@@ -166,7 +166,7 @@ class LogApi:
         return {**answer, "low_watermark": low, "error_code": Code.NONE}
 
 
-def _timestamp_at(hosted: Hosted, offset: int) -> int:
+def _timestamp_at(hosted: HostedPartition, offset: int) -> int:
     for record in hosted.log.read(offset, 0).records():
         return record.timestamp_ms if record.timestamp_ms is not None else -1
     return -1

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from broker_shim.metrics import Counters
 from broker_shim.net.connection import Connection, Parts
 from broker_shim.partitions.append_queue import Append
-from broker_shim.partitions.hosted_partition import Hosted
-from broker_shim.partitions.partition_registry import Partitions
+from broker_shim.partitions.hosted_partition import HostedPartition
+from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire import produce_codec
 from broker_shim.wire.codes import Code
 from broker_shim.wire.primitives import RequestHeader
@@ -53,7 +53,7 @@ class _Pending:
 class ProduceHandler:
     def __init__(
         self,
-        partitions: Partitions,
+        partitions: PartitionRegistry,
         counters: Counters,
         loop: asyncio.AbstractEventLoop,
         may_write: MayWrite,
@@ -130,7 +130,7 @@ class ProduceHandler:
         if not data.records:
             answers.append(PartitionAnswer(data.partition, Code.INVALID_RECORD, message="no records"))
             return
-        hosted: Hosted = found
+        hosted: HostedPartition = found
         answers.append(PartitionAnswer(data.partition, Code.REQUEST_TIMED_OUT))
         pending.left += 1
         answered = False

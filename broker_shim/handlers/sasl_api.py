@@ -8,7 +8,7 @@ import logging
 
 from broker_shim.auth.sasl import MECHANISMS, AuthenticationFailed, Exchange, Users
 from broker_shim.handlers.call import Call, Response
-from broker_shim.partitions.partition_registry import Partitions
+from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
 
@@ -17,7 +17,7 @@ BEFORE_LOGIN = frozenset({Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENT
 
 
 class SaslApi:
-    def __init__(self, users: Users | None, partitions: Partitions) -> None:
+    def __init__(self, users: Users | None, partitions: PartitionRegistry) -> None:
         self._users = users
         self._partitions = partitions
 

@@ -338,7 +338,7 @@ class Connection(asyncio.BufferedProtocol):
         self._read_paused = pause
 
     def look(self, now: float) -> Standing:
-        """How this client stands. Called once in a while: progress is measured since the last call."""
+        """The state of this client. Called once in a while: progress is measured since the last call."""
         unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
         if not self._write_paused or unsent < self._unsent_before:
             self._stuck_since = None

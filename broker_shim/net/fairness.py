@@ -12,7 +12,7 @@ from itertools import islice
 from time import monotonic
 from typing import TypeVar
 
-TURN_S = 0.005
+SLICE_S = 0.005
 """How long one request may keep the event loop while others want to run."""
 AT_ONCE = 8
 """How many questions one request has open at the store: half of the workers are left for others."""
@@ -20,14 +20,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
+async def yielding(items: Iterable[T]) -> AsyncIterator[T]:
     """The items, with a turn for others whenever ours has been long enough."""
-    until = monotonic() + TURN_S
+    until = monotonic() + SLICE_S
     for item in items:
         yield item
         if monotonic() >= until:
             await asyncio.sleep(0)
-            until = monotonic() + TURN_S
+            until = monotonic() + SLICE_S
 
 
 async def few_at_once(work: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:

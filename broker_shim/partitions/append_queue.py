@@ -80,7 +80,7 @@ class AppendQueue:
         self._acked_until = 0
         self._busy = False
         self._retry: asyncio.TimerHandle | None = None
-        self._news: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
+        self._completions: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
         self._notified = False
 
     def __len__(self) -> int:
@@ -165,7 +165,7 @@ class AppendQueue:
         return True
 
     def _submit_apart(self, partition: PartitionLog, append: Append) -> None:
-        """In a worker thread. Nobody else appends meanwhile, so the order stands."""
+        """In a worker thread. Nobody else appends meanwhile, so the order is kept."""
         outcome: Future[Receipt] | LogStoreError
         try:
             outcome = partition.submit_batches(append.records, ack=append.ack)
@@ -224,7 +224,7 @@ class AppendQueue:
             self._acked_until = self._unacked[0].end
             self._unacked.popleft()
         if self._snapshots.grew(len(append.records)):
-            # Others of the same upload are durable before we hear of it, and the table does not know where they lie.
+            # Others of the same upload are durable before we learn of it, and the table does not know where they lie.
             table = self._producers.dump(min(partition.durable_high_watermark, self._acked_until))
             self._workers.submit(self._snapshots.write, table)
 
@@ -246,25 +246,25 @@ class AppendQueue:
 
         After the loop has been closed nobody is left to tell.
         """
-        self._news.append((function, arguments))
+        self._completions.append((function, arguments))
         if not self._notified and not self._loop.is_closed():
             self._notified = True
-            self._loop.call_soon_threadsafe(self._hear)
+            self._loop.call_soon_threadsafe(self._drain)
 
-    def _hear(self) -> None:
+    def _drain(self) -> None:
         self._notified = False  # before looking: what comes from now on is a wake-up of its own
         try:
-            while self._news:
-                function, arguments = self._news.popleft()
+            while self._completions:
+                function, arguments = self._completions.popleft()
                 function(*arguments)
         finally:
-            if self._news:  # one of them failed: that is no reason for the others to wait
-                self._loop.call_soon(self._hear)
+            if self._completions:  # one of them failed: that is no reason for the others to wait
+                self._loop.call_soon(self._drain)
 
 
 def _code_of(error: BaseException, append: Append) -> Code:
     """A topic that was deleted has taken along what was known of its producers. If that were said to librdkafka only when
-    it tries again, in a topic that was created anew, it would give up for good.
+    it tries again, in a topic that was recreated, it would give up for good.
     """
     if isinstance(error, UnknownTopic) and append.is_idempotent and append.batch.base_sequence > 0:
         return Code.UNKNOWN_PRODUCER_ID

@@ -114,7 +114,7 @@ class Cluster:
 
     def _newcomer(self, view: View) -> int:
         """The broker that has probably taken what was ours. Alone, only one that came later does that: an older one
-        that still stands there, or has died without signing off, leaves a newer one what it has.
+        that still exists there, or has died without signing off, leaves a newer one what it has.
         """
         mine = (self.me.started_ms, self.me.node_id)
         ages = [(node.started_ms, node.node_id) for node in view.nodes.values() if node.node_id != mine[1]]
@@ -141,7 +141,7 @@ class Cluster:
     # ── in a worker thread ───────────────────────────────────────────────────────────────────────────────
 
     def register(self) -> View:
-        """Say where this broker is, whatever stood there before: a restart takes its own id over."""
+        """Say where this broker is, whatever was there before: a restart takes its own id over."""
         self._put(None)
         view = self.look_around()
         if self.is_several and len(view.nodes) > 1:
@@ -207,7 +207,7 @@ class Cluster:
         self._etag = stored.etag
 
     def _look_for_rival(self) -> None:
-        """Our object has changed under us: another broker that was given the same id now stands there, or it was us."""
+        """Our object has changed under us: another broker that was given the same id is there now, or it was us."""
         if not self._is_ours():
             self.replaced = True
             log.error("another broker with node id %d has started: this one leads nothing", self.me.node_id)

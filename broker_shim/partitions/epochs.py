@@ -18,7 +18,7 @@ def epoch_end(log: PartitionLog, epoch: int) -> tuple[int, int]:
     """The largest epoch up to `epoch` that stored anything, and the offset where a later one began.
 
     Without a later one that is the end of the log, what a writer has shown and lost in a crash included: no reader is told
-    that the log was cut before the place where it stands.
+    that the log was cut before the place where it is.
     """
     low, high = log.low_watermark, log.buffered_high_watermark
     first, last, seen = low, high, -1
@@ -34,7 +34,7 @@ def epoch_end(log: PartitionLog, epoch: int) -> tuple[int, int]:
         else:
             last = middle if base > middle else max(first, base)
     following = _batch_at(log, first) if first < high else None
-    end = log.shown_until if following is None else max(low, following[0])
+    end = log.reserved_end if following is None else max(low, following[0])
     return epoch if seen < 0 else seen, end
 
 

@@ -33,16 +33,16 @@ TAKE_TIMEOUT_S = 20.0
 class Watcher(Protocol):
     """Somebody who wants to know when there may be more to read. `wake` must be quick."""
 
-    def wake(self, partition: Hosted) -> None: ...
+    def wake(self, partition: HostedPartition) -> None: ...
 
 
 class Owner(Protocol):
     """Whoever keeps track of which partitions are ours."""
 
-    def lost(self, partition: Hosted, error: BaseException) -> None: ...
+    def lost(self, partition: HostedPartition, error: BaseException) -> None: ...
 
 
-class Hosted:
+class HostedPartition:
     def __init__(
         self,
         topic: str,
@@ -54,7 +54,7 @@ class Hosted:
         owner: Owner,
         follow_interval_s: float,
         ack: Ack,
-        is_anew: bool,
+        is_recreated: bool,
     ) -> None:
         self.topic = topic
         self.index = index
@@ -68,9 +68,9 @@ class Hosted:
         self._was_open = False
         self._is_stale = True
         self._handing_over: asyncio.Future[None] | None = None
-        self.is_anew = is_anew
+        self.is_recreated = is_recreated
         self._snapshots = Snapshots(
-            store.objects, partition.paths, is_anew=is_anew, acks_early=ack != "durable"
+            store.objects, partition.paths, is_recreated=is_recreated, acks_early=ack != "durable"
         )
         self._queue = AppendQueue(self._snapshots, loop, workers, self.lose)
         self._watchers: set[Watcher] = set()
@@ -95,10 +95,11 @@ class Hosted:
     def knows_epoch(self, epoch: int) -> bool:
         """Could a client have learnt this epoch from us, or from a leader before us?
 
-        A topic that has taken another's place (`is_anew`) begins with epoch 1 again, and librdkafka keeps to the largest
-        that it has heard of the name: that says nothing about a newer leader then. Who does not write looks in the store.
+        A topic that has taken another's place (`is_recreated`) begins with epoch 1 again, and librdkafka keeps to the
+        largest that it knows of the name: that says nothing about a newer leader then. Who does not write looks in
+        the store.
         """
-        return epoch <= self.log.epoch or (self.is_anew and self.is_owned)
+        return epoch <= self.log.epoch or (self.is_recreated and self.is_owned)
 
     def open(self) -> asyncio.Future[None]:
         """Make it readable. Raises what the store says; the next call tries again."""
@@ -182,7 +183,7 @@ class Hosted:
             log.warning("%s was given up with records that are not stored: %s", self, flushing.exception())
 
     def _let_go(self) -> None:
-        """From now on others write here: whoever wants to read or write through us has to open it anew."""
+        """From now on others write here: whoever wants to read or write through us has to open it again."""
         self._is_stale = True
         self._opening = None
 
@@ -237,10 +238,10 @@ class Hosted:
         try:
             self.log.refresh()
         except LogStoreError as error:
-            log.warning("%s: looking for news failed: %s", self, error)
+            log.warning("%s: polling the store failed: %s", self, error)
 
     def _moved(self) -> None:
-        """A mark moved, says the log, from any thread. Many moves in one turn of the loop are one wake-up."""
+        """A watermark moved, says the log, from any thread. Many moves in one turn of the loop are one wake-up."""
         if (self._watchers or self._queue) and not self._notified:
             self._notified = True
             self._call(self._tell)

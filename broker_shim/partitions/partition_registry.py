@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from broker_shim.net.fairness import few_at_once
 from broker_shim.partitions.cluster import Cluster
-from broker_shim.partitions.hosted_partition import Hosted
+from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.wire.codes import Code
 from logstore.config import Ack
 from logstore.errors import Fenced, InvalidTopicName, LogStoreError, TopicExists, UnknownTopic
@@ -39,17 +39,17 @@ class _Known:
     def __init__(self, topic: Topic, looked_at: float) -> None:
         self.topic = topic
         self.looked_at = looked_at
-        self.hosted: dict[int, Hosted] = {}
+        self.hosted: dict[int, HostedPartition] = {}
 
 
-class Partitions:
+class PartitionRegistry:
     def __init__(
         self,
         store: Store,
         cluster: Cluster,
         loop: asyncio.AbstractEventLoop,
         workers: Executor,
-        on_lost: Callable[[Hosted, BaseException], None],
+        on_lost: Callable[[HostedPartition, BaseException], None],
         follow_interval_s: float,
         ack: Ack,
     ) -> None:
@@ -74,7 +74,7 @@ class Partitions:
         known = self._known.get(name)
         return known.topic if known is not None else None
 
-    def get(self, name: str, index: int) -> Hosted | Code:
+    def get(self, name: str, index: int) -> HostedPartition | Code:
         """The partition, if this broker leads it; else the code that says why not."""
         known = self._known.get(name)
         if known is None or not 0 <= index < known.topic.partitions:
@@ -83,20 +83,20 @@ class Partitions:
             return Code.NOT_LEADER_OR_FOLLOWER
         return self._host(known, index)
 
-    def hosted(self, name: str, index: int) -> Hosted | None:
+    def hosted(self, name: str, index: int) -> HostedPartition | None:
         """The partition if it is in use here, led or not."""
         known = self._known.get(name)
         return known.hosted.get(index) if known is not None else None
 
-    def all_hosted(self) -> Iterator[Hosted]:
+    def all_hosted(self) -> Iterator[HostedPartition]:
         for known in self._known.values():
             yield from known.hosted.values()
 
-    def _host(self, known: _Known, index: int) -> Hosted:
+    def _host(self, known: _Known, index: int) -> HostedPartition:
         hosted = known.hosted.get(index)
         if hosted is None:
             name = known.topic.name
-            hosted = known.hosted[index] = Hosted(
+            hosted = known.hosted[index] = HostedPartition(
                 name,
                 index,
                 known.topic.partition(index),
@@ -106,7 +106,7 @@ class Partitions:
                 self,
                 self._follow_interval_s,
                 "durable" if name == INTERNAL_TOPIC else self._ack,
-                known.topic.is_anew,
+                known.topic.is_recreated,
             )
         return hosted
 
@@ -194,7 +194,7 @@ class Partitions:
             names = await self.run(self._store.topics)
         self._was_listed = True
         listed = set(names)
-        # Of what we have heard of since it began, a topic that was created meanwhile say, the listing knows nothing.
+        # Of what we have learned of since it began, a topic that was created meanwhile say, the listing knows nothing.
         gone = [name for name, each in self._known.items() if name not in listed and each.looked_at < began]
         for name in gone:
             self.forget(name)
@@ -218,7 +218,7 @@ class Partitions:
             return self.learn(await self.run(self._store.topic, name))
 
     def learn(self, topic: Topic) -> Topic:
-        """Remember a topic as the store has it now. One that was created anew starts with nothing in use."""
+        """Remember a topic as the store has it now. One that was recreated starts with nothing in use."""
         known = self._known.get(topic.name)
         if known is None or known.topic.incarnation != topic.incarnation:
             known = self._known[topic.name] = _Known(topic, self._loop.time())
@@ -232,7 +232,7 @@ class Partitions:
 
     # ── changes ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def lost(self, partition: Hosted, error: BaseException) -> None:
+    def lost(self, partition: HostedPartition, error: BaseException) -> None:
         """A writer of ours was stopped: by somebody else's fence, by the deletion of the topic, or by an error that only a
         new writer gets past. That one is still ours to open.
         """
@@ -243,7 +243,7 @@ class Partitions:
         self._on_lost(partition, error)
 
     @staticmethod
-    def _give_up(partitions: Iterable[Hosted], why: str) -> list[asyncio.Future[None]]:
+    def _give_up(partitions: Iterable[HostedPartition], why: str) -> list[asyncio.Future[None]]:
         flushing = (each.release(why) for each in partitions)
         return [future for future in flushing if future is not None]
 

@@ -30,15 +30,21 @@ LOOK_BACK_BYTES = 4 * SNAPSHOT_EVERY_BYTES
 class Snapshots:
     """Those of one partition. `recover` and `write` do I/O: worker threads.
 
-    `is_anew`: its topic has taken the place of another. Producers that wrote to that one go on with the sequence that they
-    have come to. `acks_early`: idempotent producers are told of batches that are not stored yet, so a crash may take some
-    that nobody sends again. (Where they are not, it takes only what others sent without waiting for an answer.)
+    `is_recreated`: its topic has taken the place of another. Producers that wrote to that one go on with the sequence
+    that they have come to. `acks_early`: idempotent producers are told of batches that are not stored yet, so a crash
+    may take some that nobody sends again. (Where they are not, it takes only what others sent without waiting for an
+    answer.)
     """
 
     def __init__(
-        self, objects: ObjectStore, paths: PartitionPaths, *, is_anew: bool = False, acks_early: bool = False
+        self,
+        objects: ObjectStore,
+        paths: PartitionPaths,
+        *,
+        is_recreated: bool = False,
+        acks_early: bool = False,
     ) -> None:
-        self._is_anew = is_anew
+        self._is_recreated = is_recreated
         self._acks_early = acks_early
         self._objects = objects
         self._key = f"{producers_prefix(paths.topic)}{paths.incarnation}/{paths.partition}"
@@ -58,7 +64,7 @@ class Snapshots:
         table, position = self._load(low, end)
         if table is None:
             position = max(low, _recent(partition))
-            table = ProducerTable(complete=position == 0 and not self._is_anew)
+            table = ProducerTable(complete=position == 0 and not self._is_recreated)
         self._since = 0
         known = position
         while position < end:

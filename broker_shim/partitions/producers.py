@@ -131,7 +131,7 @@ class ProducerTable:
                 producer.batches[place] = known._replace(offset=offset, pending=None)
 
     def replay(self, batch: BatchInfo) -> None:
-        """Take in a batch that stands in the log."""
+        """Take in a batch of the log."""
         if batch.producer_id >= 0:
             self.remember(batch, batch.base_offset)
 

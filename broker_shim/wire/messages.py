@@ -90,7 +90,7 @@ def decode_response(api: int, version: int, frame: bytes | memoryview, position:
     return _read_struct(plan, Reader(frame, position, flexible=plan.flexible))
 
 
-@cache  # kio finds a schema by importing its name, anew each time
+@cache  # kio finds a schema by importing its name, each time
 def _request_plan(api: int, version: int) -> _Plan:
     return _plan(load_request_schema(api, version))
 

@@ -109,7 +109,7 @@ def _version() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point of the `logstore` command."""
     args = build_parser().parse_args(argv)
-    if sys.stdout is None:  # `>&-`: refused before anything is done that nobody would hear of
+    if sys.stdout is None:  # `>&-`: refused before anything is done that nobody would learn of
         print(f"logstore {args.command}: standard output is closed: use >/dev/null", file=sys.stderr)
         return 1
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a terminal that knows no ✓

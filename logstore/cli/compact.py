@@ -1,4 +1,4 @@
-"""Merge small segments of a topic into larger ones, and apply its retention.
+"""Compaction: merge small segments of a topic into larger ones, and apply its retention.
 
 Safe beside a running writer. The replaced objects stay until `logstore gc` deletes them after the grace period.
 """
@@ -22,7 +22,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         for log in chosen(find_topic(store, args.topic), None):
             now_ms = time.time_ns() // 1_000_000
             low, merged = log.maintenance.expire(now_ms), 0
-            while (count := log.maintenance.merge(now_ms, os.urandom(16))) > 0:
+            while (count := log.maintenance.compact(now_ms, os.urandom(16))) > 0:
                 merged += count
             fields = {"topic": log.topic, "partition": log.partition, "merged_segments": merged, "low": low}
             out.row(fields, f"{log.topic}/{log.partition}: merged {merged} segments, begins at offset {low}")

@@ -1,5 +1,5 @@
-"""Show the marks of each partition: low and durable; what may have been acked past that and is not stored (unconfirmed: its
-writer may still store it, or be dead); and what was lost, at most."""
+"""Show the watermarks of each partition: low and durable; what may have been acked past that and is not stored
+(unconfirmed: its writer may still store it, or be dead); and what was lost, at most."""
 
 from __future__ import annotations
 

@@ -64,5 +64,5 @@ def _follow(
         for record in log.tail(start, visibility="durable" if durable else "buffered"):
             found.put((log, record))
         found.put(UnknownTopic(f"{log.paths}: the topic was deleted"))
-    except Exception as error:  # whatever it is: nobody else would ever hear of it
+    except Exception as error:  # whatever it is: nobody else would ever learn of it
         found.put(error)

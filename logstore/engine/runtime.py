@@ -14,7 +14,7 @@ from logstore.engine.host.breaker import CircuitBreaker
 from logstore.engine.host.budget import Budget
 from logstore.engine.host.clock import Clock, waitable
 from logstore.engine.host.stall_watch import StallWatch
-from logstore.engine.host.task_pool import Flusher
+from logstore.engine.host.task_pool import TaskPool
 from logstore.objects.disk import Disk, Folders
 from logstore.objects.protocol import ObjectStore
 
@@ -30,22 +30,22 @@ class Runtime:
         store: ObjectStore,
         config: StoreConfig,
         clock: Clock,
-        dice: random.Random,
+        rng: random.Random,
         disk: Disk | None = None,
     ) -> None:
         self.store = store
         self.config = config
         self.clock = clock
-        self.dice = dice
+        self.rng = rng
         self.store_id = ""
         self.budget = Budget(config.max_buffered_bytes, clock)
         self.cache = BlockCache(config.cache_bytes)
-        self.flusher = Flusher(clock, config.uploads_max)
+        self.task_pool = TaskPool(clock, config.uploads_max)
         # Of its own: a `local` ack waits for the disk, never for an upload that the store does not answer.
-        self.disk = Flusher(clock, _DISK_THREADS, "wal")
+        self.disk = TaskPool(clock, _DISK_THREADS, "wal")
         self.wal_folders = Folders(disk or Disk(), config.wal_dir or "")
         self.watch = StallWatch(clock, config.stall_after)
-        self.breaker = CircuitBreaker(config.probe_interval, clock, self.flusher.all_now)
+        self.breaker = CircuitBreaker(config.probe_interval, clock, self.task_pool.all_now)
         self._prefetcher = ThreadPoolExecutor(
             _PREFETCH_THREADS, thread_name_prefix="logstore-prefetch", initializer=self._remember_thread
         )
@@ -53,16 +53,18 @@ class Runtime:
         self._pause = threading.Condition(threading.Lock())
         self.closed = False
         self._spawned: list[threading.Thread] = []
-        self.maintaining = threading.Lock()  # one partition at a time: merging takes memory for two segments
+        self.maintaining = (
+            threading.Lock()
+        )  # one partition at a time: compaction takes memory for two segments
 
     @property
     def has_threads(self) -> bool:
         """Whether something was uploaded or synced here: a forked child does not have what that needs."""
-        return self.flusher.has_threads or self.disk.has_threads or self.watch.has_threads
+        return self.task_pool.has_threads or self.disk.has_threads or self.watch.has_threads
 
     def new_id(self) -> bytes:
         """A writer id: random, new for each segment."""
-        return self.dice.randbytes(16)
+        return self.rng.randbytes(16)
 
     def pause(self, seconds: float) -> None:
         """Wait on the store's clock; `close` cuts it short."""
@@ -88,7 +90,7 @@ class Runtime:
     def backoff(self, failures: int) -> float:
         """Full jitter: somewhere between nothing and a limit that doubles up to the probe interval."""
         limit = min(self.config.probe_interval, 0.05 * 2 ** min(failures, 16))
-        return self.dice.uniform(0, limit)
+        return self.rng.uniform(0, limit)
 
     def begin_close(self) -> None:
         """Cut every `pause` short: a writer that is still being opened gives up."""
@@ -103,7 +105,7 @@ class Runtime:
         self.budget.close()
         self._prefetcher.shutdown(wait=False, cancel_futures=True)
         ended = self.disk.close(timeout)
-        for stop in (self.flusher.close, self.watch.close, self._join_spawned):
+        for stop in (self.task_pool.close, self.watch.close, self._join_spawned):
             ended &= stop(max(0.0, deadline - self.clock.monotonic()))
         return ended
 

@@ -392,7 +392,7 @@ static inline reason column_add(column *to, const slice *from)
 /* (validity or None, offsets, data)
  *
  * Arrow does not mind data that is longer than the offsets say, and malloc does mind to be asked for more than is freed
- * later: it takes large pieces from the system and gives them back then, each time anew, and touching them costs three
+ * later: it takes large pieces from the system and gives them back then, each time, and touching them costs three
  * times what the decoding does. So a little too much stays; only when a quarter would be lost is it cut off. */
 static PyObject *column_close(column *from)
 {

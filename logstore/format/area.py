@@ -1,4 +1,4 @@
-"""The record area of a batch: what stands after its header once it is decompressed.
+"""The record area of a batch: what follows its header once it is decompressed.
 
 Each record is: length, attributes (one byte, unused), timestamp delta, offset delta, key, value, headers;
 every number a varint, a length of -1 for null.

@@ -90,7 +90,7 @@ class Manifest:
     was replaced or expired, and when.
 
     `collected_until`: places below it may have been emptied by garbage collection; none from it on was. It never falls, and
-    stands in the store before anything is emptied. `nonce` is random: no two manifests are the same.
+    is in the store before anything is emptied. `nonce` is random: no two manifests are the same.
     """
 
     version: int

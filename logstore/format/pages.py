@@ -1,4 +1,4 @@
-"""Memory for large segments: pages of their own, of which the last that was let go of is used again.
+"""Memory for large segments: pages of their own, of which the last that was released is used again.
 
 From malloc a segment would come out of the heap of the thread that builds it, and stay there, unused, when it is freed: one
 for each thread that ever built one. Pages of their own go back to the system; but new ones have to be cleared and mapped,

@@ -1,8 +1,8 @@
 """The objects of a partition that no row of its manifest names any more, and since when.
 
-gc deletes them after the grace period, a day by default, so a busy partition has millions of them at any time. What a merge
-or an expiry retires are neighbours of the chain, and what comes next is their neighbour: as ranges, all of a minute are an
-entry or two. So the list is read, extended and written in a time that does not follow the number of commits.
+gc deletes them after the grace period, a day by default, so a busy partition has millions of them at any time. What a
+compaction or an expiry retires are neighbours of the chain, and what comes next is their neighbour: as ranges, all of
+a minute are an entry or two. So the list is read, extended and written in a time that does not follow the number of commits.
 
     segments   [first seq, last seq, ms] of each range
     merged     the name of each object that maintenance wrote, below the partition's prefix, and its ms

@@ -1,6 +1,6 @@
 """A segment: one immutable object that holds record batches, an index of them and a footer.
 
-    header    fixed size: who wrote it, where in the chain it stands, which offsets it holds
+    header    fixed size: who wrote it, where in the chain it is, which offsets it holds
     batches   Kafka v2 record batches, back to back, verbatim
     index     one fixed-width row for each batch
     footer    fixed size: a copy of the header, counts, checksums, where the index starts
@@ -75,7 +75,7 @@ _MODES = frozenset(WriterMode)
 class SegmentFlags(IntFlag):
     NONE = 0
     FENCE = 1
-    """A writer took the partition over. Such an object is never deleted: it stands where the old writer would go on."""
+    """A writer took the partition over. Such an object is never deleted: it is where the old writer would go on."""
     DELETED = 2
     """The topic was deleted; no writer may go on after this."""
     MERGED = 4

@@ -11,7 +11,7 @@ Contract:
 * A record is appended to its partition once, however often the source replays it. Each partition's own log
   says what it has (the headers of `logstore.ingest.position`); the source's journal says which partition that
   is, also when the topic has more of them by now, and what was there when retention has taken it. What neither
-  says raises `UnsupportedStore`: a topic that was deleted, or made anew, since it was filled.
+  says raises `UnsupportedStore`: a topic that was deleted, or rebuilt, since it was filled.
 * `on_flushed(boundary)` is called with a boundary only once everything routed at or below it is in the object
   store; strictly rising, never twice at a time, from any thread, with no lock held. If it raises it is tried
   again at the next event, and a call on the source's thread raises what it raised.
@@ -406,7 +406,7 @@ class Collector(Generic[Change]):
             is_new = True
         if route is not None and route.incarnation != topic.incarnation:
             if not starts_over:
-                raise self._gone(name, "was deleted and made anew")
+                raise self._gone(name, "was deleted and rebuilt")
             route = None
         if route is None:
             # What others had there, and deleted, is nothing of ours.

@@ -64,7 +64,7 @@ class Holder(Generic[O]):
 
 @dataclass(frozen=True, slots=True)
 class Explanation(Generic[O]):
-    """Why the report stands where it stands. `held_by` names the sinks of the oldest debts, oldest first."""
+    """Why the report is where it is. `held_by` names the sinks of the oldest debts, oldest first."""
 
     flushed: O
     newest: O

@@ -194,7 +194,7 @@ class FlushTracker(Generic[O]):
         self._report()
 
     def hand_over(self, lease: Lease, *, alive: Callable[[], bool] = _always) -> Lease:
-        """Give the sink to a new incarnation, which keeps every debt and proves anew what is stored.
+        """Give the sink to a new incarnation, which keeps every debt and proves again what is stored.
 
         Raises `Fenced` if `lease` is not the present one: somebody else has handed it over, or discarded it.
         """
@@ -240,7 +240,7 @@ class FlushTracker(Generic[O]):
         Progress means that the watermark rose. A debtor without any for longer than the grace period gets a
         `Challenge`, at the next check a `Stalled`, and another one each period until somebody acts.
         """
-        self._report()  # first: if it raises, nobody would hear of what was found
+        self._report()  # first: if it raises, nobody would learn of what was found
         now_s = self._clock()
         findings: list[Challenge[O] | Stalled[O]] = []
         for sink in self._debtors.values():

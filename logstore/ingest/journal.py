@@ -7,7 +7,7 @@ or stores them twice:
   than before it, a replayed record would go elsewhere, to a partition that has the transaction already and takes
   it for a replay. So the journal says from which transaction on a topic was routed over how many partitions, and
   says it before the first record is sent: a replayed transaction goes where it went the first time.
-* **Which topic it was.** One that was deleted, and perhaps made anew, lacks what was stored in it: the journal names
+* **Which topic it was.** One that was deleted, and perhaps rebuilt, lacks what was stored in it: the journal names
   the incarnation.
 * **What was trimmed away.** When retention has taken a partition's last record, nothing there says how far it was: the
   journal has, as of some offset, the newest position before it.
@@ -94,13 +94,13 @@ class Journal:
         self.routes: dict[str, Route] = {}
 
     def read(self) -> Journal:
-        """Learn what stands there, without taking it over."""
+        """Learn what is there, without taking it over."""
         with suppress(UnknownTopic):
             self._fold(self._store.topic(self._name).partition(0))
         return self
 
     def own(self) -> None:
-        """Take it over, and learn what stands there now. Nothing happens if it is ours."""
+        """Take it over, and learn what is there now. Nothing happens if it is ours."""
         if self._log is None:
             log = self._store.create_topic(self._name, exist_ok=True).partition(0)
             log.open_writer(ack="durable")
@@ -147,7 +147,7 @@ class Journal:
         return self._notes >= NOTES_MAX + 2 * len(self.routes)
 
     def write_whole(self) -> None:
-        """Say everything once more, in notes of some size, and let go of what stood before."""
+        """Say everything once more, in notes of some size, and release what stood before."""
         log, key = self._owned(), self._source.encode()
         first = log.append(Record(_pack(self.origin, {}), key), ack="durable").offset
         self._notes = 1

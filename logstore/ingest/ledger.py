@@ -11,7 +11,7 @@ Invariants, at every moment:
 * every debt but the sentinel has at least one debtor;
 * a boundary that nobody owes takes no memory: it only moves the `reach` of the debt before it.
 
-So a boundary is added at the end in O(1), and a paid debt is unlinked in O(1) wherever it stands, handing
+So a boundary is added at the end in O(1), and a paid debt is unlinked in O(1) wherever it is, handing
 its `reach` to its predecessor. No heap, no search: one stuck debtor at the front costs the others nothing,
 and what is kept is what is owed, not what has happened since.
 """

@@ -83,7 +83,7 @@ class Outbox:
             self._adopt(sink, self._tracker.register(sink.name, alive=sink.is_alive))
 
     def send(self, sink: Sink, records: list[Record], upper: Upper, size: int) -> None:
-        """Append `records`, the last of which stands at `upper`; waits only for room in the log's buffer."""
+        """Append `records`, the last of which is at `upper`; waits only for room in the log's buffer."""
         try:
             future = self._submit(sink, records)
         except BaseException as error:

@@ -4,7 +4,7 @@ Every record that a collector appends carries two headers, and the last one of a
 partition a third. They are what makes replay exact: after a restart a partition's own tail says what it
 has, and nothing else has to be kept anywhere.
 
-    source-position     ‹source›/‹transaction›/‹ordinal›     where it stands; transactions and ordinals only rise
+    source-position     ‹source›/‹transaction›/‹ordinal›     where it is; transactions and ordinals only rise
     source-transaction  ‹id›                                 the source's own name for the transaction
     source-end          (empty)                              this partition has all of that transaction
 """
@@ -45,7 +45,7 @@ def position_prefix(source: str, transaction: int) -> bytes:
 
 
 def check_source(source: str) -> str:
-    """The name stands in every record's header, before a slash."""
+    """The name is in every record's header, before a slash."""
     if not source or "/" in source:
         raise ValueError(f"source={source!r}: it is a name without '/', and not empty")
     return source

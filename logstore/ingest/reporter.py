@@ -1,6 +1,6 @@
 """Reporter: gives rising boundaries to a callback, one at a time, with no lock of anybody's held.
 
-Many threads learn that something was stored; the source must hear of it in order, once, and may take its
+Many threads learn that something was stored; the source must learn of it in order, once, and may take its
 time. A boundary that settles while the callback runs is reported by the thread that is at it. If the
 callback raises, the boundary counts as not reported, the exception reaches the thread that delivered, and
 the next `deliver` tries again, with a newer boundary if there is one.

@@ -47,8 +47,8 @@ class Removal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicDescriptor:
-    """`revision` grows with each change, across incarnations: of two descriptors the newer one can be told. `is_anew`: the
-    name was a former topic's, and clients may remember that one."""
+    """`revision` grows with each change, across incarnations: of two descriptors the newer one can be told.
+    `is_recreated`: the name was a former topic's, and clients may remember that one."""
 
     name: str
     incarnation: str
@@ -57,7 +57,7 @@ class TopicDescriptor:
     deleted: bool = False
     revision: int = 0
     removing: tuple[Removal, ...] = ()
-    is_anew: bool = False
+    is_recreated: bool = False
 
     def pack(self) -> bytes:
         content = {
@@ -69,7 +69,7 @@ class TopicDescriptor:
             "config": asdict(self.config),
             "revision": self.revision,
             "removing": [list(removal) for removal in self.removing],
-            "is_anew": self.is_anew,
+            "is_anew": self.is_recreated,
         }
         return pack_document(content)
 
@@ -157,7 +157,7 @@ class Catalog:
             if old is not None and not old.deleted:
                 return self._existing(old, partitions, exist_ok)
             if old is not None:
-                new = replace(new, revision=old.revision + 1, removing=old.removing, is_anew=True)
+                new = replace(new, revision=old.revision + 1, removing=old.removing, is_recreated=True)
             try:
                 if put_settled(self._store, key, new.pack(), None if known is None else known.etag):
                     return new
@@ -224,7 +224,7 @@ class Catalog:
         return self._change(name, without)
 
     def _change(self, name: str, change: Callable[[TopicDescriptor], TopicDescriptor]) -> TopicDescriptor:
-        """Replace the descriptor that stands, also a deleted one, by what `change` makes of it; nothing is written if that
+        """Replace the present descriptor, also a deleted one, by what `change` makes of it; nothing is written if that
         is the same. `change` is called again if somebody else was faster."""
         key = catalog_key(check_topic_name(name))
         sent: TopicDescriptor | None = None

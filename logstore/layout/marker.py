@@ -25,7 +25,7 @@ from logstore.objects.settled import put_settled
 FORMAT_VERSION = 1
 
 
-def enter(objects: ObjectStore, dice: random.Random, *, read_only: bool) -> str:
+def enter(objects: ObjectStore, rng: random.Random, *, read_only: bool) -> str:
     """Check that the place is a log store, or make it one; returns the store's id. Safe to repeat, wherever it failed,
     and to be repeated by the caller when an answer is lost."""
     found = _read(objects)
@@ -37,7 +37,7 @@ def enter(objects: ObjectStore, dice: random.Random, *, read_only: bool) -> str:
             )
         return found
     if found is None:
-        found = _create(objects, dice)
+        found = _create(objects, rng)
     try:
         objects.put(STORE_KEY, _pack(found), if_absent=True)
     except PreconditionFailed:
@@ -48,7 +48,7 @@ def enter(objects: ObjectStore, dice: random.Random, *, read_only: bool) -> str:
     )
 
 
-def _create(objects: ObjectStore, dice: random.Random) -> str:
+def _create(objects: ObjectStore, rng: random.Random) -> str:
     foreign = _foreign(objects)
     if foreign is not None and (found := _read(objects)) is not None:
         return found  # another process made it a log store while we looked
@@ -57,7 +57,7 @@ def _create(objects: ObjectStore, dice: random.Random) -> str:
             f"{objects!r} is not empty and is no log store (it holds {foreign!r}): use an empty place, or a prefix"
         )
     check_conditions(objects, PROBE_PREFIX)
-    put_settled(objects, STORE_KEY, _pack(dice.randbytes(8).hex()), None)  # or another process was faster
+    put_settled(objects, STORE_KEY, _pack(rng.randbytes(8).hex()), None)  # or another process was faster
     found = _read(objects)
     if found is None:
         raise StoreUnavailable(f"{objects!r}: the store's marker was written and is not there")

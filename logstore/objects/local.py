@@ -305,7 +305,7 @@ class LocalStore:
         _fail(operation, key, error, writing=True)
 
     def _settle(self, path: str) -> None:
-        """Whether what stands at `path` is durable must be certain before anybody looks at it.
+        """Whether what is at `path` is durable must be certain before anybody looks at it.
 
         A later fsync of a folder does not succeed for nothing: names go through the file system's journal, and
         one that could not write that takes no more of them.

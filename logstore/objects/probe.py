@@ -17,7 +17,7 @@ def check_conditions(store: ObjectStore, prefix: str) -> None:
     """Raise `UnsupportedStore` unless `if_absent` and `if_match` hold.
 
     Six requests on one new object below `prefix`, if every one is answered. Nobody else knows its name, so whatever
-    stands there was put by us, whatever was answered.
+    is there was put by us, whatever was answered.
     """
     key = f"{prefix}{os.urandom(16).hex()}"
     try:

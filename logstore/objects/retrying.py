@@ -9,7 +9,7 @@ caller's own object and reports a failure for a success. Only the caller can tel
 there.
 
 Not worth repeating: an error whose `retriable` is False although nothing happened (no permission, no such
-bucket, no credentials, a bad key). It stays the same until a person acts, so the caller hears of it at once.
+bucket, no credentials, a bad key). It stays the same until a person acts, so the caller learns of it at once.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class RetryPolicy:
         if self.attempts < 1 or self.base_s < 0 or self.cap_s < 0:
             raise ValueError(f"{self}: attempts must be at least 1, and times not negative")
 
-    def pause_s(self, failures: int, dice: Callable[[], float]) -> float:
-        """How long to wait after `failures` failures. `dice` gives a number in [0, 1)."""
-        return dice() * min(self.cap_s, self.base_s * 2.0 ** (failures - 1))
+    def pause_s(self, failures: int, rng: Callable[[], float]) -> float:
+        """How long to wait after `failures` failures. `rng` gives a number in [0, 1)."""
+        return rng() * min(self.cap_s, self.base_s * 2.0 ** (failures - 1))
 
 
 def repeat(
@@ -50,7 +50,7 @@ def repeat(
     policy: RetryPolicy,
     *,
     sleep: Callable[[float], object] = time.sleep,
-    dice: Callable[[], float] = random.random,
+    rng: Callable[[], float] = random.random,
 ) -> T:
     """What `call` gives, which may be done twice, whatever became of it the first time."""
     failures = 0
@@ -60,7 +60,7 @@ def repeat(
         except StoreError as error:
             failures += 1
             _raise_unless_transient(error, failures, policy)
-            sleep(policy.pause_s(failures, dice))
+            sleep(policy.pause_s(failures, rng))
 
 
 def _raise_unless_transient(error: StoreError, failures: int, policy: RetryPolicy) -> None:
@@ -81,12 +81,12 @@ class RetryingStore:
         policy: RetryPolicy | None = None,
         *,
         sleep: Callable[[float], object] = time.sleep,
-        dice: Callable[[], float] = random.random,
+        rng: Callable[[], float] = random.random,
     ) -> None:
         self.inner = inner
         self.policy = policy or RetryPolicy()
         self._sleep = sleep
-        self._dice = dice
+        self._rng = rng
 
     def __repr__(self) -> str:
         return repr(self.inner)  # messages name the place, not how it is wrapped
@@ -115,10 +115,10 @@ class RetryingStore:
             except StoreError as error:
                 failures += 1
                 _raise_unless_transient(error, failures, self.policy)
-                self._sleep(self.policy.pause_s(failures, self._dice))
+                self._sleep(self.policy.pause_s(failures, self._rng))
 
     def delete(self, key: str) -> None:
         self._repeat(lambda: self.inner.delete(key))
 
     def _repeat(self, call: Callable[[], T]) -> T:
-        return repeat(call, self.policy, sleep=self._sleep, dice=self._dice)
+        return repeat(call, self.policy, sleep=self._sleep, rng=self._rng)

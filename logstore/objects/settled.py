@@ -31,10 +31,10 @@ def settle(
     is_ours: Callable[[T], bool],
     may_still_come: Callable[[T], bool] = lambda _: False,
 ) -> T | None:
-    """Carry out a conditional put and find out what came of it. None: ours stands. Else what stands there instead of it.
+    """Carry out a conditional put and find out what came of it. None: ours stands. Else what is there instead of it.
 
-    `look` reads what stands at the key, None if nothing does; it is asked only in doubt. `may_still_come`: what was to be
-    replaced still stands, so ours may be carried out later.
+    `look` reads what is at the key, None if nothing does; it is asked only in doubt. `may_still_come`: what was to be
+    replaced still exists, so ours may be carried out later.
 
     Raises `Determinate` if surely nothing happened, and `Indeterminate` if it may have, or may yet: then the same put may be
     sent again, or nobody may count on either outcome. What `look` says of damage is raised as it is.

@@ -2,7 +2,7 @@
 
 A buffered ack promises nothing beyond this process, but a program that simply ends has not crashed, and its author expects
 the last second's records to be there. So what `close()` would have done is done then, for stores that hold something, with a
-line in the log that says so. A store is kept until it is closed, if it can write; one that reads is let go of as before.
+line in the log that says so. A store is kept until it is closed, if it can write; one that reads is released as before.
 
 Not after fork(): the child's copy of the buffer is the parent's to store. Not where a test drives the clock: nobody would.
 """

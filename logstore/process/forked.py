@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 
 class Forkable(Protocol):
-    def leave_to_parent(self) -> None: ...
+    def after_fork_in_child(self) -> None: ...
 
 
 _open: WeakSet[Forkable] = WeakSet()
@@ -27,7 +27,7 @@ def remember(store: Forkable) -> None:
 
 def _leave_all() -> None:
     for store in list(_open):
-        store.leave_to_parent()
+        store.after_fork_in_child()
 
 
 os.register_at_fork(after_in_child=_leave_all)

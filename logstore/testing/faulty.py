@@ -93,10 +93,10 @@ class Rule:
     hits: int = 0
     within: int | None = None
 
-    def fires(self, operation: str, key: str, dice: Callable[[], Random]) -> bool:
+    def fires(self, operation: str, key: str, rng: Callable[[], Random]) -> bool:
         if self.times == 0 or not self.which.covers(operation, key):
             return False
-        if self.probability < 1.0 and dice().random() >= self.probability:
+        if self.probability < 1.0 and rng().random() >= self.probability:
             return False
         if self.skip:
             self.skip -= 1
@@ -269,7 +269,7 @@ class FaultyStore:
         return sum(which.covers(call.operation, call.key) for call in self.calls)
 
     def forget_calls(self) -> None:
-        """Start the list of calls anew."""
+        """Start the list of calls again."""
         with self._lock:
             self._calls.clear()
 
@@ -360,12 +360,12 @@ class FaultyStore:
         with self._lock:
             nth = self._count[operation, key]
             self._count[operation, key] += 1
-            dice: Random | None = None
+            rng: Random | None = None
 
             def roll() -> Random:
-                nonlocal dice
-                dice = dice or Random(f"{self._seed}/{operation}/{key}/{nth}")
-                return dice
+                nonlocal rng
+                rng = rng or Random(f"{self._seed}/{operation}/{key}/{nth}")
+                return rng
 
             for rule in self._rules:
                 if not rule.fires(operation, key, roll):

@@ -9,7 +9,7 @@ answers.
         gate.release()                   # or gate.fail(error), or gate.release_lost()
 
 Nothing here sleeps or polls: a held call waits on a condition until it is told what to do. Leaving the `with`
-lets go of everything still held. With several gates, the one opened last that covers a call holds it.
+releases everything still held. With several gates, the one opened last that covers a call holds it.
 """
 
 from __future__ import annotations

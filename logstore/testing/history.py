@@ -12,7 +12,8 @@ What is checked, for one partition:
 
     never twice     an offset belongs to one record for ever, whoever has seen it, across crashes (L17), and a record has
                     one offset: no retry stores it twice (W04)
-    never lost      a record acked `durable`, or read with durable visibility, or below a durable mark that its writer's
+    never lost      a record acked `durable`, or read with durable visibility, or below a durable high watermark that
+    its writer's
                     process reported, is in every later read that covers its offset, in every process (L01, L15, L19)
     read after ack  a record acked at any level is in every later read of the same process (L11); one acked `local` also in
                     every read after its disk was recovered (L09)
@@ -91,10 +92,10 @@ class _Checker:
     """`at_offset` and `at_value` are what anybody has ever seen, with the event that showed it first.
 
     `placed`: the offsets of `owed`, sorted, with some that are owed no more; `soft`: those that are not durable yet. So a
-    read is held against what it covers and what lies above its mark, not against the whole log.
+    read is held against what it covers and what lies above its high watermark, not against the whole log.
 
     `fenced`: another process has taken the partition over. What such a one acks below durable before it knows is lost, and
-    its durable mark passes over it once it does know.
+    its durable high watermark passes over it once it does know.
     """
 
     appends: dict[int, _Append] = field(default_factory=dict)
@@ -230,7 +231,8 @@ class _Checker:
         )
 
     def _check_owed(self, number: int, read: _Read, event: ReadEnded) -> None:
-        """What the read covers must be there, and the mark must cover what this process has acked or has been opened on."""
+        """What the read covers must be there, and the high watermark must cover what this process has acked or has
+        been opened on."""
         asked = read.event
         returned = {offset for offset, _ in event.records}
         high = event.durable if asked.visibility == "durable" else event.buffered
@@ -254,11 +256,11 @@ class _Checker:
                     "never lost" if owed.level == "durable" else "read after ack",
                     number,
                     f"{owed.value!r}, {owed.level} at offset {offset} since event {owed.since}, is not in a read of "
-                    f"{asked.offset} to {event.next_offset} below the mark {high} in {asked.process}",
+                    f"{asked.offset} to {event.next_offset} below the high watermark {high} in {asked.process}",
                 )
 
     def _learn_durable(self, number: int, asked: ReadBegan, event: ReadEnded) -> None:
-        """Whatever was read as durable, or lies below the durable mark of its own process, must stay."""
+        """Whatever was read as durable, or lies below the durable high watermark of its own process, must stay."""
         if asked.visibility == "durable":
             for offset, value in event.records:
                 if offset not in self.owed:

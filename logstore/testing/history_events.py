@@ -1,7 +1,7 @@
 """What a log was seen to do, written down: the events that `check_history` judges, and a recorder for them.
 
 A call is two events, its begin and its end, so calls of many threads may overlap. A *process* is one life of one opened
-store: after a crash, or after it is closed and opened anew, the next life has another name. A record is known by its value,
+store: after a crash, or after it is closed and opened again, the next life has another name. A record is known by its value,
 so values must be unique in a history (but for those of `idempotent` appends, which may be sent again), and none may be None.
 """
 

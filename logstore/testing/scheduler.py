@@ -57,10 +57,10 @@ class RandomChoices:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self._dice = Random(seed)
+        self._rng = Random(seed)
 
     def pick(self, options: int) -> int:
-        return self._dice.randrange(options)
+        return self._rng.randrange(options)
 
 
 class _Replay:
@@ -146,7 +146,7 @@ class Schedule:
                 self._changed.notify_all()
 
     def _next(self) -> _Call | None:
-        """Wait until every actor stands at a call or has ended, then choose one call and how it ends."""
+        """Wait until every actor is at a call or has ended, then choose one call and how it ends."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._busy <= self._calls.keys(), _STUCK_S):
                 running = sorted(self._busy - self._calls.keys())
@@ -172,7 +172,7 @@ class Schedule:
         return (Outcome.DONE, Outcome.REFUSED) if self._reads_fail else (Outcome.DONE,)
 
     def arrive(self, call: _Call) -> None:
-        """An actor stands at a call."""
+        """An actor is at a call."""
         with self._changed:
             assert call.actor not in self._calls, "an actor makes one call at a time"
             self._calls[call.actor] = call
@@ -208,7 +208,9 @@ class ScheduledStore:
         what = f"{operation} {key}: {call.outcome.value}"
         if call.outcome is Outcome.REFUSED:
             refused = Determinate(what)
-            refused.retriable = False  # or a wrapper would repeat it before the one who is tested hears of it
+            refused.retriable = (
+                False  # or a wrapper would repeat it before the one who is tested learns of it
+            )
             raise refused
         if call.outcome is Outcome.LOST:
             raise Indeterminate(what)

@@ -41,12 +41,12 @@ class Latency:
         if not 0 < self.p50_s <= self.p99_s:
             raise ValueError(f"{self}: the median must be above 0 and not above the 99th percentile")
 
-    def draw_s(self, size: int, dice: random.Random) -> float:
+    def draw_s(self, size: int, rng: random.Random) -> float:
         """One latency for a request of `size` bytes."""
         share = max(0.0, (size - self.small_bytes) / (self.large_bytes - self.small_bytes))
         p50 = self.p50_s + share * ((self.p50_large_s or self.p50_s) - self.p50_s)
         p99 = self.p99_s + share * ((self.p99_large_s or self.p99_s) - self.p99_s)
-        return p50 * math.exp(dice.gauss(0.0, math.log(p99 / p50) / _SIGMAS_P99))
+        return p50 * math.exp(rng.gauss(0.0, math.log(p99 / p50) / _SIGMAS_P99))
 
 
 S3_PUT = Latency(0.028, 0.067, 0.141, 0.252)
@@ -74,14 +74,14 @@ class SlowStore:
         self.inner = inner
         self._latency = {"get": get, "put": put, "head": head, "list": list, "delete": delete}
         self._sleep = sleep
-        self._lock = threading.Lock()  # guards the dice
-        self._dice = random.Random(seed)
+        self._lock = threading.Lock()  # guards the random generator
+        self._rng = random.Random(seed)
 
     def _wait(self, operation: str, size: int) -> None:
         latency = self._latency[operation]
         if isinstance(latency, Latency):
             with self._lock:
-                latency = latency.draw_s(size, self._dice)
+                latency = latency.draw_s(size, self._rng)
         if latency > 0:
             self._sleep(latency)
 

@@ -1,6 +1,6 @@
 """What one commit of a view carries: the changes that its updates make to the values as they were at one place in the log.
 
-It changes nothing by itself. When the log is read on from that place and these very changes stand there, they need not be
+It changes nothing by itself. When the log is read on from that place and these very changes are there, they need not be
 checked against the values a second time: it was those values that they were computed from.
 """
 

@@ -9,7 +9,7 @@ first time that it does not hold yet.
 * **Emission.** For a time t, when the input for t is complete and the frontier is t: each key's update is compared with its
   value and the difference is emitted. One commit carries as many consecutive times as are complete; within it later times
   see the earlier ones through an overlay that is thrown away. It is all or nothing: if a peer was faster, its changes are
-  read, and what is left is computed anew.
+  read, and what is left is recomputed.
 * **The three-way rule**, at every step and not only at the start: an update below the frontier is dropped and counted, for
   the log has that time already; at it, it is emitted; above it, it is kept. Nothing can pin the frontier.
 * **Checked on reading.** A change whose old value is not the value of its key is a damaged log: `CorruptData` names both.
@@ -232,7 +232,7 @@ class UpsertView:
     # Out: what is due, as changes
 
     def _begin(self) -> None:
-        """One commit from the frontier on. Whoever wins, `_take_in` reads what stands in the log afterwards."""
+        """One commit from the frontier on. Whoever wins, `_take_in` reads what is in the log afterwards."""
         due, upper = self._due()
         with self._reading:
             known = self._values.get_many(key for _, latest in due for key in latest)
@@ -263,7 +263,7 @@ class UpsertView:
             count += len(latest)
         return due, self._input_upper
 
-    # In: what stands in the log
+    # In: what is in the log
 
     def _take_in(self) -> int:
         """Read what was committed since; drop what it makes obsolete. Returns the frontier.
@@ -324,7 +324,7 @@ class UpsertView:
         return self._stash.held_at(time) if time < self._input_upper else None
 
     def _absorb(self, records: list[Record], frontier: int) -> None:
-        """Take in the changes that stand at `_position`: all that the log has below `frontier`."""
+        """Take in the changes at `_position`: all that the log has below `frontier`."""
         made, self._emission = self._emission, None
         with self._reading, self._breaking():
             if made is not None and made.stands_in(records, self._position):
@@ -392,7 +392,5 @@ class UpsertView:
         if old != current:
             why = f"key {key!r} at time {time}: the log takes back {old!r}, but the value is {current!r}"
         else:
-            why = (
-                f"key {key!r} changes at time {time}, outside of {bounds[0]} to {bounds[1]}, where it stands"
-            )
+            why = f"key {key!r} changes at time {time}, outside of {bounds[0]} to {bounds[1]}, where it is"
         return CorruptData(repr(self._log), offset, why)

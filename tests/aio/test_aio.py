@@ -138,7 +138,7 @@ def test_L18_an_offset_past_the_mark_as_last_seen_is_asked_for_at_the_store() ->
 
 @pytest.mark.parametrize("offset", [7, -1])
 def test_L18_no_wait_for_an_offset_outside_of_the_marks(offset: int) -> None:
-    """Of a partition that nobody has read yet, nor opened: only the store knows its marks."""
+    """Of a partition that nobody has read yet, nor opened: only the store knows its watermarks."""
 
     async def work() -> None:
         objects = MemoryStore()

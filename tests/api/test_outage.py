@@ -132,12 +132,12 @@ def until_tried(clock: ManualClock, faulty: FaultyStore, puts: int) -> None:
 
 
 def settle(store: logstore.Store) -> None:
-    """Wait until the flusher has done all that is due now."""
-    flusher, clock = store._runtime.flusher, store._runtime.clock
+    """Wait until the task pool has done all that is due now."""
+    task_pool, clock = store._runtime.task_pool, store._runtime.clock
 
     def quiet() -> bool:
-        with flusher._wake:
-            return not flusher._running and all(due > clock.monotonic() for due in flusher._due.values())
+        with task_pool._wake:
+            return not task_pool._running and all(due > clock.monotonic() for due in task_pool._due.values())
 
     until(quiet)
 

@@ -187,7 +187,7 @@ class Member:
             self.switch,
             clock=InstantClock(),
             stall_after=math.inf,
-            dice=random.Random(seed),
+            rng=random.Random(seed),
             compression="none",
             probe_interval=0.001,
             append_timeout=PATIENCE_S,
@@ -228,7 +228,7 @@ def collecting(member: Member) -> None:
 
 def merging(member: Member) -> None:
     upkeep = member.store.topic("t").partition(0).maintenance
-    assert upkeep.merge(0, bytes(16)) in (0, 4)
+    assert upkeep.compact(0, bytes(16)) in (0, 4)
 
 
 def trimming(member: Member) -> None:
@@ -262,7 +262,7 @@ def run_members(choices: Choices, *acts: Callable[[Member], None], faults: int) 
     try:
         schedule = Schedule(objects, choices, faults_max=faults, reads_fail=True)
         schedule.run([member.run for member in members])
-        with logstore.open(objects, dice=random.Random(99)) as last:
+        with logstore.open(objects, rng=random.Random(99)) as last:
             last.collect_garbage()
             assert last._catalog.unfinished() == []
             alive = last.topic("t").incarnation if last.topics() else None

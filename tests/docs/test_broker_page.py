@@ -1,4 +1,4 @@
-"""The commands at the top of the page about the broker: started as they stand there, on a folder and a free port."""
+"""The commands at the top of the page about the broker: started as they are there, on a folder and a free port."""
 
 from __future__ import annotations
 

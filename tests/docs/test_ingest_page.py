@@ -1,4 +1,4 @@
-"""What `docs/ingest.md` shows runs as it stands there."""
+"""What `docs/ingest.md` shows runs as it is there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_examples_of_the_page_run():
 
 
 def test_the_command_of_the_page_is_one():
-    """As it stands there, but for the database, which `test_cli_ingest` has."""
+    """As it is there, but for the database, which `test_cli_ingest` has."""
     (line,) = re.findall(r"```sh\n(.*?)\n```", PAGE.read_text(), re.DOTALL)
     program, *words = shlex.split(line)
     args = build_parser().parse_args(words)

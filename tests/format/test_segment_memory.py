@@ -25,7 +25,7 @@ def work():
     for _ in range(3):
         segment_of(8 * MIB)
     built.release()
-    done.wait()  # a thread that ends takes its heap with it; a flusher's threads stay
+    done.wait()  # a thread that ends takes its heap with it; a task pool's threads stay
 
 built, done = threading.Semaphore(0), threading.Event()
 before = resident_mib()

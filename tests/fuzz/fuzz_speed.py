@@ -107,13 +107,13 @@ def damage(rng: random.Random, data: bytes) -> bytes:
 
 def taken(cut: Any, records: list[Any], max_batch_bytes: int) -> Any:
     """The runs that an append would be cut into; whether it is refused, if it is."""
-    from logstore.engine.write.admission import take_records
+    from logstore.engine.write.admission import admit_records
     from logstore.errors import LogStoreError
     from logstore.format import kernels
 
     kernels.active = kernels.PLAIN._replace(cut=cut)
     try:
-        return take_records(records, max_batch_bytes)
+        return admit_records(records, max_batch_bytes)
     except LogStoreError as refusal:
         return str(refusal)
 

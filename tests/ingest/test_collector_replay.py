@@ -62,7 +62,7 @@ def test_F14_a_replay_of_everything_after_a_restart_is_skipped_and_still_reporte
 
 
 def test_F14_a_replay_of_another_history_is_not_skipped_over():
-    """The source went back and on in another way: what stands at lower positions now was never stored."""
+    """The source went back and on in another way: what is at lower positions now was never stored."""
     objects, reports = MemoryStore(), Reports()
     with collecting(objects, reports) as collector:
         feed(collector, STORY)

@@ -166,7 +166,7 @@ def test_F14_a_change_becomes_the_same_bytes_each_time():
 
 
 def test_tables_that_are_described_again_and_again_take_no_memory():
-    """Each reconnect and each DDL describes a table anew; what was prepared for an old description goes."""
+    """Each reconnect and each DDL describes a table again; what was prepared for an old description goes."""
     envelope = Envelope("s", "db")
     for _ in range(50):
         (change,) = opened().decode(INSERT, 5)

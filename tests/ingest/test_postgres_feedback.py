@@ -106,7 +106,7 @@ class Interleaved:
     def __init__(self, dsn: str, seed: int) -> None:
         self.failures: list[BaseException] = []
         self._dsn = dsn
-        self._dice = random.Random(seed)
+        self._rng = random.Random(seed)
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=self._guarded, args=(run,)) for run in (self._long, self._short)
@@ -140,7 +140,7 @@ class Interleaved:
             sql.execute("commit")
 
     def _short(self, sql):
-        while not self._stop.wait(self._dice.uniform(0.0, 0.05)):
+        while not self._stop.wait(self._rng.uniform(0.0, 0.05)):
             sql.execute("insert into short (v) values ('x')")
 
 
@@ -158,7 +158,7 @@ def test_F02_the_slot_is_never_confirmed_past_the_boundary_and_no_row_is_lost_or
     """The store goes away and comes back, the ingester is stopped for so long that the server pings it in the middle of
     something, and is killed with -9."""
     store, notes, slot = tmp_path / "store", tmp_path / "notes", "watched" + str(seed)
-    off, pause, dice = switch_for(store), threading.Event(), random.Random(seed)
+    off, pause, rng = switch_for(store), threading.Event(), random.Random(seed)
     impatient = f"{dsn} options='-c wal_sender_timeout=3s'"
     command = [sys.executable, "-m", "tests.support.ingest.ingester", impatient, str(store), slot, str(notes)]
     with session(dsn) as sql:
@@ -170,13 +170,13 @@ def test_F02_the_slot_is_never_confirmed_past_the_boundary_and_no_row_is_lost_or
             child = subprocess.Popen(command, cwd=ROOT)
             wait_until(lambda: holds_the_slot(dsn, slot))
             for _ in range(2):
-                pause.wait(dice.uniform(0.2, 1.5))
+                pause.wait(rng.uniform(0.2, 1.5))
                 off.touch()
-                pause.wait(dice.uniform(0.2, 1.0))
+                pause.wait(rng.uniform(0.2, 1.0))
                 child.send_signal(signal.SIGSTOP)
-                pause.wait(dice.uniform(1.5, 2.5))
+                pause.wait(rng.uniform(1.5, 2.5))
                 child.send_signal(signal.SIGCONT)
-                pause.wait(dice.uniform(0.0, 0.5))
+                pause.wait(rng.uniform(0.0, 0.5))
                 off.unlink()
             if number < KILLS:
                 child.send_signal(signal.SIGKILL)

@@ -79,7 +79,7 @@ def check_no_transaction_is_torn(store: Path) -> None:
 
 def run_and_kill(dsn: str, tmp_path: Path, kills: int, seed: int) -> None:
     """The moments are random on purpose. In every second run the object store goes away before the kill."""
-    store, slot, dice = (
+    store, slot, rng = (
         tmp_path / "store",
         "killed_" + dsn.split("dbname=")[1].split()[0],
         random.Random(seed),
@@ -90,10 +90,10 @@ def run_and_kill(dsn: str, tmp_path: Path, kills: int, seed: int) -> None:
     with Load(dsn, seed) as load:
         for number in range(kills):
             child = ingester(dsn, store, slot)
-            pause.wait(dice.uniform(0.5, 2.5))
+            pause.wait(rng.uniform(0.5, 2.5))
             if number % 2:
                 off.touch()
-                pause.wait(dice.uniform(0.0, 1.0))
+                pause.wait(rng.uniform(0.0, 1.0))
             child.send_signal(signal.SIGKILL)
             child.wait(PATIENCE_S)
             off.unlink(missing_ok=True)

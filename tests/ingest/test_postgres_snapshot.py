@@ -123,7 +123,7 @@ def _written(server, first, last):
 
 @pytest.mark.parametrize("went_on", [0, 100])
 def test_F14_a_server_that_was_restored_together_with_its_slot_is_refused(tmp_path, went_on):
-    """A disk's snapshot brings the slot back as it was. What is committed from then on stands at positions that the store
+    """A disk's snapshot brings the slot back as it was. What is committed from then on is at positions that the store
     has already, of transactions that are gone. `went_on`: its WAL may have passed the store's position before we look."""
     objects = MemoryStore()
     with postgres_server() as server:

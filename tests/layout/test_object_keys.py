@@ -77,7 +77,7 @@ def test_a_store_in_use_holds_these_objects_and_no_others() -> None:
             topic.append(b"%d" % number, partition=number % 2)
         log = topic.partition(0)
         log._checkpointer.write()  # type: ignore[union-attr]
-        log.maintenance.merge(clock.now_ms(), bytes(16))
+        log.maintenance.compact(clock.now_ms(), bytes(16))
         log.append(b"tail", ack="buffered")
     keys = [info.key for info in objects.list("")]
     used = {shape for shape in SHAPES for key in keys if re.fullmatch(shape, key)}

@@ -1,7 +1,7 @@
 """What must not be. The judge keeps the log as it was committed, and compares everything with that.
 
 Kinds of violations:
-    lost     an acked or committed record is missing, or stands at another offset
+    lost     an acked or committed record is missing, or is at another offset
     twice    a record is stored twice
     dangling the manifest names an object that is gone
     misread  a reader is given something else than the log

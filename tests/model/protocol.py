@@ -103,7 +103,7 @@ class Rules:
     # The chain
 
     def create(self, place: int, segment: Segment) -> Step:
-        """One PUT. In doubt: look. Returns what stands there, ours or another's; absent means the same bytes again."""
+        """One PUT. In doubt: look. Returns what is there, ours or another's; absent means the same bytes again."""
         while True:
             answer = yield Create(place, segment)
             if answer == OK:
@@ -119,7 +119,7 @@ class Rules:
 
     def follow(self, tail: Tail, doubt: int | None) -> Step:
         """To the first absent place, one GET each. Nothing from `doubt` on is believed yet. Returns where that is, the first
-        place in doubt (None: there is none), and what stands there: nothing, or a header; then we are in the past."""
+        place in doubt (None: there is none), and what is there: nothing, or a header; then we are in the past."""
         while not tail.deleted:
             found = yield Get(tail.next)
             if found is None or found.collected:
@@ -228,21 +228,21 @@ class Rules:
         return manifest.rows + tuple(row for row in ours if row.key >= manifest.tail.next)
 
     def fenced(self, record: Any, tail: Tail) -> Step:
-        """Another stands in the place of an exclusive commit. A place in doubt is never emptied: so it was another's."""
+        """Another is in the place of an exclusive commit. A place in doubt is never emptied: so it was another's."""
         yield Said("denied", (record,))
 
     def shared(self, who: str, mode: str, records: tuple[Any, ...], standby: bool = False) -> Actor:
-        """Shared and replicated writers do not fence; they join an era, or begin one behind an exclusive writer. A standby
+        """Shared and replicated writers do not fence; they join an epoch, or begin one behind an exclusive writer. A standby
         follows until it is promoted, which is a fence. Records of a replicated writer are positions of its source."""
-        era = 0
+        epoch = 0
         tail = yield from self.settle(who, START)
         if standby:
             tail = yield from self.settle(who, tail, "fence", mode)
-            era = tail.epoch
+            epoch = tail.epoch
         while records:
-            if tail.mode == EXCLUSIVE and not era:
+            if tail.mode == EXCLUSIVE and not epoch:
                 tail = yield from self.begin_era(who, tail, mode)
-            if tail.deleted or (tail.next and tail.mode != mode) or (era and tail.epoch != era):
+            if tail.deleted or (tail.next and tail.mode != mode) or (epoch and tail.epoch != epoch):
                 if mode == SHARED:  # a replicated one's peers may store the same
                     yield Said("denied", (records[0],))
                 return
@@ -250,20 +250,20 @@ class Rules:
                 yield Said("dropped" if tail.source > records[0] else "gap", (records[0],))
                 records = records[1:]
                 continue
-            segment = data(who, tail, mode, era or max(tail.epoch, 1), records[0])
+            segment = data(who, tail, mode, epoch or max(tail.epoch, 1), records[0])
             found = yield from self.create(tail.next, segment)
             if found.id == segment.id:
                 if found.collected:
                     yield Said("seen", ("its own commit, collected",))
                 yield Said("acked", (records[0], found.base))
-                tail, era, records = tail.behind(found), found.epoch, records[1:]
+                tail, epoch, records = tail.behind(found), found.epoch, records[1:]
             elif found.collected:
                 yield Said("seen", ("a collected header in its place",))
                 tail = yield from self.settle(who, tail)
             else:
                 tail = tail.behind(found)
-                if found.fence and not era:
-                    era = -1  # somebody took over since we opened
+                if found.fence and not epoch:
+                    epoch = -1  # somebody took over since we opened
             del segment, found
 
     def begin_era(self, who: str, tail: Tail, mode: str) -> Step:
@@ -352,7 +352,7 @@ class Rules:
     # The manifest
 
     def swap(self, base: Manifest, new: Manifest) -> Step:
-        """One conditional PUT. In doubt: look. Returns what stands there afterwards: ours, or a later one, which tells what
+        """One conditional PUT. In doubt: look. Returns what is there afterwards: ours, or a later one, which tells what
         came of ours: a version is replaced once."""
         while True:
             answer = yield Swap(MANIFEST, base.version, new)
@@ -381,10 +381,10 @@ class Rules:
 
     def merger(self, who: str, rounds: int) -> Actor:
         while rounds:
-            yield from self.merge(who)
+            yield from self.compact(who)
             rounds -= 1
 
-    def merge(self, who: str) -> Step:
+    def compact(self, who: str) -> Step:
         """Put one object in place of all rows but the newest segment, then name it."""
         base, tail, rows, records = yield from self.view()
         run = tuple(row for row in rows if row.key != tail.next - 1)

@@ -1,6 +1,6 @@
 """Every interleaving of single requests: breadth first, so that a counterexample is the shortest; then random walks.
 
-A state is what stands in the store, which requests are under way without anybody who waits for them, how many faults may
+A state is what is in the store, which requests are under way without anybody who waits for them, how many faults may
 still come, what was told to callers, and where each actor is. A step is one request of one actor, or the arrival of a late
 one. An actor that stops for ever is a path on which it is not chosen again, so that needs no step of its own. There is no
 clock.
@@ -307,17 +307,17 @@ def _stuck(came: dict[State, Any], over: list[State], before: dict[State, list[S
 def walk(world: World, steps: int, seed: int) -> Outcome:
     """Random walks, far beyond what can be searched. Actors sleep for long, and faults are rare enough to come late, too.
     The same seed takes the same steps."""
-    began, dice, taken = time.perf_counter(), random.Random(seed), 0
+    began, rng, taken = time.perf_counter(), random.Random(seed), 0
     over: list[State] = []
     while taken < steps:
         state, path = world.first(), []
         actors = range(_FRONT, len(state))
         awake: set[Any] = set(actors)
         while choices := list(world.steps(state)):
-            if dice.random() < 0.15:
-                awake = {actor for actor in actors if dice.random() < 0.4}
+            if rng.random() < 0.15:
+                awake = {actor for actor in actors if rng.random() < 0.4}
             weights = [_likely(label, awake) for label, _, _ in choices]
-            label, after, why = dice.choices(choices, weights)[0]
+            label, after, why = rng.choices(choices, weights)[0]
             path.append((state, label))
             taken += 1
             if why is not None:

@@ -198,7 +198,7 @@ class NoOpener(Rules):
 
 
 class OpenerWithRecordsOnce(Rules):
-    """The first segment of an era, checked like a fence, carries records."""
+    """The first segment of an epoch, checked like a fence, carries records."""
 
     def end_segment(self, who: str, tail: Tail, what: str, mode: str, wal: Any) -> Segment | None:
         segment = super().end_segment(who, tail, what, mode, wal)
@@ -208,7 +208,7 @@ class OpenerWithRecordsOnce(Rules):
 
 
 class OpenerWithRecords(OpenerWithRecordsOnce):
-    """The first of an era carries records, and who finds itself in the past stores them again at the real end."""
+    """The first of an epoch carries records, and who finds itself in the past stores them again at the real end."""
 
     def begin_era(self, who: str, tail: Tail, mode: str) -> Step:
         while True:
@@ -223,7 +223,7 @@ class OpenerWithRecords(OpenerWithRecordsOnce):
 
 
 class WinnerBelieved(Rules):
-    """Who loses the race for an epoch opener joins the winner's era without a look at the manifest."""
+    """Who loses the race for an epoch opener joins the winner's epoch without a look at the manifest."""
 
     def begin_era(self, who: str, tail: Tail, mode: str) -> Step:
         segment = self.end_segment(who, tail, "opener", mode, None)
@@ -324,7 +324,7 @@ class RowsBelieved(Rules):
 
 
 class Believes412(Rules):
-    """412 means that another's segment stands there: no look."""
+    """412 means that another's segment is there: no look."""
 
     def create(self, place: int, segment: Segment) -> Step:
         while True:

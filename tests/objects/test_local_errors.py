@@ -139,7 +139,7 @@ def test_W03_a_name_that_may_not_be_durable_is_indeterminate(
 def test_L03_what_may_not_be_durable_cannot_be_read_back_and_taken_for_stored(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a lost answer a writer reads what stands there: its own object would mean that it is stored."""
+    """After a lost answer a writer reads what is there: its own object would mean that it is stored."""
     broken(monkeypatch, "fsync", errno.EIO, is_folder)
     outcome(lambda: store.put("log/new", b"y", if_absent=True))
     doubts = [

@@ -39,7 +39,7 @@ SCRIPT = (
 
 
 class User:
-    """Calls the store, and knows for each key what may stand there: None is "no object"."""
+    """Calls the store, and knows for each key what may are there: None is "no object"."""
 
     def __init__(self, disk: SimulatedDisk) -> None:
         self.disk = disk

@@ -43,7 +43,7 @@ def slept() -> list[float]:
 
 @pytest.fixture
 def store(faulty: FaultyStore, slept: list[float]) -> RetryingStore:
-    return RetryingStore(faulty, POLICY, sleep=slept.append, dice=lambda: 1.0)
+    return RetryingStore(faulty, POLICY, sleep=slept.append, rng=lambda: 1.0)
 
 
 @pytest.mark.parametrize("fault", Fault)

@@ -62,7 +62,7 @@ def test_C03_anothers_is_told_from_ours(says: StoreError, replaces: bool) -> Non
 
 @DOUBTS
 def test_C03_what_may_still_be_carried_out_is_no_outcome(says: StoreError) -> None:
-    """The version that was to be replaced still stands: ours may come later, so nobody may act as if it had not."""
+    """The version that was to be replaced still exists: ours may come later, so nobody may act as if it had not."""
     store = Answering(says, carries_out=False)
     with pytest.raises(Indeterminate, match=KEY):
         put_settled(store, KEY, b"mine", store.put(KEY, b"old").etag)

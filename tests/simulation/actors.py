@@ -51,7 +51,7 @@ class Role:
         self.process = process
         self.world = process.world
         self.oracle = process.world.oracle
-        self.dice = process.dice
+        self.rng = process.rng
         self.settings = settings
         self.partitions = partitions
         self.store: Store | None = None
@@ -65,11 +65,11 @@ class Role:
             turn()
 
     def rest(self) -> None:
-        luck = self.dice.random()
+        luck = self.rng.random()
         if luck < 0.8:
-            self.process.idle(self.dice.uniform(0, 1.0))
+            self.process.idle(self.rng.uniform(0, 1.0))
         else:
-            self.process.idle(3 * 86_400.0, steps=self.dice.randint(10, 600))
+            self.process.idle(3 * 86_400.0, steps=self.rng.randint(10, 600))
 
     def tried(self, call: Callable[[], object]) -> bool:
         """False if it failed in a way that may happen here."""
@@ -101,7 +101,7 @@ class Role:
         if self.store is None:
             settings = {"compression": "none"} | self.settings | changes
             self.store = logstore.open(
-                self.process.objects, clock=self.process.clock, dice=self.dice, **settings
+                self.process.objects, clock=self.process.clock, rng=self.rng, **settings
             )
             self.process.note(f"opened {settings}")
         return self.store
@@ -121,9 +121,9 @@ class Role:
         return True
 
     def log(self) -> PartitionLog:
-        topic = self.dice.choice(sorted(self.partitions))
+        topic = self.rng.choice(sorted(self.partitions))
         found = self.opened().topic(topic)
-        return found.partition(self.dice.choice(self.partitions[topic]) % found.partitions)
+        return found.partition(self.rng.choice(self.partitions[topic]) % found.partitions)
 
 
 class Reading:
@@ -138,8 +138,8 @@ class Reading:
     def read(self, wait: float = 0.0) -> bool:
         """Whether it got on."""
         role, place, log = self.role, place_of(self.log), self.log
-        visibility: Visibility = "durable" if role.dice.random() < 0.5 else "buffered"
-        size = role.dice.choice([0, 200, 1 << 20])
+        visibility: Visibility = "durable" if role.rng.random() < 0.5 else "buffered"
+        size = role.rng.choice([0, 200, 1 << 20])
         try:
             result = log.read(self.position, size, visibility=visibility, wait=wait)
         except OffsetOutOfRange as error:
@@ -157,7 +157,7 @@ class Reading:
         if visibility == "durable" or self.readonly:
             role.oracle.read_as_durable(place, records)
         moved = result.next_offset > self.position
-        if moved or role.dice.random() < 0.1:
+        if moved or role.rng.random() < 0.1:
             role.process.note(
                 f"read {place[1][:4]}/{place[2]} {self.position}..{result.next_offset} {visibility}"
             )
@@ -179,19 +179,19 @@ class Writing(Role):
 
     def step(self) -> None:
         log = self.current
-        if log is None or self.dice.random() < 0.03:
+        if log is None or self.rng.random() < 0.03:
             log = self.current = self.log()
             self.reading = Reading(self, log)
-        luck = self.dice.random()
+        luck = self.rng.random()
         if luck < 0.75:
-            for _ in range(self.dice.randint(1, 20)):
+            for _ in range(self.rng.randint(1, 20)):
                 if not self.append(log):
                     break
                 log = self.current or log
         elif luck < 0.80 and self.settings["writer"] == "exclusive":
             self.tried(log.flush)
         elif luck < 0.93 and self.reading is not None:
-            while self.reading.read() and self.dice.random() < 0.7:
+            while self.reading.read() and self.rng.random() < 0.7:
                 pass
         elif luck < 0.96:
             if self.world.trims:
@@ -211,11 +211,11 @@ class Writing(Role):
 
     def append(self, log: PartitionLog) -> bool:
         place = place_of(log)
-        values = self.process.new_values(self.dice.choice([1, 1, 1, 2, 5]))
+        values = self.process.new_values(self.rng.choice([1, 1, 1, 2, 5]))
         ack = "durable"
-        if self.settings["writer"] == "exclusive" and self.dice.random() < 0.3:
+        if self.settings["writer"] == "exclusive" and self.rng.random() < 0.3:
             ack = "buffered"
-        timeout = self.dice.choice([None, None, None, 0.05, 1.0])
+        timeout = self.rng.choice([None, None, None, 0.05, 1.0])
         began_deleted = place[1] in self.oracle.deleted
         given = [value.encode() for value in values]
         try:
@@ -238,7 +238,7 @@ class Writing(Role):
         self.process.note(f"acked {ack} {place[1][:4]}/{place[2]} {receipt.offset} {values}")
         if ack == "buffered":
             self.buffered.append((place, receipt.offset, values))
-            if self.dice.random() < 0.3:
+            if self.rng.random() < 0.3:
                 self.wait_durable(place, receipt, values)
         return True
 
@@ -254,7 +254,7 @@ class Writing(Role):
     def delete_before(self, log: PartitionLog) -> None:
         place = place_of(log)
         low, high = log.low_watermark, log.durable_high_watermark
-        offset = self.dice.randint(low, max(low, high - self.dice.randint(0, 30)))
+        offset = self.rng.randint(low, max(low, high - self.rng.randint(0, 30)))
         self.oracle.asked_to_delete_before(place, offset)
         self.process.note(f"delete_before {place[1][:4]}/{place[2]} {offset}")
         log.delete_before(offset)
@@ -305,15 +305,15 @@ class Following(Role):
         return known
 
     def step(self) -> None:
-        if not self.readings or self.dice.random() < 0.05:
+        if not self.readings or self.rng.random() < 0.05:
             reading = self.reading(self.log())
         else:
-            reading = self.readings[self.dice.choice(sorted(self.readings))]
-        luck = self.dice.random()
+            reading = self.readings[self.rng.choice(sorted(self.readings))]
+        luck = self.rng.random()
         try:
             if luck < 0.97:
-                for _ in range(self.dice.randint(1, 6)):
-                    reading.read(self.dice.choice([0.0, 0.0, 1.0, 5.0]))
+                for _ in range(self.rng.randint(1, 6)):
+                    reading.read(self.rng.choice([0.0, 0.0, 1.0, 5.0]))
             else:
                 self.close()
         except UnknownTopic:
@@ -347,9 +347,9 @@ class Replicating(Role):
         if self.writer is None or self.log_ is None:
             self.log_ = self.log()
             self.writer = self.log_.replicated(self.process.name)
-        luck = self.dice.random()
+        luck = self.rng.random()
         if luck < 0.9:
-            for _ in range(self.dice.randint(1, 8)):
+            for _ in range(self.rng.randint(1, 8)):
                 self.feed(self.writer, self.log_)
         elif luck < 0.94:
             self.writer.promote()
@@ -360,8 +360,8 @@ class Replicating(Role):
             self.close()
 
     def feed(self, writer: ReplicatedWriter, log: PartitionLog) -> None:
-        lower = max(0, writer.frontier - self.dice.choice([0, 0, 0, 2]))
-        upper = writer.frontier + self.dice.randint(1, 4)
+        lower = max(0, writer.frontier - self.rng.choice([0, 0, 0, 2]))
+        upper = writer.frontier + self.rng.randint(1, 4)
         place = place_of(log)
         began_deleted = place[1] in self.oracle.deleted
         try:
@@ -398,13 +398,13 @@ class Maintaining(Role):
     """`logstore compact` and `logstore gc`, with whatever grace this process was given."""
 
     def step(self) -> None:
-        topic = self.dice.choice(sorted(self.partitions))
-        luck = self.dice.random()
+        topic = self.rng.choice(sorted(self.partitions))
+        luck = self.rng.random()
         if luck < 0.8:
             self.compact(topic)
         if luck > 0.2:
-            self.collect(topic if self.dice.random() < 0.8 else None)
-        if self.dice.random() < 0.3:
+            self.collect(topic if self.rng.random() < 0.8 else None)
+        if self.rng.random() < 0.3:
             self.close()
 
     def compact(self, topic: str) -> None:
@@ -413,7 +413,7 @@ class Maintaining(Role):
             log = found.partition(number)
             low = log.maintenance.expire(self.process.clock.now_ms())
             merged = 0
-            while count := log.maintenance.merge(self.process.clock.now_ms(), self.dice.randbytes(16)):
+            while count := log.maintenance.compact(self.process.clock.now_ms(), self.rng.randbytes(16)):
                 merged += count
             self.process.note(f"compacted {log.paths.incarnation[:4]}/{number} {merged} low {low}")
 
@@ -429,10 +429,10 @@ class Deleting(Role):
     """Deletes the topic now and then, and creates it again."""
 
     def step(self) -> None:
-        name = self.dice.choice(sorted(self.partitions))
+        name = self.rng.choice(sorted(self.partitions))
         count = len(self.partitions[name])
         store = self.opened()
-        if self.dice.random() < 0.6:
+        if self.rng.random() < 0.6:
             self.create(store, name, count)
             return
         incarnation = store.topic(name).partition(0).paths.incarnation
@@ -441,7 +441,7 @@ class Deleting(Role):
         store.delete_topic(name)
         self.oracle.deleted.add(incarnation)
         self.process.note(f"deleted {name} {incarnation}")
-        if self.dice.random() < 0.8:
+        if self.rng.random() < 0.8:
             self.create(store, name, count)
 
     def create(self, store: Store, name: str, count: int) -> None:

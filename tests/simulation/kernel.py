@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from logstore.engine.host.fan_out import side_by_side
+from logstore.engine.host.fan_out import fan_out
 from logstore.objects import retrying
 
 _INSTANT_S = 1e-6
@@ -34,7 +34,7 @@ _INSTANT_S = 1e-6
 
 
 class Killed(BaseException):
-    """The task's process is dead: it ends wherever it stands, and nothing that it does on its way out has an effect."""
+    """The task's process is dead: it ends wherever it is, and nothing that it does on its way out has an effect."""
 
 
 class Life:
@@ -68,7 +68,7 @@ class Kernel:
 
     def __init__(self, seed: object, on_fault: Callable[[Task, BaseException], None]) -> None:
         self.now = 0.0
-        self.dice = random.Random(f"kernel/{seed}")
+        self.rng = random.Random(f"kernel/{seed}")
         self.entropy = random.Random(f"entropy/{seed}")
         self.on_fault = on_fault
         self.over = False
@@ -195,7 +195,7 @@ class Kernel:
             when, _, call = heapq.heappop(timers)
             self.now = max(self.now, when)
             call()
-        return ready.pop(self.dice.randrange(len(ready)) if len(ready) > 1 else 0)
+        return ready.pop(self.rng.randrange(len(ready)) if len(ready) > 1 else 0)
 
     # Lives
 
@@ -445,7 +445,7 @@ def _simulated(kernel: Kernel) -> Iterator[None]:
         (os, "urandom", _chosen(os.urandom, lambda size: kernel.entropy.randbytes(size))),
         (time, "sleep", _chosen(time.sleep, kernel.sleep)),
         # Bound when they were defined:
-        (side_by_side, "__defaults__", (lambda: kernel.now,)),
+        (fan_out, "__defaults__", (lambda: kernel.now,)),
         (retrying.repeat, "__kwdefaults__", {"sleep": kernel.sleep, "dice": kernel.entropy.random}),
         (
             retrying.RetryingStore.__init__,

@@ -80,19 +80,19 @@ def roles_of(scenario: Scenario) -> list[str]:
 class _Run:
     def __init__(self, scenario: Scenario, keep: int) -> None:
         self.scenario = scenario
-        dice = self.dice("plan")
-        self.kinds = self._kinds(dice)
-        self.topics = self._topics(dice)
+        rng = self.rng("plan")
+        self.kinds = self._kinds(rng)
+        self.topics = self._topics(rng)
         rates = {name: rate for name, (_, rate) in RATES.items() if name not in scenario.without}
         free_low = {name for name, settings in self.topics.items() if len(settings) > 1}
         self.world = World(scenario.seed, scenario.steps, rates, free_low, keep)
         self.world.topic_settings = self.topics
         self.world.trims = self.has("trims")
         self.world.lies = scenario.lies
-        self.nemesis = self.dice("nemesis")
+        self.nemesis = self.rng("nemesis")
         self.roles: dict[Process, Role] = {}
 
-    def dice(self, what: str) -> random.Random:
+    def rng(self, what: str) -> random.Random:
         return random.Random(f"{self.scenario.seed}/{what}")
 
     def has(self, trouble: str) -> bool:
@@ -100,9 +100,9 @@ class _Run:
 
     # The plan
 
-    def _kinds(self, dice: random.Random) -> list[str]:
+    def _kinds(self, rng: random.Random) -> list[str]:
         """The role of each machine. Partition 0 is for exclusive and shared writers, partition 1 for replicated ones."""
-        writers = dice.choice(
+        writers = rng.choice(
             [
                 ["shared", "shared"],
                 ["shared", "shared", "shared"],
@@ -115,34 +115,34 @@ class _Run:
             ]
         )
         kinds = [*writers, "reader", "maintainer"]
-        if dice.random() < 0.4:
+        if rng.random() < 0.4:
             kinds.append("maintainer")
-        if dice.random() < 0.3:
+        if rng.random() < 0.3:
             kinds.append("reader")
-        if dice.random() < 0.25 and self.has("deletion"):
+        if rng.random() < 0.25 and self.has("deletion"):
             kinds.append("deleter")
         return kinds
 
-    def _topics(self, dice: random.Random) -> dict[str, dict[str, Any]]:
-        settings: dict[str, Any] = {"segment_bytes": dice.choice([600, 4_000, 1 << 20])}
-        luck = dice.random()
+    def _topics(self, rng: random.Random) -> dict[str, dict[str, Any]]:
+        settings: dict[str, Any] = {"segment_bytes": rng.choice([600, 4_000, 1 << 20])}
+        luck = rng.random()
         if luck < 0.1 and self.has("retention"):
             settings["retention_bytes"] = 3_000
         elif luck < 0.2 and self.has("retention"):
             settings["retention_seconds"] = 50_000.0
         return {"t": settings}
 
-    def _settings(self, kind: str, dice: random.Random) -> dict[str, Any]:
+    def _settings(self, kind: str, rng: random.Random) -> dict[str, Any]:
         settings: dict[str, Any] = {
-            "delete_grace": dice.choice(GRACES[kind == "maintainer"]),
-            "flush_interval": dice.choice([0.01, 0.2, 1.0]),
-            "append_timeout": dice.choice([2.0, 30.0, 300.0]),
-            "cache_bytes": dice.choice([0, 64 << 20]),
-            "follow_interval": dice.choice([0.2, 2.0]),
+            "delete_grace": rng.choice(GRACES[kind == "maintainer"]),
+            "flush_interval": rng.choice([0.01, 0.2, 1.0]),
+            "append_timeout": rng.choice([2.0, 30.0, 300.0]),
+            "cache_bytes": rng.choice([0, 64 << 20]),
+            "follow_interval": rng.choice([0.2, 2.0]),
         }
         if kind in ("exclusive", "shared"):
             settings["writer"] = kind
-        elif kind == "reader" or (kind == "maintainer" and dice.random() < 0.8):
+        elif kind == "reader" or (kind == "maintainer" and rng.random() < 0.8):
             settings["writer"] = "read_only"
         return settings
 
@@ -189,7 +189,7 @@ class _Run:
     def _prepare(self) -> None:
         """The topic is there before anything goes wrong; in some runs not even the store's marker was made in peace."""
         world = self.world
-        if self.dice("peace").random() < 0.2:
+        if self.rng("peace").random() < 0.2:
             world.start_faults()
         for _ in range(20):
             try:
@@ -205,23 +205,23 @@ class _Run:
         """A store that the driver opens: at once, and without faults unless they are switched on."""
         clock = ProcessClock(self.world.kernel, 1.0, 0.0)
         return logstore.open(
-            self.world.objects, clock=clock, dice=self.dice(f"onlooker/{self.world.steps}"), **settings
+            self.world.objects, clock=clock, rng=self.rng(f"onlooker/{self.world.steps}"), **settings
         )
 
     def _machine(self, number: int) -> Machine:
-        dice = self.dice(f"machine/{number}")
+        rng = self.rng(f"machine/{number}")
         if not self.has("skew"):
             return Machine(number, 1.0, 0.0)
-        ahead = dice.choice([0.0, 0.0, 3.0, -3.0, 3_600.0, -7_200.0, 2 * 86_400.0, -2 * 86_400.0, 3 * YEAR_S])
-        return Machine(number, dice.uniform(0.999, 1.001), ahead)
+        ahead = rng.choice([0.0, 0.0, 3.0, -3.0, 3_600.0, -7_200.0, 2 * 86_400.0, -2 * 86_400.0, 3 * YEAR_S])
+        return Machine(number, rng.uniform(0.999, 1.001), ahead)
 
     def _start(self, number: int, kind: str, machine: Machine) -> None:
-        dice = self.dice(f"start/{number}/{machine.lives}")
-        if kind in ("exclusive", "shared") and machine.lives and dice.random() < 0.2:
-            kind = dice.choice(["exclusive", "shared"])
+        rng = self.rng(f"start/{number}/{machine.lives}")
+        if kind in ("exclusive", "shared") and machine.lives and rng.random() < 0.2:
+            kind = rng.choice(["exclusive", "shared"])
         process = Process(self.world, machine)
         mine = {"replicated": [1], "exclusive": [0], "shared": [0]}.get(kind, [0, 1])
-        role = ROLES[kind](process, self._settings(kind, dice), dict.fromkeys(self.topics, mine))
+        role = ROLES[kind](process, self._settings(kind, rng), dict.fromkeys(self.topics, mine))
         self.roles[process] = role
         process.note(f"starts {kind} {role.settings}")
         process.start(lambda _: role.run())
@@ -232,25 +232,25 @@ class _Run:
         self.world.after(self.nemesis.randint(20, 120), self._trouble)
 
     def _trouble(self) -> None:
-        world, dice = self.world, self.nemesis
+        world, rng = self.world, self.nemesis
         self._next_trouble()
         alive = [process for process in world.processes if not process.life.dead]
         if not alive:
             return
-        process, luck = dice.choice(alive), dice.random()
+        process, luck = rng.choice(alive), rng.random()
         if luck < 0.5:
-            steps, seconds = dice.choice([5, 40, 150, 400, 600]), dice.choice(STALLS_S)
-            asleep = dice.random() < 0.5
+            steps, seconds = rng.choice([5, 40, 150, 400, 600]), rng.choice(STALLS_S)
+            asleep = rng.random() < 0.5
             if self.has("stalls"):
                 process.note(f"suspended for {steps} steps")
                 process.suspend(steps, seconds, asleep=asleep)
         elif luck < 0.7:
-            seconds = dice.choice([-1, 1]) * dice.choice([5.0, 7_200.0, 200_000.0, YEAR_S, 5 * YEAR_S])
+            seconds = rng.choice([-1, 1]) * rng.choice([5.0, 7_200.0, 200_000.0, YEAR_S, 5 * YEAR_S])
             if self.has("jumps"):
                 process.note(f"clock {seconds:+.0f} s")
                 process.clock.jump(seconds)
         else:
-            kill_in, after, back_in = dice.randint(1, 30), dice.random() < 0.5, dice.randint(5, 200)
+            kill_in, after, back_in = rng.randint(1, 30), rng.random() < 0.5, rng.randint(5, 200)
             if self.has("kills") and process.kill_in is None:
                 process.kill_in, process.kill_after = kill_in, after
                 world.after(kill_in + back_in, lambda: self._restart(process))

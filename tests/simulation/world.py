@@ -67,13 +67,13 @@ class ProcessClock:
 class Weather:
     """How fast the store answers, drawn for each request."""
 
-    dice: random.Random
+    rng: random.Random
     slow: float
 
     def seconds(self) -> float:
-        if self.dice.random() < self.slow:
-            return self.dice.uniform(0.5, 20.0)
-        return self.dice.expovariate(1 / 0.02)
+        if self.rng.random() < self.slow:
+            return self.rng.uniform(0.5, 20.0)
+        return self.rng.expovariate(1 / 0.02)
 
 
 class World:
@@ -209,7 +209,7 @@ class Process:
         self.name = f"p{machine.number}.{machine.lives}"
         self.life = Life(self.name)
         self.clock = ProcessClock(world.kernel, machine.pace, machine.ahead_s)
-        self.dice = random.Random(f"{world.seed}/{self.name}")
+        self.rng = random.Random(f"{world.seed}/{self.name}")
         self.objects = ProcessStore(self)
         self.kill_in: int | None = None  # requests
         self.kill_after = False
@@ -332,7 +332,7 @@ class ProcessStore:
         back: float,
     ) -> None:
         process, world = self._process, self._process.world
-        if process.life.dead and world.weather.dice.random() < 0.5:
+        if process.life.dead and world.weather.rng.random() < 0.5:
             return  # it was still in the dead one's buffers
         world.requested()
         seen = len(world.objects.calls)
@@ -358,7 +358,7 @@ class ProcessStore:
         self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None
     ) -> ObjectInfo:
         kept, world = bytes(data), self._process.world
-        if world.lies and world.weather.dice.random() < world.lies:
+        if world.lies and world.weather.rng.random() < world.lies:
             if_absent, if_match = False, None
         return self._call(
             "put", key, lambda: world.objects.put(key, kept, if_absent=if_absent, if_match=if_match)

@@ -81,12 +81,12 @@ class Job:
 class SkewedClock(SystemClock):
     """A wall clock that is wrong, and jumps now and then. Deadlines go by the monotonic one, as everywhere."""
 
-    def __init__(self, skew_ms: int, dice: Random) -> None:
+    def __init__(self, skew_ms: int, rng: Random) -> None:
         self._skew_ms = skew_ms
-        self._dice = dice
+        self._rng = rng
 
     def now_ms(self) -> int:
-        if self._skew_ms and self._dice.random() < 0.02:
+        if self._skew_ms and self._rng.random() < 0.02:
             self._skew_ms = -self._skew_ms
         return super().now_ms() + self._skew_ms
 
@@ -94,7 +94,7 @@ class SkewedClock(SystemClock):
 class Actor:
     def __init__(self, job: Job, finishing: threading.Event) -> None:
         self.job = job
-        self.dice = Random(job.seed)
+        self.rng = Random(job.seed)
         self.journal = Journal(job.journal)
         self.finishing = finishing
         self.process = job.process
@@ -119,7 +119,7 @@ class Actor:
         )
 
     def open(self, **settings: Any) -> logstore.Store:
-        clock = SkewedClock(self.job.skew_ms, self.dice)
+        clock = SkewedClock(self.job.skew_ms, self.rng)
         objects = self.objects()
         return self.insist(lambda: logstore.open(objects, clock=clock, **{**self.job.settings, **settings}))
 
@@ -138,7 +138,7 @@ class Actor:
 
     def pause(self) -> None:
         """At its pace. Afterwards, when it is to end, there is no need to hurry either: the store may be busy."""
-        self.finishing.wait(self.dice.uniform(0, 2 * self.job.pace_s))
+        self.finishing.wait(self.rng.uniform(0, 2 * self.job.pace_s))
         if self.finishing.is_set():
             threading.Event().wait(0.02)
 
@@ -166,9 +166,9 @@ class Actor:
 
     def fresh_values(self) -> list[bytes]:
         values = []
-        for _ in range(self.dice.choice((1, 1, 1, 2, 4))):
+        for _ in range(self.rng.choice((1, 1, 1, 2, 4))):
             self._values += 1
-            filler = "." * self.dice.choice(FILLERS)
+            filler = "." * self.rng.choice(FILLERS)
             values.append(f"{self.job.process}/{self._values}{filler}".encode())
         return values
 
@@ -180,7 +180,7 @@ class Actor:
         log = self.open_writer(self.insist(lambda: store.topic(self.job.topic)).partition(0))
         while not self.finishing.is_set():
             log = self.take_stock(log)
-            if self.dice.random() < 0.2:
+            if self.rng.random() < 0.2:
                 self.look(log)
             else:
                 self.append_some(log)
@@ -195,7 +195,7 @@ class Actor:
         while True:
             self.check_end()
             try:
-                log.open_writer(timeout=5.0, ack=self.dice.choice(self.job.acks))  # type: ignore[arg-type]
+                log.open_writer(timeout=5.0, ack=self.rng.choice(self.job.acks))  # type: ignore[arg-type]
             except LogStoreError as error:
                 self.excuse(error, "open_writer", fenced=not self.job.alone)
                 if log.stopped is not None:
@@ -226,10 +226,10 @@ class Actor:
 
     def append_some(self, log: PartitionLog) -> None:
         """One append, or several under way at once."""
-        topic, timeout = self.job.topic, self.dice.choice((0.3, 2.0, 5.0))
+        topic, timeout = self.job.topic, self.rng.choice((0.3, 2.0, 5.0))
         under_way = []
-        for _ in range(self.dice.choice((1, 1, 1, 5))):
-            values, ack = self.fresh_values(), self.dice.choice(self.job.acks)
+        for _ in range(self.rng.choice((1, 1, 1, 5))):
+            values, ack = self.fresh_values(), self.rng.choice(self.job.acks)
             op = self.journal.began(topic, self.process, values, ack)
             try:
                 under_way.append((op, log.submit(values, ack=ack, timeout=timeout)))  # type: ignore[arg-type]
@@ -253,12 +253,12 @@ class Actor:
 
     def look(self, log: PartitionLog) -> None:
         """Read after ack, in the process that appends."""
-        visibility = self.dice.choice(("buffered", "durable"))
+        visibility = self.rng.choice(("buffered", "durable"))
         try:
             low, high = log.low_watermark, log.mark(visibility)  # type: ignore[arg-type]
-            offset = self.dice.randint(max(low, high - 40), high)
+            offset = self.rng.randint(max(low, high - 40), high)
             op = self.journal.read(self.job.topic, self.process, offset, visibility)
-            result = log.read(offset, self.dice.choice((0, 300, 1 << 20)), visibility=visibility)  # type: ignore[arg-type]
+            result = log.read(offset, self.rng.choice((0, 300, 1 << 20)), visibility=visibility)  # type: ignore[arg-type]
             found = list(result.records())
         except OffsetOutOfRange as error:
             if error.offset is not None and error.offset > error.low:
@@ -303,7 +303,7 @@ class Actor:
             op = self.journal.began(self.job.topic, self.process, values, "durable", idempotent=True)
             try:
                 offset = producer.append(
-                    values[0], sequence=sequence, timeout=self.dice.choice((0.5, 4.0))
+                    values[0], sequence=sequence, timeout=self.rng.choice((0.5, 4.0))
                 ).offset
             except LogStoreError as error:
                 self.failed(op, error, taken=True)
@@ -332,11 +332,11 @@ class Actor:
             op = None
             try:
                 if position is None:
-                    position = max(0, writer.upper() - self.dice.randrange(4))  # some of it once more
-                upper = position + self.dice.choice((1, 1, 2, 5))
+                    position = max(0, writer.upper() - self.rng.randrange(4))  # some of it once more
+                upper = position + self.rng.choice((1, 1, 2, 5))
                 values = [b"source/%d" % number for number in range(position, upper)]
                 op = self.journal.began(self.job.topic, self.process, values, "durable", idempotent=True)
-                writer.compare_and_append(values, position, upper, timeout=self.dice.choice((0.5, 4.0)))
+                writer.compare_and_append(values, position, upper, timeout=self.rng.choice((0.5, 4.0)))
             except LogStoreError as error:
                 if op is not None:
                     self.failed(op, error, taken=True)
@@ -352,7 +352,7 @@ class Actor:
     # Readers
 
     def read(self) -> None:
-        """Follow all topics; now and then begin anew somewhere. At the end it must come to where they end (C02)."""
+        """Follow all topics; now and then begin again somewhere. At the end it must come to where they end (C02)."""
         store = self.open(writer="read_only")
         logs = {
             name: self.insist(lambda name=name: store.topic(name)).partition(0) for name in self.job.topics
@@ -362,7 +362,7 @@ class Actor:
             self.journal.note("opened", topic=name, process=self.process)
         while not self.finishing.is_set():
             for name, log in logs.items():
-                if self.dice.random() < 0.03:
+                if self.rng.random() < 0.03:
                     positions[name] = None
                 positions[name] = self.follow(name, log, positions[name])
             self.pause()
@@ -385,10 +385,10 @@ class Actor:
         try:
             if position is None:
                 low, high = log.low_watermark, log.durable_high_watermark
-                position = low if self.finishing.is_set() else self.dice.randint(max(low, high - 200), high)
-            visibility = self.dice.choice(("buffered", "durable"))
+                position = low if self.finishing.is_set() else self.rng.randint(max(low, high - 200), high)
+            visibility = self.rng.choice(("buffered", "durable"))
             op = self.journal.read(name, self.process, position, visibility)
-            limit, wait = self.dice.choice((0, 1000, 1 << 20)), self.dice.choice((0.0, 0.02))
+            limit, wait = self.rng.choice((0, 1000, 1 << 20)), self.rng.choice((0.0, 0.02))
             result = log.read(position, limit, visibility=visibility, wait=wait)  # type: ignore[arg-type]
             self.journal.got(op, name, result)
             return result.next_offset
@@ -407,7 +407,7 @@ class Actor:
         objects = self.objects()
         commands = ("compact", "gc", "gc all", "trim") if self.job.topic else ("compact", "gc", "gc all")
         while not self.finishing.is_set():
-            topic, what = self.dice.choice(self.job.topics), self.dice.choice(commands)
+            topic, what = self.rng.choice(self.job.topics), self.rng.choice(commands)
             try:
                 if what == "trim":
                     self.trim(objects, self.job.topic)

@@ -3,7 +3,7 @@
 Topics, by who writes them:
 
     lone      one exclusive writer with a WAL; all three ack levels; its disk outlives it
-    rivals    two writers that take the partition from each other, exclusive or shared anew in each life
+    rivals    two writers that take the partition from each other, exclusive or shared again in each life
     shared    a writer that seldom appends, a busy one, and one whose records are numbered and sent again
     replica   two that feed the same source
 
@@ -136,14 +136,14 @@ class Round:
     children: Children
     server: Server | None
     prefix: str
-    dice: Random = field(init=False)
+    rng: Random = field(init=False)
     counts: Counter[str] = field(default_factory=Counter)
     complaints: list[str] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
     proxy: Proxy | None = None
 
     def __post_init__(self) -> None:
-        self.dice = Random(self.plan.seed)
+        self.rng = Random(self.plan.seed)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.journal = Journal(self.folder / "journal")
         self._ports: dict[str, int] = {}
@@ -221,16 +221,16 @@ class Round:
         slot.handle = os.pidfd_open(slot.pid)
 
     def _job(self, slot: Slot) -> Job:
-        dice = self.dice
+        rng = self.rng
         settings: dict[str, Any] = {
-            "flush_interval": dice.choice((0.005, 0.05, 0.3)),
-            "flush_bytes": dice.choice((200, 2000, 8 << 20)),
-            "delete_grace": dice.choice((0.0, 0.0, 1.0, 24 * 3600.0)),
-            "compression": dice.choice(("zstd", "lz4", "none")),
-            "cache_bytes": dice.choice((0, 5000, 64 << 20)),
-            "follow_interval": dice.choice((0.02, 0.1, 0.5)),
-            "probe_interval": dice.choice((0.02, 0.2, 0.5)),
-            "append_timeout": dice.choice((2.0, 10.0)),
+            "flush_interval": rng.choice((0.005, 0.05, 0.3)),
+            "flush_bytes": rng.choice((200, 2000, 8 << 20)),
+            "delete_grace": rng.choice((0.0, 0.0, 1.0, 24 * 3600.0)),
+            "compression": rng.choice(("zstd", "lz4", "none")),
+            "cache_bytes": rng.choice((0, 5000, 64 << 20)),
+            "follow_interval": rng.choice((0.02, 0.1, 0.5)),
+            "probe_interval": rng.choice((0.02, 0.2, 0.5)),
+            "append_timeout": rng.choice((2.0, 10.0)),
         }
         acks: tuple[str, ...] = ("durable",)
         if slot.topic == "lone":
@@ -239,12 +239,12 @@ class Round:
         elif slot.topic == "shared":
             settings["writer"] = "shared"
         elif slot.topic == "rivals":
-            settings["writer"] = dice.choice(("exclusive", "exclusive", "shared"))
+            settings["writer"] = rng.choice(("exclusive", "exclusive", "shared"))
             acks = ("durable",) if settings["writer"] == "shared" else ("durable", "buffered")
         return Job(
             role=slot.role,
             process=slot.process,
-            seed=dice.getrandbits(32),
+            seed=rng.getrandbits(32),
             journal=str(self.folder / "journal"),
             topic=slot.topic
             or ("rivals" if slot.role == "maintain" and "rivals" in self.plan.topics else ""),
@@ -252,11 +252,11 @@ class Round:
             settings=settings,
             acks=acks,
             alone=slot.topic in ("lone", "shared", "replica"),
-            skew_ms=dice.choice((0, 0, 2 * DAY_MS, -2 * DAY_MS, 1000 * DAY_MS)),
-            checkpoint_every=dice.choice((2, 5, 64)),
-            pace_s=dice.choice(self._paces(slot)),
+            skew_ms=rng.choice((0, 0, 2 * DAY_MS, -2 * DAY_MS, 1000 * DAY_MS)),
+            checkpoint_every=rng.choice((2, 5, 64)),
+            pace_s=rng.choice(self._paces(slot)),
             target=str(self.folder / "ends"),
-            read_timeout_s=dice.choice((0.7, 2.0)),
+            read_timeout_s=rng.choice((0.7, 2.0)),
             **self._home(slot),
         )
 
@@ -285,7 +285,7 @@ class Round:
             self._attend(now)
             if now >= next_at and (self._written() > done + WORK_BYTES or now >= next_at + IDLE_S):
                 self._strike(now)
-                next_at, done = now + self.dice.uniform(*self.plan.pause_s), self._written()
+                next_at, done = now + self.rng.uniform(*self.plan.pause_s), self._written()
             self._tick.wait(0.02)
 
     def _written(self) -> int:
@@ -298,7 +298,7 @@ class Round:
                 if not slot.shot:
                     self.complaints.append(f"{slot.process} ended by itself: see actors.log")
                 self._kill(slot)
-                slot.start_at = now + self.dice.uniform(0.0, 0.5)
+                slot.start_at = now + self.rng.uniform(0.0, 0.5)
             if slot.doomed_until is not None and now >= slot.doomed_until:
                 slot.doomed_until = None
                 if self.proxy is not None:
@@ -310,17 +310,17 @@ class Round:
                 self._start(slot)
 
     def _strike(self, now: float) -> None:
-        slot = self.dice.choice([slot for slot in self.slots if slot.start_at is None])
+        slot = self.rng.choice([slot for slot in self.slots if slot.start_at is None])
         if slot.doomed_until is not None:
             return
-        stops = slot.wake_at is None and self.dice.random() < 0.4
-        at_write = self.proxy is not None and slot.wake_at is None and self.dice.random() < 0.5
-        slept = self.dice.uniform(0.05, self.plan.stop_max_s)
+        stops = slot.wake_at is None and self.rng.random() < 0.4
+        at_write = self.proxy is not None and slot.wake_at is None and self.rng.random() < 0.5
+        slept = self.rng.uniform(0.05, self.plan.stop_max_s)
         if at_write and self.proxy is not None:
             # In the middle of a commit: its request is on its way, or carried out and not answered.
             slot.doomed_until = now + DOOM_S
-            moment = self.dice.choice(("before", "after"))
-            hold = self.dice.choice((0.0, 0.3, 2.0))
+            moment = self.rng.choice(("before", "after"))
+            hold = self.rng.choice((0.0, 0.3, 2.0))
 
             def act() -> None:
                 self._stop(slot, slept) if stops else self._shoot(slot)
@@ -331,7 +331,7 @@ class Round:
         else:
             self._shoot(slot)
             self._kill(slot)
-            slot.start_at = now + self.dice.uniform(0.0, 0.8)
+            slot.start_at = now + self.rng.uniform(0.0, 0.8)
 
     def _stop(self, slot: Slot, seconds: float) -> None:
         if _send(slot, signal.SIGSTOP):
@@ -378,7 +378,7 @@ class Round:
     def _finish(self, slots: list[Slot]) -> None:
         # A lone writer is killed once more instead, now and then: the judge finds what its disk holds.
         for slot in slots:
-            if slot.topic == "lone" and self.dice.random() < 0.5:
+            if slot.topic == "lone" and self.rng.random() < 0.5:
                 self._kill(slot)
             _send(slot, signal.SIGTERM)
         for slot in [slot for slot in slots if slot.lives_on]:

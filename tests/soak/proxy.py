@@ -3,7 +3,7 @@
 It knows just enough HTTP to tell requests and answers apart, and passes their bytes through unchanged, so signatures stay
 valid. Each client has a port of its own, so it is known whose request it is. What it does to a request:
 
-    cut before      the connection breaks and the server never hears of it
+    cut before      the connection breaks and the server never learns of it
     cut after       it is carried out, and the connection breaks before the answer
     cut answer      half of the answer arrives
     repeat          it is sent twice, and the client gets the second answer: "done, but 412" for a conditional put
@@ -96,7 +96,7 @@ class Proxy:
         """`writes`, `reads`: how many of them are mistreated, from 0 to 1."""
         self.counts: Counter[str] = Counter()
         self._upstream = (host, port)
-        self._dice = Random(seed)
+        self._rng = Random(seed)
         self._writes = writes
         self._reads = reads
         self._late_max_s = late_max_s
@@ -204,32 +204,32 @@ class Proxy:
         return answer
 
     def _draw(self, write: bool) -> str | None:
-        if self._calm or self._dice.random() >= (self._writes if write else self._reads):
+        if self._calm or self._rng.random() >= (self._writes if write else self._reads):
             return None
         kinds = WRITE_FAULTS if write else READ_FAULTS
-        return self._dice.choices(kinds, [0.3 if kind in RARE else 1.0 for kind in kinds])[0]
+        return self._rng.choices(kinds, [0.3 if kind in RARE else 1.0 for kind in kinds])[0]
 
     async def _faulty(self, fault: str, request: Request, reader: asyncio.StreamReader) -> Answer | None:
         if fault == "cut before":
             return None
         if fault == "late":
-            self._later(request, self._dice.uniform(0.05, self._late_max_s))
+            self._later(request, self._rng.uniform(0.05, self._late_max_s))
             return None
         if fault == "stall":
             await reader.read(1)  # it sends nothing before it has an answer: this is its end
-            self._later(request, self._dice.uniform(0.0, self._late_max_s))
+            self._later(request, self._rng.uniform(0.0, self._late_max_s))
             return None
         if fault.endswith("not done"):
             return _made_up(fault[:3], request, slow_down=fault.startswith("503"))
         if fault == "slow":
-            await asyncio.sleep(self._dice.uniform(0.0, SLOW_MAX_S))
+            await asyncio.sleep(self._rng.uniform(0.0, SLOW_MAX_S))
         answer = await self._forward(request)
         if fault == "cut after":
             return None
         if fault == "cut answer":
             return Answer(answer.status, answer.raw[: len(answer.raw) // 2], closes=True)
         if fault == "repeat late":
-            self._later(request, self._dice.uniform(0.05, self._late_max_s))
+            self._later(request, self._rng.uniform(0.05, self._late_max_s))
         if fault == "repeat":
             first, answer = answer, await self._forward(request)
             if first.status == 200 and answer.status == 412:

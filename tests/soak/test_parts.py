@@ -102,7 +102,7 @@ def test_C03_C05_the_proxy_does_to_a_conditional_put_what_it_says(
     else:
         with pytest.raises(heard):
             through.meets(fault).put("key", b"bytes", if_absent=True)
-    if fault != "stall":  # the proxy hears of the client's end a moment later
+    if fault != "stall":  # the proxy learns of the client's end a moment later
         assert (through.patient.head("key") is not None) == at_once
     proxy.deliver_late_ones()
     if fault != "stall":

@@ -36,7 +36,7 @@ def alone_in_this_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
 def spark_home(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Spark without its folder `python`, for every process that the tests start: workers import pyspark as it is installed.
 
-    In that folder it lies as an archive, which comes first on their path and is compiled anew by each of them: a quarter of
+    In that folder it lies as an archive, which comes first on their path and is compiled again by each of them: a quarter of
     a stream's CPU. And Spark gives a worker ten seconds to call back, which a busy machine needs for that alone.
     """
     found = importlib.util.find_spec("pyspark")

@@ -9,14 +9,14 @@ LOWEST, LIMIT = 10_000, 30_000
 """Below what the kernel hands out by itself: from there any outgoing connection of the machine, one of the clients' attempts
 to reconnect even, may take the port of a server that is down for a moment."""
 
-_dice = random.SystemRandom()  # Hypothesis seeds the usual one, in each worker alike
+_rng = random.SystemRandom()  # Hypothesis seeds the usual one, in each worker alike
 _handed_out: set[int] = set()
 
 
 def free_port() -> int:
     """A port of loopback that nobody has, and that this process has not been given before."""
     for _ in range(1000):
-        port = _dice.randrange(LOWEST, LIMIT)
+        port = _rng.randrange(LOWEST, LIMIT)
         if port in _handed_out:
             continue
         with socket.socket() as probe:

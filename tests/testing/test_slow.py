@@ -30,8 +30,8 @@ def test_no_latency_no_sleep() -> None:
 
 @pytest.mark.parametrize(("size", "p50", "p99"), [(4 << 10, 0.028, 0.067), (4 << 20, 0.141, 0.252)])
 def test_s3_has_the_measured_median_and_tail(size: int, p50: float, p99: float) -> None:
-    dice = random.Random(1)
-    drawn = sorted(S3_LATENCY["put"].draw_s(size, dice) for _ in range(20_000))
+    rng = random.Random(1)
+    drawn = sorted(S3_LATENCY["put"].draw_s(size, rng) for _ in range(20_000))
     assert drawn[10_000] == pytest.approx(p50, rel=0.05)
     assert drawn[19_800] == pytest.approx(p99, rel=0.1)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logstore.engine.write.admission import take_columns, take_records
+from logstore.engine.write.admission import admit_columns, admit_records
 from logstore.errors import RecordTooLarge
 from logstore.format.record import Record
 from logstore.upsert.changes import decode_change, encode_change, encode_changes
@@ -33,12 +33,12 @@ def test_columns_are_cut_into_the_same_batches_as_records(
     pairs: list[tuple[bytes, bytes]], limit: int
 ) -> None:
     keys, contents = [key for key, _ in pairs], [value for _, value in pairs]
-    assert take_columns(keys, contents, limit) == take_records(
+    assert admit_columns(keys, contents, limit) == admit_records(
         [Record(value, key) for key, value in pairs], limit
     )
-    assert take_columns([], [], limit) == []
+    assert admit_columns([], [], limit) == []
 
 
 def test_a_record_of_the_columns_that_fits_no_batch_is_refused() -> None:
     with pytest.raises(RecordTooLarge, match="max_batch_bytes=200"):
-        take_columns([b"a", b"b"], [b"fits", b"x" * 200], 200)
+        admit_columns([b"a", b"b"], [b"fits", b"x" * 200], 200)

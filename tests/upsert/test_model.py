@@ -41,7 +41,7 @@ def fold(source: list[list[Update]], upper: int) -> dict[bytes, bytes]:
 
 
 def check_log(objects: MemoryStore, source: list[list[Update]]) -> int:
-    """Replay what stands in the log: right at every upper, at most one change for a key and time. Returns the upper."""
+    """Replay what is in the log: right at every upper, at most one change for a key and time. Returns the upper."""
     with logstore.open(objects, writer="read_only") as store:
         log = store.topic(TOPIC).partition(0)
         state: dict[bytes, bytes] = {}
@@ -59,7 +59,7 @@ def check_log(objects: MemoryStore, source: list[list[Update]]) -> int:
                 del state[record.key or b""]
             else:
                 state[record.key or b""] = new
-        upper = max(0, log._tiers.tail.source_upper)
+        upper = max(0, log._state.tail.source_upper)
         assert at <= upper
         assert state == fold(source, upper)
         return upper
@@ -73,11 +73,11 @@ class Replica:
         self.fed = 0  # times below are applied
         self.highest = self.view.frontier
 
-    def feed(self, source: list[list[Update]], dice: random.Random, times: int) -> None:
+    def feed(self, source: list[list[Update]], rng: random.Random, times: int) -> None:
         """The updates of the next times, in any order of arrival."""
         upper = min(len(source), self.fed + times)
         batch = [(k, v, order, time) for time in range(self.fed, upper) for k, v, order in source[time]]
-        dice.shuffle(batch)
+        rng.shuffle(batch)
         self.view.apply_many(batch)
         self.fed = upper
 
@@ -96,7 +96,7 @@ class UpsertModel(RuleBasedStateMachine):
     @initialize(replicas=st.integers(1, 3), seed=st.integers(0, 10_000))
     def start(self, replicas: int, seed: int) -> None:
         self.objects = MemoryStore()
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         self.source: list[list[Update]] = []
         self.names = iter(range(1_000_000))
         self.replicas = [Replica(self.objects, next(self.names)) for _ in range(replicas)]
@@ -121,7 +121,7 @@ class UpsertModel(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 2), times=st.integers(1, 4))
     def feed(self, number: int, times: int) -> None:
-        self.pick(number).feed(self.source, self.dice, times)
+        self.pick(number).feed(self.source, self.rng, times)
 
     @rule(number=st.integers(0, 2))
     def advance(self, number: int) -> None:
@@ -142,7 +142,7 @@ class UpsertModel(RuleBasedStateMachine):
         """It held a part of the input, or more than all others, when it was promoted. The others are fenced."""
         self.restart(number, standby=True)
         replica = self.pick(number)
-        replica.feed(self.source, self.dice, times)
+        replica.feed(self.source, self.rng, times)
         assert replica.view.advance(replica.fed) <= len(self.source)
         assert replica.view.promote() >= replica.fed
 
@@ -182,7 +182,7 @@ class UpsertModel(RuleBasedStateMachine):
         for number in range(len(self.replicas)):
             self.deliver_feedback(number)  # who was fenced starts again
             replica = self.replicas[number]
-            replica.feed(self.source, self.dice, len(self.source))
+            replica.feed(self.source, self.rng, len(self.source))
             replica.advance()
             replica.check(self.source)
             assert replica.view.frontier == len(self.source)
@@ -214,27 +214,27 @@ class TestU01ToU08UpsertModel(UpsertModel.TestCase):  # type: ignore[name-define
 @pytest.mark.parametrize("seed", range(60))
 def test_U06_U07_cold_replacement_catches_up_while_the_old_one_dies(seed: int) -> None:
     """The old writer is far ahead; the new one starts from nothing; the old one is killed at a random moment."""
-    dice, objects, end = random.Random(seed), MemoryStore(), 30
+    rng, objects, end = random.Random(seed), MemoryStore(), 30
     keys = [b"%d" % number for number in range(5)]
     source: list[list[Update]] = [
         [
-            (dice.choice(keys), dice.choice([None, b"x%d" % time, b"y"]), order)
-            for order in range(dice.randint(0, 3))
+            (rng.choice(keys), rng.choice([None, b"x%d" % time, b"y"]), order)
+            for order in range(rng.randint(0, 3))
         ]
         for time in range(end)
     ]
     old, new = Replica(objects, 0), None
-    dies_at = dice.randint(5, 25)
+    dies_at = rng.randint(5, 25)
     for step in range(300):
         if step < dies_at:
-            old.feed(source, dice, dice.randint(1, 4))
+            old.feed(source, rng, rng.randint(1, 4))
             old.advance()
         elif step == dies_at:
             kill(old.process)
         if step >= 4:
             new = new or Replica(objects, 1)
-            new.feed(source, dice, dice.randint(1, 2))
-            if dice.random() < 0.7:
+            new.feed(source, rng, rng.randint(1, 2))
+            if rng.random() < 0.7:
                 new.advance()
             if new.fed == end:
                 break

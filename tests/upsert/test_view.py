@@ -59,7 +59,7 @@ def view(objects: MemoryStore, stores: list[Store]) -> Views:
 
 
 def changes(objects: MemoryStore) -> list[tuple[bytes | None, bytes | None, bytes | None, int]]:
-    """What stands in the log: (key, old, new, time)."""
+    """What is in the log: (key, old, new, time)."""
     with logstore.open(objects, writer="read_only") as store:
         records = store.topic(TOPIC).partition(0).records()
         return [(record.key, *decode_change(record.value)) for record in records]
@@ -94,11 +94,11 @@ def test_U01_a_commit_is_taken_in_alike_whether_we_computed_it_or_not(
 ) -> None:
     """Ours, read back in one piece or in many, and a peer's: values, count and frontier are the same."""
     mine, peer = view("mine"), view("peer")
-    dice = random.Random(5)
+    rng = random.Random(5)
     for time in range(0, 40, 2):
-        monkeypatch.setattr("logstore.upsert.view._READ_BYTES", dice.choice([1, 1 << 20]))
+        monkeypatch.setattr("logstore.upsert.view._READ_BYTES", rng.choice([1, 1 << 20]))
         mine.apply_many(
-            (b"%d" % dice.randrange(50), dice.choice([None, b"x", b"%d" % time]), order, time + order % 2)
+            (b"%d" % rng.randrange(50), rng.choice([None, b"x", b"%d" % time]), order, time + order % 2)
             for order in range(60)
         )
         mine.advance(time + 2)

@@ -64,7 +64,7 @@ class Heads:
         return {key: followed.partition for key, followed in self._followed.items()}
 
     def covering(self, ends: Iterable[tuple[Key, int]]) -> dict[Key, LogPartition]:
-        """The partitions, looked at anew if one is not known to reach as far as it must."""
+        """The partitions, looked at again if one is not known to reach as far as it must."""
         known = self.current()
         if any(key not in known or known[key].end < end for key, end in ends):
             self._looked_at = self._loaded_at = float("-inf")
@@ -83,7 +83,7 @@ class Heads:
         self._followed = {key: both[key] for key in map(_key, wanted) if key in both}
 
     def _is_known(self, paths: PartitionPaths) -> bool:
-        """The very same partition: one of a topic that was created anew is another."""
+        """The very same partition: one of a topic that was recreated is another."""
         followed = self._followed.get(_key(paths))
         return followed is not None and followed.partition.paths == paths
 

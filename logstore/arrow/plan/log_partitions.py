@@ -20,7 +20,7 @@ from logstore.arrow.plan.request import Subscription
 from logstore.engine.chain.block_cache import BlockCache
 from logstore.engine.chain.chain import Chain, ChainView
 from logstore.engine.chain.segment_reader import SegmentReader
-from logstore.engine.memory.partition_state import Tiers
+from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.read.partition_reader import PartitionReader
 from logstore.errors import LogStoreError, UnknownTopic
 from logstore.layout.catalog import Catalog, TopicDescriptor
@@ -93,7 +93,9 @@ class LogPartition:
     def first_at(self, store: ObjectStore, timestamp_ms: int) -> int | None:
         """The first offset with this timestamp or a later one: one index and one block are read, as a broker would."""
         reader = SegmentReader(store, BlockCache(_INDEX_CACHE_BYTES))
-        return PartitionReader(Tiers(self.view), Chain(store, self.paths), reader).first_at(timestamp_ms)
+        return PartitionReader(PartitionState(self.view), Chain(store, self.paths), reader).first_at(
+            timestamp_ms
+        )
 
 
 def is_deleted(store: ObjectStore, paths: PartitionPaths) -> bool:

@@ -2,7 +2,7 @@
 judged.
 
 Data loss is an offset that was asked for and is not there: below the low watermark, because retention has passed
-it, or above the end, because the topic was created anew. `failOnDataLoss` decides whether that is an error or the
+it, or above the end, because the topic was recreated. `failOnDataLoss` decides whether that is an error or the
 nearest offset is taken.
 """
 

@@ -18,7 +18,7 @@ CHUNK_ROWS = 16_384
 _ENOUGH_BYTES = 4 << 20
 
 
-class Joined:
+class BatchJoiner:
     """Checked blocks of one partition, in offset order."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from logstore.arrow.plan.log_partitions import open_store
 from logstore.arrow.plan.splits import Split
-from logstore.arrow.scan.batch_joiner import CHUNK_ROWS, Joined
+from logstore.arrow.scan.batch_joiner import CHUNK_ROWS, BatchJoiner
 from logstore.arrow.scan.columns import STORED_COLUMNS
 from logstore.arrow.scan.constants import with_constants
 from logstore.arrow.scan.fetch import Fetcher
@@ -48,7 +48,7 @@ class LatestScan:
             try:
                 with Fetcher(store, left.bounds) as fetcher:
                     for fetched in fetcher.blocks(left.refs, left.start, left.stop, newest_first=True):
-                        block = Joined()
+                        block = BatchJoiner()
                         block.add(fetched)
                         for batch in reversed(list(block.chunks(stored, left.start, left.stop))):
                             kept = newest.of(batch)

@@ -17,7 +17,7 @@ import numpy as np
 from logstore.arrow.plan.log_partitions import LogPartition, is_deleted, open_store
 from logstore.arrow.plan.planner import within
 from logstore.arrow.plan.splits import Split
-from logstore.arrow.scan.batch_joiner import CHUNK_ROWS, Joined
+from logstore.arrow.scan.batch_joiner import CHUNK_ROWS, BatchJoiner
 from logstore.arrow.scan.columns import INDEX_COLUMNS, STORED_COLUMNS
 from logstore.arrow.scan.constants import with_constants
 from logstore.arrow.scan.fetch import Fetcher
@@ -107,7 +107,7 @@ class Scan:
 
     def _records(self, store: ObjectStore, split: Split) -> Pieces:
         columns = [name for name in self.columns if name in STORED_COLUMNS]
-        joined = Joined()
+        joined = BatchJoiner()
         with Fetcher(store, split.bounds) as fetcher:
             blocks = fetcher.blocks(split.refs, split.start, split.stop, newest_first=False)
             try:
@@ -115,7 +115,7 @@ class Scan:
                     joined.add(fetched)
                     if joined.full:
                         yield joined.chunks(columns, split.start, split.stop), joined.end_offset
-                        joined = Joined()
+                        joined = BatchJoiner()
             except ObjectNotFound:
                 if joined:  # what came before the missing object is handed out first
                     yield joined.chunks(columns, split.start, split.stop), joined.end_offset

@@ -4,7 +4,7 @@ key        binary
 old        binary    what the change takes back; null if the key had no value
 value      binary    the key's value from `time` on; null if it has none
 time       bigint
-topic, partition, offset    where the change stands
+topic, partition, offset    where the change is
 """
 
 from __future__ import annotations

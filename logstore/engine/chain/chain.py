@@ -24,7 +24,7 @@ from functools import partial
 from typing import NamedTuple
 
 from logstore.engine.chain.segment_table import Segments
-from logstore.engine.host.fan_out import side_by_side
+from logstore.engine.host.fan_out import fan_out
 from logstore.errors import (
     CorruptData,
     Indeterminate,
@@ -91,7 +91,7 @@ class ChainTail:
         return max(self.end_offset, self.reserved_until)
 
     def after(self, header: SegmentHeader) -> ChainTail:
-        """The tail once `header`'s segment stands."""
+        """The tail once `header`'s segment is committed."""
         upper = header.source_upper if header.source_upper >= 0 else self.source_upper
         return ChainTail(
             next_seq=header.seq + 1,
@@ -123,10 +123,10 @@ class Link:
 
 
 class StalePlace(Exception):
-    """The chain has gone on from this place long ago, and what was there was collected. Internal: whoever stands there loads
+    """The chain has gone on from this place long ago, and what was there was collected. Internal: whoever is there loads
     the chain again. `found`: the header that garbage collection has left there.
 
-    Without one the place was emptied, and what was created there stands in the past and is no part of the chain. It stays
+    Without one the place was emptied, and what was created there is in the past and is no part of the chain. It stays
     where it is: nobody who goes by the rules believes it.
     """
 
@@ -136,7 +136,7 @@ class StalePlace(Exception):
 
 
 class LostRace(Exception):
-    """Another writer's segment stands where ours was to be. Internal: each kind of writer decides what it means."""
+    """Another writer's segment is committed where ours was to be. Internal: each kind of writer decides what it means."""
 
     def __init__(self, winner: SegmentHeader) -> None:
         super().__init__(f"segment {winner.seq} was written by another writer, of epoch {winner.epoch}")
@@ -175,22 +175,22 @@ class ChainView:
 
 
 class Chain:
-    """`dice`: where nonces come from; a test passes its own."""
+    """`rng`: where nonces come from; a test passes its own."""
 
-    def __init__(self, store: ObjectStore, paths: PartitionPaths, dice: random.Random | None = None) -> None:
+    def __init__(self, store: ObjectStore, paths: PartitionPaths, rng: random.Random | None = None) -> None:
         self.store = store
         self.paths = paths
-        self._dice = dice or random.SystemRandom()
+        self._rng = rng or random.SystemRandom()
 
     def new_nonce(self) -> bytes:
         """For a manifest: random, so that no two are the same."""
-        return self._dice.randbytes(8)
+        return self._rng.randbytes(8)
 
     def commit(self, header: SegmentHeader, data: memoryview) -> bool:
-        """Create the segment. Returns once it is certain that it stands and is ours: True, or False if garbage collection
+        """Create the segment. Returns once it is certain that it exists and is ours: True, or False if garbage collection
         has taken its records along since, into a merged object.
 
-        Raises `LostRace` if another's stands there, `Determinate` if surely nothing happened, `Indeterminate` if it may
+        Raises `LostRace` if another's is there, `Determinate` if surely nothing happened, `Indeterminate` if it may
         have: then call again with the same header and bytes.
         """
         key = self.paths.segment(header.seq)
@@ -218,7 +218,7 @@ class Chain:
         return found is None or SegmentFlags.COLLECTED not in found.flags
 
     def _replace_torn(self, key: str, data: memoryview) -> None:
-        """An object of no bytes stands there: a server was killed in the middle of a put, whose caller was told nothing.
+        """An object of no bytes is there: a server was killed in the middle of a put, whose caller was told nothing.
         Nobody can have committed it, and nobody could go past it. It is replaced if nobody else does."""
         torn = self.store.head(key)
         if torn is None or torn.size:
@@ -251,7 +251,7 @@ class Chain:
         return now.front != since.front and (now.collected_until > seq or not now.front)
 
     def header_at(self, seq: int) -> SegmentHeader | None:
-        """The header of the segment that stands at `seq`; None if none does."""
+        """The header of the segment at `seq`; None if there is none."""
         key = self.paths.segment(seq)
         front = self._front_of(key)
         return self._parse_header(key, front) if front else None
@@ -272,7 +272,7 @@ class Chain:
             raise CorruptData(key, None, error.why) from error
 
     def first_of(self, epoch: int, since: int) -> SegmentHeader | None:
-        """The first segment from `since` on that is of `epoch` or a later one, among those that still stand. Epochs only
+        """The first segment from `since` on that is of `epoch` or a later one, among those that still exist. Epochs only
         rise, so few are asked for."""
         standing = [stored.first for stored in self._listed(since, with_merged=False)[0]]
         found = None
@@ -289,7 +289,7 @@ class Chain:
         return found
 
     def link_at(self, seq: int) -> Link | None:
-        """The segment that stands at `seq`, with one request; None if none does."""
+        """The segment at `seq`, with one request; None if there is none."""
         return self._link(self.paths.segment(seq), seq)
 
     def _link(self, key: str, seq: int) -> Link | None:
@@ -355,8 +355,8 @@ class Chain:
             view = self._load()
             if not view.segments.is_complete and not view.tail.deleted:
                 view = self._load()
-            if view.tail.next_seq == view.manifest_next_seq and not view.tail.may_be_emptied:
-                return view
+            if view.tail.next_seq == view.manifest_next_seq:
+                return view  # the newest segment always stays, so a listing without one behind the manifest's is the end
             if not self.is_past(view.manifest_next_seq, view.tail.horizon):
                 return view
 
@@ -429,7 +429,7 @@ class Chain:
             except CorruptData as damage:
                 return damage
 
-        return list(side_by_side(partial(one, stored) for stored in listed))
+        return list(fan_out(partial(one, stored) for stored in listed))
 
 
 class _Stored(NamedTuple):

@@ -1,4 +1,4 @@
-"""What it means for a writer to find that the chain has gone on without it."""
+"""Stale-writer detection: what it means for a writer to find that the chain has gone on without it."""
 
 from __future__ import annotations
 

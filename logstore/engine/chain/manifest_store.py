@@ -1,7 +1,7 @@
-"""The manifest that stands in the store, and its replacement.
+"""The manifest in the store, and its replacement.
 
 Checkpoints and maintenance both write manifests, in several processes at once. Each looks first, builds the next one from
-what it saw, and replaces only what it saw: by `If-Match`, or by `If-None-Match` where none stood. Whoever comes second
+what it saw, and replaces only what it saw: by `If-Match`, or by `If-None-Match` where there was none. Whoever comes second
 changes nothing. Whether ours stands is settled by looking (`put_settled`): its version grows and its nonce is random, so
 nobody else's is the same, and a swap that is carried out late meets another version.
 """
@@ -41,7 +41,7 @@ def read_manifest(chain: Chain) -> Manifest | None:
 
 @dataclass(frozen=True, slots=True)
 class StoredManifest:
-    """One look at it. `etag`: None if nothing stood there. A damaged one has an etag, and is replaced like any other."""
+    """One look at it. `etag`: None if there was nothing. A damaged one has an etag, and is replaced like any other."""
 
     chain: Chain
     etag: str | None
@@ -85,7 +85,7 @@ class StoredManifest:
 
     def next_of(self, view: ChainView, now_ms: int) -> Manifest:
         """The one after it, for a view of the whole chain. Without one that can be read, the objects tell what was
-        retired, and their grace period begins anew: nobody knows when that was."""
+        retired, and their grace period starts over: nobody knows when that was."""
         manifest = self.next(view.tail, view.low_watermark, view.segments.table)
         seqs, names = self.chain.paths.names_of(view.superseded)
         return replace(manifest, retired=manifest.retired.plus(seqs, names, now_ms))

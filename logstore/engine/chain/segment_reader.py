@@ -139,8 +139,8 @@ class SegmentReader:
         return block
 
     def keep(self, key: str, data: memoryview, summary: SegmentSummary) -> None:
-        """A segment that was stored here and now: who follows the log, and the next merge, need no request for it. Large
-        ones are left out: they would push out all else, and their pages could not be used again."""
+        """A segment that was stored here and now: who follows the log, and the next compaction, need no request for
+        it. Large ones are left out: they would push out all else, and their pages could not be used again."""
         if summary.batches and len(data) <= WHOLE_BYTES:
             index = summary.parse_index(
                 data[summary.index_position : summary.index_position + summary.index_size]

@@ -1,4 +1,4 @@
-"""Many requests to the store: one after the other where it is near, several at a time where it is far.
+"""Bounded fan-out of requests: serial while a call takes less than a millisecond, else several at a time.
 
 A hand-over to another thread takes longer than a look into memory or at a local disk; sixty requests to S3, one by one,
 take longer than the sixty commits that maintenance has to keep up with.
@@ -21,9 +21,7 @@ QUICK_S = 0.001
 would take as long again."""
 
 
-def side_by_side(
-    calls: Iterable[Callable[[], T]], now: Callable[[], float] = time.perf_counter
-) -> Iterator[T]:
+def fan_out(calls: Iterable[Callable[[], T]], now: Callable[[], float] = time.perf_counter) -> Iterator[T]:
     """What the calls return, in their order. The first that raises ends it; those under way are waited for.
 
     When two in a row were not quick, `AT_ONCE` are under way at a time from then on, if there are as many left. (One alone

@@ -1,6 +1,6 @@
 """Uploads that the store has not answered: which, since when, and one line in the log when that lasts.
 
-A store that hangs raises nothing: the thread that asked it waits, and nobody else hears of it. So whoever uploads says here
+A store that hangs raises nothing: the thread that asked it waits, and nobody else learns of it. So whoever uploads says here
 when it begins and when it has been answered. A failed attempt is no answer: the wait goes on until one comes. One timer is
 set while an upload is under way, for the moment at which it is late; an idle store has none.
 """
@@ -12,7 +12,7 @@ import math
 import threading
 
 from logstore.engine.host.clock import Clock
-from logstore.engine.host.task_pool import Flusher
+from logstore.engine.host.task_pool import TaskPool
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class StallWatch:
         self._clock = clock
         self._stall_after = stall_after
         # Of its own: all threads of the other one may wait for the store.
-        self._timer = Flusher(clock, 1, "watch")
+        self._timer = TaskPool(clock, 1, "watch")
         self._lock = threading.Lock()
         self._waiting: dict[object, tuple[object, float]] = {}
         self._stalled_since: float | None = None

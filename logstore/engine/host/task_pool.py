@@ -1,4 +1,4 @@
-"""The flusher: uploads run here, never in an unlucky caller's thread.
+"""The task pool: uploads run here, never in an unlucky caller's thread.
 
 A task asks to be run at a time (`at`); asking again only ever makes it earlier. One task never runs twice at once, and tasks
 of different partitions run side by side on up to `workers_max` threads, which start when there is work for them and wait on
@@ -22,7 +22,7 @@ class Task(Protocol):
     def run(self) -> None: ...
 
 
-class Flusher:
+class TaskPool:
     """`_wake`'s lock guards everything below it. It is held for memory work only, and no other lock is taken inside it."""
 
     def __init__(self, clock: Clock, workers_max: int, name: str = "flush") -> None:

@@ -1,9 +1,9 @@
-"""Maintenance of a partition: merge small segments, expire old ones, delete what nobody needs.
+"""Maintenance of a partition: compact small segments, expire old ones, delete what nobody needs.
 
 Three steps, each safe to repeat, to interrupt anywhere, and to run in several processes at once, whatever their clocks say
 and whatever their grace periods are:
 
-* `merge` writes one larger object from neighbouring small segments, batches verbatim, and then swaps the manifest's rows
+* `compact` writes one larger object from neighbouring small segments, batches verbatim, and then swaps the manifest's rows
   with `If-Match`. The object's name says which version of the manifest it is for: one of another version that is not named
   can never come to be named. The chain itself is not touched: its newest segment is never merged, and fences always stay.
 * `expire` moves the low watermark past segments that retention no longer wants.
@@ -31,7 +31,7 @@ from logstore.engine.chain.garbage import Garbage
 from logstore.engine.chain.manifest_store import StoredManifest, read_manifest
 from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef, Segments
-from logstore.engine.host.fan_out import side_by_side
+from logstore.engine.host.fan_out import fan_out
 from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.errors import (
     CorruptData,
@@ -61,7 +61,7 @@ from logstore.objects.protocol import ObjectInfo
 
 logger = logging.getLogger(__name__)
 
-MERGE_AT_LEAST = 4
+COMPACT_AT_LEAST = 4
 COLLECT_AT_MOST = 1000
 """In one round beside the writer: far more than it retires meanwhile, and not all that a day without one has left."""
 _DOUBTS_MAX = 5  # answers that may get lost before the caller is asked to look
@@ -78,7 +78,7 @@ class _Due:
 
 
 class Maintenance:
-    """Holds no state of its own: what there is to do is seen in a view of the partition, each time anew."""
+    """Holds no state of its own: what there is to do is seen in a view of the partition, each time."""
 
     def __init__(
         self,
@@ -99,9 +99,9 @@ class Maintenance:
         self.collect(now_ms, COLLECT_AT_MOST)
         return view
 
-    # Merging
+    # Compaction
 
-    def merge(self, now_ms: int, identity: bytes) -> int:
+    def compact(self, now_ms: int, identity: bytes) -> int:
         """Merge the first run of small neighbours there is. Returns how many segments became one (0: nothing to do)."""
         return self._merge(self._chain.load(), now_ms, identity)[1]
 
@@ -174,7 +174,7 @@ class Maintenance:
     ) -> tuple[memoryview, SegmentSummary]:
         refs = view.segments.refs(run.start, run.stop)
         first, last = refs[0], refs[-1]
-        loaded = side_by_side(partial(self._batches, ref) for ref in refs)
+        loaded = fan_out(partial(self._batches, ref) for ref in refs)
         batches = [batch for some in loaded for batch in some]
         newest = self._summary(last)
         header = SegmentHeader(
@@ -229,7 +229,7 @@ class Maintenance:
         return self._raise_low(view, keep_from, now_ms) if keep_from > view.low_watermark else None
 
     def delete_before(self, offset: int, now_ms: int) -> int:
-        """Move the low watermark up to `offset`, at the most to the end. Returns the new one once it stands in the store.
+        """Move the low watermark up to `offset`, at the most to the end. Returns the new one once it is in the store.
 
         Raises `CorruptData` if that cannot be noted, because an object of the partition is missing or damaged, and
         `UnknownTopic` if the topic was deleted.
@@ -388,7 +388,7 @@ class Maintenance:
             else:
                 self._chain.store.put(key, collected(header))
 
-        for _ in side_by_side(partial(one, item.key) for item in garbage):
+        for _ in fan_out(partial(one, item.key) for item in garbage):
             pass
 
     def _forget(self, keys: Collection[str]) -> None:
@@ -514,14 +514,14 @@ def standing_at(chain: Chain, seqs: Iterable[int]) -> dict[int, SegmentHeader | 
 
     places = sorted({place for seq in seqs for place in (seq, seq + 1)})
     found: dict[int, SegmentHeader | None] = {}
-    for some in side_by_side(partial(one, seq) for seq in places):
+    for some in fan_out(partial(one, seq) for seq in places):
         found |= some
     return found
 
 
 def is_inner(header: SegmentHeader, standing: Mapping[int, SegmentHeader | None]) -> bool:
     """Whether a segment's place may be emptied: it lies in the middle of an exclusive epoch, where nobody but its owner
-    could have written, and the owner went on. `standing`: what stands in its place and behind it, where that can be read.
+    could have written, and the owner went on. `standing`: what is in its place and behind it, where that can be read.
     An empty place behind it was such a one, too, so it was of the same epoch."""
     if header.mode is not WriterMode.EXCLUSIVE or SegmentFlags.FENCE in header.flags:
         return False
@@ -551,6 +551,6 @@ def _worth_it(table: SegmentTable, run: range, limit: int) -> range:
     for row in reversed(run):
         size += table.size[row]
         largest = max(largest, table.size[row])
-        if size >= 2 * largest and (run.stop - row >= MERGE_AT_LEAST or size > limit // 2):
+        if size >= 2 * largest and (run.stop - row >= COMPACT_AT_LEAST or size > limit // 2):
             worth = row
     return range(worth, run.stop)

@@ -18,7 +18,7 @@ from functools import partial
 
 from logstore.engine.chain.chain import Chain, ChainTail, LostRace
 from logstore.engine.chain.manifest_store import StoredManifest
-from logstore.engine.host.fan_out import side_by_side
+from logstore.engine.host.fan_out import fan_out
 from logstore.engine.maintenance.maintenance import is_inner, standing_at
 from logstore.errors import Indeterminate, PreconditionFailed
 from logstore.format.manifest import SegmentTable
@@ -37,13 +37,13 @@ def remove_partition(chain: Chain, new_id: Callable[[], bytes], now_ms: int) -> 
     gone = leftovers(chain)
     seqs, _ = chain.paths.names_of(info.key for info in gone)
     standing = standing_at(chain, seqs)
-    for _ in side_by_side(partial(_remove, chain, info, tail, standing) for info in gone):
+    for _ in fan_out(partial(_remove, chain, info, tail, standing) for info in gone):
         pass
     return gone
 
 
 def is_removed(chain: Chain) -> bool:
-    """Whether its end says so. There may be leftovers all the same: somebody was merging it meanwhile, or slept."""
+    """Whether its end says so. There may be leftovers all the same: somebody was compacting it meanwhile, or slept."""
     return chain.load().tail.deleted
 
 
@@ -111,7 +111,7 @@ def _end_header(tail: ChainTail, seq: int, identity: bytes, now_ms: int) -> Segm
 
 
 def _commit_end(chain: Chain, header: SegmentHeader) -> bool:
-    """False if somebody else's segment stands there."""
+    """False if somebody else's segment is there."""
     data = build_segment(header, [])[0]
     for last_try in [*[False] * (_DOUBTS_MAX - 1), True]:
         try:

@@ -28,7 +28,7 @@ _LEDGER_FORMAT = 1
 
 
 class _Ledger(NamedTuple):
-    """The version that stands in an app's ledger, and the objects that its plan, if it is not carried out yet, names."""
+    """The version in an app's ledger, and the objects that its plan, if it is not carried out yet, names."""
 
     version: int
     needed: frozenset[str]

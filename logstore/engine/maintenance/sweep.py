@@ -1,9 +1,9 @@
 """Taking away what nobody needs any more, in the whole store: what `Store.collect_garbage` and `logstore gc` do.
 
 * What is left of deleted topics, if whoever deleted them died half-way, or what somebody else brought there afterwards, who
-  was merging, or slept. There is no grace for these: they are gone.
+  was compacting, or slept. There is no grace for these: they are gone.
 * Objects of topics that were merged or expired longer ago than the grace period, and merged ones that never came to be
-  named, because the merge died (see `engine.maintenance.maintenance`).
+  named, because the compaction died (see `engine.maintenance.maintenance`).
 * Wishes of shared writers that died, older than that (see `engine.shared.wishes`).
 * What Spark jobs staged longer ago than that and nobody will publish (see `staged`).
 
@@ -90,7 +90,7 @@ class Sweeper:
             except (CorruptData, UnsupportedStore) as error:
                 logger.error("%s; what is left of older topics of that name stays", error)
                 continue
-            chain = Chain(self._runtime.store, paths, self._runtime.dice)
+            chain = Chain(self._runtime.store, paths, self._runtime.rng)
             if paths.incarnation != alive and leftovers(chain) and is_removed(chain):
                 yield chain
 
@@ -118,7 +118,7 @@ class Sweeper:
     def _chains(self, name: str, removal: Removal) -> Iterator[Chain]:
         for number in range(removal.partitions):
             paths = PartitionPaths(name, removal.incarnation, number)
-            yield Chain(self._runtime.store, paths, self._runtime.dice)
+            yield Chain(self._runtime.store, paths, self._runtime.rng)
 
     def _upkeep(self, topic: str | None) -> Iterator[Maintenance]:
         """Maintenance of every partition there is."""

@@ -2,7 +2,7 @@
 
 `prepare` takes them from the write buffer under the partition's lock. From then on the window never changes: its batches,
 its place in the chain and its writer id stay the same through every retry, so an upload whose answer was lost can be
-recognised as ours. It stays readable until its segment is. Only the flusher builds and uploads it; readers may read it.
+recognised as ours. It stays readable until its segment is. Only the task pool builds and uploads it; readers may read it.
 """
 
 from __future__ import annotations

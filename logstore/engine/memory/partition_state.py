@@ -1,13 +1,13 @@
-"""Segments ► window ► buffer: the three places of a partition's records, behind one lock and one look-up.
+"""Partition state: committed segments, the flush window and the write buffer, behind one lock and one look-up.
 
 A record moves from the buffer into the window and from there into a segment; each move happens under the lock, whole, so a
 look-up finds every acked record exactly once whenever it comes. Nothing slow is done under the lock: no I/O, no encoding.
 
-The marks, all guarded by the same lock, and none of them ever moves back:
+The watermarks, all guarded by the same lock, and none of them ever moves back:
 
     low ≤ durable ≤ buffered ≤ next
 
-`durable` covers what stands in committed segments and nothing else. `buffered` covers what was acked at any level; it
+`durable` covers what is in committed segments and nothing else. `buffered` covers what was acked at any level; it
 always falls on the end of a batch (see `PendingBatch`).
 """
 
@@ -35,7 +35,7 @@ _BATCH_BYTES_MIN = 68  # no batch is smaller: bounds how many may fit a read
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """One consistent look: where the batches from an offset on lie, and the marks at that moment."""
+    """One consistent look: where the batches from an offset on lie, and the watermarks at that moment."""
 
     low: int
     durable: int
@@ -46,11 +46,12 @@ class Lookup:
     buffer: list[PendingBatch]
 
 
-class Tiers:
-    """`moved` is notified when a mark moves, or when the partition can serve no more.
+class PartitionState:
+    """`moved` is notified when a watermark moves, or when the partition can serve no more.
 
-    `owned`: an exclusive writer is open here or being opened, and it alone moves the end of the chain. Whoever else looks at
-    the store may see a segment before its writer knows that it stands, or the fence of the writer's successor.
+    `has_local_writer`: an exclusive writer is open here or being opened, and it alone moves the end of the chain.
+    Whoever else looks at the store may see a segment before its writer knows that it is committed, or the fence of
+    the writer's successor.
     """
 
     def __init__(self, view: ChainView) -> None:
@@ -63,21 +64,22 @@ class Tiers:
         self.buffered = view.tail.end_offset
         self.window: FlushWindow | None = None
         self.buffer: WriteBuffer | None = None
-        self.owned = False
+        self.has_local_writer = False
         self._readers_waiting = 0
         self._listeners: tuple[Callable[[], None], ...] = ()
 
-    def mark(self, visibility: Visibility) -> int:
+    def high_watermark(self, visibility: Visibility) -> int:
         return self.durable if visibility == "durable" else self.buffered
 
-    def readable(self, visibility: Visibility) -> int:
-        """Up to where there are records to be had: below the mark once a writer has stopped and taken its tail along."""
-        return self.durable if self.buffer is None else self.mark(visibility)
+    def readable_end(self, visibility: Visibility) -> int:
+        """Up to where there are records to be had: below the high watermark once a writer has stopped and taken its
+        tail along."""
+        return self.durable if self.buffer is None else self.high_watermark(visibility)
 
     def look_up(self, offset: int, visibility: Visibility, max_bytes: int, where: str) -> Lookup:
-        """Where to read from `offset` on. Raises `OffsetOutOfRange` outside of the low and the high mark."""
+        """Where to read from `offset` on. Raises `OffsetOutOfRange` outside of the low and the high watermark."""
         with self.lock:
-            high = self.mark(visibility)
+            high = self.high_watermark(visibility)
             if not self.low <= offset <= high:
                 raise OffsetOutOfRange(self.low, high, offset, where)
             refs = self.segments.refs_from(offset, max(max_bytes, 0)) if offset < self.durable else []
@@ -123,38 +125,38 @@ class Tiers:
             return self.segments.lost_ranges(self.low, self.tail.end_offset)
 
     def unconfirmed(self) -> LostRange | None:
-        """The offsets past the durable mark that readers may have seen; None if there are none. Holds the lock.
+        """The offsets past the durable high watermark that readers may have seen; None if there are none. Holds the lock.
 
         Where an exclusive writer is open in this process they are exactly those that it has acked. Of another process it is
         known what it has reserved: it may have shown all of that, or nothing, and may be alive or dead.
         """
-        end = self.buffered if self.owned else max(self.buffered, self.tail.start_offset)
+        end = self.buffered if self.has_local_writer else max(self.buffered, self.tail.start_offset)
         return LostRange(self.durable, end) if end > self.durable else None
 
-    # What moves records and marks. The caller holds the lock for all of these.
+    # What moves records and watermarks. The caller holds the lock for all of these.
 
     def committed(self, summary: SegmentSummary, size: int) -> None:
-        """The window's segment stands: its records are served from there from now on."""
+        """The window's segment is committed: its records are served from there from now on."""
         header = summary.header
-        assert header.base_offset >= self.durable, "a commit must not move the durable mark back"
+        assert header.base_offset >= self.durable, "a commit must not move the durable high watermark back"
         self.segments.add(header.seq, size, summary)
         self.tail = self.tail.after(header)
         self.window = None
-        self._raise_marks(header.end_offset)
+        self._raise_watermarks(header.end_offset)
 
-    def absorb(self, link: Link) -> None:
+    def add_committed(self, link: Link) -> None:
         """A segment of another writer: take it in."""
         self.segments.add(link.header.seq, link.size, link.summary)
         self.tail = self.tail.after(link.header)
-        self._raise_marks(link.header.end_offset)
+        self._raise_watermarks(link.header.end_offset)
 
-    def expose(self, end_offset: int) -> None:
+    def advance_high_watermark(self, end_offset: int) -> None:
         """Everything below `end_offset` is acked: buffered readers may see it."""
         if end_offset > self.buffered:
             self.buffered = end_offset
             self.wake()
 
-    def _raise_marks(self, durable: int) -> None:
+    def _raise_watermarks(self, durable: int) -> None:
         self.durable = max(self.durable, durable)
         self.buffered = max(self.buffered, self.durable)
         self.wake()
@@ -168,14 +170,14 @@ class Tiers:
             newer = view.segments.followed_by(self.segments, view.tail.next_seq)
             if newer is not None and view.segments.is_complete:
                 self.segments = newer
-        elif self.owned and not by_owner:
+        elif self.has_local_writer and not by_owner:
             self.segments = view.segments.up_to(self.tail.next_seq)
         else:
             self.segments, self.tail = view.segments, view.tail
-            self._raise_marks(view.tail.end_offset)
-        self.begin_at(view.low_watermark)
+            self._raise_watermarks(view.tail.end_offset)
+        self.raise_low_watermark(view.low_watermark)
 
-    def begin_at(self, low: int) -> None:
+    def raise_low_watermark(self, low: int) -> None:
         """The records below were deleted: perhaps ones too that a successor wrote of whom the writer here has not heard."""
         self.low = max(self.low, min(low, self.durable))
 

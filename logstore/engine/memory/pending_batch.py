@@ -34,7 +34,7 @@ _BUFFERED = Exposure.BUFFERED  # asking the enumeration takes as long as adding 
 
 class PendingBatch:
     """`exposure` is that of its last record. A record may join only if its own exposure is not lower, so the end of a batch
-    is always as visible as its most visible record, and the buffered mark always falls on the end of a batch."""
+    is always as visible as its most visible record, and the buffered high watermark always falls on the end of a batch."""
 
     __slots__ = (
         "_codec_id",

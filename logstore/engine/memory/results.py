@@ -109,7 +109,7 @@ def acked(receipt: Receipt) -> Future[Receipt]:
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """Whole batches from one consistent look at the partition, and its marks at that moment.
+    """Whole batches from one consistent look at the partition, and its watermarks at that moment.
 
     `where` names the partition. `parts` are the batches' bytes, in order, without a copy; `raw` is the same in one piece.
     The first batch may begin before the offset that was asked for: `records()` leaves those out. Read on at `next_offset`.

@@ -1,4 +1,4 @@
-"""Who waits for which offset to reach a mark.
+"""Who waits for which offset to reach a watermark.
 
 A waiter waits for its own offset and for nothing else: not for "a flush", whose failure it might miss, and not for the
 mark to move, which others may have moved. Kept in a heap, so that a commit costs O(waiters released · log n).
@@ -18,7 +18,7 @@ _SWEEP_AT = 64
 
 
 class OffsetWaiters(Generic[T]):
-    """Guarded by the partition's lock. The futures are completed by the caller *after* it has let go of that lock:
+    """Guarded by the partition's lock. The futures are completed by the caller *after* it has released that lock:
     a done-callback may run any code, an append to the same partition among it."""
 
     def __init__(self) -> None:
@@ -30,13 +30,13 @@ class OffsetWaiters(Generic[T]):
         return len(self._heap)
 
     def add(self, offset: int, result: T) -> Future[T]:
-        """A future for `result`, due when the mark passes `offset`."""
+        """A future for `result`, due when the high watermark passes `offset`."""
         future: Future[T] = Future()
         heapq.heappush(self._heap, (offset, next(self._order), future, result))
         return future
 
     def release(self, mark: int) -> list[tuple[Future[T], T]]:
-        """Take out those whose offset is below the mark, in offset order."""
+        """Take out those whose offset is below the high watermark, in offset order."""
         released = []
         while self._heap and self._heap[0][0] < mark:
             _, _, future, result = heapq.heappop(self._heap)

@@ -14,7 +14,7 @@ from typing import Any
 
 from logstore.config import Ack
 from logstore.engine.host.clock import waitable
-from logstore.engine.memory.partition_state import Tiers
+from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.results import Receipt, acked
 from logstore.engine.memory.topic_settings import TopicSettings
 from logstore.engine.memory.write_buffer import OPEN_BATCH_BYTES
@@ -24,7 +24,7 @@ from logstore.engine.partition.writer_opening import WriterOpening
 from logstore.engine.partition.writer_slot import PartitionWriters
 from logstore.engine.replicated.replicated_writer import ReplicatedWriter
 from logstore.engine.runtime import Runtime
-from logstore.engine.write.admission import Run, encode_runs, take_batches, take_one, take_records
+from logstore.engine.write.admission import Run, admit_batches, admit_one, admit_records, encode_runs
 from logstore.engine.write.writer_protocol import Writer
 from logstore.errors import (
     AppendTimeout,
@@ -103,7 +103,7 @@ class PartitionLog(ReadablePartition):
         """`append` in three parts, so that one thread can append to many partitions side by side, and to none if a record is
         refused. The first takes nothing: it raises what is wrong with the records, and makes them ready for `begin_append`.
         """
-        return take_records(records, self._config.max_batch_bytes)
+        return admit_records(records, self._config.max_batch_bytes)
 
     def begin_append(
         self, checked: list[Run], *, ack: Ack | None = None, timeout: float | None = None
@@ -147,7 +147,7 @@ class PartitionLog(ReadablePartition):
     ) -> Receipt:
         """One record in parts: the shortest way in."""
         now_ms = self._runtime.clock.now_ms()
-        record, size = take_one(value, key, headers, timestamp_ms, now_ms, self._config.max_batch_bytes)
+        record, size = admit_one(value, key, headers, timestamp_ms, now_ms, self._config.max_batch_bytes)
         level = self._config.ack if ack is None else ack
         if level != "buffered":
             self._check_ack(level)
@@ -166,7 +166,7 @@ class PartitionLog(ReadablePartition):
 
     def _submit(self, given: object, ack: Ack | None, deadline: float) -> Submitted:
         level = self._check_ack(ack)
-        return self._submit_checked(take_records(given, self._config.max_batch_bytes), level, deadline)
+        return self._submit_checked(admit_records(given, self._config.max_batch_bytes), level, deadline)
 
     def _submit_checked(self, runs: list[Run], level: Ack, deadline: float) -> Submitted:
         now_ms = self._runtime.clock.now_ms()
@@ -183,7 +183,7 @@ class PartitionLog(ReadablePartition):
 
     def _submit_batches(self, raw: object, ack: Ack | None, deadline: float) -> Submitted:
         level = self._check_ack(ack)
-        return self._add_encoded(take_batches(raw, self._config.max_batch_bytes), level, deadline)
+        return self._add_encoded(admit_batches(raw, self._config.max_batch_bytes), level, deadline)
 
     def _add_encoded(
         self, batches: list[tuple[memoryview, BatchInfo]], level: Ack, deadline: float
@@ -261,9 +261,9 @@ class PartitionLog(ReadablePartition):
         writer off; a shared one joins those there are."""
         with self._opening:
             if self._writer is None:
-                tiers, on_commit = self._for_writing()
+                state, on_commit = self._for_writing()
                 level, wait = ack or self._config.ack, self.ack_timeout(timeout)
-                self._writer = self._writers.open(tiers, on_commit, level, wait)
+                self._writer = self._writers.open(state, on_commit, level, wait)
                 if self._closed:  # meanwhile, by somebody who did not wait for us
                     self._writers.stop(self._closed_error())
                     self.release()
@@ -319,29 +319,29 @@ class PartitionLog(ReadablePartition):
     def _closed_error(self) -> LogStoreError:
         return self._reopened_error() if self.replaced else super()._closed_error()
 
-    def _for_writing(self) -> tuple[Tiers, Callable[[], None]]:
+    def _for_writing(self) -> tuple[PartitionState, Callable[[], None]]:
         self._check_open()
-        tiers = self._tiers
+        state = self._state
         assert self._checkpointer is not None, "set by _load"
-        return tiers, self._checkpointer.after_commit
+        return state, self._checkpointer.after_commit
 
     @property
     def epoch(self) -> int:
         """The epoch of the last writer seen; ours, while we are the writer."""
-        return self._tiers.tail.epoch
+        return self._state.tail.epoch
 
     @property
-    def shown_until(self) -> int:
-        """Before this offset a reader may have been anywhere: the high mark, or, while another process writes or after it
-        has died, what it reserved past that. The next writer begins here or later.
+    def reserved_end(self) -> int:
+        """Before this offset a reader may have been anywhere: the high watermark, or, while another process writes or
+        after it has died, what it reserved past that. The next writer begins here or later.
         """
-        tiers = self._tiers
-        with tiers.lock:
-            unconfirmed = tiers.unconfirmed()
-            return tiers.durable if unconfirmed is None else unconfirmed.end
+        state = self._state
+        with state.lock:
+            unconfirmed = state.unconfirmed()
+            return state.durable if unconfirmed is None else unconfirmed.end
 
     def flush(self, timeout: float | None = None) -> int:
-        """Make everything appended so far durable. Returns the durable mark."""
+        """Make everything appended so far durable. Returns the durable high watermark."""
         deadline = self._deadline(timeout)
         self.finish_flush(self.begin_flush(), deadline)
         return self.durable_high_watermark
@@ -377,37 +377,37 @@ class PartitionLog(ReadablePartition):
         writer.give_up(waiting)
 
     def delete_before(self, offset: int) -> int:
-        """Delete the records before `offset`, as Kafka's DeleteRecords does. Returns the new low mark: `offset`, or a later
-        one that stood before.
+        """Delete the records before `offset`, as Kafka's DeleteRecords does. Returns the new low watermark: `offset`,
+        or a later an earlier one.
 
         It fences nobody and needs no writer. What of them is only buffered here is flushed first. When it returns, nobody
-        here sees them any more and no crash brings them back; a process that has the partition open elsewhere hears of it
-        with its next checkpoint, or when it opens it anew. The objects go after the grace period, and the newest of all not
-        before there is another. Raises `OffsetOutOfRange` below 0 or above the high mark, `ReadOnly`, `Closed`,
+        here sees them any more and no crash brings them back; a process that has the partition open elsewhere learns of it
+        with its next checkpoint, or when it opens it again. The objects go after the grace period, and the newest of all not
+        before there is another. Raises `OffsetOutOfRange` below 0 or above the high watermark, `ReadOnly`, `Closed`,
         `CorruptData` if an object is missing or damaged.
         """
         check_offset(offset)
         self._writers.check_writable()
         self._check_open()
-        tiers, _, follower = self._load()
+        state, _, follower = self._load()
         follower.refresh()
-        high = tiers.readable("buffered")
+        high = state.readable_end("buffered")
         if not 0 <= offset <= high:
-            raise OffsetOutOfRange(tiers.low, high, offset, str(self.paths))
-        if offset > tiers.durable:
+            raise OffsetOutOfRange(state.low, high, offset, str(self.paths))
+        if offset > state.durable:
             self.flush()
         low = self.maintenance.delete_before(offset, self._runtime.clock.now_ms())
-        with tiers.lock:
-            tiers.begin_at(low)
-        tiers.tell_listeners()
+        with state.lock:
+            state.raise_low_watermark(low)
+        state.tell_listeners()
         return low
 
     # Life
 
     def health(self) -> dict[str, Any]:
         """What an operator wants to see, from memory alone."""
-        tiers = self._loaded[0] if self._loaded is not None else None
-        health = partition_health(self.paths, tiers, self._writer, self._runtime)
+        state = self._loaded[0] if self._loaded is not None else None
+        health = partition_health(self.paths, state, self._writer, self._runtime)
         replicated = self._writers.health()
         return health | {"replicated": replicated} if replicated else health
 
@@ -418,10 +418,10 @@ class PartitionLog(ReadablePartition):
             self._writers.stop(self._closed_error())
             self.release()
 
-    def leave_to_parent(self, error: LogStoreError) -> None:
-        """In a child that was forked just now: nothing of this is ours. Takes no lock."""
+    def after_fork_in_child(self, error: LogStoreError) -> None:
+        """After a fork, in the child: the parent owns all of this. Takes no lock."""
         self._closed = True
-        self._writers.leave_to_parent(error)
+        self._writers.after_fork_in_child(error)
 
     def begin_close(self) -> None:
         """Take no more appends and start the last flush; `finish_close` waits for it."""
@@ -432,7 +432,7 @@ class PartitionLog(ReadablePartition):
             self._close_later = True  # a writer is being opened, by a store that may not answer
 
     def _begin_close(self) -> None:
-        """Holds `_opening`, and lets go of it."""
+        """Holds `_opening`, and releases it."""
         try:
             self._writers.begin_close()
         finally:
@@ -450,6 +450,6 @@ class PartitionLog(ReadablePartition):
         return problem
 
     def release(self) -> None:
-        """After the flusher has stopped: let go of the WAL's files."""
+        """After the task pool has stopped: release the WAL's files."""
         if self._loaded is not None:
             self._writers.release(self._loaded[0].durable)

@@ -1,7 +1,8 @@
 """The half of a partition that reads: it never fences and never needs a writer.
 
-While an exclusive writer is open in this process nobody else can append, so marks and tail reads cost the store nothing.
-Otherwise the partition is followed: a read that has come to the end asks the store for news, at most every
+While an exclusive writer is open in this process nobody else can append, so watermarks and tail reads cost the store
+nothing.
+Otherwise the partition is followed: a read that has come to the end polls the store, at most every
 `follow_interval` while it waits.
 """
 
@@ -16,7 +17,7 @@ from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.segment_table import LostRange, SegmentRef
 from logstore.engine.maintenance.checkpoint import Checkpointer
 from logstore.engine.maintenance.maintenance import Maintenance
-from logstore.engine.memory.partition_state import Tiers
+from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.results import ReadResult
 from logstore.engine.memory.topic_settings import TopicSettings
 from logstore.engine.read.follower import Follower
@@ -28,7 +29,7 @@ from logstore.format.record import Record
 from logstore.layout.paths import PartitionPaths
 
 READ_BYTES = 1 << 20
-Loaded = tuple[Tiers, PartitionReader, Follower]
+Loaded = tuple[PartitionState, PartitionReader, Follower]
 
 
 class ReadablePartition:
@@ -42,7 +43,7 @@ class ReadablePartition:
         self._runtime = runtime
         self._config = runtime.config
         self._settings = settings
-        self._chain = Chain(runtime.store, paths, runtime.dice)
+        self._chain = Chain(runtime.store, paths, runtime.rng)
         self._opening = (
             threading.RLock()
         )  # held during I/O, so only by those who must wait for it: load and open_writer
@@ -75,20 +76,20 @@ class ReadablePartition:
         visibility: Visibility = "buffered",
         wait: float = 0.0,
     ) -> ReadResult:
-        """Whole batches from `offset` on: at least one, up to `max_bytes`; empty at the high mark.
+        """Whole batches from `offset` on: at least one, up to `max_bytes`; empty at the high watermark.
 
-        `wait`: at the mark, wait up to so many seconds for something to come. Raises `OffsetOutOfRange` below the low or
-        above the high mark, `CorruptData` with the object's name if stored bytes are damaged, `UnknownTopic` if the topic
-        was deleted.
+        `wait`: at the high watermark, wait up to so many seconds for something to come. Raises `OffsetOutOfRange`
+        below the low or above the high watermark, `CorruptData` with the object's name if stored bytes are damaged,
+        `UnknownTopic` if the topic was deleted.
         """
         check_visibility(visibility)
         check_offset(offset)
-        tiers, reader, follower = self._load()
+        state, reader, follower = self._load()
         self._check_not_deleted()
-        if offset >= tiers.readable(visibility):
-            if wait <= 0 or offset > tiers.mark(visibility):
+        if offset >= state.readable_end(visibility):
+            if wait <= 0 or offset > state.high_watermark(visibility):
                 follower.refresh()
-            if wait > 0 and offset <= tiers.mark(visibility):
+            if wait > 0 and offset <= state.high_watermark(visibility):
                 follower.wait_for(offset, visibility, wait)
             self._check_not_deleted()  # again: the look at the chain may have shown it
         return reader.read(offset, max_bytes, visibility)
@@ -104,9 +105,10 @@ class ReadablePartition:
     def records(
         self, start: int | None = None, stop: int | None = None, *, visibility: Visibility = "buffered"
     ) -> Iterator[Record]:
-        """The records from `start` (the low mark) up to, not including, `stop` (the mark at the time of the call).
+        """The records from `start` (the low watermark) up to, not including, `stop` (the high watermark at the time
+        of the call).
 
-        Raises `OffsetOutOfRange`, at once, if `start` lies below the low or above the high mark.
+        Raises `OffsetOutOfRange`, at once, if `start` lies below the low or above the high watermark.
         """
         # Chained, so that between two records of a batch no line of Python runs.
         return chain.from_iterable(self._batches(*self.bounds(start, stop, visibility), visibility))
@@ -114,11 +116,11 @@ class ReadablePartition:
     def bounds(self, start: int | None, stop: int | None, visibility: Visibility) -> tuple[int, int]:
         """The first offset and the one after the last that `records` is about."""
         check_visibility(visibility)
-        tiers, _, follower = self._load()
+        state, _, follower = self._load()
         self._check_not_deleted()
         follower.refresh()
         self._check_not_deleted()  # again: the look at the chain may have shown it
-        low, mark = tiers.low, tiers.mark(visibility)
+        low, mark = state.low, state.high_watermark(visibility)
         if start is not None:
             check_offset(start)
             if not low <= start <= mark:
@@ -134,13 +136,13 @@ class ReadablePartition:
             position = result.next_offset
 
     def tail(self, start: int | None = None, *, visibility: Visibility = "buffered") -> Iterator[Record]:
-        """The records from `start` (the low mark) on, for ever: at the end it waits, woken by the next append.
+        """The records from `start` (the low watermark) on, for ever: at the end it waits, woken by the next append.
 
         Ends when the store is closed, the topic deleted, or the partition reopened. Where another process writes, a store
         that cannot be asked ends it with that error: begin again after the last record.
         """
         check_visibility(visibility)
-        position = self._tiers.low if start is None else start
+        position = self._state.low if start is None else start
         while not self._ended():
             try:
                 result = self.read(position, visibility=visibility, wait=3600.0)
@@ -177,43 +179,44 @@ class ReadablePartition:
 
         That is at most what was lost: a crash takes along which of them were given to records.
         """
-        return self._tiers.lost_ranges()
+        return self._state.lost_ranges()
 
     def unconfirmed(self) -> LostRange | None:
-        """Offsets past the durable mark that somebody may have been shown and no crash has to leave, as last seen; None if
-        there are none.
+        """Offsets past the durable high watermark that somebody may have been shown and no crash has to leave, as
+        last seen; None if there are none.
 
         While an exclusive writer is open here: what it has acked and not yet stored. Elsewhere: what the last writer has
         reserved, at most so much is acked there. If that writer has died, the next one to open makes it a lost range.
         """
-        tiers = self._tiers
-        with tiers.lock:
-            return tiers.unconfirmed()
+        state = self._state
+        with state.lock:
+            return state.unconfirmed()
 
-    # The marks
+    # The watermarks
 
     @property
     def low_watermark(self) -> int:
         """The first offset there is."""
-        return self._tiers.low
+        return self._state.low
 
     @property
     def durable_high_watermark(self) -> int:
         """One past the last offset in the object store, as last seen."""
-        return self._tiers.durable
+        return self._state.durable
 
     @property
     def buffered_high_watermark(self) -> int:
         """One past the last acked offset, as last seen."""
-        return self._tiers.buffered
+        return self._state.buffered
 
-    def mark(self, visibility: Visibility) -> int:
-        """The high mark for readers of that visibility, as last seen."""
-        return self._tiers.mark(visibility)
+    def high_watermark(self, visibility: Visibility) -> int:
+        """The high watermark for readers of that visibility, as last seen."""
+        return self._state.high_watermark(visibility)
 
-    def readable(self, visibility: Visibility) -> int:
-        """Up to where there are records to be had, as last seen: the mark, unless a writer here has stopped below it."""
-        return self._tiers.readable(visibility)
+    def readable_end(self, visibility: Visibility) -> int:
+        """Up to where there are records to be had, as last seen: the high watermark, unless a writer here has stopped
+        below it."""
+        return self._state.readable_end(visibility)
 
     @property
     def now_ms(self) -> int:
@@ -231,12 +234,12 @@ class ReadablePartition:
         return self._config.follow_interval
 
     def add_listener(self, listener: Callable[[], None]) -> None:
-        """Call `listener()`, from any thread and with no lock held, after a visible mark moved. It must be quick."""
-        self._tiers.add_listener(listener)
+        """Call `listener()`, from any thread and with no lock held, after a visible watermark moved. It must be quick."""
+        self._state.add_listener(listener)
 
     def remove_listener(self, listener: Callable[[], None]) -> None:
         """Call it no more. One that is not there is no error."""
-        self._tiers.remove_listener(listener)
+        self._state.remove_listener(listener)
 
     def _tell_listeners(self) -> None:
         loaded = self._loaded
@@ -245,19 +248,19 @@ class ReadablePartition:
 
     def segments(self) -> list[SegmentRef]:
         """The committed objects that hold the records, as last seen."""
-        tiers = self._tiers
-        with tiers.lock:
-            return tiers.segments.all()
+        state = self._state
+        with state.lock:
+            return state.segments.all()
 
     @property
     def maintenance(self) -> Maintenance:
-        """Merge, expire and collect by hand; a writer does it by itself now and then."""
+        """Compact, expire and collect by hand; a writer does it by itself now and then."""
         return Maintenance(self._chain, self._runtime.reader, self._settings, self._config.delete_grace)
 
     # Loading
 
     @property
-    def _tiers(self) -> Tiers:
+    def _state(self) -> PartitionState:
         return self._load()[0]
 
     def _ended(self) -> bool:
@@ -290,17 +293,17 @@ class ReadablePartition:
             if self._loaded is None:
                 self._check_open()
                 view = self._chain.load()
-                tiers = Tiers(view)
+                state = PartitionState(view)
                 self._checkpointer = Checkpointer(
                     self._runtime,
                     self._chain,
-                    tiers,
+                    state,
                     view.manifest_next_seq,
                     self.maintenance,
                     self._settings.refresh,
                 )
-                reader = PartitionReader(tiers, self._chain, self._runtime.reader)
-                self._loaded = tiers, reader, Follower(self._runtime, self._chain, tiers, self)
+                reader = PartitionReader(state, self._chain, self._runtime.reader)
+                self._loaded = state, reader, Follower(self._runtime, self._chain, state, self)
             return self._loaded
 
 

@@ -17,7 +17,7 @@ from logstore.config import Ack
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.segment_table import LostRange
 from logstore.engine.memory.catch_up import catch_up
-from logstore.engine.memory.partition_state import Tiers
+from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.engine.replicated.replicated_writer import ReplicatedWriter
 from logstore.engine.runtime import Runtime
@@ -41,44 +41,44 @@ class PartitionWriters:
         self._replicated: dict[str, ReplicatedWriter] = {}
         self._wal: Wal | None = None
 
-    def open(self, tiers: Tiers, on_commit: Callable[[], None], ack: Ack, timeout: float) -> Writer:
+    def open(self, state: PartitionState, on_commit: Callable[[], None], ack: Ack, timeout: float) -> Writer:
         """The writer that `append` uses."""
         self.check_writable()
         alive = [name for name, writer in self._replicated.items() if writer.failed is None]
         if alive:
             raise ValueError(
                 f"{self._chain.paths} has replicated writers in this process ({', '.join(alive)}): append through them, or "
-                "close this store and open it anew"
+                "close this store and open it again"
             )
         if self._runtime.config.writer == "shared":
-            catch_up(self._chain, tiers)
-            writer: Writer = SharedWriter(self._runtime, self._chain, tiers, self._topic, on_commit)
+            catch_up(self._chain, state)
+            writer: Writer = SharedWriter(self._runtime, self._chain, state, self._topic, on_commit)
         else:
-            writer = self._open_exclusive(tiers, on_commit, ack, timeout)
+            writer = self._open_exclusive(state, on_commit, ack, timeout)
         self._writer = writer
         return writer
 
     def _open_exclusive(
-        self, tiers: Tiers, on_commit: Callable[[], None], ack: Ack, timeout: float
+        self, state: PartitionState, on_commit: Callable[[], None], ack: Ack, timeout: float
     ) -> ExclusiveWriter:
         wal = self._open_wal()
         try:
-            with tiers.lock:
-                tiers.owned = True
-            known = tiers.lost_ranges()
-            take_over(self._runtime, self._chain, tiers, wal, reserve=ack != "durable", timeout=timeout)
-            self._tell_lost(lost for lost in tiers.lost_ranges() if lost not in known)
+            with state.lock:
+                state.has_local_writer = True
+            known = state.lost_ranges()
+            take_over(self._runtime, self._chain, state, wal, reserve=ack != "durable", timeout=timeout)
+            self._tell_lost(lost for lost in state.lost_ranges() if lost not in known)
             if wal is not None:
-                wal.start(tiers.tail.epoch, tiers.tail.end_offset)
+                wal.start(state.tail.epoch, state.tail.end_offset)
         except BaseException:
-            with tiers.lock:
-                tiers.owned = False
+            with state.lock:
+                state.has_local_writer = False
             if wal is not None:
                 wal.close(-1)
             raise
-        writer = ExclusiveWriter(self._runtime, self._chain, tiers, self._topic, on_commit)
+        writer = ExclusiveWriter(self._runtime, self._chain, state, self._topic, on_commit)
         if wal is not None:
-            writer.local_sync = LocalSync(self._runtime, tiers, writer, wal)
+            writer.local_sync = LocalSync(self._runtime, state, writer, wal)
         self._wal = wal
         return writer
 
@@ -101,7 +101,7 @@ class PartitionWriters:
         return Wal(folder / paths.topic / paths.incarnation / str(paths.partition), self._runtime.wal_folders)
 
     def replicated(
-        self, tiers: Tiers, on_commit: Callable[[], None], writer_id: str, *, passive: bool
+        self, state: PartitionState, on_commit: Callable[[], None], writer_id: str, *, passive: bool
     ) -> ReplicatedWriter:
         """The replicated writer of that name: the one there is, or a new one."""
         self.check_writable()
@@ -115,9 +115,9 @@ class PartitionWriters:
         known = self._replicated.get(writer_id)
         if known is not None and known.failed is None and known.is_passive == passive:
             return known
-        catch_up(self._chain, tiers)
+        catch_up(self._chain, state)
         made = ReplicatedWriter(
-            writer_id, self._runtime, self._chain, tiers, self._topic, on_commit, passive=passive
+            writer_id, self._runtime, self._chain, state, self._topic, on_commit, passive=passive
         )
         self._replicated[writer_id] = made
         return made
@@ -137,14 +137,14 @@ class PartitionWriters:
         for writer in self._replicated.values():
             writer.stop(error)
 
-    def leave_to_parent(self, error: LogStoreError) -> None:
-        """In a child that was forked just now: refuse everything. Takes no lock."""
+    def after_fork_in_child(self, error: LogStoreError) -> None:
+        """After a fork, in the child: refuse everything. Takes no lock."""
         if self._writer is not None:
-            self._writer.leave_to_parent(error)
+            self._writer.after_fork_in_child(error)
         for writer in self._replicated.values():
-            writer.leave_to_parent(error)
+            writer.after_fork_in_child(error)
         if self._wal is not None:
-            self._wal.leave_to_parent()
+            self._wal.after_fork_in_child()
 
     def begin_close(self) -> None:
         """Take no more appends and start the last flush."""
@@ -168,7 +168,7 @@ class PartitionWriters:
         return "; ".join(problem for problem in problems if problem) or None
 
     def release(self, durable: int) -> None:
-        """After the flusher has stopped: let go of the WAL's files."""
+        """After the task pool has stopped: release the WAL's files."""
         if self._wal is not None:
             self._wal.close(durable)
             self._wal = None

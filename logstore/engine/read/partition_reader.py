@@ -1,4 +1,5 @@
-"""Reading a partition: one look at the tiers, then whole batches from segments, window and buffer, in that order.
+"""Reading a partition: one look at the partition's state, then whole batches from segments, window and buffer, in
+that order.
 
 One contract for `max_bytes` wherever the batches lie: whole batches; at least one; no more than `max_bytes` unless one alone
 is larger; `<= 0` gives exactly one. The first batch covers the offset asked for, or is the next that exists.
@@ -13,9 +14,9 @@ from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.segment_reader import Block, SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef
 from logstore.engine.memory.catch_up import reload
-from logstore.engine.memory.partition_state import Lookup, Tiers
+from logstore.engine.memory.partition_state import Lookup, PartitionState
 from logstore.engine.memory.results import Bytes, ReadResult
-from logstore.engine.read.read_ahead import Scans
+from logstore.engine.read.read_ahead import ScanDetector
 from logstore.errors import (
     CorruptData,
     LogStoreError,
@@ -34,7 +35,7 @@ AHEAD_MAX = 4
 class _Gathering:
     """The batches of one read, as they come together.
 
-    Of segments only up to `durable`: to a writer that has not heard of its successor, its own last records may lie in one
+    Of segments only up to `durable`: to a writer that does not know of its successor, its own last records may lie in one
     merged object with what the other has appended since.
     """
 
@@ -67,11 +68,11 @@ class _Gathering:
 
 
 class PartitionReader:
-    def __init__(self, tiers: Tiers, chain: Chain, reader: SegmentReader) -> None:
-        self._tiers = tiers
+    def __init__(self, state: PartitionState, chain: Chain, reader: SegmentReader) -> None:
+        self._state = state
         self._chain = chain
         self._reader = reader
-        self._scans = Scans()
+        self._scan_detector = ScanDetector()
         self._where = str(chain.paths)
 
     def read(self, offset: int, max_bytes: int, visibility: Visibility) -> ReadResult:
@@ -82,13 +83,13 @@ class PartitionReader:
             self._refuse_deleted(damage)
             raise
         except OffsetOutOfRange as outside:
-            if self._tiers.tail.deleted:  # found on the way: its records are below the low watermark now
+            if self._state.tail.deleted:  # found on the way: its records are below the low watermark now
                 raise UnknownTopic(f"{self._chain.paths}: the topic was deleted") from outside
             raise
 
     def _read_from(self, offset: int, max_bytes: int, visibility: Visibility) -> ReadResult:
         while True:
-            look = self._tiers.look_up(offset, visibility, max_bytes, self._where)
+            look = self._state.look_up(offset, visibility, max_bytes, self._where)
             try:
                 return self._read(look, offset, max_bytes)
             except ObjectNotFound as gone:
@@ -97,10 +98,10 @@ class PartitionReader:
     def _look_again(self, ref: SegmentRef, gone: ObjectNotFound) -> None:
         """An object is gone: maintenance may have merged or expired it, as often as it likes while we read; or somebody
         deleted it, if it is still the one that is named."""
-        reload(self._chain, self._tiers)
-        with self._tiers.lock:
-            segments = self._tiers.segments
-            row = segments.row_at(max(ref.base_offset, self._tiers.low))
+        reload(self._chain, self._state)
+        with self._state.lock:
+            segments = self._state.segments
+            row = segments.row_at(max(ref.base_offset, self._state.low))
             is_named = row < len(segments) and segments.ref(row).key == ref.key
         if is_named:
             raise CorruptData(ref.key, ref.base_offset, f"the segment is missing ({gone})") from gone
@@ -108,7 +109,7 @@ class PartitionReader:
     def _refuse_deleted(self, damage: CorruptData) -> None:
         """Whoever removes a partition takes objects away and puts others in their place. Then it is `UnknownTopic` and not
         damage: the chain's end tells."""
-        deleted = self._tiers.tail.deleted
+        deleted = self._state.tail.deleted
         with suppress(LogStoreError):
             deleted = deleted or self._chain.load().tail.deleted
         if deleted:
@@ -116,7 +117,7 @@ class PartitionReader:
 
     def read_cached(self, offset: int, max_bytes: int, visibility: Visibility) -> ReadResult | None:
         """The same from memory alone; None if the first batch needs I/O."""
-        look = self._tiers.look_up(offset, visibility, max_bytes, self._where)
+        look = self._state.look_up(offset, visibility, max_bytes, self._where)
         gathering = _Gathering(offset, max_bytes, look.durable)
         for ref in look.refs:
             if gathering.full:
@@ -132,7 +133,7 @@ class PartitionReader:
 
     def _read(self, look: Lookup, offset: int, max_bytes: int) -> ReadResult:
         gathering = _Gathering(offset, max_bytes, look.durable)
-        in_a_row = self._scans.begin(offset)
+        in_a_row = self._scan_detector.begin(offset)
         for ref in look.refs:
             if gathering.full:
                 break
@@ -150,8 +151,8 @@ class PartitionReader:
         gathering.position = max(gathering.position, ref.base_offset)
         scanning = gathering.position == ref.base_offset or in_a_row > 0
         if scanning:
-            with self._tiers.lock:
-                ahead = self._tiers.segments.behind(ref, min(1 + in_a_row, AHEAD_MAX))
+            with self._state.lock:
+                ahead = self._state.segments.behind(ref, min(1 + in_a_row, AHEAD_MAX))
             self._reader.prefetch(ahead)
         while gathering.wants(ref):
             gathering.add_run(self._reader.block(ref, gathering.position, scanning=scanning))
@@ -174,7 +175,7 @@ class PartitionReader:
         end = gathering.position
         if not gathering.parts and offset < look.durable:
             end = look.durable  # nothing but lost offsets from here on
-        self._scans.end(offset, end)
+        self._scan_detector.end(offset, end)
         return ReadResult(
             where=self._where,
             offset=offset,
@@ -184,7 +185,7 @@ class PartitionReader:
             durable_high_watermark=look.durable,
             buffered_high_watermark=look.buffered,
             source="+".join(gathering.sources),
-            lost=tuple(self._tiers.lost_between(offset, end)) if offset < look.durable else (),
+            lost=tuple(self._state.lost_between(offset, end)) if offset < look.durable else (),
         )
 
     def first_at(self, timestamp_ms: int) -> int | None:
@@ -197,9 +198,9 @@ class PartitionReader:
 
     def _first_at(self, timestamp_ms: int) -> int | None:
         while True:
-            with self._tiers.lock:
-                low, durable = self._tiers.low, self._tiers.durable
-                segments = self._tiers.segments
+            with self._state.lock:
+                low, durable = self._state.low, self._state.durable
+                segments = self._state.segments
                 rows = segments.rows_by_time(timestamp_ms)
             for row in rows:
                 # Without the lock: a table only grows, or is replaced as a whole.
@@ -216,7 +217,7 @@ class PartitionReader:
 
     def _first_pending(self, timestamp_ms: int, position: int) -> int | None:
         """The same among what is not durable yet."""
-        buffered = self._tiers.buffered
+        buffered = self._state.buffered
         while position < buffered:
             result = self.read(position, 1 << 20, "buffered")
             for record in result.records():

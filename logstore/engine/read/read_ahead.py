@@ -1,4 +1,4 @@
-"""Who reads a partition in order, and since how many reads.
+"""Sequential-scan detection for read-ahead: who reads a partition in order, and since how many reads.
 
 A read that begins where an earlier one ended goes on with that scan. Several scans of one partition do not disturb each
 other; of more than a few at once the oldest is forgotten, and only reads ahead less for a while.
@@ -11,7 +11,7 @@ import threading
 _REMEMBERED = 32
 
 
-class Scans:
+class ScanDetector:
     """Guarded by a lock of its own: readers hold no other one when they ask."""
 
     def __init__(self) -> None:

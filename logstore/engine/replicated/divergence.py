@@ -82,7 +82,7 @@ def _can_be_compared(header: SegmentHeader) -> bool:
     return header.source_upper > header.source_lower and header.digest != NO_DIGEST
 
 
-class Audit:
+class DivergenceCheck:
     """One thread at a time. `next_seq` and `source_upper` say where the chain ended when nothing was noted yet."""
 
     def __init__(self, where: str, next_seq: int, source_upper: int) -> None:
@@ -97,14 +97,14 @@ class Audit:
         )
 
     def stored(self, header: SegmentHeader) -> None:
-        """The next segment of the chain, a peer's or ours, stands."""
+        """The next segment of the chain, a peer's or ours, is committed."""
         if _can_be_compared(header):
             if len(self._theirs) == _REMEMBERED:
                 self._next()
             self._theirs.append(_theirs(header))
 
     def look_back(self, lower: int, header_at: Callable[[int], SegmentHeader | None]) -> None:
-        """Note the segments from source offset `lower` on that stood before the noted ones, as far as they are near."""
+        """Note the segments from source offset `lower` on from before the noted ones, as far as they are near."""
         left = LOOK_BACK
         while not self._too_far and lower < self._first_source and self._first_seq > 0:
             header = header_at(self._first_seq - 1) if left and len(self._theirs) < _REMEMBERED else None

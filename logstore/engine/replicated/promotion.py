@@ -3,7 +3,7 @@
 A standby writes nothing. It follows the chain, so that everything the active writer commits is known here, and it drops from
 what it holds whatever the partition has. Promotion commits a fence (an empty segment of the next epoch) in the chain's next
 place. From that moment the old writer's next commit meets it and that writer stops; whatever the old one committed before
-the fence was read on the way to its place. So the new one goes on from exactly the upper at which the fence stands: no hole
+the fence was read on the way to its place. So the new one goes on from exactly the upper at which the fence is: no hole
 and no second copy, whenever the old one died.
 
 Who is promoted, and when, is decided outside: by an operator, or by the platform that restarts services. Two that are
@@ -61,7 +61,7 @@ def fence(
             left = deadline - runtime.clock.monotonic()
             if left <= 0:
                 raise StoreUnavailable(
-                    f"{chain.paths}: the fence could not be committed in time ({error}). It may or may not stand; promote "
+                    f"{chain.paths}: the fence could not be committed in time ({error}). It may or may not exist; promote "
                     "again"
                 ) from error
             runtime.pause(min(left, runtime.backoff(failures)))

@@ -1,6 +1,6 @@
 """What one commit of a replicated writer carries: source ranges that follow each other, as one segment.
 
-Its header, and so its place in the chain and its id, stay the same until something stands in that place: then whose id it is
+Its header, and so its place in the chain and its id, stay the same until something is in that place: then whose id it is
 tells a lost answer from a lost race.
 """
 

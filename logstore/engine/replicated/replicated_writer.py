@@ -27,9 +27,9 @@ from typing import Any
 from logstore.engine.chain.chain import Chain, LostRace, StalePlace
 from logstore.engine.host.clock import waitable
 from logstore.engine.host.stall_watch import GIVEN_UP
-from logstore.engine.memory.partition_state import Tiers
+from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.topic_settings import TopicLimits
-from logstore.engine.replicated.divergence import Audit
+from logstore.engine.replicated.divergence import DivergenceCheck
 from logstore.engine.replicated.promotion import fence
 from logstore.engine.replicated.replicated_attempt import Attempt, build_attempt
 from logstore.engine.replicated.source_ranges import (
@@ -43,7 +43,7 @@ from logstore.engine.replicated.source_ranges import (
 )
 from logstore.engine.runtime import Runtime
 from logstore.engine.shared.chain_cursor import ChainCursor
-from logstore.engine.write.commit_loop import FINAL, Steps
+from logstore.engine.write.commit_loop import FINAL, CommitLoop
 from logstore.engine.write.writer_protocol import WriterStats
 from logstore.errors import (
     AppendTimeout,
@@ -81,7 +81,7 @@ class ReplicatedWriter:
         writer_id: str,
         runtime: Runtime,
         chain: Chain,
-        tiers: Tiers,
+        state: PartitionState,
         topic: TopicLimits,
         on_commit: Callable[[], None],
         *,
@@ -97,13 +97,15 @@ class ReplicatedWriter:
         self._moving = threading.Lock()
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
-        self._cursor = ChainCursor(runtime, chain, tiers, WriterMode.REPLICATED, passive=passive)
-        self._audit = Audit(str(chain.paths), self._cursor.tail.next_seq, self.frontier)
+        self._cursor = ChainCursor(runtime, chain, state, WriterMode.REPLICATED, passive=passive)
+        self._divergence = DivergenceCheck(str(chain.paths), self._cursor.tail.next_seq, self.frontier)
         self._held = HeldRanges()
         self._attempt: Attempt | None = None
         self._fed_upper = 0
         self._closed = False
-        self._steps = Steps(runtime, self, self._lock, f"{chain.paths}: replicated writer {writer_id!r}")
+        self._commit_loop = CommitLoop(
+            runtime, self, self._lock, f"{chain.paths}: replicated writer {writer_id!r}"
+        )
 
     # Asking
 
@@ -174,7 +176,7 @@ class ReplicatedWriter:
     ) -> Future[Applied]:
         """For records (`keys` and `values`, one by one) that were computed from the partition's contents at `lower`: store
         all of them, or, if a peer moves the upper past `lower` first, none. Then `Applied.by` is "peer", and `upper` says
-        from where to compute anew.
+        from where to recompute.
 
         What a peer stored is not compared with them: the caller reads it back from the partition.
         """
@@ -232,7 +234,7 @@ class ReplicatedWriter:
         except BaseException:
             runtime.budget.give_back(held.charged)
             raise
-        self._steps.ask()
+        self._commit_loop.ask()
 
     def _check_open(self) -> None:
         if self.failed is not None:
@@ -240,12 +242,12 @@ class ReplicatedWriter:
         if self._closed:
             raise Closed(f"{self._chain.paths}: the replicated writer {self.writer_id!r} is closed")
 
-    # Working: on the flusher's threads, one at a time
+    # Working: on the task pool's threads, one at a time
 
     def run(self) -> None:
-        """One step: settle what the frontier has passed, commit what is at it, look for news of the rest."""
+        """One step: settle what the frontier has passed, commit what is at it, poll for the rest."""
         if self.failed is None:
-            self._steps.take(self._step)
+            self._commit_loop.take(self._step)
 
     def _step(self) -> float | None:
         """How long until the next one; None if there is nothing to do until more is fed."""
@@ -313,7 +315,7 @@ class ReplicatedWriter:
             self._resolve(held, stopped, dropped=0)
 
     def _open_epoch(self) -> None:
-        """Behind an exclusive writer: begin an era. Holds `_moving`."""
+        """Behind an exclusive writer: begin an epoch. Holds `_moving`."""
         try:
             self._cursor.open_epoch()
         except LostRace:
@@ -325,7 +327,7 @@ class ReplicatedWriter:
         """After a long sleep: go to where the chain ends now. Holds `_moving`."""
         before = self.frontier
         self._cursor.rejoin()
-        self._audit = Audit(str(self._chain.paths), self._cursor.tail.next_seq, self.frontier)
+        self._divergence = DivergenceCheck(str(self._chain.paths), self._cursor.tail.next_seq, self.frontier)
         with self._lock:
             if self.frontier > before:
                 self.stats.peer_commits += 1
@@ -355,7 +357,7 @@ class ReplicatedWriter:
         if attempt is not None and header.writer_id == attempt.header.writer_id:
             self._committed(attempt)  # its answer was lost, and somebody looked before we asked again
             return True
-        self._audit.stored(header)
+        self._divergence.stored(header)
         with self._lock:
             if self.frontier > before:
                 self.stats.peer_commits += 1
@@ -365,7 +367,7 @@ class ReplicatedWriter:
         return True
 
     def _take_back_attempt(self) -> None:
-        """Another's segment, or our own fence, stands in its place: its ranges are held again."""
+        """Another's segment, or our own fence, is in its place: its ranges are held again."""
         with self._lock:
             attempt, self._attempt = self._attempt, None
         if attempt is not None:
@@ -379,8 +381,8 @@ class ReplicatedWriter:
         for number, held in enumerate(touched):
             try:
                 if not held.exact:
-                    self._audit.look_back(held.lower, self._header_at)
-                    self._audit.ours(held, frontier)
+                    self._divergence.look_back(held.lower, self._header_at)
+                    self._divergence.ours(held, frontier)
             except BaseException:
                 self._hold_again(touched[number:])  # `stop` tells them, or they are tried again
                 raise
@@ -403,7 +405,7 @@ class ReplicatedWriter:
             return None
 
     def _committed(self, attempt: Attempt) -> None:
-        self._audit.stored(attempt.header)
+        self._divergence.stored(attempt.header)
         with self._lock:
             told = self._attempt is not attempt  # by `stop`, which came while it was under way
             self._attempt = None
@@ -424,7 +426,7 @@ class ReplicatedWriter:
             else:
                 held.future.set_exception(fresh(outcome))
 
-    def leave_to_parent(self, error: LogStoreError) -> None:
+    def after_fork_in_child(self, error: LogStoreError) -> None:
         """After a fork, in the child: refuse everything."""
         self.failed = self.failed or error
 
@@ -459,7 +461,7 @@ class ReplicatedWriter:
             self._cursor.passive = False
             self._take_back_attempt()
             upper = self.frontier
-        self._steps.ask()
+        self._commit_loop.ask()
         return upper
 
     # The end
@@ -468,10 +470,10 @@ class ReplicatedWriter:
         """Take nothing more; what can be stored is."""
         with self._lock:
             self._closed = True
-        self._steps.ask()
+        self._commit_loop.ask()
 
     def finish_close(self, deadline: float) -> str | None:
-        """Wait for what can be stored, let go of the rest. Returns what is not stored, in words, or None."""
+        """Wait for what can be stored, release the rest. Returns what is not stored, in words, or None."""
         clock = self._runtime.clock
         with self._lock:
             while self.failed is None and self._can_move() and (left := deadline - clock.monotonic()) > 0:

@@ -22,7 +22,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
-from logstore.engine.write.admission import Run, take_columns, take_records
+from logstore.engine.write.admission import Run, admit_columns, admit_records
 from logstore.errors import RecordTooLarge, StraddlingTransaction
 from logstore.format.record import Record
 
@@ -124,7 +124,7 @@ def take_range(
     records = list(given)
     _check_bounds(lower, upper, len(records))
     known = positions(records, lower, upper)
-    runs = take_records(records, max_batch_bytes) if records else []
+    runs = admit_records(records, max_batch_bytes) if records else []
     return SourceRange(lower, upper, runs, known, _charge(runs, max_range_bytes))
 
 
@@ -138,7 +138,7 @@ def take_exact_range(
 ) -> SourceRange:
     """The same for one that is stored whole or not at all."""
     _check_bounds(lower, upper, len(keys))
-    runs = take_columns(keys, values, max_batch_bytes)
+    runs = admit_columns(keys, values, max_batch_bytes)
     return SourceRange(lower, upper, runs, None, _charge(runs, max_range_bytes), exact=True)
 
 

@@ -1,9 +1,9 @@
 """Which appends of idempotent producers the chain holds already, whoever stored them.
 
-Before each attempt of a shared writer the entries of its window are sifted: what is stored is acked with the offset where it
-stands, what cannot follow what is stored is refused, and the rest is committed. The table that says so (`ProducerTable`) is
-made when the first numbered append comes, from the newest segments, and kept complete from then on: by our own commits, and
-by reading the batches of everything that others commit.
+Before each attempt of a shared writer the entries of its window are deduplicated: what is stored is acked with the
+offset where it stands, what cannot follow what is stored is refused, and the rest is committed. The table that says
+so (`ProducerTable`) is made when the first numbered append comes, from the newest segments, and kept complete from
+then on: by our own commits, and by reading the batches of everything that others commit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from logstore.engine.shared.producer_table import (
     LOOK_BACK_SEGMENTS,
     ProducerTable,
     batch_headers,
-    cut_otherwise,
+    different_batching,
     follows,
     replaced_by,
 )
@@ -29,7 +29,7 @@ from logstore.errors import GapError, LogStoreError
 
 
 @dataclass(slots=True)
-class Sifted:
+class Deduplicated:
     """`kept` is to be committed. The others are settled: `acked` with their offsets, or `refused`."""
 
     kept: list[Entry] = field(default_factory=list)
@@ -66,12 +66,13 @@ def recent_appends(chain: Chain, reader: SegmentReader, next_seq: int | None = N
     if next_seq is not None:
         rows = [ref for ref in rows if ref.seq < next_seq]
     for batch in batch_headers(reader, rows[-LOOK_BACK_SEGMENTS:]):
-        table.take_in(batch)
+        table.apply(batch)
     return table
 
 
 class StoredAppends:
-    """One thread at a time. Only `sift` is called with the partition's lock held: the others may read from the store."""
+    """One thread at a time. Only `deduplicate` is called with the partition's lock held: the others may read from the
+    store."""
 
     def __init__(self, chain: Chain, reader: SegmentReader) -> None:
         self._chain = chain
@@ -79,7 +80,7 @@ class StoredAppends:
         self._table: ProducerTable | None = None
 
     def cover(self, next_seq: int) -> None:
-        """Know what stands before `next_seq`. The first time the newest segments are read for it."""
+        """Know what is before `next_seq`. The first time the newest segments are read for it."""
         if self._table is None:
             self._table = recent_appends(self._chain, self._reader, next_seq)
 
@@ -100,10 +101,10 @@ class StoredAppends:
         try:
             batches = batch_headers(self._reader, [ref])
         except BaseException:
-            self._table = None  # a table with a hole would let a duplicate pass: it is made anew
+            self._table = None  # a table with a hole would let a duplicate pass: it is rebuilt
             raise
         for batch in batches:
-            self._table.take_in(batch)
+            self._table.apply(batch)
 
     def committed(self, window: SharedWindow) -> None:
         """Ours is the next one in the chain."""
@@ -124,7 +125,7 @@ class StoredAppends:
             last = newest.get(append.producer_id)
             try:
                 if last is None or last.epoch != append.epoch:
-                    is_new = self._table.judge(append) is None
+                    is_new = self._table.classify(append) is None
                 else:
                     is_new = follows(append, (last.last + 1) % SEQUENCE_MODULUS)
             except GapError:
@@ -135,25 +136,25 @@ class StoredAppends:
                 newest[append.producer_id] = append
         return False
 
-    def sift(self, entries: Iterable[Entry]) -> Sifted:
+    def deduplicate(self, entries: Iterable[Entry]) -> Deduplicated:
         """Judge each by the chain, and by what is before it."""
         assert self._table is not None, "covered before"
-        sifted, queued = Sifted(), dict[int, list[Entry]]()
+        deduplicated, queued = Deduplicated(), dict[int, list[Entry]]()
         for entry in entries:
             try:
-                offset = _judge(self._table, entry, queued)
+                offset = _classify(self._table, entry, queued)
             except LogStoreError as error:
-                sifted.refuse(entry, error)
+                deduplicated.refuse(entry, error)
                 continue
             if offset is None and entry.joined:
-                sifted.kept.append(entry)
+                deduplicated.kept.append(entry)
             else:
-                sifted.settle(entry, offset)
-        return sifted
+                deduplicated.settle(entry, offset)
+        return deduplicated
 
 
-def _judge(table: ProducerTable, entry: Entry, queued: dict[int, list[Entry]]) -> int | None:
-    """The offset where it stands, None if it is new, or if its waiters have joined an earlier one of the same append.
+def _classify(table: ProducerTable, entry: Entry, queued: dict[int, list[Entry]]) -> int | None:
+    """The offset where it is, None if it is new, or if its waiters have joined an earlier one of the same append.
     `queued` holds each producer's appends that are new and before it."""
     append = entry.sequences
     if append is None:
@@ -163,7 +164,7 @@ def _judge(table: ProducerTable, entry: Entry, queued: dict[int, list[Entry]]) -
     if last is not None and last.epoch > append.epoch:
         raise replaced_by(last.epoch, append)
     if last is None or last.epoch != append.epoch:
-        offset = table.judge(append)
+        offset = table.classify(append)
         if offset is None:
             before.append(entry)
         return offset
@@ -178,8 +179,8 @@ def _judge(table: ProducerTable, entry: Entry, queued: dict[int, list[Entry]]) -
             first_try.joined += [joined._replace(first=joined.first + into) for joined in entry.joined]
             entry.joined = []
             return None
-    offset = table.judge(append)
+    offset = table.classify(append)
     if offset is None:
         # New to the chain, but some of its numbers, or later ones, are queued before it.
-        raise cut_otherwise(append)
+        raise different_batching(append)
     return offset

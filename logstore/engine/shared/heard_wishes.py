@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from logstore.layout.paths import WishName
 
 _PATIENCE = 4.0  # uploads of the wisher: one that loses yet, one that it sits out, one that wins
-_OUTDATED_AFTER = 4096  # segments: whoever lives and still loses has wished anew long before
+_OUTDATED_AFTER = 4096  # segments: whoever lives and still loses has wished again long before
 _WAIT_MAX_S = 60.0  # for one wish, or one slow writer
 _WAIT_MIN_S = 0.02  # the same: threads are not always woken at once
 

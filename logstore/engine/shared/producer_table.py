@@ -5,7 +5,7 @@ batches lie, learned from committed segments and from nothing else, so it is rig
 or an earlier life of ours whose answer was lost. An append is
 
 * new          if its first number follows the last one stored, or if the producer (or its epoch) is not known;
-* a duplicate  if all of it is stored: its ack is the offset where it stands;
+* a duplicate  if all of it is stored: its ack is the offset where it is;
 * refused      otherwise: a number is missing before it (`GapError`), only a part of it is stored, or its epoch has passed
                (`Fenced`).
 """
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef
-from logstore.engine.host.fan_out import side_by_side
+from logstore.engine.host.fan_out import fan_out
 from logstore.engine.shared.shared_buffer import SEQUENCE_MODULUS, Sequences
 from logstore.errors import Fenced, GapError, InvalidRecord
 from logstore.format.batch import BatchInfo, split
@@ -44,7 +44,7 @@ class Producer:
     batches: deque[Stored] = field(default_factory=lambda: deque(maxlen=_REMEMBERED_BATCHES))
 
     def store(self, append: Sequences, offset: int) -> None:
-        """Remember where it stands. What follows directly on the one before it, in numbers and in offsets, is one with it:
+        """Remember where it is. What follows directly on the one before it, in numbers and in offsets, is one with it:
         so an append of many batches is remembered whole."""
         if self.batches:
             first, last, start = self.batches[-1]
@@ -63,8 +63,8 @@ class ProducerTable:
         self._producers: dict[int, Producer] = {}
         self._end_offset = 0  # what is below has been taken in, or is older than the table
 
-    def take_in(self, batch: BatchInfo) -> None:
-        """A batch that stands in the chain, in chain order."""
+    def apply(self, batch: BatchInfo) -> None:
+        """A batch in the chain, in chain order."""
         if batch.base_offset < self._end_offset:
             return  # a merged object reaches further than the chain was followed: it was known already
         self._end_offset = batch.base_offset + batch.count
@@ -74,7 +74,7 @@ class ProducerTable:
             self.add(append, batch.base_offset)
 
     def add(self, append: Sequences, offset: int) -> None:
-        """These records stand at `offset` and on."""
+        """These records are at `offset` and on."""
         producer = self._producers.pop(append.producer_id, None)
         if producer is None or producer.epoch != append.epoch:
             producer = Producer(append.epoch, 0)
@@ -90,8 +90,8 @@ class ProducerTable:
         producer = self._producers.get(producer_id)
         return None if producer is None else (producer.epoch, producer.next_sequence)
 
-    def judge(self, append: Sequences) -> int | None:
-        """None if the append is new, the offset where it stands if it is stored already. Raises if it must be refused."""
+    def classify(self, append: Sequences) -> int | None:
+        """None if the append is new, the offset where it is if it is stored already. Raises if it must be refused."""
         producer = self._producers.get(append.producer_id)
         if producer is None or append.epoch > producer.epoch:
             return None
@@ -105,7 +105,7 @@ class ProducerTable:
             if into + append.records <= count:
                 return batch.offset + into
             if into < count:
-                raise cut_otherwise(append)
+                raise different_batching(append)
         raise InvalidRecord(
             f"producer {append.producer_id}: sequences {append.first} to {append.last} were stored so long ago that their "
             f"offset is not remembered (the next is {producer.next_sequence}); nothing was appended"
@@ -119,7 +119,7 @@ def replaced_by(epoch: int, append: Sequences) -> Fenced:
     )
 
 
-def cut_otherwise(append: Sequences) -> InvalidRecord:
+def different_batching(append: Sequences) -> InvalidRecord:
     """What an append is told if its records are stored, or queued, but not within one append."""
     return InvalidRecord(
         f"producer {append.producer_id}: sequences {append.first} to {append.last} came before, in several appends or in "
@@ -179,4 +179,4 @@ def batch_headers(reader: SegmentReader, refs: Iterable[SegmentRef]) -> Iterable
             position = block.end_offset
         return infos
 
-    return [info for infos in side_by_side(partial(of, ref) for ref in refs) for info in infos]
+    return [info for infos in fan_out(partial(of, ref) for ref in refs) for info in infos]

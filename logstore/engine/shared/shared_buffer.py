@@ -69,7 +69,7 @@ class Entry:
         return flushes
 
     def place(self, base_offset: int) -> list[tuple[Future[Receipt], Receipt]]:
-        """It stands at `base_offset`: give each append its offsets. The caller completes the futures, without the lock."""
+        """It is at `base_offset`: give each append its offsets. The caller completes the futures, without the lock."""
         placed = []
         for receipt, future, first, records in self.joined:
             receipt.offset = base_offset + first
@@ -155,7 +155,7 @@ class SharedBuffer:
 
 
 class SharedWindow:
-    """One attempt. Its header, and so its writer id and its place in the chain, stay the same until something stands in
+    """One attempt. Its header, and so its writer id and its place in the chain, stay the same until something is in
     that place: a lost answer can then be told from a lost race."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
@@ -183,12 +183,12 @@ class SharedWindow:
         self.header, self._built = header, None
 
     def lost(self) -> None:
-        """Another's segment stands in our place: the next attempt needs a new one."""
+        """Another's segment is in our place: the next attempt needs a new one."""
         self.header = self._built = None
         self.losses += 1
 
     def build(self) -> tuple[SegmentHeader, memoryview, SegmentSummary]:
-        """The segment's bytes for the place it has: the heads of its batches are written anew, the bodies are not."""
+        """The segment's bytes for the place it has: the heads of its batches are rewritten, the bodies are not."""
         header = self.header
         assert header is not None, "a window is built once it has a place"
         if self._built is None:

@@ -1,17 +1,17 @@
 """The shared writer: independent producers in many processes append to one partition. Durable acks only.
 
-* **Nothing is fenced at open.** Shared writers live side by side and join each other's era (see `ChainCursor`). An exclusive
-  writer's fence stops them, with `Fenced`.
+* **Nothing is fenced at open.** Shared writers live side by side and join each other's epoch (see `ChainCursor`). An
+  exclusive writer's fence stops them, with `Fenced`.
 * **Offsets are known at the commit.** Appends are gathered without offsets (`SharedBuffer`); the receipt gets its final
   offsets with the ack, and nobody sees a record before that.
 * **Group commit** as for the exclusive writer: one attempt in flight; what arrives meanwhile is the next one.
 * **The loser of a race rebases**: it takes in the winner's segment, gives its own batches new base offsets (those lie
-  outside the batches' checksums: sixteen bytes are written anew, the bodies stay) and tries again. Writers take turns when
+  outside the batches' checksums: sixteen bytes are rewritten, the bodies stay) and tries again. Writers take turns when
   there are several (`Turns`), so nobody starves and few uploads are wasted. One that loses all the same asks (`Wishes`).
-* **Exactly once.** An attempt keeps its place and its id until something stands in that place, so a lost answer is told
-  from a lost race by whose id stands there, however long it takes and whatever peers do. For retries that outlive the
+* **Exactly once.** An attempt keeps its place and its id until something is in that place, so a lost answer is told
+  from a lost race by whose id is there, however long it takes and whatever peers do. For retries that outlive the
   writer (a crash, a timeout) an append may carry producer id and sequence: before each attempt it is checked against what
-  the chain holds (`StoredAppends`), and one that is stored already is acked with the offset where it stands.
+  the chain holds (`StoredAppends`), and one that is stored already is acked with the offset where it is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from logstore.config import Ack
 from logstore.engine.chain.chain import Chain, LostRace, StalePlace
 from logstore.engine.chain.segment_table import LostRange
 from logstore.engine.host.stall_watch import GIVEN_UP
-from logstore.engine.memory.partition_state import Tiers
+from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.results import Receipt
 from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.engine.memory.waiters import complete, fail
@@ -38,9 +38,9 @@ from logstore.engine.shared.producer_table import sequences_of
 from logstore.engine.shared.shared_buffer import SEQUENCE_MODULUS, SharedBuffer, SharedWindow
 from logstore.engine.shared.turns import Turns
 from logstore.engine.shared.wishes import Wishes
-from logstore.engine.write.admission import take_records
-from logstore.engine.write.commit_loop import Steps
-from logstore.engine.write.group_commit import Linger
+from logstore.engine.write.admission import admit_records
+from logstore.engine.write.commit_loop import CommitLoop
+from logstore.engine.write.group_commit import GroupCommitWait
 from logstore.engine.write.writer_protocol import WriterStats
 from logstore.errors import (
     Closed,
@@ -63,36 +63,41 @@ class SharedStats(WriterStats):
 
 
 class SharedWriter:
-    """`tiers.lock` guards what appends touch: buffer, window's entries, flags, stats. Cursor, turns, wishes and
-    `_stored` are touched by `run` alone, which the flusher never runs twice at once."""
+    """`state.lock` guards what appends touch: buffer, window's entries, flags, stats. Cursor, turns, wishes and
+    `_stored` are touched by `run` alone, which the task pool never runs twice at once."""
 
     is_alone = False
 
     def __init__(
-        self, runtime: Runtime, chain: Chain, tiers: Tiers, topic: TopicLimits, on_commit: Callable[[], None]
+        self,
+        runtime: Runtime,
+        chain: Chain,
+        state: PartitionState,
+        topic: TopicLimits,
+        on_commit: Callable[[], None],
     ) -> None:
         self.stats = SharedStats(last_progress_at=runtime.clock.monotonic())
         self.failed: LogStoreError | None = None
         self.unstored: LostRange | None = None
         self._runtime = runtime
         self._chain = chain
-        self._tiers = tiers
+        self._state = state
         self._topic = topic
         self._on_commit = on_commit
-        self._cursor = ChainCursor(runtime, chain, tiers, WriterMode.SHARED)
-        self._turns = Turns(self._cursor.me, runtime.dice)
+        self._cursor = ChainCursor(runtime, chain, state, WriterMode.SHARED)
+        self._turns = Turns(self._cursor.writer_id, runtime.rng)
         self._wishes = Wishes(chain)
         self._stored = StoredAppends(chain, runtime.reader)
         batch_bytes = min(OPEN_BATCH_BYTES, runtime.config.max_batch_bytes)
         self._buffer = SharedBuffer(CODEC_IDS[runtime.config.compression], batch_bytes)
         self._window: SharedWindow | None = None
         self._closing = False
-        self._linger = Linger(runtime.clock, tiers.moved)
-        self._steps = Steps(runtime, self, tiers.lock, f"{chain.paths}: the shared writer")
+        self._group_commit = GroupCommitWait(runtime.clock, state.moved)
+        self._commit_loop = CommitLoop(runtime, self, state.lock, f"{chain.paths}: the shared writer")
 
     @property
     def next_offset(self) -> int:
-        return self._tiers.durable + self._pending()
+        return self._state.durable + self._pending()
 
     def _pending(self) -> int:
         return self._buffer.count + (self._window.count if self._window is not None else 0)
@@ -133,10 +138,10 @@ class SharedWriter:
                 'use ack="durable", or open the store with writer="exclusive"'
             )
         if not runtime.budget.try_take(charged):
-            runtime.flusher.all_now()
+            runtime.task_pool.all_now()
             runtime.budget.take(charged, max(0.0, deadline - runtime.clock.monotonic()))
         try:
-            with self._tiers.lock:
+            with self._state.lock:
                 self._check_open()
                 if not self._pending():  # until now nothing was held up
                     self.stats.last_progress_at = runtime.clock.monotonic()
@@ -156,14 +161,14 @@ class SharedWriter:
 
     def _ask(self) -> None:
         """Somebody waits for every append here, so each wants to be committed at once. Holds the lock."""
-        self._linger.came(self._buffer.appends)
+        self._group_commit.on_append(self._buffer.appends)
         if self._window is None:
-            self._steps.ask()
+            self._commit_loop.ask()
 
     def numbered(self, records: object, producer_id: int, epoch: int, sequence: int) -> bytes:
         """The records as batches that carry their producer's numbers, ready for `add_encoded`."""
         config, now_ms, encoded = self._runtime.config, self._runtime.clock.now_ms(), []
-        for run in take_records(records, config.max_batch_bytes):
+        for run in admit_records(records, config.max_batch_bytes):
             raw, info = encode_batch(
                 run.records,
                 now_ms=now_ms,
@@ -190,7 +195,7 @@ class SharedWriter:
         waiting.cancel()
 
     def flush_now(self, receipt: Receipt) -> Future[Receipt] | None:
-        with self._tiers.lock:
+        with self._state.lock:
             last = self._buffer.last() or (self._window.entries[-1] if self._window is not None else None)
             if last is None:
                 return None
@@ -198,14 +203,14 @@ class SharedWriter:
                 raise fresh(self.failed)
             return last.join(receipt, 0)
 
-    # Committing: on the flusher's threads, one at a time
+    # Committing: on the task pool's threads, one at a time
 
     def run(self) -> None:
         """One step: try to commit the window there is, or the next one."""
-        with self._tiers.lock:
-            self._linger.wait(lambda: self._buffer.appends, self._need_not_linger)
+        with self._state.lock:
+            self._group_commit.wait(lambda: self._buffer.appends, self._need_not_linger)
             window = self._prepare()
-        if window is not None and not self._steps.take(lambda: self._attempt(window)):
+        if window is not None and not self._commit_loop.take(lambda: self._attempt(window)):
             self._after_window()
 
     def _after_window(self) -> None:
@@ -261,7 +266,7 @@ class SharedWriter:
             return 0.0
         seconds = clock.monotonic() - began
         self._turns.took(seconds)
-        self._turns.saw(self._cursor.me, header.seq, clock.monotonic())
+        self._turns.saw(self._cursor.writer_id, header.seq, clock.monotonic())
         self._stored.committed(window)
         self._committed(window, seconds)
         if not still_stands:
@@ -271,7 +276,7 @@ class SharedWriter:
     def _rejoin(self) -> None:
         """After a long sleep: where the chain ends now is known then, but not who wrote, and what."""
         self._cursor.rejoin()
-        self._turns = Turns(self._cursor.me, self._runtime.dice)
+        self._turns = Turns(self._cursor.writer_id, self._runtime.rng)
         self._stored = StoredAppends(self._chain, self._runtime.reader)
 
     def _look(self, window: SharedWindow, now: float) -> float:
@@ -286,7 +291,7 @@ class SharedWriter:
     def _lost_race(self, window: SharedWindow) -> None:
         """Take in the winner. The next attempt has another place; if this was not the first loss, we may be far behind and
         it is cheaper to read up to the end than to lose once for each segment."""
-        with self._tiers.lock:
+        with self._state.lock:
             self.stats.races_lost += 1
             window.lost()
         self._turns.lost(self._runtime.clock.monotonic())
@@ -304,7 +309,7 @@ class SharedWriter:
 
     def _top_up(self, window: SharedWindow) -> None:
         """What has come while the window lost a race, or waited for its turn, goes with it."""
-        with self._tiers.lock:
+        with self._state.lock:
             more = self._buffer.take(self._topic.segment_bytes - window.charged, at_least_one=False)
             if more:
                 window.carry(window.entries + more)
@@ -332,27 +337,27 @@ class SharedWriter:
             self._stored.cover(
                 self._cursor.tail.next_seq
             )  # the producer may have been at another writer meanwhile
-        with self._tiers.lock:
+        with self._state.lock:
             if self.failed is not None:  # stopped while the chain was read: everybody was told
                 window.carry([])
                 return
-            sifted = self._stored.sift(window.entries)
-            self.stats.duplicates += sifted.duplicates
-            window.carry(sifted.kept)
-            if not sifted.kept:
+            deduplicated = self._stored.deduplicate(window.entries)
+            self.stats.duplicates += deduplicated.duplicates
+            window.carry(deduplicated.kept)
+            if not deduplicated.kept:
                 self._window_done()
-        self._runtime.budget.give_back(sifted.charged)
-        complete(sifted.acked)
-        for future, why in sifted.refused:
+        self._runtime.budget.give_back(deduplicated.charged)
+        complete(deduplicated.acked)
+        for future, why in deduplicated.refused:
             fail([future], why)
 
     def _committed(self, window: SharedWindow, seconds: float) -> None:
-        with self._tiers.lock:
+        with self._state.lock:
             if self.failed is not None:
                 return  # given up by close() while the upload was under way
             placed = window.place()
             self._window_done()
-            self._linger.after_commit(len(placed), self._buffer.appends, seconds)
+            self._group_commit.after_commit(len(placed), self._buffer.appends, seconds)
             self.stats.commits += 1
             self.stats.progressed(self._runtime.clock.monotonic())
         self._runtime.budget.give_back(window.charged)
@@ -362,49 +367,49 @@ class SharedWriter:
     def _window_done(self) -> None:
         """Holds the lock."""
         self._window = None
-        self._tiers.moved.notify_all()
+        self._state.moved.notify_all()
         if len(self._buffer):
-            self._steps.ask()
+            self._commit_loop.ask()
 
     # The end
 
-    def leave_to_parent(self, error: LogStoreError) -> None:
+    def after_fork_in_child(self, error: LogStoreError) -> None:
         """After a fork, in the child: refuse everything."""
         self.failed = self.failed or error
 
     def stop(self, error: LogStoreError) -> None:
         """For good: tell every waiter, free the memory, wake who waits."""
-        with self._tiers.lock:
+        with self._state.lock:
             if self.failed is not None:
                 return
             self.failed = error
             self.stats.note(error)
             entries = (self._window.entries if self._window is not None else []) + self._buffer.clear()
             self._window = None
-            self._tiers.moved.notify_all()
+            self._state.moved.notify_all()
         self._runtime.watch.ended(self, GIVEN_UP)
         self._runtime.budget.give_back(sum(entry.charged for entry in entries))
         logger.error("%s: %s", self._chain.paths, error)
         fail([joined.future for entry in entries for joined in entry.joined], error)
-        self._tiers.tell_listeners()
+        self._state.tell_listeners()
 
     def begin_close(self) -> None:
         """Take no more appends and commit what there is."""
-        with self._tiers.lock:
+        with self._state.lock:
             self._closing = True
             self._ask()
-            self._tiers.moved.notify_all()
+            self._state.moved.notify_all()
 
     def wait_closed(self, deadline: float) -> bool:
         """Whether everything is stored by the deadline."""
-        with self._tiers.lock:
-            stored = self._tiers.wait_until(lambda: not self._pending(), self._runtime.clock, deadline)
+        with self._state.lock:
+            stored = self._state.wait_until(lambda: not self._pending(), self._runtime.clock, deadline)
             return stored and self.failed is None
 
     def give_up_closing(self) -> None:
         """The deadline has passed: nobody may wait on for what is not stored."""
-        with self._tiers.lock:
-            start, count = self._tiers.durable, self._pending()
+        with self._state.lock:
+            start, count = self._state.durable, self._pending()
             if self.failed is None and count:
                 self.unstored = LostRange(start, start + count)
         why = self.stats.last_error or "the store did not answer in time"
@@ -422,8 +427,8 @@ class SharedWriter:
             "mode": "shared",
             "epoch": self._cursor.epoch,
             "frontier": self._cursor.tail.end_offset,
-            "lag": max(0, self._tiers.durable - self._cursor.tail.end_offset),
+            "lag": max(0, self._state.durable - self._cursor.tail.end_offset),
             "races_lost": self.stats.races_lost,
             "duplicates": self.stats.duplicates,
-            "held_at_offset": self._tiers.durable if stalled else None,
+            "held_at_offset": self._state.durable if stalled else None,
         }

@@ -43,9 +43,9 @@ _HEAR_WHEN_LATE = 0.8  # of the time after which the next in line is thought idl
 class Turns:
     """Pure: it is told what was seen and when. One thread at a time."""
 
-    def __init__(self, me: bytes, dice: random.Random) -> None:
+    def __init__(self, me: bytes, rng: random.Random) -> None:
         self._me = me
-        self._dice = dice
+        self._rng = rng
         self._upload = UploadTime()
         self._lost = LostRaces(self._upload)
         self._wishes = HeardWishes(me)
@@ -60,7 +60,7 @@ class Turns:
         self._sits_until = 0.0
         self._uploads_s: dict[bytes, float] = {}  # who is slower than we are → how long an upload takes there
         self._heard_at = -1.0
-        self._hear_in = dice.randint(*_HEAR_EVERY)
+        self._hear_in = rng.randint(*_HEAR_EVERY)
 
     def saw(self, who: bytes, seq: int, now: float) -> None:
         """A segment of `who` stands."""
@@ -112,7 +112,7 @@ class Turns:
         """After a loss that was not the first in a row we have read what stands. Another upload may be under way by now, and
         one that begins in the middle of it only loses again: half of the time, wait for its segment as the next in line
         does. By chance, because whatever is regular can be in step with what others do."""
-        if self._dice.random() < 0.5:
+        if self._rng.random() < 0.5:
             self._sits_until = now + _LATE * self._upload.usual_s + self._upload.leeway_s
             self._look_at = now
 
@@ -146,7 +146,7 @@ class Turns:
     def heard(self, wishes: list[WishName], now: float) -> None:
         """These stand."""
         self._heard_at = now
-        self._hear_in = self._dice.randint(*_HEAR_EVERY)
+        self._hear_in = self._rng.randint(*_HEAR_EVERY)
         if self._wishes.hear(wishes, self._last, now):
             self._look_at = now
 
@@ -194,7 +194,7 @@ class Turns:
         self._empty_at = asked_at
         if self._wishes:
             step = patient_s(max(self._upload.usual_s, self._wishes.slowest_s)) / _LOOKS
-            self._look_at = asked_at + step * self._dice.uniform(0.8, 1.2)
+            self._look_at = asked_at + step * self._rng.uniform(0.8, 1.2)
             return
         place = 1 if asked_at < self._sits_until else self.ahead
         if not place:
@@ -204,10 +204,10 @@ class Turns:
         step = self._upload.usual_s / _LOOKS * min(place, _LOOKS / 2)
         if place == 1 and asked_at < self._moved_from + _LATE * self._upload.usual_s + self._upload.leeway_s:
             step = max(self._upload.usual_s / _LOOKS_OF_NEXT, min(step, self._upload.spread_s))
-        self._look_at = max(self._expected_from(), asked_at + step * self._dice.uniform(0.8, 1.2))
+        self._look_at = max(self._expected_from(), asked_at + step * self._rng.uniform(0.8, 1.2))
 
     def _pause_s(self) -> float:
-        return self._upload.usual_s * _PAUSE * self._dice.uniform(0.5, 1.5)
+        return self._upload.usual_s * _PAUSE * self._rng.uniform(0.5, 1.5)
 
     def _expected_from(self) -> float:
         return self._moved_from + self._upload.usual_s - self._upload.leeway_s

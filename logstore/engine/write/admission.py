@@ -1,4 +1,4 @@
-"""What a caller may append, checked before it can take an offset.
+"""Admission: validate and size records before they can take an offset.
 
 A mistake in the last of a thousand records refuses all thousand: an append is atomic.
 """
@@ -27,7 +27,7 @@ class Run(NamedTuple):
     charged: int
 
 
-def take_records(given: object, max_batch_bytes: int) -> list[Run]:
+def admit_records(given: object, max_batch_bytes: int) -> list[Run]:
     """The records of one append, cut into runs that each fit a batch."""
     if isinstance(given, Record | bytes | bytearray | memoryview):
         given = (given,)
@@ -42,12 +42,12 @@ def take_records(given: object, max_batch_bytes: int) -> list[Run]:
         items = _plain_records(repeat(None), items)
     cuts = kernels.active.cut(items, max_batch_bytes - HEADER_SIZE)
     if cuts is None:
-        return _look_closer(items, max_batch_bytes)
+        return _admit_unusual(items, max_batch_bytes)
     starts = (0, *(stop for stop, _ in cuts))
     return [Run(items[start:stop], charged) for start, (stop, charged) in zip(starts, cuts, strict=False)]
 
 
-def _look_closer(items: Sequence[object], max_batch_bytes: int) -> list[Run]:
+def _admit_unusual(items: Sequence[object], max_batch_bytes: int) -> list[Run]:
     """Records one by one: any that is not plain becomes one, or is refused."""
     runs: list[Run] = []
     records: list[Record] = []
@@ -65,11 +65,11 @@ def _look_closer(items: Sequence[object], max_batch_bytes: int) -> list[Run]:
                 record = item
                 size += (0 if value is None else len(value)) + (0 if key is None else len(key))
             else:
-                record, size = _slow(item)
+                record, size = _normalize(item)
         elif type(item) is bytes:
             record, size = Record(item), len(item) + RECORD_OVERHEAD
         else:
-            record, size = _slow(item)
+            record, size = _normalize(item)
         if charged + size > limit:
             if size > limit:
                 raise too_large(size, max_batch_bytes)
@@ -81,10 +81,10 @@ def _look_closer(items: Sequence[object], max_batch_bytes: int) -> list[Run]:
     return runs
 
 
-def take_columns(keys: Sequence[bytes], values: Sequence[bytes], max_batch_bytes: int) -> list[Run]:
-    """`take_records` for many records without headers and timestamps."""
+def admit_columns(keys: Sequence[bytes], values: Sequence[bytes], max_batch_bytes: int) -> list[Run]:
+    """`admit_records` for many records without headers and timestamps."""
     records = _plain_records(keys, values)
-    return take_records(records, max_batch_bytes) if records else []
+    return admit_records(records, max_batch_bytes) if records else []
 
 
 def _plain_records(keys: Iterable[bytes | None], values: Sequence[bytes]) -> list[Record]:
@@ -108,7 +108,7 @@ def _plain_headers(headers: object) -> int:
     return size
 
 
-def _slow(item: object) -> tuple[Record, int]:
+def _normalize(item: object) -> tuple[Record, int]:
     """Anything but a plain record of bytes."""
     if isinstance(item, bytes | bytearray | memoryview):
         item = Record(bytes(item))
@@ -119,7 +119,7 @@ def _slow(item: object) -> tuple[Record, int]:
     return record, record_size(record)
 
 
-def take_one(
+def admit_one(
     value: object, key: object, headers: object, timestamp_ms: int | None, now_ms: int, max_batch_bytes: int
 ) -> tuple[Record, int]:
     """One record in parts, with its timestamp set, and the most that it can take."""
@@ -132,7 +132,7 @@ def take_one(
         size = len(value) + RECORD_OVERHEAD if key is None else len(value) + len(key) + RECORD_OVERHEAD
         record = _new_tuple(Record, (value, key, (), now_ms, None))
     else:
-        record, size = _slow(Record(value, key, headers, timestamp_ms))  # type: ignore[arg-type]
+        record, size = _normalize(Record(value, key, headers, timestamp_ms))  # type: ignore[arg-type]
         if record.timestamp_ms is None:
             record = record._replace(timestamp_ms=now_ms)
     if size > max_batch_bytes - HEADER_SIZE:
@@ -148,7 +148,7 @@ def encode_runs(runs: list[Run], now_ms: int, codec_id: int) -> list[tuple[memor
     return encoded
 
 
-def take_batches(raw: object, max_batch_bytes: int) -> list[tuple[memoryview, BatchInfo]]:
+def admit_batches(raw: object, max_batch_bytes: int) -> list[tuple[memoryview, BatchInfo]]:
     """Record batches that somebody else encoded, each checked to its last byte."""
     if not isinstance(raw, bytes | bytearray | memoryview):
         raise InvalidRecord(

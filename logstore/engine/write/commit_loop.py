@@ -1,4 +1,4 @@
-"""The steps of a writer that races others: on the flusher's threads, behind the breaker, one at a time.
+"""The commit loop of a contended writer: one attempt at a time, on the task pool, with breaker and backoff.
 
 A step tries to commit, or looks at what others have committed, and says when to take the next one. One that fails is taken
 again after a pause. After an error that is final, because no further step could end otherwise, the writer stops for good.
@@ -38,7 +38,7 @@ class RacingWriter(Task, Protocol):
     def stop(self, error: LogStoreError) -> None: ...
 
 
-class Steps:
+class CommitLoop:
     """`lock` guards the writer's stats. `name` says in the log which writer it is, and where."""
 
     def __init__(self, runtime: Runtime, writer: RacingWriter, lock: threading.Lock, name: str) -> None:
@@ -58,7 +58,7 @@ class Steps:
 
     def ask(self, wait: float = 0.0) -> None:
         """For the next step: in so many seconds, or earlier if that was asked for before."""
-        self._runtime.flusher.at(self._writer, self._runtime.clock.monotonic() + wait)
+        self._runtime.task_pool.at(self._writer, self._runtime.clock.monotonic() + wait)
 
     def _try(self, step: Callable[[], float | None]) -> float | None:
         breaker, watch = self._runtime.breaker, self._runtime.watch

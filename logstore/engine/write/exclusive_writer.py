@@ -1,11 +1,12 @@
 """The exclusive writer of a partition: one owner, fenced, every ack level.
 
-* **Opening** commits a fence: a segment of epoch + 1 at the next place in the chain. Once it stands, the next commit of any
-  older writer meets it and that writer stops for good. No lease, no clock.
+* **Opening** commits a fence: a segment of epoch + 1 at the next place in the chain. Once it is committed, the next
+  commit of any older writer meets it and that writer stops for good. No lease, no clock.
 * **An append** takes room from the store's budget, an offset under the partition's lock, and is acked at its level:
   `buffered` at once, `local` when the WAL is fsynced, `durable` when the segment that holds it is committed.
-* **A flush** (`run`, on the flusher) takes the buffer as a window, builds one segment and commits it. One is in flight at a
-  time; what arrives meanwhile is the next one. A failed upload keeps its window, readable, and is tried again, in order.
+* **A flush** (`run`, on the task pool) takes the buffer as a window, builds one segment and commits it. One is in
+  flight at a time; what arrives meanwhile is the next one. A failed upload keeps its window, readable, and is tried
+  again, in order.
 * **Group commit.** The producers that a commit releases share the next segment, too: see `linger`.
 * **Reservation.** A writer shows readers no offset at or past the last *committed* `reserved_until`, nor past that of the
   segment it is about to commit; the next writer starts there. So an offset that anybody has seen is never given to another
@@ -26,14 +27,14 @@ from logstore.engine.chain.segment_table import LostRange
 from logstore.engine.host.stall_watch import GIVEN_UP
 from logstore.engine.host.task_pool import Task
 from logstore.engine.memory.flush_window import FlushWindow
-from logstore.engine.memory.partition_state import Tiers
+from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.pending_batch import Exposure, PendingBatch
 from logstore.engine.memory.results import Receipt
 from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.engine.memory.waiters import OffsetWaiters, complete, fail
 from logstore.engine.memory.write_buffer import OPEN_BATCH_BYTES, WriteBuffer
 from logstore.engine.runtime import Runtime
-from logstore.engine.write.group_commit import Linger
+from logstore.engine.write.group_commit import GroupCommitWait
 from logstore.engine.write.reservation import Reservation
 from logstore.engine.write.writer_protocol import WriterStats
 from logstore.errors import (
@@ -57,7 +58,7 @@ EXPOSURES = {"durable": Exposure.DURABLE, "local": Exposure.LOCAL, "buffered": E
 
 
 class ExclusiveWriter:
-    """Made by `takeover.take_over`, which has committed the fence. All fields are guarded by `tiers.lock`.
+    """Made by `takeover.take_over`, which has committed the fence. All fields are guarded by `state.lock`.
 
     `failed` says why it stopped for good, and `unstored` which acked records it took along. `local_sync` brings
     batches that wait for a local ack to disk; None if the store has no WAL.
@@ -66,9 +67,14 @@ class ExclusiveWriter:
     is_alone = True
 
     def __init__(
-        self, runtime: Runtime, chain: Chain, tiers: Tiers, topic: TopicLimits, on_commit: Callable[[], None]
+        self,
+        runtime: Runtime,
+        chain: Chain,
+        state: PartitionState,
+        topic: TopicLimits,
+        on_commit: Callable[[], None],
     ) -> None:
-        self.epoch = epoch = tiers.tail.epoch
+        self.epoch = epoch = state.tail.epoch
         self.stats = WriterStats(last_progress_at=runtime.clock.monotonic())
         self.durable_waiters: OffsetWaiters[Receipt] = OffsetWaiters()
         self.local_waiters: OffsetWaiters[Receipt] = OffsetWaiters()
@@ -77,28 +83,28 @@ class ExclusiveWriter:
         self._stopped_at = 0
         self._runtime = runtime
         self._chain = chain
-        self._tiers = tiers
+        self._state = state
         self._topic = topic
         self._on_commit = on_commit
         codec = CODEC_IDS[runtime.config.compression]
         batch_bytes = min(OPEN_BATCH_BYTES, runtime.config.max_batch_bytes)
-        self._buffer = WriteBuffer(tiers.tail.end_offset, epoch, codec, batch_bytes)
+        self._buffer = WriteBuffer(state.tail.end_offset, epoch, codec, batch_bytes)
         self._reservation = Reservation(
             runtime.config.flush_interval,
-            begun=tiers.tail.reserved_until > tiers.tail.end_offset,
-            next_offset=tiers.tail.end_offset,
+            begun=state.tail.reserved_until > state.tail.end_offset,
+            next_offset=state.tail.end_offset,
             now=runtime.clock.monotonic(),
         )
-        self._may_show = tiers.tail.reserved_until  # no offset from here on
+        self._may_show = state.tail.reserved_until  # no offset from here on
         self._flush_bytes = runtime.config.flush_bytes
         self._credit = 0  # bytes taken from the budget that no record has used yet
         self._urgent_until = 0
         self._due: float | None = None
         self._closing = False
-        self._linger = Linger(runtime.clock, tiers.moved)
+        self._group_commit = GroupCommitWait(runtime.clock, state.moved)
         self.local_sync: Task | None = None
-        with tiers.lock:
-            tiers.buffer = self._buffer
+        with state.lock:
+            state.buffer = self._buffer
 
     @property
     def next_offset(self) -> int:
@@ -108,8 +114,8 @@ class ExclusiveWriter:
 
     def add_at_once(self, receipt: Receipt, record: Record, charged: int) -> bool:
         """Ack one record, buffered, if everything it needs is there: the path of a service that appends one by one."""
-        tiers, buffer = self._tiers, self._buffer
-        with tiers.lock:
+        state, buffer = self._state, self._buffer
+        with state.lock:
             offset, batch = buffer.next_offset, buffer.open_batch
             if (
                 batch is None
@@ -121,8 +127,8 @@ class ExclusiveWriter:
             self._credit -= charged
             buffer.add_to_open(batch, record, charged)
             receipt.offset = receipt.last_offset = offset
-            tiers.buffered = offset + 1
-            tiers.wake()
+            state.buffered = offset + 1
+            state.wake()
             if buffer.charged >= self._flush_bytes:
                 self._ask_for_flush()
             return True
@@ -139,7 +145,7 @@ class ExclusiveWriter:
     def _take_credit(self) -> None:
         """Room for the next few records in one go. Only where there is data: a flush gives the rest of it back."""
         if self._runtime.budget.try_take(CREDIT_BYTES):
-            with self._tiers.lock:
+            with self._state.lock:
                 if self._buffer.open_batch is not None and self.failed is None:
                     self._credit += CREDIT_BYTES
                     return
@@ -171,10 +177,10 @@ class ExclusiveWriter:
     ) -> Future[Receipt] | None:
         """The general way. `charged` bytes are taken already, and are given back if nothing is added."""
         count = len(records) if records is not None else sum(info.count for _, info in batches or ())
-        tiers, clock = self._tiers, self._runtime.clock
+        state, clock = self._state, self._runtime.clock
         filled: PendingBatch | None = None
         try:
-            with tiers.lock:
+            with state.lock:
                 self._check_open()
                 while exposure and self._buffer.next_offset + count > self._may_show:
                     self._await_reservation(count, deadline)
@@ -200,7 +206,7 @@ class ExclusiveWriter:
         future: Future[Receipt] | None = None
         end = receipt.last_offset + 1
         if exposure is Exposure.BUFFERED:
-            self._tiers.expose(end)
+            self._state.advance_high_watermark(end)
         elif exposure is Exposure.LOCAL:
             assert self.local_sync is not None
             future = self.local_waiters.add(receipt.last_offset, receipt)
@@ -208,22 +214,22 @@ class ExclusiveWriter:
         else:
             future = self.durable_waiters.add(receipt.last_offset, receipt)
             self._urgent_until = end
-            self._linger.came(len(self.durable_waiters))
+            self._group_commit.on_append(len(self.durable_waiters))
         self._ask_for_flush()
         return future
 
     def _ask_for_flush(self) -> None:
-        """Tell the flusher when this partition wants to be flushed next. Holds the lock."""
-        if self._tiers.window is not None:
+        """Tell the task pool when this partition wants to be flushed next. Holds the lock."""
+        if self._state.window is not None:
             return  # being uploaded or waiting for a retry; what comes after is asked for then
         due = self._flush_due()
         if due is not None and (self._due is None or due < self._due):
             self._due = due
-            self._runtime.flusher.at(self, due)
+            self._runtime.task_pool.at(self, due)
 
     def _flush_due(self) -> float | None:
         buffer = self._buffer
-        if self._urgent_until > self._tiers.durable or self._reservation.wanted or self._closing:
+        if self._urgent_until > self._state.durable or self._reservation.wanted or self._closing:
             return self._runtime.clock.monotonic()
         if buffer.oldest_at is None:
             return None
@@ -243,12 +249,12 @@ class ExclusiveWriter:
         if runtime.budget.try_take(charged):
             return
         with runtime.budget.pressing():  # memory pressure: nobody's flush waits for its interval
-            runtime.flusher.all_now()
+            runtime.task_pool.all_now()
             runtime.budget.take(charged, max(0.0, deadline - runtime.clock.monotonic()))
 
     def _await_reservation(self, count: int, deadline: float) -> None:
         """Wait for a committed reservation that covers `count` more offsets. Holds the lock, waits without it."""
-        clock, tiers = self._runtime.clock, self._tiers
+        clock, state = self._runtime.clock, self._state
         self._reservation.ask(count)
         self._ask_for_flush()
         left = deadline - clock.monotonic()
@@ -258,14 +264,14 @@ class ExclusiveWriter:
                 f"{self._chain.paths}: no reservation past offset {self._may_show} could be committed in time ({why}); what "
                 "was reserved is used up, and an offset must not be shown without one: nothing was appended; try again"
             )
-        tiers.wait(clock, left)
+        state.wait(clock, left)
         self._check_open()
 
     # Waiting
 
     def when_durable(self, receipt: Receipt) -> Future[Receipt] | None:
         """A future for the moment when the receipt's records are durable; None if they are. Forces no flush."""
-        with self._tiers.lock:
+        with self._state.lock:
             if receipt.last_offset < self._stored_until():
                 return None
             if self.failed is not None:
@@ -273,18 +279,19 @@ class ExclusiveWriter:
             return self.durable_waiters.add(receipt.last_offset, receipt)
 
     def _stored_until(self) -> int:
-        """Up to where *our* records are durable: once we have stopped, the mark may cover another's. Holds the lock."""
-        return self._tiers.durable if self.failed is None else self._stopped_at
+        """Up to where *our* records are durable: once we have stopped, the high watermark may cover another's. Holds
+        the lock."""
+        return self._state.durable if self.failed is None else self._stopped_at
 
     def give_up(self, waiting: Future[Receipt]) -> None:
         """Its owner's deadline has passed: do not keep it for as long as an outage lasts."""
-        with self._tiers.lock:
+        with self._state.lock:
             self.durable_waiters.discard(waiting)
             self.local_waiters.discard(waiting)
 
     def flush_now(self, receipt: Receipt) -> Future[Receipt] | None:
         """Ask for everything appended so far to be flushed; None if it is durable already."""
-        with self._tiers.lock:
+        with self._state.lock:
             end = self._buffer.next_offset
             receipt.offset = receipt.last_offset = end - 1
             if end <= self._stored_until():
@@ -296,12 +303,12 @@ class ExclusiveWriter:
             self._ask_for_flush()
             return future
 
-    # Flushing: on the flusher's threads, one at a time for each partition
+    # Flushing: on the task pool's threads, one at a time for each partition
 
     def run(self) -> None:
         """One step: upload the window there is, or take the next one."""
-        with self._tiers.lock:
-            self._linger.wait(self.durable_waiters.__len__, self._is_over)
+        with self._state.lock:
+            self._group_commit.wait(self.durable_waiters.__len__, self._is_over)
             self._due = None  # not before: who comes while it lingers need not ask for another run
             window = self._prepare()
         if window is None:
@@ -309,7 +316,7 @@ class ExclusiveWriter:
         runtime = self._runtime
         wait = runtime.breaker.delay()
         if wait:
-            runtime.flusher.at(self, runtime.clock.monotonic() + wait)
+            runtime.task_pool.at(self, runtime.clock.monotonic() + wait)
             return
         began = runtime.clock.monotonic()
         try:
@@ -333,12 +340,12 @@ class ExclusiveWriter:
 
     def _prepare(self) -> FlushWindow | None:
         """The window that is waiting for its retry, or a new one. Holds the lock."""
-        tiers, buffer = self._tiers, self._buffer
+        state, buffer = self._state, self._buffer
         if self.failed is not None:
             return None
-        if tiers.window is not None:
-            return tiers.window
-        closes_reservation = self._closing and tiers.tail.reserved_until > buffer.next_offset
+        if state.window is not None:
+            return state.window
+        closes_reservation = self._closing and state.tail.reserved_until > buffer.next_offset
         if not len(buffer) and not self._reservation.wanted and not closes_reservation:
             return None
         base = buffer.base_offset
@@ -348,7 +355,7 @@ class ExclusiveWriter:
         if self._closing:  # nothing more can be shown: the last segment gives the rest back
             reserved = buffer.next_offset
         header = SegmentHeader(
-            seq=tiers.tail.next_seq,
+            seq=state.tail.next_seq,
             epoch=self.epoch,
             base_offset=base,
             end_offset=end,
@@ -358,10 +365,10 @@ class ExclusiveWriter:
             mode=WriterMode.EXCLUSIVE,
         )
         self._may_show = min(self._may_show, reserved)  # whether or not its answer comes
-        tiers.window = FlushWindow(header, batches)
+        state.window = FlushWindow(header, batches)
         self._runtime.watch.began(self, self._chain.paths)
         self._return_credit()
-        return tiers.window
+        return state.window
 
     def _return_credit(self) -> None:
         if self._credit:
@@ -369,15 +376,15 @@ class ExclusiveWriter:
             self._credit = 0
 
     def _committed(self, window: FlushWindow, summary: SegmentSummary, size: int, seconds: float) -> None:
-        tiers, clock = self._tiers, self._runtime.clock
-        with tiers.lock:
+        state, clock = self._state, self._runtime.clock
+        with state.lock:
             if self.failed is not None:
                 return  # given up by close() while the upload was under way; what it held was freed then
-            tiers.committed(summary, size)
-            self._may_show = tiers.tail.reserved_until
-            released = self.durable_waiters.release(tiers.durable)
-            released += self.local_waiters.release(tiers.durable)
-            self._linger.after_commit(len(released), len(self.durable_waiters), seconds)
+            state.committed(summary, size)
+            self._may_show = state.tail.reserved_until
+            released = self.durable_waiters.release(state.durable)
+            released += self.local_waiters.release(state.durable)
+            self._group_commit.after_commit(len(released), len(self.durable_waiters), seconds)
             self.stats.commits += 1
             self.stats.progressed(clock.monotonic())
             self._ask_for_flush()
@@ -385,13 +392,13 @@ class ExclusiveWriter:
         if window.charged:
             self._runtime.budget.give_back(window.charged)
         complete(released)
-        tiers.tell_listeners()
+        state.tell_listeners()
         self._on_commit()
 
     def _retry_later(self, error: Exception) -> None:
         runtime = self._runtime
         runtime.breaker.failure()
-        with self._tiers.lock:
+        with self._state.lock:
             self.stats.failed(error)
             wait = runtime.backoff(self.stats.failures)
         logger.warning(
@@ -400,24 +407,24 @@ class ExclusiveWriter:
             self.stats.failures,
             error,
         )
-        runtime.flusher.at(self, runtime.clock.monotonic() + wait)
+        runtime.task_pool.at(self, runtime.clock.monotonic() + wait)
 
     def stop(self, error: LogStoreError) -> None:
         """For good: tell every waiter, free the memory, wake the readers."""
-        tiers = self._tiers
-        with tiers.lock:
+        state = self._state
+        with state.lock:
             if self.failed is not None:
                 return
-            self.failed, self._stopped_at = error, tiers.durable
+            self.failed, self._stopped_at = error, state.durable
             self.stats.note(error)
-            if self.unstored is None and tiers.buffered > tiers.durable:
-                self.unstored = LostRange(tiers.durable, tiers.buffered)
-            freed = self._buffer.clear() + (tiers.window.charged if tiers.window else 0)
+            if self.unstored is None and state.buffered > state.durable:
+                self.unstored = LostRange(state.durable, state.buffered)
+            freed = self._buffer.clear() + (state.window.charged if state.window else 0)
             self._return_credit()
-            tiers.window = tiers.buffer = None
-            tiers.owned = False
+            state.window = state.buffer = None
+            state.has_local_writer = False
             waiting = self.durable_waiters.take_all() + self.local_waiters.take_all()
-            tiers.moved.notify_all()
+            state.moved.notify_all()
         self._runtime.watch.ended(self, GIVEN_UP)
         if freed:
             self._runtime.budget.give_back(freed)
@@ -425,39 +432,39 @@ class ExclusiveWriter:
             start, end = self.unstored
             logger.error("%s: offsets %d to %d are not stored: %s", self._chain.paths, start, end - 1, error)
         fail(waiting, error)
-        tiers.tell_listeners()
+        state.tell_listeners()
 
-    def leave_to_parent(self, error: LogStoreError) -> None:
+    def after_fork_in_child(self, error: LogStoreError) -> None:
         """After a fork, in the child: refuse everything. No credit, so that `add_at_once` takes nothing either."""
         if self.failed is None:
-            self.failed, self._stopped_at, self._credit = error, self._tiers.durable, 0
+            self.failed, self._stopped_at, self._credit = error, self._state.durable, 0
 
     # Closing
 
     def begin_close(self) -> None:
         """Take no more appends; flush what there is and give the rest of the reservation back."""
-        with self._tiers.lock:
+        with self._state.lock:
             self._closing = True
             self._buffer.close_batch()
             self._ask_for_flush()
-            self._tiers.moved.notify_all()
+            self._state.moved.notify_all()
 
     def wait_closed(self, deadline: float) -> bool:
         """Whether everything is durable, and the reservation given back, by the deadline."""
-        with self._tiers.lock:
-            drained = self._tiers.wait_until(self._is_drained, self._runtime.clock, deadline)
+        with self._state.lock:
+            drained = self._state.wait_until(self._is_drained, self._runtime.clock, deadline)
             return drained and self.failed is None
 
     def _is_drained(self) -> bool:
         """Or stopped: then it holds nothing, either."""
-        end, tiers = self._buffer.next_offset, self._tiers
-        stored = tiers.window is None and not len(self._buffer) and tiers.tail.reserved_until <= end
+        end, state = self._buffer.next_offset, self._state
+        stored = state.window is None and not len(self._buffer) and state.tail.reserved_until <= end
         return stored or self.failed is not None
 
     def give_up_closing(self) -> None:
         """The deadline has passed: nobody may wait on for what is not drained."""
-        with self._tiers.lock:
-            durable, end = self._tiers.durable, self._buffer.next_offset
+        with self._state.lock:
+            durable, end = self._state.durable, self._buffer.next_offset
             if self.failed is None and end > durable:
                 self.unstored = LostRange(durable, end)
         why = self.stats.last_error or "the store did not answer in time"

@@ -2,7 +2,7 @@
 
 The fence is an ordinary segment of epoch + 1, committed like any other. If somebody else's segment is in its place, that one
 is taken into account and the next place is tried. If its place turns out to have been emptied by garbage collection, the
-fence stands in the past and counts for nothing: the chain is loaded again, and the next fence goes to its end. It starts
+fence is in the past and counts for nothing: the chain is loaded again, and the next fence goes to its end. It starts
 past everything that readers may have seen. Records that the WAL kept (acked `local`, not yet durable) are part of the fence
 itself, so they are durable again in the same commit, at their old offsets.
 """
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from logstore.engine.chain.chain import Chain, ChainTail, LostRace
 from logstore.engine.chain.fencing import fenced_by
 from logstore.engine.memory.catch_up import catch_up, reload
-from logstore.engine.memory.partition_state import Tiers
+from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.reservation import RESERVATION
 from logstore.engine.write.wal import Wal
@@ -30,7 +30,7 @@ from logstore.format.segment import EncodedBatch, SegmentFlags, SegmentHeader, W
 
 
 def take_over(
-    runtime: Runtime, chain: Chain, tiers: Tiers, wal: Wal | None, *, reserve: bool, timeout: float
+    runtime: Runtime, chain: Chain, state: PartitionState, wal: Wal | None, *, reserve: bool, timeout: float
 ) -> None:
     """Fence every other writer off. Afterwards the tail's epoch is ours and its `start_offset` is where we go on.
 
@@ -38,20 +38,20 @@ def take_over(
     """
     deadline = runtime.clock.monotonic() + timeout
     while True:
-        tail = tiers.tail
+        tail = state.tail
         if tail.deleted:
             raise UnknownTopic(f"{chain.paths}: the topic was deleted")
         if tail.damaged is not None:
             raise fresh(tail.damaged)
-        replay = wal.recover(tail, tiers.is_lost) if wal is not None else []
+        replay = wal.recover(tail, state.is_lost) if wal is not None else []
         header = _fence(runtime, tail, replay, reserve)
-        if _commit(runtime, chain, tiers, header, replay, deadline):
+        if _commit(runtime, chain, state, header, replay, deadline):
             break
-    if tiers.tail.end_offset < tail.start_offset:
+    if state.tail.end_offset < tail.start_offset:
         # The WAL kept less than readers may have seen: a second, empty segment says where the records go on.
-        tail = tiers.tail
+        tail = state.tail
         second = _fence(runtime, tail, [], reserve, epoch=tail.epoch)
-        if not _commit(runtime, chain, tiers, second, [], deadline, is_checked=False):
+        if not _commit(runtime, chain, state, second, [], deadline, is_checked=False):
             winner = chain.header_at(tail.next_seq)
             assert winner is not None, "the race was lost to somebody"
             raise fenced_by(chain, tail.epoch, winner)
@@ -79,14 +79,14 @@ def _fence(
 def _commit(
     runtime: Runtime,
     chain: Chain,
-    tiers: Tiers,
+    state: PartitionState,
     header: SegmentHeader,
     replay: Sequence[EncodedBatch],
     deadline: float,
     *,
     is_checked: bool = True,
 ) -> bool:
-    """Commit the fence, trying until the deadline. False if another's segment stands there, or the chain has gone on from
+    """Commit the fence, trying until the deadline. False if another's segment is there, or the chain has gone on from
     there long ago: that was taken in. `is_checked` is not needed behind our own fence: nobody else has written there."""
     data, summary = build_segment(header, replay)
     failures = 0
@@ -94,7 +94,7 @@ def _commit(
         try:
             chain.commit(header, data)
         except LostRace:
-            catch_up(chain, tiers, by_owner=True)
+            catch_up(chain, state, by_owner=True)
             return False
         except LogStoreError as error:
             if not isinstance(error, StoreError):
@@ -102,19 +102,19 @@ def _commit(
             failures += 1
             _wait_or_raise(runtime, chain, error, failures, deadline)
         else:
-            if is_checked and _is_stale(chain, tiers, header):
+            if is_checked and _is_stale(chain, state, header):
                 return False
-            with tiers.lock:
-                tiers.committed(summary, len(data))
-            tiers.tell_listeners()
+            with state.lock:
+                state.committed(summary, len(data))
+            state.tell_listeners()
             return True
 
 
-def _is_stale(chain: Chain, tiers: Tiers, header: SegmentHeader) -> bool:
+def _is_stale(chain: Chain, state: PartitionState, header: SegmentHeader) -> bool:
     """Whether the fence stands in a place that had been emptied. Then the chain is loaded again."""
-    if not (tiers.tail.may_be_emptied and chain.is_past(header.seq, tiers.tail.horizon)):
+    if not (state.tail.may_be_emptied and chain.is_past(header.seq, state.tail.horizon)):
         return False
-    reload(chain, tiers, by_owner=True)
+    reload(chain, state, by_owner=True)
     return True
 
 
@@ -124,7 +124,7 @@ def _wait_or_raise(runtime: Runtime, chain: Chain, error: StoreError, failures: 
     hopeless = isinstance(error, StoreUnavailable) and not error.retriable
     if left <= 0 or hopeless or runtime.closed:
         doubt = (
-            " (the fence itself may or may not stand; that does no harm)"
+            " (the fence itself may or may not exist; that does no harm)"
             if isinstance(error, Indeterminate)
             else ""
         )

@@ -227,7 +227,7 @@ class Wal:
             return False
         return True
 
-    def leave_to_parent(self) -> None:
+    def after_fork_in_child(self) -> None:
         """After a fork, in the child: its copy of the lock would keep the folder locked for as long as the child lives."""
         if not self._closed:
             self._closed = True

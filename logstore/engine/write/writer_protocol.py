@@ -55,7 +55,7 @@ class Writer(Protocol):
 
     @property
     def is_alone(self) -> bool:
-        """Whether nobody else can append while this writer stands: then nobody needs to ask the store for news."""
+        """Whether nobody else can append while this writer is open: then nobody needs to poll the store."""
         ...
 
     def add_at_once(self, receipt: Receipt, record: Record, charged: int) -> bool:
@@ -82,7 +82,7 @@ class Writer(Protocol):
 
     def stop(self, error: LogStoreError) -> None: ...
 
-    def leave_to_parent(self, error: LogStoreError) -> None:
+    def after_fork_in_child(self, error: LogStoreError) -> None:
         """After a fork, in the child: refuse everything, and take no lock."""
         ...
 

@@ -277,7 +277,7 @@ class PostgresIngest:
         settings = self._settings
         self._phase = "snapshot"
         consistent_point, snapshot = self._create_temporary(stream)
-        # Every commit in the stream stands at or after the consistent point, so this sorts before all of them.
+        # Every commit in the stream is at or after the consistent point, so this sorts before all of them.
         begin = Begin(consistent_point - 1, time.time_ns() // 1_000_000, SNAPSHOT_XID)
         collector.source_ends_at(begin.final_lsn)
         collector.begin(begin.final_lsn, "snapshot", timestamp_ms=begin.commit_ms, starts_over=True)
@@ -368,7 +368,7 @@ class PostgresIngest:
         return self._collector
 
     def _flushed(self, boundary: int) -> None:
-        """The collector's report, on any thread; the server hears of it on ours."""
+        """The collector's report, on any thread; the server learns of it on ours."""
         self._stored = boundary
         self._poke()
 

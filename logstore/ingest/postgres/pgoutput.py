@@ -27,7 +27,7 @@ _NULL, _TEXT, _TOAST = b"ntu"
 
 
 class Begin(NamedTuple):
-    """`final_lsn` is where the commit stands in the WAL: rises from transaction to transaction."""
+    """`final_lsn` is where the commit is in the WAL: rises from transaction to transaction."""
 
     final_lsn: int
     commit_ms: int

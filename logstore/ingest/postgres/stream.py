@@ -1,7 +1,7 @@
 """Stream: one replication connection, and the sub-protocol that PostgreSQL speaks inside of COPY BOTH.
 
 libpq carries the bytes, and knows nothing of what they say; every message is taken apart and put together
-here. So the server hears of one position, the boundary that was given to `confirm`, and of no other:
+here. So the server learns of one position, the boundary that was given to `confirm`, and of no other:
 nothing below us draws conclusions from what has arrived. A keepalive moves `seen`, which the caller may
 offer to its collector as a heartbeat; when it asks for an answer it gets the boundary once more.
 

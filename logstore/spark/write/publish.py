@@ -3,10 +3,10 @@
 A partition's batches are committed as a shared writer would: segments of their own, at the end of the chain, moved
 up if somebody else was faster; giving a batch its offset patches sixteen bytes, nothing is encoded again. A
 segment's writer id is derived from the transaction, so whoever commits it, however often, and whichever answers
-were lost, it stands once:
+were lost, it is stored once:
 
 * a segment met in the chain with the id of one that is to be committed *is* that one;
-* what the chain holds from the plan's start on is searched first, by producer id and sequence, which survive merging.
+* what the chain holds from the plan's start on is searched first, by producer id and sequence, which survive compaction.
   That is nothing, unless the plan was begun before or others have appended since.
 
 Partitions are committed side by side and each on its own: a reader may see one before another.
@@ -27,7 +27,7 @@ from logstore.engine.chain.block_cache import BlockCache
 from logstore.engine.chain.chain import Chain, ChainView, LostRace, StalePlace
 from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.host.clock import SystemClock
-from logstore.engine.memory.partition_state import Tiers
+from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.runtime import Runtime
 from logstore.engine.shared.chain_cursor import ChainCursor
 from logstore.errors import CorruptData, Indeterminate, StoreError, UnknownTopic
@@ -73,7 +73,7 @@ def store_job(store: ObjectStore, transaction: Transaction, parts: Sequence[Part
 
 
 def give_up(store: ObjectStore, transaction: Transaction, parts: Sequence[Part]) -> None:
-    """Tasks failed: remove the parts that were staged in vain. What a plan that stands has named is still going to be
+    """Tasks failed: remove the parts that were staged in vain. What a pending plan has named is still going to be
     published, by the run that comes after this one.
 
     That run may be there already, while this driver is slow to die. What it has staged lies in the same place, and its plan
@@ -118,7 +118,7 @@ def _target(part: Part) -> tuple[str, int]:
 
 
 def _name(paths: PartitionPaths) -> str:
-    """In a plan's starts. A topic that was created anew since then has none there, and is searched from its beginning."""
+    """In a plan's starts. A topic that was recreated since then has none there, and is searched from its beginning."""
     return f"{paths.topic}/{paths.incarnation}/{paths.partition}"
 
 
@@ -129,7 +129,7 @@ def _find(store: ObjectStore, targets: Collection[tuple[str, int]]) -> dict[tupl
         if number >= topics[name].partitions:  # the topic is not the one that the tasks saw
             raise UnknownTopic(
                 f"topic {name!r} has partitions 0 to {topics[name].partitions - 1}, and rows are staged for {number}: "
-                "it was created anew meanwhile. Write again, or give it as many partitions as it had"
+                "it was recreated meanwhile. Write again, or give it as many partitions as it had"
             )
     return {
         (name, number): PartitionPaths(name, topics[name].incarnation, number) for name, number in targets
@@ -165,10 +165,10 @@ class _PartitionPublisher:
         ]
 
     def run(self, start: int) -> None:
-        """Commit every segment that does not stand; none of them stands before offset `start`."""
+        """Commit every segment that is not in the chain yet; none of them is before offset `start`."""
         view = self._chain.load()
         done = self._found(view, start)
-        cursor = ChainCursor(self._runtime, self._chain, Tiers(view), WriterMode.SHARED)
+        cursor = ChainCursor(self._runtime, self._chain, PartitionState(view), WriterMode.SHARED)
         for number, pieces in enumerate(self._segments):
             if number not in done:
                 self._commit(cursor, number, [self._read(piece) for piece in pieces], done, start)

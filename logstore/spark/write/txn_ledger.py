@@ -142,7 +142,7 @@ class Ledger:
         self._change(next_entry)
 
     def _change(self, next_entry: Callable[[_Entry | None], dict[str, Any] | None]) -> _Entry:
-        """Put what `next_entry` makes of the entry that stands, until that is settled; returns the one that stands then."""
+        """Put what `next_entry` makes of the present entry, until that is settled; returns the one there then."""
         doubt: Exception | None = None
         for _ in range(_ATTEMPTS):
             entry = self._read()

@@ -81,7 +81,7 @@ def test_B01_a_group_reads_a_topic_that_was_created_anew_from_its_beginning(brok
 
 
 def test_B01_a_consumer_that_knows_a_former_topics_epoch_reads_the_new_one() -> None:
-    """librdkafka keeps to the largest epoch it has heard of a name: it was refused for ever."""
+    """librdkafka keeps to the largest epoch it knows of a name: it was refused for ever."""
     store = MemoryStore()
     with LocalBroker(store) as broker, Wire(broker.port) as client:
         make_topic(client)

@@ -9,7 +9,7 @@ import pytest
 from broker_shim.wire import messages
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
-from logstore.engine.memory.partition_state import Tiers
+from logstore.engine.memory.partition_state import PartitionState
 from logstore.objects.memory import MemoryStore
 from logstore.testing import FaultyStore, GatedStore
 from tests.support.broker.clients import Confluent
@@ -71,7 +71,7 @@ def test_B03_read_after_ack_through_the_real_fetch_path_before_any_flush(start_b
             found = client.fetch("t", 1)
             assert values(found) == [(1, b"seen"), (2, b"at once")]
             assert (found.high_watermark, found.last_stable_offset) == (3, 1)
-            assert broker.log("t").durable_high_watermark == 1, "the durable mark is not touched"
+            assert broker.log("t").durable_high_watermark == 1, "the durable high watermark is not touched"
             assert gate.held == (), "nor was an upload even tried"
 
 
@@ -79,7 +79,7 @@ def test_B03_contrast_without_the_raised_watermark_the_same_fetch_finds_nothing(
     start_broker: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The seed's bug, put back: `read` would serve the buffer, and the fetch stops at a mark that only a flush moves."""
-    monkeypatch.setattr(Tiers, "expose", lambda self, end_offset: None)
+    monkeypatch.setattr(PartitionState, "advance_high_watermark", lambda self, end_offset: None)
     store = MemoryStore()
     broker = start_broker(store, flush_on_ack=False, flush_interval=3600.0)
     with Wire(broker.port) as client:
@@ -89,7 +89,8 @@ def test_B03_contrast_without_the_raised_watermark_the_same_fetch_finds_nothing(
 
 
 def test_B03_in_the_default_path_raising_the_watermark_changes_nothing(broker: LocalBroker) -> None:
-    """The seed's second test: with flush-on-ack the buffered mark is raised by the flush itself, to the same place."""
+    """The seed's second test: with flush-on-ack the buffered high watermark is raised by the flush itself, to the
+    same place."""
     with Wire(broker.port) as client:
         owned(client, broker)
         for number in range(5):

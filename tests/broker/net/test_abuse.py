@@ -110,18 +110,18 @@ def test_B10_api_versions_tells_the_truth(broker: LocalBroker) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_B10_random_requests_never_break_the_broker(broker: LocalBroker, seed: int) -> None:
     """Well-formed headers, random bodies, bodies with a bit flipped: an answer or a closed connection, nothing else."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     with Wire(broker.port) as client:
         make_topic(client)
     body = produce_body("t", batch(b"x" * 50), 0, -1, 9, 1000)
     for _ in range(150):
-        api = dice.choice(list(VERSIONS))
-        version = dice.randint(*VERSIONS[api])
-        sent = dice.randbytes(dice.randrange(60))
-        if dice.random() < 0.3:
+        api = rng.choice(list(VERSIONS))
+        version = rng.randint(*VERSIONS[api])
+        sent = rng.randbytes(rng.randrange(60))
+        if rng.random() < 0.3:
             api, version = Api.PRODUCE, 9
-            place = dice.randrange(len(body))
-            sent = body[:place] + bytes([body[place] ^ (1 << dice.randrange(8))]) + body[place + 1 :]
+            place = rng.randrange(len(body))
+            sent = body[:place] + bytes([body[place] ^ (1 << rng.randrange(8))]) + body[place + 1 :]
         if api in (Api.JOIN_GROUP, Api.FETCH, Api.SYNC_GROUP):
             continue  # these may rightly wait for others
         with Wire(broker.port) as client:
@@ -133,13 +133,13 @@ def test_B10_random_requests_never_break_the_broker(broker: LocalBroker, seed: i
 
 
 def test_B10_no_decoder_raises_anything_but_malformed_request() -> None:
-    dice = random.Random(7)
+    rng = random.Random(7)
     for _ in range(20_000):
-        api = dice.choice(list(VERSIONS))
-        version = dice.randint(*VERSIONS[api])
-        body = dice.choice(
+        api = rng.choice(list(VERSIONS))
+        version = rng.randint(*VERSIONS[api])
+        body = rng.choice(
             [
-                dice.randbytes(dice.randrange(60)),
+                rng.randbytes(rng.randrange(60)),
                 b"\x7f\xff\xff\xff" * 5,
                 b"\xff\xff\xff\xff\x07" * 5,
                 bytes(40),

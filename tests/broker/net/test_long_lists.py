@@ -10,7 +10,7 @@ import pytest
 
 from broker_shim import broker as broker_module
 from broker_shim.net import fairness
-from broker_shim.net.fairness import AT_ONCE, in_turns
+from broker_shim.net.fairness import AT_ONCE, yielding
 from broker_shim.partitions import partition_registry
 from broker_shim.wire import messages
 from broker_shim.wire.apis import Api
@@ -59,12 +59,12 @@ def test_B10_a_client_that_names_many_topics_leaves_workers_for_others(
 
 
 def test_B10_a_long_list_gives_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fairness, "TURN_S", 0.0)
+    monkeypatch.setattr(fairness, "SLICE_S", 0.0)
     seen: list[str] = []
     note = seen.append
 
     async def walk(name: str) -> None:
-        async for number in in_turns(range(3)):
+        async for number in yielding(range(3)):
             note(f"{name}{number}")
 
     async def both() -> None:

@@ -179,7 +179,7 @@ def test_one_upload_that_acks_many_appends_wakes_the_loop_once() -> None:
             gate.open()
             try:
                 assert stored.wait(PATIENCE_S)
-                assert loop.woken_for.count("AppendQueue._hear") == 1
+                assert loop.woken_for.count("AppendQueue._drain") == 1
             finally:
                 go_on.set()
         assert clients[0].produced(9, held).base_offset == 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from broker_shim.partitions.cluster import NOBODY, Cluster, Node, rendezvous
 from logstore.objects.memory import MemoryStore
 from logstore.testing import FaultyStore
@@ -100,8 +98,6 @@ def test_B09_a_heartbeat_whose_answer_was_lost_is_not_taken_for_a_rival() -> Non
     store, time = FaultyStore(MemoryStore(), seed=1), Time()
     one = join(store, time, 1)
     store.fail("put", times=1, with_=Fault.LOSE_ANSWER)
-    with pytest.raises(Exception, match="broker/node"):
-        one.beat()
     one.adopt(one.beat())
     assert not one.replaced
     assert led(one) == set(PLACES)

@@ -33,7 +33,7 @@ from tests.support.ports import free_port
 )
 def test_B08_kill_9_under_idempotent_load(tmp_path: Path, kills: int) -> None:
     store = f"file://{tmp_path}/store"
-    dice = random.Random(kills)
+    rng = random.Random(kills)
     broker = BrokerProcess(store, log=tmp_path / "broker.log").start()
     admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
     admin.create_topics([NewTopic("load", PARTITIONS, 1)])["load"].result(PATIENCE_S)
@@ -41,7 +41,7 @@ def test_B08_kill_9_under_idempotent_load(tmp_path: Path, kills: int) -> None:
     load.start()
     try:
         for _ in range(kills):
-            load.wait_for_more(dice.randrange(50, 400))
+            load.wait_for_more(rng.randrange(50, 400))
             broker.kill()
             broker = BrokerProcess(store, port=broker.port, log=tmp_path / "broker.log").start()
         load.wait_for_more(200)
@@ -118,7 +118,7 @@ def test_B08_offsets_that_consumers_have_seen_are_never_given_to_other_records(t
         assert waiting.error_code == Code.NONE, "the consumer's place is still valid"
         asked = [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": 1}]
         ends = client.ask(Api.OFFSET_FOR_LEADER_EPOCH, 3, topics=[{"topic": "t", "partitions": asked}])
-        assert ends.topics[0].partitions[0].end_offset >= 2, "and a client that asks hears of no truncation"
+        assert ends.topics[0].partitions[0].end_offset >= 2, "and a client that asks learns of no truncation"
         answer = client.produce("t", batch(b"new"))
         assert answer.base_offset >= 2
         assert values(client.fetch("t", 2)) == [(answer.base_offset, b"new")]

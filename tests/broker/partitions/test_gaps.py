@@ -338,7 +338,7 @@ def test_C10_kill_9_with_requests_in_flight(
 ) -> None:
     """An acks=0 producer uses the same partition, so there is always something in the buffer that a crash takes."""
     flags = ("--flush-on-ack", str(flush_on_ack).lower(), "--flush-interval", "0.5")
-    store, log, dice = f"file://{tmp_path}/store", tmp_path / "log", random.Random(kills)
+    store, log, rng = f"file://{tmp_path}/store", tmp_path / "log", random.Random(kills)
     broker = BrokerProcess(store, *flags, log=log).start()
     with Wire(broker.port) as wire:
         make_topic(wire)
@@ -348,11 +348,11 @@ def test_C10_kill_9_with_requests_in_flight(
     thread.start()
     try:
         for _ in range(kills):
-            reports.wait_for_more(dice.randrange(20, 400))
+            reports.wait_for_more(rng.randrange(20, 400))
             with Wire(broker.port) as wire:
                 wire.ask(Api.METADATA, 9, topics=[{"name": "t"}])
                 wire.produce("t", steps.batch(b"other"), acks=0)
-            reports.wait_for_more(dice.randrange(1, 20))
+            reports.wait_for_more(rng.randrange(1, 20))
             broker.kill()
             reports.life += 1
             broker = BrokerProcess(store, *flags, port=broker.port, log=log).start()

@@ -266,7 +266,7 @@ def test_L20_what_is_known_of_an_object_does_not_stand_for_those_missing_behind_
         assert [record.value for record in log.records()] == [b"v%d" % n for n in range(6)]
         objects.delete(first)
         objects.delete(second)
-        reload(log._chain, log._tiers)
+        reload(log._chain, log._state)
         with pytest.raises(CorruptData) as damage:
             if reads == "read":
                 list(log.records())

@@ -1,6 +1,6 @@
 """Who looks at a partition again after longer than the grace period: what came next has been merged and deleted by then.
 
-That nothing stands in the next place of the chain then says nothing about where the chain ends.
+That nothing is in the next place of the chain then says nothing about where the chain ends.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def go_on_for_a_while(log: logstore.PartitionLog, clock: ManualClock, values: li
     """Append them one by one; then all but the newest are merged, and what they were is deleted."""
     for value in values:
         log.append(value)
-    assert log.maintenance.merge(clock.now_ms(), b"m" * 16) > 4
+    assert log.maintenance.compact(clock.now_ms(), b"m" * 16) > 4
     clock.advance(2 * GRACE_S)
     assert len(log.maintenance.collect(clock.now_ms())) > 4
 
@@ -116,7 +116,7 @@ def test_W06_a_replicated_writer_of_a_log_that_was_only_read_goes_on_at_the_end(
         assert pairs(log) == at(0, numbered(0, 1))
         for number in range(1, 20):
             feed.compare_and_append([b"v%d" % number], number, number + 1)
-        assert active.maintenance.merge(clock.now_ms(), b"m" * 16) > 4
+        assert active.maintenance.compact(clock.now_ms(), b"m" * 16) > 4
         clock.advance(2 * GRACE_S)
         assert len(active.maintenance.collect(clock.now_ms())) > 4
         late = log.replicated("late")
@@ -165,7 +165,7 @@ def test_W11_a_shared_writer_that_was_idle_for_longer_than_the_grace_period_appe
 
 @pytest.mark.parametrize("has_written", [False, True])
 def test_W05_a_shared_writer_that_slept_through_a_take_over_is_fenced(has_written: bool) -> None:
-    """Nothing of the exclusive writer's fence or its segments is left, but that a later epoch stands at the end."""
+    """Nothing of the exclusive writer's fence or its segments is left, but that a later epoch is at the end."""
     objects, clock = MemoryStore(), ManualClock()
     asleep = opened(objects, clock, writer="shared")
     log = asleep.create_topic("t").partition(0)
@@ -198,7 +198,7 @@ def test_W11_a_shared_writer_that_slept_before_its_first_segment_joins_the_other
 
 
 def test_W06_a_shared_writer_that_slept_does_not_take_the_first_segment_it_meets_for_news() -> None:
-    """A large segment is not merged, and stands in the sleeper's place; the small ones behind it were, and left theirs."""
+    """A large segment is not merged, and is in the sleeper's place; the small ones behind it were, and left theirs."""
     objects, clock = MemoryStore(), ManualClock()
     gated = GatedStore(objects)
     asleep = opened(gated, clock, writer="shared", compression="none")
@@ -254,7 +254,7 @@ def test_W12_a_standby_that_slept_past_the_grace_period_goes_on_where_the_active
         standby = elsewhere.topic("t").partition(0).replicated("standby", standby=True)
         for number in range(1, 20):
             feed.compare_and_append([b"v%d" % number], number, number + 1)
-        assert active.maintenance.merge(clock.now_ms(), b"m" * 16) > 4
+        assert active.maintenance.compact(clock.now_ms(), b"m" * 16) > 4
         clock.advance(2 * GRACE_S)
         assert len(active.maintenance.collect(clock.now_ms())) > 4
         if fed:
@@ -282,7 +282,7 @@ def test_W07_a_replicated_writer_that_slept_past_the_grace_period_goes_on_at_the
             feed.promote()
         for number in range(1, 20):
             feed.compare_and_append([b"v%d" % number], number, number + 1)
-        assert active.maintenance.merge(clock.now_ms(), b"m" * 16) > 4
+        assert active.maintenance.compact(clock.now_ms(), b"m" * 16) > 4
         clock.advance(2 * GRACE_S)
         assert len(active.maintenance.collect(clock.now_ms())) > 4
         if promoted:
@@ -302,7 +302,7 @@ def test_W07_a_replicated_writer_that_slept_past_the_grace_period_goes_on_at_the
 def test_W07_a_replicated_writer_that_slept_before_its_first_segment_joins_the_others(
     before: str, deleted: bool, promoted: bool
 ) -> None:
-    """The era of all of them began while it slept. Unless that was a promotion, which stops it: its fence still stands."""
+    """The epoch of all of them began while it slept. Unless that was a promotion, which stops it: its fence still exists."""
     objects, clock = MemoryStore(), ManualClock()
     with (
         opened(objects, clock) as store,
@@ -322,7 +322,7 @@ def test_W07_a_replicated_writer_that_slept_before_its_first_segment_joins_the_o
             feed.compare_and_append([b"v%d" % number], number, number + 1)
         clock.advance(GRACE_S / 2)
         if deleted:
-            assert active.maintenance.merge(clock.now_ms(), b"m" * 16) > 4
+            assert active.maintenance.compact(clock.now_ms(), b"m" * 16) > 4
             clock.advance(2 * GRACE_S)
             assert len(active.maintenance.collect(clock.now_ms())) > 4
         if promoted:

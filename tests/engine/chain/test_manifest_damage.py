@@ -37,7 +37,7 @@ def merge_and_collect(objects: MemoryStore, clock: ManualClock) -> None:
     """Most of the records are now in a merged object alone, which only the manifest names."""
     with open_store(objects, clock, delete_grace=GRACE_S) as store:
         log = partition(store)
-        assert log.maintenance.merge(clock.now_ms(), bytes(range(16))) >= 10
+        assert log.maintenance.compact(clock.now_ms(), bytes(range(16))) >= 10
         clock.advance(GRACE_S + 1)
         assert len(log.maintenance.collect(clock.now_ms())) >= 9
 
@@ -112,11 +112,11 @@ def test_L20_a_damaged_manifest_is_replaced_by_the_next_checkpoint() -> None:
 @pytest.mark.parametrize("by", ["checkpoint", "trim"])
 @pytest.mark.parametrize("damage", ["scribbled", "lost"])
 def test_L24_what_a_damaged_manifest_had_retired_is_collected_all_the_same(damage: str, by: str) -> None:
-    """Which segments a merged object replaced, the objects tell; since when, nobody does: the grace period begins anew."""
+    """Which segments a merged object replaced, the objects tell; since when, nobody does: the grace period starts over."""
     objects, clock = MemoryStore(), ManualClock()
     paths = fill(objects, clock).paths
     with open_store(objects, clock, delete_grace=GRACE_S) as store:
-        assert partition(store).maintenance.merge(clock.now_ms(), bytes(range(16))) >= 10
+        assert partition(store).maintenance.compact(clock.now_ms(), bytes(range(16))) >= 10
     clock.advance(GRACE_S - 1)
     if damage == "lost":
         objects.delete(paths.manifest)
@@ -222,7 +222,7 @@ def test_L20_a_damaged_segment_does_not_stop_the_maintenance_of_the_others(damag
         store._runtime.cache.clear()
         merged = 0
         for number in range(20):
-            merged += log.maintenance.merge(clock.now_ms(), b"%016d" % number)
+            merged += log.maintenance.compact(clock.now_ms(), b"%016d" % number)
         assert merged > 0
         clock.advance(GRACE_S + 1)
         assert log.maintenance.collect(clock.now_ms())
@@ -265,7 +265,7 @@ def test_L20_a_crash_between_merge_and_manifest_shows_no_record_twice() -> None:
     store = open_store(objects, clock, delete_grace=GRACE_S)
     again = partition(store)
     before = objects.get(log.paths.manifest)
-    again.maintenance.merge(clock.now_ms(), bytes(range(16)))
+    again.maintenance.compact(clock.now_ms(), bytes(range(16)))
     objects.put(log.paths.manifest, before)
     crash(store)
     for lost in (False, True):
@@ -292,7 +292,7 @@ def test_L20_a_checkpoint_in_place_of_a_damaged_manifest_names_what_is_there(
         log = partition(store)
         assert pairs(log) == at(0, VALUES)
         other.append(b"on")
-        assert other.maintenance.merge(clock.now_ms(), bytes(range(16))) >= 10
+        assert other.maintenance.compact(clock.now_ms(), bytes(range(16))) >= 10
         for _ in range(4):
             clock.advance(GRACE_S / 3)
             log.refresh()  # which tells how the chain goes on, not where what is known of it lies by now
@@ -342,7 +342,7 @@ def test_L24_what_is_expired_goes_from_the_beginning_on(rounds: int) -> None:
     more = [b"more-%d" % number for number in range(5)]
     with running(objects, clock, delete_grace=GRACE_S) as store:
         again = partition(store)
-        assert again.maintenance.merge(clock.now_ms(), bytes(range(16))) >= 10
+        assert again.maintenance.compact(clock.now_ms(), bytes(range(16))) >= 10
         clock.advance(GRACE_S + 1)
         assert len(again.maintenance.collect(clock.now_ms())) >= 10
         for value in more:

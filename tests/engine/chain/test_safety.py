@@ -40,7 +40,7 @@ def _no_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compact(log: logstore.PartitionLog) -> None:
-    assert log.maintenance.merge(log.now_ms, b"m" * 16) > 4
+    assert log.maintenance.compact(log.now_ms, b"m" * 16) > 4
 
 
 def gc(objects: ObjectStore, clock: ManualClock | None = None, grace: float = 0.0) -> list[Any]:
@@ -284,7 +284,7 @@ def test_C03_a_swap_that_is_carried_out_late_names_an_object_that_is_still_there
         log._checkpointer.write()  # type: ignore[union-attr]
         gateway.suffix = "manifest"
         with pytest.raises(Indeterminate):
-            log.maintenance.merge(clock.now_ms(), b"m" * 16)
+            log.maintenance.compact(clock.now_ms(), b"m" * 16)
         assert gateway.late
         gc(objects)
         with suppress(PreconditionFailed):
@@ -304,7 +304,7 @@ def test_C04_gc_with_no_grace_takes_nothing_from_a_merge_under_way() -> None:
             log.append(value)
         log._checkpointer.write()  # type: ignore[union-attr]
         with gated.hold("put", suffix="manifest") as gate:
-            merge = background(log.maintenance.merge, clock.now_ms(), b"n" * 16)
+            merge = background(log.maintenance.compact, clock.now_ms(), b"n" * 16)
             gate.wait_held()
             gc(objects)
         assert merge.result(PATIENCE_S) == 0
@@ -409,7 +409,7 @@ def test_C09_an_object_of_no_bytes_that_a_killed_server_left_blocks_nobody() -> 
     with open_store(objects) as store:
         log = store.topic("t").partition(0)
         assert log.append(b"v1").offset == 1
-        objects.put(log.paths.segment(log._tiers.tail.next_seq), b"")
+        objects.put(log.paths.segment(log._state.tail.next_seq), b"")
         assert log.append(b"v2").offset == 2
     assert stored(objects) == at(0, numbered(0, 3))
 

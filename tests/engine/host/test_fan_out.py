@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from logstore.engine.host.fan_out import AT_ONCE, QUICK_S, side_by_side
+from logstore.engine.host.fan_out import AT_ONCE, QUICK_S, fan_out
 from tests.support.patience import PATIENCE_S
 
 
@@ -36,14 +36,14 @@ def calls(ran: list[str], number: int) -> Iterator[Callable[[], int]]:
 
 def test_L29_quick_calls_need_no_thread() -> None:
     ran: list[str] = []
-    assert list(side_by_side(calls(ran, 100), Times(QUICK_S / 2))) == list(range(100))
+    assert list(fan_out(calls(ran, 100), Times(QUICK_S / 2))) == list(range(100))
     assert set(ran) == {threading.current_thread().name}
 
 
 def test_a_single_slow_call_among_quick_ones_changes_nothing() -> None:
     ran: list[str] = []
     times = Times(*([1.0, 0.0] * 50))
-    assert list(side_by_side(calls(ran, 100), times)) == list(range(100))
+    assert list(fan_out(calls(ran, 100), times)) == list(range(100))
     assert set(ran) == {threading.current_thread().name}
 
 
@@ -56,14 +56,14 @@ def test_slow_calls_are_under_way_together_and_come_back_in_order() -> None:
             all_here.wait(PATIENCE_S)
         return number
 
-    found = list(side_by_side((partial(call, number) for number in range(40)), Times(1.0)))
+    found = list(fan_out((partial(call, number) for number in range(40)), Times(1.0)))
     assert found == list(range(40))
     assert not [thread for thread in threading.enumerate() if "logstore-side" in thread.name]
 
 
 def test_a_few_slow_calls_need_no_thread_either() -> None:
     ran: list[str] = []
-    assert list(side_by_side(calls(ran, AT_ONCE + 1), Times(1.0))) == list(range(AT_ONCE + 1))
+    assert list(fan_out(calls(ran, AT_ONCE + 1), Times(1.0))) == list(range(AT_ONCE + 1))
     assert set(ran) == {threading.current_thread().name}
 
 
@@ -76,7 +76,7 @@ def test_the_first_that_raises_ends_it_and_no_thread_is_left(far: bool) -> None:
 
     found: list[int] = []
     with pytest.raises(ValueError, match="12"):
-        for one in side_by_side((partial(call, number) for number in range(100)), Times(1.0 if far else 0.0)):
+        for one in fan_out((partial(call, number) for number in range(100)), Times(1.0 if far else 0.0)):
             found.append(one)  # noqa: PERF402
     assert found == list(range(12))
     assert not [thread for thread in threading.enumerate() if "logstore-side" in thread.name]
@@ -84,7 +84,7 @@ def test_the_first_that_raises_ends_it_and_no_thread_is_left(far: bool) -> None:
 
 def test_who_has_seen_enough_starts_no_more() -> None:
     ran: list[str] = []
-    some = side_by_side(calls(ran, 1000), Times(1.0))
+    some = fan_out(calls(ran, 1000), Times(1.0))
     assert [next(some) for _ in range(20)] == list(range(20))
     some.close()  # type: ignore[attr-defined]
     assert len(ran) < 20 + 2 * AT_ONCE

@@ -76,7 +76,7 @@ def test_L18_it_fences_nobody_and_a_writer_elsewhere_does_not_bring_them_back() 
         assert log.append(b"still the writer").offset == 10
         assert log.low_watermark == 0
         log._checkpointer.run()  # type: ignore[union-attr]
-        assert log.low_watermark == 4, "with its next checkpoint it hears of it"
+        assert log.low_watermark == 4, "with its next checkpoint it learns of it"
     with open_store(objects, writer="read_only") as store:
         assert pairs(store.topic("t").partition(0)) == [*at(4, VALUES[4:]), (10, b"still the writer")]
 
@@ -168,7 +168,7 @@ def test_L18_when_maintenance_elsewhere_is_faster_it_is_done_on_top_of_that() ->
         log = filled(store)
         there = other.topic("t").partition(0)
         merged: list[int] = []
-        interrupts.first = lambda: merged.append(there.maintenance.merge(clock.now_ms(), bytes(16)))
+        interrupts.first = lambda: merged.append(there.maintenance.compact(clock.now_ms(), bytes(16)))
         assert log.delete_before(4) == 4
         assert merged[0] >= 4
         assert pairs(log) == at(4, VALUES[4:])

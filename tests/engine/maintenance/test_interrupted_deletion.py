@@ -38,7 +38,7 @@ class Scene:
         for _ in range(8):
             topic.append(b"secret", partition=0)
         upkeep = topic.partition(0).maintenance
-        assert upkeep.merge(self.clock.now_ms(), bytes(16)) > 0
+        assert upkeep.compact(self.clock.now_ms(), bytes(16)) > 0
         self.asleep = [topic.partition(number) for number in range(3)]
         self.old = topic.incarnation
 
@@ -165,7 +165,7 @@ def test_L25_collecting_one_topic_finishes_its_deletion_and_no_others() -> None:
 
 
 def test_L25_a_deletion_whose_answer_was_lost_does_not_delete_the_next_topic_of_that_name() -> None:
-    """The descriptor was written, the answer was lost, and before we look again somebody has created the topic anew."""
+    """The descriptor was written, the answer was lost, and before we look again somebody has recreated the topic."""
     objects = MemoryStore()
 
     class Loses:

@@ -1,4 +1,4 @@
-"""Merging, retention and garbage collection: the log stays readable, and only what nobody needs goes."""
+"""Compaction, retention and garbage collection: the log stays readable, and only what nobody needs goes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def values_of(log: PartitionLog) -> list[bytes | None]:
 
 def merge_all(log: PartitionLog, clock: ManualClock) -> int:
     merged = 0
-    while (count := log.maintenance.merge(clock.now_ms(), b"%016d" % merged)) > 0:
+    while (count := log.maintenance.compact(clock.now_ms(), b"%016d" % merged)) > 0:
         merged += count
     return merged
 
@@ -151,11 +151,11 @@ def test_L23_what_a_merge_that_died_has_left_is_collected_once_nothing_can_name_
         before = {info.key for info in objects.list(log.paths.merged_prefix)}
         faulty.fail("put", suffix="manifest", times=None, with_=Fault.LOSE_REQUEST)
         with pytest.raises(logstore.errors.StoreError):
-            log.maintenance.merge(clock.now_ms(), b"d" * 16)
+            log.maintenance.compact(clock.now_ms(), b"d" * 16)
         (left,) = {info.key for info in objects.list(log.paths.merged_prefix)} - before
         faulty.heal()
         assert store.collect_garbage(dry_run=True) == []
-        assert log.maintenance.merge(clock.now_ms(), b"l" * 16) > 1
+        assert log.maintenance.compact(clock.now_ms(), b"l" * 16) > 1
         live = {info.key for info in objects.list(log.paths.merged_prefix)} - before - {left}
         assert left in [item.key for item in store.collect_garbage(dry_run=True)]
         assert left in [item.key for item in store.collect_garbage()]
@@ -227,7 +227,7 @@ def test_L23_a_merge_that_loses_the_race_for_the_manifest_changes_nothing() -> N
         with open_store(faulty, clock, writer="read_only") as other:
             there = other.topic("t").partition(0)
             view = there._chain.load()
-            assert log.maintenance.merge(clock.now_ms(), b"a" * 16) > 0
+            assert log.maintenance.compact(clock.now_ms(), b"a" * 16) > 0
             assert there.maintenance._change(view, clock.now_ms(), lambda manifest: manifest) is None
         assert values_of(log) == expected
 
@@ -243,7 +243,7 @@ def test_L23_of_many_small_segments_few_are_left_and_each_record_is_rewritten_a_
         expected: list[bytes] = []
         for round_ in range(32):
             expected += fill(log, 16, len(expected))
-            log.maintenance.merge(clock.now_ms(), b"%016d" % round_)
+            log.maintenance.compact(clock.now_ms(), b"%016d" % round_)
             assert len(log._chain.load().segments) <= 1 + 6  # the newest is never merged
         written = [call.key for call in objects.calls if call.operation == "put" and "/merged/" in call.key]
         spans = [log.paths.merged_name(key) or (0, 0, "") for key in written]

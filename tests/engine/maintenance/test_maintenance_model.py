@@ -60,34 +60,34 @@ class World:
     trail: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.dice = random.Random(self.seed)
+        self.rng = random.Random(self.seed)
         with self._opened(self.objects) as store:
-            store.create_topic("t", segment_bytes=4000, retention_bytes=self.dice.choice([None, 3000]))
+            store.create_topic("t", segment_bytes=4000, retention_bytes=self.rng.choice([None, 3000]))
 
     def _opened(self, objects: object, writer: str | None = None) -> logstore.Store:
-        seed = self.dice.getrandbits(64)
+        seed = self.rng.getrandbits(64)
         return open_store(
             objects,  # type: ignore[arg-type]
             self.clock,
             writer=writer or self.writer,
             delete_grace=GRACE_S,
             seed=seed,
-            cache_bytes=self.dice.choice([0, 1 << 20]),
+            cache_bytes=self.rng.choice([0, 1 << 20]),
         )
 
     # What happens
 
     def step(self) -> None:
-        dice = self.dice
-        if not self.processes or (len(self.processes) < PROCESSES_MAX and dice.random() < 0.1):
+        rng = self.rng
+        if not self.processes or (len(self.processes) < PROCESSES_MAX and rng.random() < 0.1):
             self._start()
-        process = dice.choice(self.processes)
+        process = rng.choice(self.processes)
         actions = [self._append] * 6 + [self._read] * 3 + [self._checkpoint, self._merge, self._collect] * 2
         actions += [self._pause] * 2 + [self._expire, self._delete_before, self._sweep]
-        action = dice.choice(actions)
+        action = rng.choice(actions)
         self.trail.append(f"{self.processes.index(process)} {action.__name__}")
-        if dice.random() < 0.15:
-            process.lifeline.die_at(dice.randrange(REQUESTS_MAX), after=dice.random() < 0.5)
+        if rng.random() < 0.15:
+            process.lifeline.die_at(rng.randrange(REQUESTS_MAX), after=rng.random() < 0.5)
         try:
             action(process)
         except LogStoreError as error:
@@ -101,7 +101,7 @@ class World:
             process.lifeline.die_at(-1, after=False)
 
     def _start(self) -> None:
-        lifeline, writes = DiesAt(self.objects), self.dice.random() < 0.7
+        lifeline, writes = DiesAt(self.objects), self.rng.random() < 0.7
         store = self._opened(lifeline, None if writes else "read_only")
         process = Process(store, lifeline, writes)
         self.processes.append(process)
@@ -110,8 +110,8 @@ class World:
     def _append(self, process: Process) -> None:
         if not process.writes:
             return
-        for _ in range(self.dice.choice([1, 1, 5, 12])):
-            value = b"%d-" % len(self.values) + self.dice.randbytes(self.dice.choice([4, 4, 600]))
+        for _ in range(self.rng.choice([1, 1, 5, 12])):
+            value = b"%d-" % len(self.values) + self.rng.randbytes(self.rng.choice([4, 4, 600]))
             self.doubtful = value
             try:
                 future = process.log.submit(value)
@@ -151,10 +151,10 @@ class World:
                 log._checkpointer._maintain(log._checkpointer.write())
 
     def _merge(self, process: Process) -> None:
-        process.log.maintenance.merge(self.clock.now_ms(), self.dice.randbytes(16))
+        process.log.maintenance.compact(self.clock.now_ms(), self.rng.randbytes(16))
 
     def _collect(self, process: Process) -> None:
-        process.log.maintenance.collect(self.clock.now_ms(), self.dice.choice([None, 3]))
+        process.log.maintenance.collect(self.clock.now_ms(), self.rng.choice([None, 3]))
 
     def _sweep(self, process: Process) -> None:
         process.store.collect_garbage()
@@ -165,15 +165,15 @@ class World:
     def _delete_before(self, process: Process) -> None:
         if process.writes:
             log = process.log
-            offset = self.dice.randint(0, len(self.values))
-            if self.dice.random() < 0.8:
+            offset = self.rng.randint(0, len(self.values))
+            if self.rng.random() < 0.8:
                 offset = min(offset, self.low + 5)
             log.refresh()
             offset = min(offset, log.durable_high_watermark)
             assert log.delete_before(offset) >= offset
 
     def _pause(self, process: Process) -> None:
-        self.clock.advance(self.dice.choice(PAUSES_S))
+        self.clock.advance(self.rng.choice(PAUSES_S))
 
     # What must hold
 
@@ -189,14 +189,14 @@ class World:
         log.refresh()
         low, high = log.low_watermark, log.durable_high_watermark
         assert process.low <= low <= high, "a mark moved back"
-        # A writer that has not heard of its successor yet knows of nothing that came since.
+        # A writer that does not know of its successor yet knows of nothing that came since.
         assert high == len(self.values) or not log.follows, f"sees {high} of {len(self.values)} records"
         assert process.high <= high, "a mark moved back"
         for _ in range(2):
             try:
                 records = list(log.records(low))
                 break
-            except OffsetOutOfRange as trimmed:  # its objects are gone: it has heard of that by now
+            except OffsetOutOfRange as trimmed:  # its objects are gone: it knows of that by now
                 low = trimmed.low
         assert [record.offset for record in records] == list(range(low, high))
         assert [record.value for record in records] == self.values[low:high]

@@ -132,7 +132,7 @@ def test_W06_a_shared_writer_that_slept_until_its_place_was_collected_is_told_th
             other = peer.topic("t").partition(0)
             for _ in range(8):
                 other.append(b"secret")
-            assert other.maintenance.merge(clock.now_ms(), bytes(16)) >= 4
+            assert other.maintenance.compact(clock.now_ms(), bytes(16)) >= 4
             clock.advance(2 * GRACE_S)
             assert log.paths.segment(1) in [item.key for item in other.maintenance.collect(clock.now_ms())]
         with running(objects, clock) as store:
@@ -156,7 +156,7 @@ def test_L25_a_merge_that_ends_after_the_deletion_takes_its_object_away_again() 
         for _ in range(8):
             log.append(b"secret")
         with gated.hold("put", suffix=".seg") as gate:
-            merge = background(log.maintenance.merge, 0, bytes(16))
+            merge = background(log.maintenance.compact, 0, bytes(16))
             gate.wait_held()
             store.delete_topic("t")
         assert merge.result(PATIENCE_S) == 0
@@ -238,7 +238,7 @@ def test_L25_no_manifest_hides_that_a_partition_was_removed(change: str) -> None
             log.refresh()
             calls = {
                 "expire": lambda: upkeep.delete_before(3, 0),
-                "merge": lambda: upkeep.merge(0, bytes(16)),
+                "merge": lambda: upkeep.compact(0, bytes(16)),
                 "checkpoint": lambda: log._checkpointer.write(),  # type: ignore[union-attr]
             }
             changing = background(calls[change])

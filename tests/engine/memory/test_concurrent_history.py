@@ -44,40 +44,40 @@ class Racers:
             other.result(PATIENCE_S)
 
     def produce(self, number: int) -> None:
-        dice = Random(f"{self.seed}/{number}")
+        rng = Random(f"{self.seed}/{number}")
         acks: tuple[Ack, ...] = ("buffered", "local", "durable")
         for turn in range(ROUNDS):
             values = [
-                b"%s/%d/%d/%d" % (self.process.encode(), number, turn, n) for n in range(dice.randint(1, 3))
+                b"%s/%d/%d/%d" % (self.process.encode(), number, turn, n) for n in range(rng.randint(1, 3))
             ]
-            ack = dice.choice(acks)
+            ack = rng.choice(acks)
             with self.history.append(self.process, values, ack) as call:
                 try:
-                    receipt = self.log.append(values, ack=ack, timeout=dice.choice((0.002, PATIENCE_S)))
+                    receipt = self.log.append(values, ack=ack, timeout=rng.choice((0.002, PATIENCE_S)))
                 except BufferFull:
                     call.failed(certain=True)
                 except AppendTimeout:
                     call.failed(certain=False)
                 else:
                     call.acked(receipt.offset)
-            if dice.random() < 0.3:
-                self.look(dice)
+            if rng.random() < 0.3:
+                self.look(rng)
 
     def watch(self, number: int) -> None:
-        dice = Random(f"{self.seed}/reader/{number}")
+        rng = Random(f"{self.seed}/reader/{number}")
         while not self.stop.is_set():
-            self.look(dice)
+            self.look(rng)
 
-    def look(self, dice: Random) -> None:
+    def look(self, rng: Random) -> None:
         kinds: tuple[Visibility, ...] = ("buffered", "durable")
-        visibility = dice.choice(kinds)
-        offset = dice.randint(0, self.log.mark(visibility))
+        visibility = rng.choice(kinds)
+        offset = rng.randint(0, self.log.high_watermark(visibility))
         with self.history.read(self.process, offset, visibility) as call:
-            call.returned(self.log.read(offset, dice.choice((0, 200, 1 << 20)), visibility=visibility))
+            call.returned(self.log.read(offset, rng.choice((0, 200, 1 << 20)), visibility=visibility))
 
     def flush(self) -> None:
-        dice = Random(f"{self.seed}/flush")
-        while not self.stop.wait(dice.uniform(0, 0.01)):
+        rng = Random(f"{self.seed}/flush")
+        while not self.stop.wait(rng.uniform(0, 0.01)):
             try:
                 self.log.flush(timeout=0.2)
             except AppendTimeout:

@@ -1,4 +1,4 @@
-"""L15, L17–L19: the marks, what lies between them, and what a crash or a successor may do to it."""
+"""L15, L17–L19: the watermarks, what lies between them, and what a crash or a successor may do to it."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_L15_no_mark_moves_back_and_the_durable_one_covers_only_what_is_stored()
                 seen.append((log.low_watermark, durable, log.buffered_high_watermark))
                 witness.refresh()
                 if witness.durable_high_watermark < durable:
-                    wrong.append(f"durable mark {durable}, stored {witness.durable_high_watermark}")
+                    wrong.append(f"durable high watermark {durable}, stored {witness.durable_high_watermark}")
 
         log.add_listener(look)
         faulty.random(put=0.3, suffix=".seg", faults=(Fault.REFUSE, Fault.LOSE_ANSWER, Fault.LOSE_REQUEST))

@@ -63,15 +63,15 @@ def test_L23_a_view_of_the_store_that_is_behind_the_writer_is_taken_in_up_to_whe
     named objects that were deleted by then."""
     with open_store(MemoryStore()) as store:
         log = merged_store(monkeypatch, store)
-        assert log.maintenance.merge(0, b"m" * 16) > 10
+        assert log.maintenance.compact(0, b"m" * 16) > 10
         view = log._chain.load()
         log.append(b"20")
         log.append(b"21")
-        tiers = log._load()[0]
-        with tiers.lock:
-            tiers.replace_view(view)
-        assert len(tiers.segments) <= 5
-        assert (tiers.tail.next_seq, tiers.durable) == (view.tail.next_seq + 2, 22)
+        state = log._load()[0]
+        with state.lock:
+            state.replace_view(view)
+        assert len(state.segments) <= 5
+        assert (state.tail.next_seq, state.durable) == (view.tail.next_seq + 2, 22)
         assert pairs(log) == [(number, b"%d" % number) for number in range(22)]
 
 
@@ -83,13 +83,13 @@ def test_L23_an_old_view_does_not_bring_back_what_was_merged_across_its_end(
         old = log._chain.load()
         for number in range(20, 40):
             log.append(b"%d" % number)
-        assert log.maintenance.merge(0, b"m" * 16) > 30
-        tiers = log._load()[0]
-        with tiers.lock:
-            tiers.replace_view(log._chain.load())
-            rows = len(tiers.segments)
-            tiers.replace_view(old)
-            assert len(tiers.segments) == rows < 10
+        assert log.maintenance.compact(0, b"m" * 16) > 30
+        state = log._load()[0]
+        with state.lock:
+            state.replace_view(log._chain.load())
+            rows = len(state.segments)
+            state.replace_view(old)
+            assert len(state.segments) == rows < 10
         assert pairs(log) == [(number, b"%d" % number) for number in range(40)]
 
 
@@ -119,10 +119,10 @@ def test_L13_a_scan_at_the_end_of_a_busy_log_does_not_meet_half_a_row(
     one longer than the next; a read then raised what no caller could understand."""
     with open_store(MemoryStore()) as store:
         log = merged_store(monkeypatch, store)
-        tiers, look_ahead, guarded = log._load()[0], Segments.behind, []
+        state, look_ahead, guarded = log._load()[0], Segments.behind, []
 
         def behind(segments: Segments, ref: SegmentRef, count: int) -> list[SegmentRef]:
-            guarded.append(tiers.lock.locked())
+            guarded.append(state.lock.locked())
             return look_ahead(segments, ref, count)
 
         monkeypatch.setattr(Segments, "behind", behind)

@@ -1,4 +1,4 @@
-"""Reads that cannot be answered: outside of the marks, of a deleted topic, in an unknown visibility."""
+"""Reads that cannot be answered: outside of the watermarks, of a deleted topic, in an unknown visibility."""
 
 from __future__ import annotations
 

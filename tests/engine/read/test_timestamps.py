@@ -49,16 +49,16 @@ def test_L26_the_first_record_with_that_time_or_a_later_one(any_home: ObjectStor
 @pytest.mark.parametrize("seed", range(6))
 def test_L26_times_in_any_order_wherever_the_records_are(seed: int) -> None:
     """Segments, window and buffer; batches whose times overlap; equal times; a clock that went back for a day."""
-    dice = Random(seed)
+    rng = Random(seed)
     times: list[int] = []
     gated = GatedStore(MemoryStore())
-    with running(gated, compression=dice.choice(["none", "zstd"])) as store:
+    with running(gated, compression=rng.choice(["none", "zstd"])) as store:
         log = partition(store)
         for _ in range(12):
-            more = [T0 + dice.randrange(-50, 50) for _ in range(dice.randrange(1, 5))]
-            log.append(stamps(*more), ack=dice.choice(["durable", "buffered"]))
+            more = [T0 + rng.randrange(-50, 50) for _ in range(rng.randrange(1, 5))]
+            log.append(stamps(*more), ack=rng.choice(["durable", "buffered"]))
             times += more
-            if dice.random() < 0.3:
+            if rng.random() < 0.3:
                 log.flush()
         log.append(stamps(T0), ack="buffered")
         times.append(T0)
@@ -166,7 +166,7 @@ def test_L26_a_look_up_survives_maintenance_and_reports_a_missing_segment() -> N
         with open_store(objects, clock, writer="read_only", cache_bytes=0) as reader:
             old = reader.topic("t").partition(0)
             assert old.durable_high_watermark == 20
-            assert log.maintenance.merge(clock.now_ms(), bytes(16))
+            assert log.maintenance.compact(clock.now_ms(), bytes(16))
             clock.advance(11.0)
             assert log.maintenance.collect(clock.now_ms())
             assert old.offset_for_timestamp(T0 + 3) == 3

@@ -149,7 +149,7 @@ def test_W14_the_upper_outlives_a_merge_with_another_writers_segments_and_the_ma
         log = store.topic("t").partition(0)
         for number in range(10):
             log.append(b"exclusive %d" % number)
-            log.maintenance.merge(log.now_ms, bytes([number]) * 16)
+            log.maintenance.compact(log.now_ms, bytes([number]) * 16)
         objects.delete(log.paths.manifest)
         if manifest is not None:
             objects.put(log.paths.manifest, manifest)

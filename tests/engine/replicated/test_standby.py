@@ -136,7 +136,7 @@ def test_W12_a_promotion_that_cannot_reach_the_store_can_be_repeated() -> None:
     passive = Process(objects, 0, nothing)
     standby = passive.log.replicated("standby", standby=True)
     future = standby.submit([b"0"], 0, 1)
-    passive.switch.inner = DiesAt(objects, 1, after=True)  # the fence stands, and nobody is told
+    passive.switch.inner = DiesAt(objects, 1, after=True)  # the fence is, and nobody is told
     with pytest.raises(StoreUnavailable, match="promote again"):
         standby.promote(timeout=0.05)
     assert not future.done()
@@ -157,7 +157,7 @@ def test_W12_an_active_writer_is_not_stopped_by_a_fence_of_its_own_that_it_was_n
     writer.compare_and_append([b"0"], 0, 1)
     other.compare_and_append([b"1"], 1, 2)
     writer.upper()
-    active.switch.inner = DiesAt(objects, 1, after=True)  # the fence stands, and nobody is told
+    active.switch.inner = DiesAt(objects, 1, after=True)  # the fence is, and nobody is told
     with pytest.raises(StoreUnavailable, match="promote again"):
         writer.promote(timeout=0.05)
     active.switch.inner = objects
@@ -172,7 +172,7 @@ def test_W12_an_active_writer_is_not_stopped_by_a_fence_of_its_own_that_it_was_n
 
 
 def test_W12_promoting_a_writer_whose_commit_is_in_doubt_stores_it_behind_the_fence() -> None:
-    """Its PUT was lost; before the retry is due it becomes the only writer: the fence stands where the retry would go."""
+    """Its PUT was lost; before the retry is due it becomes the only writer: the fence is where the retry would go."""
     gated = GatedStore(MemoryStore())
     with logstore.open(gated, clock=ManualClock()) as store:
         writer = store.create_topic(TOPIC).partition(0).replicated("mine")

@@ -189,7 +189,8 @@ def test_W08_an_append_that_is_refused_fails_no_flush() -> None:
 
 @pytest.mark.parametrize("low", [5, 10, 15, 20])
 def test_W11_the_next_sequence_is_known_where_records_were_deleted(low: int) -> None:
-    """A low mark inside a segment: what the segment says about its producers still counts, as it does for the writer."""
+    """A low watermark inside a segment: what the segment says about its producers still counts, as it does for the
+    writer."""
     objects = MemoryStore()
     with shared(objects) as log:
         producer = Producer(log, 17)

@@ -175,7 +175,7 @@ def test_W05_a_shared_writer_of_an_earlier_era_does_not_join_a_later_one(opened:
 
 
 def test_W05_shared_and_replicated_writers_stop_each_other(opened: Open, objects: MemoryStore) -> None:
-    """Neither of them fences at open: the first commit of the other kind begins a new era, and that is enough."""
+    """Neither of them fences at open: the first commit of the other kind begins a new epoch, and that is enough."""
     shared = log_of(opened())
     shared.append(b"shared")
     replica = log_of(opened()).replicated("r")
@@ -298,7 +298,7 @@ def test_W06_a_writer_that_slept_past_the_grace_period_does_not_ack_into_the_pas
             gate.wait_held()
             for number in range(1, 10):
                 log_of(awake).append(b"%d" % number)
-            assert log_of(awake).maintenance.merge(clock.now_ms(), bytes(16)) > 4
+            assert log_of(awake).maintenance.compact(clock.now_ms(), bytes(16)) > 4
             clock.advance(200.0)
             assert log_of(awake).maintenance.collect(clock.now_ms())
         assert late.result(PATIENCE_S).offset == 10

@@ -68,7 +68,7 @@ def test_W04_W11_all_interleavings_with_every_way_that_one_put_can_end() -> None
 
 
 def test_W04_W11_two_calls_that_end_badly_in_every_way_and_order() -> None:
-    """Among them: the PUT is done, its answer lost, and the look at what stands there fails too."""
+    """Among them: the PUT is done, its answer lost, and the look at what is there fails too."""
     schedules = for_every_schedule(
         lambda choices: run_writers(choices, writers=2, appends=1, faults_max=2, reads_fail=True)
     )

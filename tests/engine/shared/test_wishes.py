@@ -52,7 +52,7 @@ def test_W13_three_losses_in_a_row_make_a_wish_and_a_commit_ends_it() -> None:
         assert not loser.should_wish
         loser.lost(now=seq * SLOW_S)
         loser.saw(b"w", seq, now=seq * SLOW_S)
-    assert loser.should_wish  # anew: the others may have thought it dead
+    assert loser.should_wish  # again: the others may have thought it dead
     loser.saw(b"l", 19, now=20 * SLOW_S)
     assert not loser.should_wish
 
@@ -101,7 +101,7 @@ def test_W13_dead_wishers_are_waited_for_once_and_all_at_once() -> None:
     assert a.is_ours(4.1 * SLOW_S)
     a.heard(dead, now=5 * SLOW_S)
     assert a.is_ours(5 * SLOW_S)
-    a.heard([*dead, wish_of(b"7", 1)], now=6 * SLOW_S)  # that one has wished anew: it lives
+    a.heard([*dead, wish_of(b"7", 1)], now=6 * SLOW_S)  # that one has wished again: it lives
     assert not a.is_ours(6 * SLOW_S)
 
 
@@ -162,9 +162,9 @@ def test_wishes_are_asked_for_once_when_a_segment_is_late_and_not_after_a_quiet_
 
 def test_a_writer_that_is_often_idle_is_not_taken_for_a_slow_one() -> None:
     """Whatever the pauses between its segments, it is never waited for longer than seven and a half of our uploads."""
-    a, now, dice = turns(b"a"), 0.0, random.Random(7)
+    a, now, rng = turns(b"a"), 0.0, random.Random(7)
     for seq in range(0, 400, 2):
-        now += dice.uniform(1, 20) * PUT_S
+        now += rng.uniform(1, 20) * PUT_S
         a.found_nothing(now, now)
         a.saw(b"b", seq, now)
         a.saw(b"a", seq + 1, now)
@@ -180,8 +180,8 @@ def turns_after(a: Turns, now: float) -> float:
 
 
 def mixed(seed: int) -> list[float]:
-    dice = random.Random(seed)
-    return [dice.uniform(0.5, 3.0) for _ in range(16)]
+    rng = random.Random(seed)
+    return [rng.uniform(0.5, 3.0) for _ in range(16)]
 
 
 MIXES: list[Sequence[float]] = [
@@ -239,7 +239,7 @@ def test_W13_a_slow_writers_append_is_acked_among_two_fast_ones_that_never_pause
     objects, clock = MemoryStore(), ManualClock()
     slow_way, ways = GatedStore(objects), [GatedStore(objects), GatedStore(objects)]
     stores = [
-        logstore.open(way, writer="shared", clock=clock, dice=_Plain(number))
+        logstore.open(way, writer="shared", clock=clock, rng=_Plain(number))
         for number, way in enumerate([slow_way, *ways])
     ]
     slow, *fast = [store.create_topic(TOPIC, exist_ok=True).partition(0) for store in stores]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from logstore.engine.write.admission import Run, take_records
+from logstore.engine.write.admission import Run, admit_records
 from logstore.errors import InvalidRecord, LogStoreError, RecordTooLarge
 from logstore.format import kernels
 from logstore.format.batch import HEADER_SIZE
@@ -34,7 +34,7 @@ def test_each_part_of_a_record_is_charged() -> None:
     ]
     charged = [5, 8, 3, 0, 1 + 2 * HEADER_OVERHEAD + 4 + 7 + 1]
     whole = sum(charged) + len(records) * RECORD_OVERHEAD
-    assert take_records(records, LARGE) == [Run(records, whole)]
+    assert admit_records(records, LARGE) == [Run(records, whole)]
 
 
 @pytest.mark.usefixtures("kernel")
@@ -44,7 +44,7 @@ def test_runs_end_where_the_next_record_does_not_fit(fit: int) -> None:
     records = [Record(b"%02d" % number, b"key") for number in range(10)]
     size = RECORD_OVERHEAD + 5
     for spare in (0, size - 1):
-        runs = take_records(records, HEADER_SIZE + fit * size + spare)
+        runs = admit_records(records, HEADER_SIZE + fit * size + spare)
         assert [run.records for run in runs] == [records[start : start + fit] for start in range(0, 10, fit)]
         assert [run.charged for run in runs] == [len(run.records) * size for run in runs]
 
@@ -57,23 +57,23 @@ def test_a_list_of_bytes_is_one_of_records_with_a_value_alone(last: Any) -> None
     records = [Record(value) for value in values]
     limit = HEADER_SIZE + 3 * (RECORD_OVERHEAD + 7)
     as_record = last if isinstance(last, Record) else Record(bytes(last))
-    assert take_records([*values, last], limit) == take_records([*records, as_record], limit)
-    assert take_records(iter(values), LARGE) == take_records(records, LARGE)
+    assert admit_records([*values, last], limit) == admit_records([*records, as_record], limit)
+    assert admit_records(iter(values), LARGE) == admit_records(records, LARGE)
 
 
 @pytest.mark.usefixtures("kernel")
 def test_a_record_that_fits_no_batch_refuses_all() -> None:
     records = [Record(b"small"), Record(bytes(1000)), Record(b"small")]
     exact = HEADER_SIZE + RECORD_OVERHEAD + 1000
-    assert [len(run.records) for run in take_records(records, exact)] == [1, 1, 1]
+    assert [len(run.records) for run in admit_records(records, exact)] == [1, 1, 1]
     with pytest.raises(RecordTooLarge, match="nothing was appended"):
-        take_records(records, exact - 1)
+        admit_records(records, exact - 1)
 
 
 @pytest.mark.usefixtures("kernel")
 def test_what_is_done_to_the_list_afterwards_changes_nothing() -> None:
     records = [Record(b"one"), Record(b"two")]
-    (run,) = take_records(records, LARGE)
+    (run,) = admit_records(records, LARGE)
     records.clear()
     assert run.records == [Record(b"one"), Record(b"two")]
 
@@ -101,7 +101,7 @@ class Special(Record):
 @pytest.mark.usefixtures("kernel")
 def test_what_is_not_plain_becomes_a_plain_record_between_others(odd: Any, becomes: Record) -> None:
     plain = Record(b"plain", b"key", (("h", b"1"),), STAMP)
-    (run,) = take_records([plain, odd, plain], LARGE)
+    (run,) = admit_records([plain, odd, plain], LARGE)
     assert run.records == [plain, becomes, plain]
     assert all(isinstance(record, Record) for record in run.records)
 
@@ -127,14 +127,14 @@ def test_what_is_not_plain_becomes_a_plain_record_between_others(odd: Any, becom
 @pytest.mark.usefixtures("kernel")
 def test_what_is_no_record_refuses_all(bad: Any) -> None:
     with pytest.raises(InvalidRecord, match="nothing was appended"):
-        take_records([Record(b"good"), bad], LARGE)
+        admit_records([Record(b"good"), bad], LARGE)
 
 
 @pytest.mark.usefixtures("kernel")
 def test_a_tuple_that_only_claims_to_be_a_record_is_not_read_past_its_end() -> None:
     short = tuple.__new__(Record, (b"value", b"key"))
     with pytest.raises((LogStoreError, ValueError)):
-        take_records([short], LARGE)
+        admit_records([short], LARGE)
 
 
 def test_the_c_kernel_looks_at_plain_records_itself() -> None:

@@ -41,7 +41,7 @@ from tests.support.engine.harness import (
 
 
 def headers(objects: ObjectStore, log: PartitionLog) -> list[SegmentHeader]:
-    """The whole chain as it stands in the store."""
+    """The whole chain as it is in the store."""
     return [link.header for link in Chain(objects, log.paths).follow(ChainTail())]
 
 
@@ -227,7 +227,7 @@ def test_W04_lost_answer_then_a_peer_commits_then_retry_is_exactly_one_copy(obje
         future = log.submit(b"one")
         puts.wait_held()
         puts.release_lost()
-        looks.wait_held()  # it wants to see whether its segment stands; meanwhile
+        looks.wait_held()  # it wants to see whether its segment is committed; meanwhile
         with running(objects) as b:
             assert partition(b).append(b"two").offset == 2
     assert drive(clock, future).offset == 1

@@ -110,11 +110,11 @@ def test_L03_no_false_ack_while_uploads_fail_at_random() -> None:
     lock = threading.Lock()
 
     def produce(number: int) -> None:
-        dice = Random(number)
+        rng = Random(number)
         for turn in range(15):
             value = b"p%d-%d" % (number, turn)
             try:
-                receipt = log.append(value, timeout=dice.choice((0.0, 0.002, PATIENCE_S)))
+                receipt = log.append(value, timeout=rng.choice((0.0, 0.002, PATIENCE_S)))
             except AppendTimeout:
                 with lock:
                     unsure.add(value)
@@ -168,7 +168,7 @@ def test_L03_a_store_that_refuses_only_reads_back_still_gets_the_truth_in_the_en
 def test_L03_running_out_of_memory_in_a_flush_is_one_failed_try(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The segment cannot be built this time. The window stays, readable, and its waiter hears of the next try."""
+    """The segment cannot be built this time. The window stays, readable, and its waiter learns of the next try."""
     real, failures = flush_window.build_segment, []
 
     def failing(*args: Any) -> Any:

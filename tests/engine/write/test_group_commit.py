@@ -122,7 +122,7 @@ def test_L04_the_next_upload_waits_a_moment_for_the_producers_that_the_last_one_
             for future in three:
                 future.result(PATIENCE_S)
             back = [log.submit(b"v5")]
-            until(lambda: writer_of(log) in store._runtime.flusher._running)
+            until(lambda: writer_of(log) in store._runtime.task_pool._running)
             back += [log.submit(value) for value in numbered(6, come_back - 1)]
             waited = 0.0
             while come_back < 3 and not gate.held:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from logstore.engine.write.group_commit import Linger
+from logstore.engine.write.group_commit import GroupCommitWait
 
 UPLOAD_S = 8.0
 PATIENCE_S = 2.0
@@ -21,7 +21,7 @@ class Machine:
         self.now = 100.0
         self.back = 0
         self._waits: Iterator[tuple[float | None, int]] = iter(waits or [])
-        self.linger = Linger(self, threading.Condition())
+        self.linger = GroupCommitWait(self, threading.Condition())
         self.linger.after_commit(released, 0, UPLOAD_S)
 
     def now_ms(self) -> int:

@@ -117,7 +117,7 @@ def check_contents(
 def every_step(
     children: Children, tmp_path: Path, url_of: Callable[[int], str], *, stride: int = 1, **job: Any
 ) -> int:
-    """Run the scenario anew for each step, until one run comes to its end. Returns how many steps there were."""
+    """Run the scenario again for each step, until one run comes to its end. Returns how many steps there were."""
     for step in range(1, STEPS_MAX, stride):
         acks = tmp_path / f"acks-{step}"
         wal_dir = str(tmp_path / f"wal-{step}") if job["scenario"] == "local" else None

@@ -128,10 +128,10 @@ def test_C12_a_reservation_is_four_times_what_the_last_interval_appended() -> No
     clock = ManualClock()
     with running(MemoryStore(), clock, ack="buffered", flush_interval=1.0) as store:
         log = partition(store)
-        tiers = log._load()[0]
+        state = log._load()[0]
         for records in (100, 100, 200, 50, 1, 1, 1, 1):
             interval(clock, log, records)
-            ahead = tiers.tail.reserved_until - log.durable_high_watermark
+            ahead = state.tail.reserved_until - log.durable_high_watermark
             assert ahead >= max(RESERVATION_MIN, 4 * records)
         assert ahead == RESERVATION_MIN
 

@@ -356,7 +356,7 @@ def test_S06_a_topic_that_is_not_there_when_a_stream_begins_is_an_error_under_ei
             reader(where, subscribe="odrers", failOnDataLoss=fail).initialOffset()
 
 
-def test_S06_an_idle_stream_asks_the_store_once_in_a_poll_interval_and_one_request_for_each_partition(
+def test_S06_an_idle_stream_asks_the_store_once_in_a_poll_interval_and_two_requests_for_each_partition(
     make_log: MakeLog,
 ):
     where = make_log("orders", [numbered(0, 3)], [numbered(0, 3)])
@@ -370,7 +370,7 @@ def test_S06_an_idle_stream_asks_the_store_once_in_a_poll_interval_and_one_reque
     assert metered.requests == asked
     now[0] += 1.0
     heads.current()
-    assert metered.requests == asked + 1 + 2, "the topic, and the next segment of each partition"
+    assert metered.requests == asked + 1 + 2 * 2, "the topic; each partition's next segment and horizon"
 
 
 def test_S06_a_stream_that_missed_segments_before_they_were_merged_away_finds_the_log_again(
@@ -419,12 +419,12 @@ def test_S06_a_rate_limit_is_shared_in_proportion_and_starves_nobody():
 
 
 def test_S06_a_rate_limit_is_used_up_exactly_whatever_waits():
-    dice = random.Random(3)
+    rng = random.Random(3)
     for _ in range(2000):
-        heads = {("t", n): dice.choice((0, 1, 2, 10, 1000, 10**6)) for n in range(dice.randrange(1, 7))}
-        start = {key: dice.randrange(3) for key in heads}
+        heads = {("t", n): rng.choice((0, 1, 2, 10, 1000, 10**6)) for n in range(rng.randrange(1, 7))}
+        start = {key: rng.randrange(3) for key in heads}
         heads = {key: start[key] + count for key, count in heads.items()}
-        most = dice.randrange(1, 200)
+        most = rng.randrange(1, 200)
         taken = {key: end - start[key] for key, end in limited(start, heads, most).items()}
         waiting = {key: heads[key] - start[key] for key in heads}
         assert sum(taken.values()) == min(most, sum(waiting.values()))

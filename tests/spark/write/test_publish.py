@@ -93,7 +93,7 @@ def test_S07_a_driver_that_dies_at_any_moment_of_a_commit_is_followed_by_one_tha
 
         with pytest.raises(Died):
             store_once(HookedStore(store, die), mine, stage(store, mine, 5))
-        # Spark runs the micro-batch again from its checkpoint: the same rows, staged anew.
+        # Spark runs the micro-batch again from its checkpoint: the same rows, staged again.
         store_once(store, next_one, stage(store, next_one, 5))
         assert sorted(stored(store)) == sorted(keys(5)), f"died at moment {fatal} of {total}"
         assert staged(store) == []

@@ -87,13 +87,13 @@ def test_S07_bad_rows_fail_the_task_and_say_why():
 
 
 def test_S07_the_column_partitioner_equals_the_one_for_single_keys():
-    dice = random.Random(4)
+    rng = random.Random(4)
     for _ in range(100):
         names = [
-            None if dice.random() < 0.1 else dice.randbytes(dice.choice((0, 1, 3, 4, 5, 8, 15, 40, 300)))
-            for _ in range(dice.randrange(30))
+            None if rng.random() < 0.1 else rng.randbytes(rng.choice((0, 1, 3, 4, 5, 8, 15, 40, 300)))
+            for _ in range(rng.randrange(30))
         ]
         column = pa.array([b"before", *names, b"after"], pa.binary()).slice(1, len(names))
-        count = dice.randrange(1, 9)
+        count = rng.randrange(1, 9)
         expected = [0 if name is None else partition_for_key(name, count) for name in names]
         assert partitions_of(column, count).tolist() == expected

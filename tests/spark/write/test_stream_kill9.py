@@ -60,7 +60,7 @@ def live(home: Path, files_to_make: float = math.inf) -> str:
 
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_S07_a_stream_that_is_killed_again_and_again_stores_each_record_once(tmp_path: Path, seed: int):
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     url = (tmp_path / "log").as_uri()
     with logstore.open(url) as store:
         orders = store.create_topic("orders", partitions=2)
@@ -68,7 +68,7 @@ def test_S07_a_stream_that_is_killed_again_and_again_stores_each_record_once(tmp
             orders.partition(number).append(numbered(number * 200, number * 200 + 200))
         store.create_topic("copy", partitions=3)
     for _ in range(KILLS):
-        assert live(tmp_path, dice.randint(1, FILES_MAX)) == "killed"
+        assert live(tmp_path, rng.randint(1, FILES_MAX)) == "killed"
     assert live(tmp_path) == "done"
     with logstore.open(url, writer="read_only") as store:
         copy = store.topic("copy")

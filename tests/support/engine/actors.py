@@ -45,7 +45,7 @@ class Switch:
 
 
 class Process:
-    """One process on a store: its own `Store`, clock and dice. `body` is what it does while it is scheduled."""
+    """One process on a store: its own `Store`, clock and rng. `body` is what it does while it is scheduled."""
 
     def __init__(
         self, objects: ObjectStore, name: int, body: Callable[[Process], object], **settings: Any
@@ -58,7 +58,7 @@ class Process:
         self.store: Store = logstore.open(
             self.switch,
             clock=InstantClock(),
-            dice=random.Random(name),
+            rng=random.Random(name),
             **{"stall_after": math.inf} | settings,
         )
         self.log: PartitionLog = self.store.create_topic(TOPIC, exist_ok=True).partition(0)

@@ -36,8 +36,8 @@ def open_store(objects: ObjectStore, clock: ManualClock | None = None, **setting
     Each has a seed of its own: writers that draw the same ids would take each other's segments for their own.
     """
     settings.setdefault("flush_interval", 3600.0)
-    dice = random.Random(settings.pop("seed", None) or next(_seeds))
-    return logstore.open(objects, clock=clock, dice=dice, **settings)
+    rng = random.Random(settings.pop("seed", None) or next(_seeds))
+    return logstore.open(objects, clock=clock, rng=rng, **settings)
 
 
 @contextmanager
@@ -109,7 +109,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def pairs(log: PartitionLog, **reading: Any) -> list[tuple[int, bytes]]:
-    """Which record stands at which offset."""
+    """Which record is at which offset."""
     return [(record.offset or 0, record.value or b"") for record in log.records(**reading)]
 
 

@@ -36,7 +36,7 @@ class Race:
     get_s: float
     until_s: float
     hang_s: float
-    dice: random.Random
+    rng: random.Random
     chain: list[bytes] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
     commits: Counter[bytes] = field(default_factory=Counter)
@@ -72,7 +72,7 @@ class Race:
             call()
 
     def _hang(self) -> float:
-        return self.dice.uniform(0, self.hang_s) if self.hang_s and self.dice.random() < 0.01 else 0.0
+        return self.rng.uniform(0, self.hang_s) if self.hang_s and self.rng.random() < 0.01 else 0.0
 
     def step(self, writer: _Writer) -> None:
         now, turns = self._now, writer.turns
@@ -132,7 +132,7 @@ class Race:
         if writer.name in self._wishes:
             self.after(self.get_s, lambda: self._take_wish_back(writer))
             return
-        self.after(self.dice.uniform(0, 0.001), lambda: self.step(writer))
+        self.after(self.rng.uniform(0, 0.001), lambda: self.step(writer))
 
     def _catch_up(self, writer: _Writer) -> None:
         on = writer.tail < len(self.chain)

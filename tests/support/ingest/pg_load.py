@@ -34,7 +34,7 @@ class Load:
         """(where the WAL ended after the commit, the audit row's id)"""
         self.failure: BaseException | None = None
         self._dsn = dsn
-        self._dice = random.Random(seed)
+        self._rng = random.Random(seed)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -52,14 +52,14 @@ class Load:
     def _run(self) -> None:
         try:
             with session(self._dsn) as sql:
-                while not self._stop.wait(self._dice.random() * 0.01):
+                while not self._stop.wait(self._rng.random() * 0.01):
                     self._transaction(sql)
         except BaseException as error:
             self.failure = error
 
     def _transaction(self, sql) -> None:
-        dice = self._dice
-        kind = dice.choices(
+        rng = self._rng
+        kind = rng.choices(
             ["transfer", "insert", "delete", "note", "key", "rollback", "empty", "big"],
             [8, 4, 3, 3, 2, 2, 2, 0.3],
         )[0]
@@ -75,23 +75,23 @@ class Load:
         self.committed.append((int(sql.fetchone()[0]), audit))
 
     def _transfer(self, sql) -> None:
-        giver, taker = self._dice.sample(range(1, 201), 2)
-        amount = self._dice.randint(1, 50)
+        giver, taker = self._rng.sample(range(1, 201), 2)
+        amount = self._rng.randint(1, 50)
         sql.execute("update accounts set balance = balance - %s where id = %s", (amount, giver))
         sql.execute("update accounts set balance = balance + %s where id = %s", (amount, taker))
 
     def _insert(self, sql) -> None:
-        for _ in range(self._dice.randint(1, 20)):
+        for _ in range(self._rng.randint(1, 20)):
             sql.execute(
-                "insert into items (name, price) values (%s, %s)", ("é\t\\" * 3, self._dice.random() * 100)
+                "insert into items (name, price) values (%s, %s)", ("é\t\\" * 3, self._rng.random() * 100)
             )
 
     def _delete(self, sql) -> None:
         sql.execute("delete from items where id in (select id from items order by random() limit 5)")
 
     def _note(self, sql) -> None:
-        number = self._dice.randint(1, 30)
-        if self._dice.random() < 0.5:
+        number = self._rng.randint(1, 30)
+        if self._rng.random() < 0.5:
             sql.execute(
                 "insert into notes values (%s, %s, 0) on conflict (id) do update set body = excluded.body",
                 (number, "x" * 20_000),

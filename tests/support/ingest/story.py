@@ -19,7 +19,7 @@ PARTITIONS = 2
 
 @dataclass(frozen=True)
 class Transaction:
-    """`position` is where it stands, `boundary` what may be confirmed once it is stored."""
+    """`position` is where it is, `boundary` what may be confirmed once it is stored."""
 
     position: int
     boundary: int

@@ -23,7 +23,7 @@ FAR_FUTURE_MS = 4_000_000_000_000
 def merge_everything(where: str | ObjectStore, paths: PartitionPaths) -> int:
     """Merge, and delete what was replaced at once, as if the grace period were long over."""
     work = maintenance_of(where, paths)
-    merged = work.merge(FAR_FUTURE_MS, b"m" * 16)
+    merged = work.compact(FAR_FUTURE_MS, b"m" * 16)
     work.collect(2 * FAR_FUTURE_MS)
     return merged
 
