@@ -75,7 +75,8 @@ fuzz: $(STAMP)
 
 # The site, in site/. A link that leads nowhere, or a page that is in no menu, ends it.
 docs: $(DOCS_STAMP)
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo 'site/index.html'
 
 docs-serve: $(DOCS_STAMP)
 	$(BIN)/mkdocs serve --strict
