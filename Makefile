@@ -56,9 +56,9 @@ test: $(STAMP)
 soak: $(STAMP)
 	$(BIN)/python -m pytest -q -m soak --timeout=3600
 
-# The deterministic schedulers alone: every interleaving, thousands of random ones, a state machine for long.
+# The deterministic schedulers and the model alone: every interleaving, thousands of random ones, a state machine for long.
 simulate: $(STAMP)
-	$(BIN)/python -m pytest -q -m soak --timeout=3600 tests/writers tests/engine
+	$(BIN)/python -m pytest -q -m soak --timeout=3600 tests/writers tests/engine tests/model
 
 # Each release lies in a folder of its own, half a GB, which is put before .venv on the path.
 spark-versions: $(SPARK_VERSIONS:%=.spark/%/.installed)

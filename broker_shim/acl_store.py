@@ -1,8 +1,13 @@
-"""Where access rules live: one object in the store, changed by compare-and-set, read again when it changes."""
+"""Where access rules live: one object in the store, changed by compare-and-set, read again when it changes.
+
+It holds the rules and a nonce, so that no two versions have the same bytes: whether ours stands can be told, and a put that is
+carried out late never meets the version that it was made for again. (Before, the object was the list of rules alone.)
+"""
 
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable
 
 from broker_shim.acls import Acl
@@ -31,7 +36,8 @@ class AclStore:
             changed = edit(rules)
             if changed == rules:
                 return rules
-            if put_settled(self._objects, KEY, json.dumps(sorted(changed)).encode(), etag):
+            document = {"rules": sorted(changed), "nonce": secrets.token_hex(8)}
+            if put_settled(self._objects, KEY, json.dumps(document).encode(), etag):
                 return changed
         raise PreconditionFailed(f"{KEY} changed {ATTEMPTS} times while it was being edited; try again")
 
@@ -43,9 +49,10 @@ class AclStore:
         if info.etag != self._last[1]:
             try:
                 content = json.loads(self._objects.get(KEY))
-                self._last = frozenset(Acl(*rule) for rule in content), info.etag
+                rules = content["rules"] if isinstance(content, dict) else content
+                self._last = frozenset(Acl(*rule) for rule in rules), info.etag
             except ObjectNotFound:
                 return frozenset(), None
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, KeyError) as error:
                 raise CorruptData(KEY, None, f"these are no access rules: {error}") from error
         return self._last

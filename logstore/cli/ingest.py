@@ -63,12 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> int:
     try:
-        import psycopg2
+        import psycopg
 
         from logstore.ingest.postgres import PostgresIngest, PostgresSettings
     except ImportError:
         raise UsageError(
-            "this needs psycopg2: install logstore with its extra, pip install '.[postgres]'"
+            "this needs psycopg: install logstore with its extra, pip install '.[postgres]'"
         ) from None
     if not args.dsn:
         raise UsageError("which database? Pass --dsn, or set DATABASE_URL")
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
                     ingest.run(until_caught_up=args.once)
                 finally:
                     line.stop()
-            except psycopg2.Error as error:  # said last, where it is seen
+            except psycopg.Error as error:  # said last, where it is seen
                 print(f"logstore ingest: PostgreSQL: {str(error).strip()}", file=sys.stderr)
                 return 1
     return 0
@@ -145,7 +145,7 @@ class StatusLine:
             print(file=sys.stderr)
 
     def _run(self) -> None:
-        import psycopg2
+        import psycopg
 
         from logstore.ingest.postgres.slot import connect
 
@@ -154,7 +154,7 @@ class StatusLine:
                 with connect(self._settings.dsn) as connection:
                     while not self._ended.wait(_LIVE_S if self._live or self._out.as_json else _PLAIN_S):
                         self._show(connection)
-            except psycopg2.Error:
+            except psycopg.Error:
                 self._show(None)
                 self._ended.wait(_LIVE_S)
 

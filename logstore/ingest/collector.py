@@ -9,7 +9,9 @@ Contract:
 
 * `route(change)` says which records a change becomes. It is deterministic: the same change, the same records.
 * A record is appended to its partition once, however often the source replays it. Each partition's own log
-  says what it has (the headers of `logstore.ingest.position`): there is no second place that could disagree.
+  says what it has (the headers of `logstore.ingest.position`); the source's journal says which partition that
+  is, also when the topic has more of them by now, and what was there when retention has taken it. What neither
+  says raises `UnsupportedStore`: a topic that was deleted, or made anew, since it was filled.
 * `on_flushed(boundary)` is called with a boundary only once everything routed at or below it is in the object
   store; strictly rising, never twice at a time, from any thread, with no lock held. If it raises it is tried
   again at the next event, and a call on the source's thread raises what it raised.
@@ -29,15 +31,19 @@ One thread feeds a collector. The store stays the caller's: the collector never 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from logstore.errors import InvalidRecord, StraddlingTransaction, UnknownTopic, UnsupportedStore
 from logstore.format.murmur2 import partition_for_key
 from logstore.format.record import Record
+from logstore.ingest.aside import aside
 from logstore.ingest.findings import Challenge, Explanation, Stalled
 from logstore.ingest.flush_tracker import MAX_OUTSTANDING, Clock
+from logstore.ingest.journal import UNMARKED, Journal, Mark, Route
 from logstore.ingest.outbox import Outbox
 from logstore.ingest.position import POSITION, TRANSACTION, check_source, position_prefix
 from logstore.ingest.route import EVERY_PARTITION, Routed
@@ -48,6 +54,7 @@ from logstore.topic import Topic
 MIB = 1 << 20
 
 Change = TypeVar("Change")
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -63,6 +70,21 @@ class _Open:
     taken: int = 0
     is_torn: bool = False
     """An error came out of one of its fragments: nobody can tell which of the changes were taken in."""
+
+
+class _Target:
+    """A topic that is routed to."""
+
+    __slots__ = ("newest", "route", "sinks", "topic")
+
+    def __init__(self, topic: Topic, route: Route) -> None:
+        self.topic = topic
+        self.sinks: list[Sink | None] = [None] * topic.partitions
+        self.follow(route)
+
+    def follow(self, route: Route) -> None:
+        self.route = route
+        self.newest = route.counts[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +135,11 @@ class Collector(Generic[Change]):
             max_outstanding=max_outstanding,
             on_wait=on_wait,
         )
-        self._topics: dict[str, tuple[Topic, list[Sink | None]]] = {}
+        self._on_wait = on_wait
+        self._journal = Journal(store, source)
+        self.opening: str | None = None
+        """The topic or partition that is being opened: nothing else happens meanwhile."""
+        self._topics: dict[str, _Target] = {}
         self._sinks: list[Sink] = []
         self._open: _Open | None = None
         self._newest = -1
@@ -156,9 +182,10 @@ class Collector(Generic[Change]):
 
     def own(self, topic: str) -> None:
         """Open every partition of a topic now, not only when something is routed there."""
-        for partition, sink in enumerate(self._topic(topic)[1]):
+        target = self._topic(topic)
+        for partition, sink in enumerate(target.sinks):
             if sink is None:
-                self._open_sink(topic, partition)
+                self._open_sink(target, partition)
 
     def begin(
         self,
@@ -198,7 +225,8 @@ class Collector(Generic[Change]):
             for given in self._route(change):
                 routed = given if type(given) is Routed else Routed(*given)
                 if routed[5] == EVERY_PARTITION:
-                    for partition in range(self._topic(routed.topic)[0].partitions):
+                    target = self._topic(routed.topic)
+                    for partition in range(target.route.partitions_for(opened.transaction)):
                         self._take(opened, routed._replace(partition=partition))
                 else:
                     self._take(opened, routed)
@@ -260,10 +288,16 @@ class Collector(Generic[Change]):
         self._outbox.close()
 
     def check(self) -> list[Challenge[int] | Stalled[int]]:
-        """Who owes and does not move; see `FlushTracker.check`. Call it now and then."""
+        """Who owes and does not move; see `FlushTracker.check`. Call it now and then: it also notes how far the partitions
+        are, for the case that retention takes their last records before the source has forgotten them."""
         findings = self._outbox.check()
+        self._mark()
         self._outbox.report()
         return findings
+
+    def note_origin(self, origin: dict[str, Any]) -> None:
+        """Keep in the journal, durably, what identifies the source."""
+        self._aside("the journal", partial(self._journal.note, origin=origin))
 
     def explain(self, limit: int = 10) -> Explanation[int]:
         """What holds the report back."""
@@ -288,15 +322,19 @@ class Collector(Generic[Change]):
         while outbox.unstored_bytes and outbox.unstored_bytes + self._unsent_bytes > self._max_buffered_bytes:
             outbox.wait()
         topic, key, value, headers, timestamp_ms, partition = routed
-        known = self._topics.get(topic) or self._topic(topic)
+        target = self._topics.get(topic) or self._topic(topic)
+        sinks = target.sinks
         if partition is None:
-            partition = 0 if key is None else _partition_of(key, len(known[1]))
-        elif type(partition) is not int or not 0 <= partition < len(known[1]):
+            first, partitions = target.newest
+            if opened.transaction < first:
+                partitions = target.route.partitions_for(opened.transaction)
+            partition = 0 if key is None else _partition_of(key, partitions)
+        elif type(partition) is not int or not 0 <= partition < len(sinks):
             raise InvalidRecord(
                 f"a change of transaction {opened.transaction} was routed to partition {partition!r} of topic {topic!r}, "
-                f"which has 0 to {len(known[1]) - 1}"
+                f"which has 0 to {len(sinks) - 1}"
             )
-        sink = known[1][partition] or self._open_sink(topic, partition)
+        sink = sinks[partition] or self._open_sink(target, partition)
         self._touched[sink] = None
         ordinal = opened.routed
         opened.routed += 1
@@ -317,10 +355,15 @@ class Collector(Generic[Change]):
                 for each in list(self._unsent):
                     self._send(each, parts=True)
 
-    def _open_sink(self, name: str, partition: int) -> Sink:
-        topic, sinks = self._topic(name)
-        sink = Sink((name, partition), topic.partition(partition), self._source)
-        sink.learn()
+    def _open_sink(self, target: _Target, partition: int) -> Sink:
+        topic, sinks = target.topic, target.sinks
+        mark = target.route.marks.get(partition, UNMARKED)
+        if self._open is not None and self._open.starts_over:
+            mark = mark._replace(
+                offset=sys.maxsize
+            )  # whatever was there and is gone is not replayed any more
+        sink = Sink((topic.name, partition), topic.partition(partition), self._source, mark)
+        self._aside(f"{topic.name}/{partition}", sink.learn)
         self._check_reached(sink)
         self._outbox.enlist(sink)
         sinks[partition] = sink
@@ -340,15 +383,75 @@ class Collector(Generic[Change]):
                 f"over with another slot or name, or in another store"
             )
 
-    def _topic(self, name: str) -> tuple[Topic, list[Sink | None]]:
-        known = self._topics.get(name)
-        if known is None:
-            try:
-                topic = self._store.topic(name)
-            except UnknownTopic:
-                topic = self._store.create_topic(name, self._partitions, exist_ok=True)
-            known = self._topics[name] = topic, [None] * topic.partitions
-        return known
+    def _topic(self, name: str) -> _Target:
+        target = self._topics.get(name)
+        if target is None:
+            starts_over = self._open is not None and self._open.starts_over
+            target = self._aside(name, partial(self._find_topic, name, starts_over))
+            if target.newest[1] < target.topic.partitions:
+                self._take_more_partitions(target)
+            self._topics[name] = target
+        return target
+
+    def _find_topic(self, name: str, starts_over: bool) -> _Target:
+        """The topic, and how it was routed so far. It is noted before anything is sent there."""
+        self._journal.own()
+        route, is_new = self._journal.routes.get(name), False
+        try:
+            topic = self._store.topic(name)
+        except UnknownTopic:
+            if route is not None and not starts_over:
+                raise self._gone(name, "was deleted") from None
+            topic = self._store.create_topic(name, self._partitions, exist_ok=True)
+            is_new = True
+        if route is not None and route.incarnation != topic.incarnation:
+            if not starts_over:
+                raise self._gone(name, "was deleted and made anew")
+            route = None
+        if route is None:
+            # What others had there, and deleted, is nothing of ours.
+            lows = {} if is_new else _low_marks(topic)
+            marks = {partition: Mark(low, None) for partition, low in lows.items() if low}
+            route = Route(topic.incarnation, [(0, topic.partitions)], marks)
+            self._journal.note(routes={name: route})
+        return _Target(topic, route)
+
+    def _take_more_partitions(self, target: _Target) -> None:
+        """Somebody gave the topic more partitions. What any of the old ones has, a part of it or all, was routed over the
+        old number, and is again when it is replayed; the new number is for what comes after."""
+        name, route = target.topic.name, target.route
+        for partition in range(target.newest[1]):
+            self._open_sink(target, partition)
+        uppers = [
+            sink.upper.position.transaction
+            for sink in target.sinks
+            if sink is not None and sink.upper is not None
+        ]
+        counts = [*route.counts, (max(uppers, default=-1) + 1, target.topic.partitions)]
+        grown = Route(route.incarnation, counts, route.marks)
+        self._aside(name, partial(self._journal.note, routes={name: grown}))
+        target.follow(grown)
+
+    def _gone(self, name: str, how: str) -> UnsupportedStore:
+        return UnsupportedStore(
+            f"topic {name!r} {how} since source {self._source!r} filled it: going on would leave out, without a word, what "
+            f"was stored in it. Start over with a snapshot: drop the slot, or take another slot or name"
+        )
+
+    def _mark(self) -> None:
+        moved = [(sink, sink.stored) for sink in self._sinks if sink.stored is not sink.marked]
+        if moved and self._journal.mark((sink.name, mark) for sink, mark in moved):
+            for sink, mark in moved:
+                sink.marked = mark
+        if self._journal.is_long:
+            self._aside("the journal", self._journal.write_whole)
+
+    def _aside(self, what: str, call: Callable[[], T]) -> T:
+        self.opening = what
+        try:
+            return aside(call, self._on_wait)
+        finally:
+            self.opening = None
 
     def _owe(self, boundary: int, opened: _Open) -> None:
         if boundary <= self.flushed_boundary:
@@ -371,6 +474,10 @@ class Collector(Generic[Change]):
         if records and upper is not None:
             self._unsent_bytes -= size
             self._outbox.send(sink, records, upper, size)
+
+
+def _low_marks(topic: Topic) -> dict[int, int]:
+    return {partition: topic.partition(partition).low_watermark for partition in range(topic.partitions)}
 
 
 def _partition_of(key: object, partitions: int) -> int:

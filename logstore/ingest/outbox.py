@@ -18,18 +18,22 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from logstore.engine.clock import waitable
 from logstore.errors import AppendTimeout, BufferFull, Closed, LogStoreError, OutcomeUnknown, fresh
 from logstore.format.record import Record
+from logstore.ingest.aside import aside
 from logstore.ingest.findings import Challenge, Explanation, Lease, Stalled
 from logstore.ingest.flush_tracker import Clock, FlushTracker
+from logstore.ingest.journal import Mark
 from logstore.ingest.position import Upper
 from logstore.ingest.reporter import Reporter
 from logstore.ingest.sink import Sink
 
 _LOOK_AGAIN_S = 1.0
+_offset = itemgetter(0)
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +146,7 @@ class Outbox:
         """Hand every sink that failed over to a new incarnation. Raises if a log's writer is gone for good."""
         while self._failed:
             sink = self._failed[0]
-            sink.learn()
+            aside(sink.learn, self._on_wait)
             with self._lock:
                 self._failed.remove(sink)
                 sink.failure = None
@@ -171,6 +175,7 @@ class Outbox:
                 return None
             if error is not None:
                 return self._fail(sink, error)
+            sink.stored = max(sink.stored, Mark(future.result().last_offset + 1, upper), key=_offset)
             reached = sink.alignment.stored(upper.position)
             if reached is not None:
                 self._tracker.flushed(lease, reached)

@@ -19,13 +19,12 @@ collector's lock.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-
 from logstore.engine.partition_log import PartitionLog
-from logstore.errors import LogStoreError, StraddlingTransaction
+from logstore.errors import LogStoreError, StraddlingTransaction, UnsupportedStore
 from logstore.format.record import Record
 from logstore.ingest.alignment import Alignment
 from logstore.ingest.findings import Lease
+from logstore.ingest.journal import UNMARKED, Mark
 from logstore.ingest.position import END_HEADER, Position, Upper, read_upper
 
 RECORD_OVERHEAD = 200
@@ -35,12 +34,16 @@ RECORD_OVERHEAD = 200
 class Sink:
     """A partition's side of a collector; see the module's docstring."""
 
-    def __init__(self, name: Hashable, log: PartitionLog, source: str) -> None:
+    def __init__(self, name: tuple[str, int], log: PartitionLog, source: str, mark: Mark = UNMARKED) -> None:
         self.name = name
         self.log = log
         self.lease = Lease(name, 0)
         self.failure: LogStoreError | None = None
         self.alignment: Alignment[Position, int] = Alignment()
+        self.stored = mark
+        """As of some offset, the newest position that the object store has."""
+        self.marked = mark
+        """The same, as the journal has it."""
         self.skipped = 0
         self.pending_bytes = 0
         self._source = source
@@ -82,7 +85,22 @@ class Sink:
         """
         self.log.open_writer(ack="durable")
         self.log.flush()
-        self.rewind(find_upper(self.log, self._source))
+        upper = find_upper(self.log, self._source)
+        if upper is None:
+            upper = self._trimmed()
+        self.stored = Mark(self.log.durable_high_watermark, upper)
+        self.rewind(upper)
+
+    def _trimmed(self) -> Upper | None:
+        """What is left of the log has nothing of the source: then what was noted of it counts, if that is all there was."""
+        low = self.log.low_watermark
+        if low > self.stored.offset:
+            raise UnsupportedStore(
+                f"{self.name}: records up to offset {low} were deleted, and what source {self._source!r} stored from "
+                f"{self.stored.offset} on was not noted before: a replay could not be told from something new. Start over "
+                f"with a snapshot: drop the slot, or take another slot or name"
+            )
+        return self.stored.upper
 
     def rewind(self, upper: Upper | None) -> None:
         """Get ready for a replay by a source that goes back; `upper` is what the log has, or will have."""

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import psycopg2
+import psycopg
 import pytest
 
 from tests.patience import PATIENCE_S
@@ -147,8 +147,7 @@ def fresh_database(server: PostgresServer, name: str) -> Iterator[str]:
 
 def _administer(server: PostgresServer, statements: tuple[str, ...]) -> None:
     """On a connection of its own: a test may have restarted the server since the last one."""
-    with closing(psycopg2.connect(server.dsn())) as admin:
-        admin.autocommit = True
+    with closing(psycopg.connect(server.dsn(), autocommit=True)) as admin:
         with admin.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import psycopg2
+import psycopg
 
 import logstore
 from logstore.ingest.postgres import PostgresIngest, PostgresSettings
@@ -19,8 +19,12 @@ from logstore.ingest.postgres.values import UNAVAILABLE
 @contextmanager
 def session(dsn: str) -> Iterator[Any]:
     """A cursor; each statement is a transaction of its own unless the test begins one."""
-    connection = psycopg2.connect(dsn, options="-c TimeZone=UTC -c extra_float_digits=3")
-    connection.autocommit = True
+    connection = psycopg.connect(
+        dsn,
+        autocommit=True,
+        cursor_factory=psycopg.ClientCursor,
+        options="-c TimeZone=UTC -c extra_float_digits=3",
+    )
     try:
         with connection.cursor() as cursor:
             yield cursor

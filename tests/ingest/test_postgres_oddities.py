@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-import psycopg2
+import psycopg
 import pytest
 
 from logstore.errors import InvalidRecord, InvalidTopicName, LogStoreError, UnsupportedStore
@@ -281,7 +281,7 @@ def test_a_standby_is_refused_with_what_to_connect_to():
         server.stop()
         (server.data / "standby.signal").touch()
         server.start()
-        with pytest.raises(psycopg2.OperationalError, match="connect to the primary"):
+        with pytest.raises(psycopg.OperationalError, match="connect to the primary"):
             catch_up(MemoryStore(), settings(server.dsn()))
 
 

@@ -7,12 +7,12 @@ import shutil
 import subprocess
 from contextlib import closing
 
-import psycopg2.errors
+import psycopg.errors
 import pytest
 
 import logstore
 from logstore.errors import StraddlingTransaction, UnsupportedStore
-from logstore.ingest.postgres.slot import Stream, connect
+from logstore.ingest.postgres.slot import connect, connect_stream
 from logstore.objects import MemoryStore
 
 from .pg_server import PostgresServer, fresh_database, postgres_server
@@ -162,7 +162,7 @@ def test_F14_a_policy_on_rows_does_not_leave_any_out_of_the_snapshot_without_a_w
         sql.execute("create role restricted login replication")
         try:
             sql.execute("grant select on t to restricted")
-            with pytest.raises(psycopg2.errors.InsufficientPrivilege, match="row-level security"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege, match="row-level security"):
                 catch_up(MemoryStore(), settings(dsn.replace("user=postgres", "user=restricted")))
         finally:
             sql.execute("drop owned by restricted; drop role restricted")
@@ -181,11 +181,10 @@ def test_F10_a_roles_limits_end_neither_a_snapshot_nor_the_session_that_holds_it
         "transaction_timeout",  # since 17
     }
     odd = f"{dsn} options='{' '.join(f'-c {name}=60000' for name in sorted(limits))}'"
-    stream = Stream(odd, "limits")
-    with connect(odd) as connection, connection.cursor() as cursor, closing(stream):
-        for each in (cursor, stream._cursor):
+    stream = connect_stream(odd, "limits")
+    with connect(odd) as connection, closing(stream):
+        for each in (connection, stream.connection):
             found = {}
             for name in limits:
-                each.execute(f"show {name}")
-                (found[name],) = each.fetchone()
+                (found[name],) = each.execute(f"show {name}").fetchone()
             assert found == dict.fromkeys(limits, "0")

@@ -1,4 +1,4 @@
-"""PostgreSQL as a source: a logical replication slot in, topics out. Needs `psycopg2` (`pip install
+"""PostgreSQL as a source: a logical replication slot in, topics out. Needs `psycopg` (`pip install
 logstore[postgres]`).
 """
 

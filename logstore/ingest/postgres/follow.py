@@ -13,7 +13,7 @@ import time
 from logstore.ingest.collector import Collector
 from logstore.ingest.postgres.pgoutput import Begin, Change, Commit, Decoder
 from logstore.ingest.postgres.settings import PostgresSettings
-from logstore.ingest.postgres.slot import Stream
+from logstore.ingest.postgres.stream import Stream
 
 FRAGMENT_CHANGES = 500
 

@@ -28,10 +28,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-import psycopg2
-import psycopg2.errors
+import psycopg
+import psycopg.errors
 
 from logstore.errors import (
     AppendTimeout,
@@ -41,30 +41,37 @@ from logstore.errors import (
     StoreError,
     UnknownTopic,
 )
+from logstore.ingest.aside import aside
 from logstore.ingest.collector import Collector
 from logstore.ingest.postgres.envelope import Envelope
 from logstore.ingest.postgres.follow import Follower
-from logstore.ingest.postgres.origin import Origin, check_origin, note_origin
+from logstore.ingest.postgres.origin import Origin, check_origin, read_origin
 from logstore.ingest.postgres.pgoutput import SNAPSHOT_XID, Begin, Change, format_lsn
 from logstore.ingest.postgres.settings import PostgresSettings
 from logstore.ingest.postgres.slot import (
-    Stream,
     check_may_replicate,
     check_server,
     check_topics,
     connect,
+    connect_stream,
+    end_of_wal,
     ensure_publication,
     lost_slot,
+    publication_oid,
     slot_state,
 )
 from logstore.ingest.postgres.snapshot import Table, copy_rows, published_tables, snapshot_session
+from logstore.ingest.postgres.stream import Stream
 from logstore.store import Store
 
 _FIRST_RETRY_S = 0.1
 _IDLE_S = 1.0
 _ANSWER_S = 0.02
+_WORDS_IN_PATIENCE = 4
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # Of the store's errors, these may pass by themselves; every other one means that somebody has to act.
 _PASSING = (StoreError, OutcomeUnknown, BufferFull)
@@ -132,9 +139,9 @@ class PostgresIngest:
         collector = self._collector
         if collector is None:
             return Status(self._phase, self._confirmed, 0, 0, 0, None)
-        counts, held_by = collector.counts, collector.explain(1).held_by
+        counts, held_by, opening = collector.counts, collector.explain(1).held_by, collector.opening
         return Status(
-            self._phase,
+            self._phase if opening is None else f"{self._phase}, opening {opening}",
             self._confirmed,
             counts.transactions,
             counts.records,
@@ -148,9 +155,7 @@ class PostgresIngest:
         with connect(self._settings.dsn) as connection:  # a wrong DSN is an error here, not a reason to retry
             self._check(connection)
             if until_caught_up:
-                with connection.cursor() as cursor:
-                    cursor.execute("select pg_current_wal_lsn() - '0/0'")
-                    target = int(cursor.fetchone()[0])
+                target = end_of_wal(connection)
         pause_s = _FIRST_RETRY_S
         while not self._stopping:
             before = self._confirmed
@@ -159,7 +164,7 @@ class PostgresIngest:
                 return
             except _Stopped:
                 return
-            except psycopg2.Error as error:
+            except psycopg.Error as error:
                 if not _passes(error):
                     raise
                 self._retry(error)
@@ -182,6 +187,7 @@ class PostgresIngest:
         with connect(settings.dsn) as connection:
             self._check(connection)
             state = slot_state(connection, settings.slot)
+            publication = publication_oid(connection, settings.publication)
         if state is not None and state.lost:
             raise lost_slot(settings.slot, state.confirmed)
         stream = self._stream = self._connect_stream()
@@ -190,15 +196,21 @@ class PostgresIngest:
             if state is None:
                 self._drop_collector()
                 collector = self._collect(0, origin)
-                self._take_snapshot(stream, collector, origin)
+                origin = self._take_snapshot(stream, collector, origin)
             else:
                 collector = self._collector or self._collect(state.confirmed, origin)
-                check_origin(self._opened_store(), settings.slot, origin)
+                origin = origin._replace(publication=publication)
+                noted = self._aside(lambda: read_origin(self._opened_store(), settings.slot))
+                check_origin(noted, settings.slot, origin)
                 collector.source_ends_at(state.current)
             stream.start(settings.publication, collector.rewind())
             self._confirm(stream, force=True)
             self._phase = "streaming"
-            self._follow(stream, collector, target)
+            if (
+                state is not None and noted != origin
+            ):  # from before the publication was noted; the slot is ours now
+                collector.note_origin(origin._asdict())
+            self._follow(stream, collector, target, origin)
         finally:
             self._stream = None
             stream.close()
@@ -214,32 +226,41 @@ class PostgresIngest:
     def _connect_stream(self) -> Stream:
         settings = self._settings
         try:
-            return Stream(settings.dsn, settings.slot)
-        except psycopg2.OperationalError as error:
+            return connect_stream(settings.dsn, settings.slot)
+        except psycopg.OperationalError as error:
             with connect(settings.dsn) as connection:
                 check_may_replicate(connection, error)
             raise
 
-    def _follow(self, stream: Stream, collector: Collector[Change], target: int | None) -> None:
+    def _follow(
+        self, stream: Stream, collector: Collector[Change], target: int | None, origin: Origin
+    ) -> None:
         """Messages into the collector, boundaries back to the server."""
         follower = Follower(stream, collector, self._settings)
-        heard_s = time.monotonic()
+        # The server's ping stands behind everything that it has sent before: to wait for it may be too late.
+        speak_s = min(self._settings.status_interval, stream.patience_s / _WORDS_IN_PATIENCE)
+        spoke_s = looked_s = time.monotonic()
         while not self._stopping:
             at_hand = follower.step()
             self._confirm(stream)
             said = target is not None and stream.confirmed >= target
             if said and self._is_confirmed(target):
+                self._look_after(collector, origin)
                 return
             if not at_hand:
-                stream.wait(self._woken, _ANSWER_S if said else _IDLE_S)
+                stream.wait(self._woken, _ANSWER_S if said else min(_IDLE_S, speak_s))
                 self._forget_pokes()
-            if time.monotonic() - heard_s > self._settings.status_interval:
-                heard_s = time.monotonic()
+            now_s = time.monotonic()
+            if now_s - spoke_s > speak_s:
+                spoke_s = now_s
                 self._confirm(stream, force=True)
-                self._report_trouble(collector)
+            if now_s - looked_s > self._settings.status_interval:
+                looked_s = now_s
+                self._look_after(collector, origin)
         with suppress(AppendTimeout):  # what is not stored yet is sent again next time
             collector.flush(self._settings.stop_timeout)
         self._confirm(stream)
+        collector.check()
 
     def _confirm(self, stream: Stream, *, force: bool = False) -> None:
         stream.confirm(self._stored, force=force)
@@ -251,8 +272,8 @@ class PostgresIngest:
             state = slot_state(connection, self._settings.slot)
         return state is not None and target is not None and state.confirmed >= target
 
-    def _take_snapshot(self, stream: Stream, collector: Collector[Change], origin: Origin) -> None:
-        """Rows first, durable; then the slot gets its lasting name."""
+    def _take_snapshot(self, stream: Stream, collector: Collector[Change], origin: Origin) -> Origin:
+        """Rows first, durable; then the slot gets its lasting name. Returns where they come from, as it was noted."""
         settings = self._settings
         self._phase = "snapshot"
         consistent_point, snapshot = self._create_temporary(stream)
@@ -263,26 +284,25 @@ class PostgresIngest:
         if settings.snapshot:
             with snapshot_session(settings.dsn, snapshot) as session:
                 tables = published_tables(session, settings.publication, settings.keys)
+                publication = publication_oid(session, settings.publication)
                 take = partial(self._take_rows, collector)
-                take(
-                    [
-                        Change(begin, consistent_point, table.relation, "t")
-                        for table in tables
-                        if self._used(table)
-                    ]
-                )
+                used = self._aside(lambda: self._used(tables))
+                take([Change(begin, consistent_point, table.relation, "t") for table in used])
                 for table in tables:
                     rows = copy_rows(session, table, begin, consistent_point, take)
                     logger.info("snapshot of %s: %d rows", table.relation.name, rows)
         else:
             with connect(settings.dsn) as connection:
-                for table in published_tables(connection, settings.publication, settings.keys):
-                    if self._used(table):
-                        collector.own(self._topic_of(table))
+                tables = published_tables(connection, settings.publication, settings.keys)
+                publication = publication_oid(connection, settings.publication)
+            for table in self._aside(lambda: self._used(tables)):
+                collector.own(self._topic_of(table))
         collector.commit(consistent_point)
-        collector.flush()
-        note_origin(self._opened_store(), settings.slot, origin)
+        self._aside(collector.flush)
+        origin = origin._replace(publication=publication)
+        collector.note_origin(origin._asdict())
         stream.make_lasting()
+        return origin
 
     def _create_temporary(self, stream: Stream) -> tuple[int, str]:
         """On a thread of its own: the server waits until every transaction that is open now has ended, and whoever waits for
@@ -304,8 +324,11 @@ class PostgresIngest:
             raise _Stopped
         collector.changes(rows)
 
-    def _used(self, table: Table) -> bool:
-        """Does the table's topic hold anything? Then a truncate has to tell readers that it starts over."""
+    def _used(self, tables: list[Table]) -> list[Table]:
+        """Those whose topics hold anything: there a truncate has to tell readers that it starts over."""
+        return [table for table in tables if self._holds_anything(table)]
+
+    def _holds_anything(self, table: Table) -> bool:
         try:
             topic = self._opened_store().topic(self._topic_of(table))
         except UnknownTopic:
@@ -332,7 +355,7 @@ class PostgresIngest:
         )
         self._stored = self._confirmed = start
         self._collector = Collector(
-            self._opened_store(),
+            self._aside(self._opened_store),
             envelope.route,
             self._flushed,
             start=start,
@@ -349,6 +372,10 @@ class PostgresIngest:
         self._stored = boundary
         self._poke()
 
+    def _aside(self, call: Callable[[], T]) -> T:
+        """What asks the store, and may have to wait for it, while `stop` is heard."""
+        return aside(call, self._keep_alive)
+
     def _keep_alive(self) -> None:
         """While the collector waits for room, the server must not take us for dead; nor may `stop` wait."""
         if self._stopping:
@@ -356,7 +383,11 @@ class PostgresIngest:
         if self._stream is not None and self._phase == "streaming":
             self._confirm(self._stream, force=True)
 
-    def _report_trouble(self, collector: Collector[Change]) -> None:
+    def _look_after(self, collector: Collector[Change], origin: Origin) -> None:
+        """Now and then: who holds the slot back, and is the stream still all that there is?"""
+        with connect(self._settings.dsn) as connection:
+            publication = publication_oid(connection, self._settings.publication)
+        check_origin(origin, self._settings.slot, origin._replace(publication=publication))
         for finding in collector.check():
             logger.warning("slot %r is held back: %s", self._settings.slot, finding)
 
@@ -388,15 +419,15 @@ class PostgresIngest:
                 store.close(timeout=1.0)
 
 
-def _passes(error: psycopg2.Error) -> bool:
+def _passes(error: psycopg.Error) -> bool:
     """Is the connection or the server the trouble, rather than what was asked of it?
 
     libpq reports some broken connections as a plain `DatabaseError`, without a code of the server's. A
     temporary slot that exists is one whose session the server has not given up yet: we were killed a moment
     ago.
     """
-    passing = psycopg2.OperationalError, psycopg2.InterfaceError, psycopg2.errors.DuplicateObject
-    return isinstance(error, passing) or error.pgcode is None
+    passing = psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.DuplicateObject
+    return isinstance(error, passing) or error.sqlstate is None
 
 
 def slot_lag_bytes(connection: Any, slot: str) -> int | None:

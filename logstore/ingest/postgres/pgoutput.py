@@ -16,7 +16,7 @@ from logstore.ingest.postgres.relation import UNCHANGED, Column, Relation, Row
 PROTOCOL_VERSION = "1"
 SNAPSHOT_XID = 0
 """The transaction id of rows that a snapshot read: the server gives it to nobody."""
-_EPOCH_MS = 946_684_800_000  # 2000-01-01, where PostgreSQL's clock starts
+EPOCH_MS = 946_684_800_000  # 2000-01-01, where PostgreSQL's clock starts
 
 _BEGIN = struct.Struct(">QqI")
 _COMMIT = struct.Struct(">BQQq")
@@ -99,7 +99,7 @@ class Decoder:
         if kind == b"B":
             _check_end(data, 1 + _BEGIN.size, lsn)
             final_lsn, commit_us, xid = _BEGIN.unpack_from(data, 1)
-            self._begin = Begin(final_lsn, _EPOCH_MS + commit_us // 1000, xid)
+            self._begin = Begin(final_lsn, EPOCH_MS + commit_us // 1000, xid)
             return self._begin
         if kind == b"C":
             self._opened(lsn)

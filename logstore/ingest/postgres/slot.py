@@ -1,32 +1,26 @@
-"""The replication slot: what the server keeps for us, and the stream that comes out of it.
+"""The replication slot: what the server keeps for us, and what it must be asked first.
 
 The slot exists if and only if the initial snapshot is stored. A snapshot is read under a *temporary* slot,
 which the server drops by itself when the connection ends, however it ends; when every row is durable the
 temporary slot is copied under its lasting name. So there is no state of ours about "how far the snapshot
 was" to be kept or to be wrong, and a crash leaves nothing behind that holds WAL.
-
-Feedback is the boundary given to `confirm`, and nothing else.
 """
 
 from __future__ import annotations
 
-import select
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import psycopg2
-import psycopg2.errors
-import psycopg2.extras
-from psycopg2 import sql
-from psycopg2.extensions import parse_dsn
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
 from logstore.errors import UnsupportedStore
-from logstore.ingest.postgres.origin import Origin
-from logstore.ingest.postgres.pgoutput import PROTOCOL_VERSION, format_lsn, parse_lsn
+from logstore.ingest.postgres.pgoutput import format_lsn, parse_lsn
 from logstore.ingest.postgres.relation import one_topic
+from logstore.ingest.postgres.stream import Stream
 from logstore.ingest.postgres.values import SESSION_SETTINGS
 
 _NO_LIMITS = {
@@ -59,32 +53,45 @@ class SlotState:
         return max(0, self.current - self.confirmed)
 
 
-def _lift_newer_limits(connection: Any) -> None:
-    """Those that a connection to an older server may not name."""
-    if connection.server_version >= _TRANSACTION_TIMEOUT_SINCE:
-        with connection.cursor() as cursor:
-            cursor.execute("set transaction_timeout = 0")
-
-
-def _options(dsn: str) -> str:
-    """The DSN's own options, and after them ours, which win."""
-    return f"{parse_dsn(dsn).get('options', '')} {_OPTIONS}".strip()
+def _connected(dsn: str, **kind: str) -> psycopg.Connection[Any]:
+    """Autocommit, the values of `%s` put in by us (the commands of replication take no parameters), and without the limits
+    of a role: after the DSN's own options come ours, which win."""
+    options = f"{conninfo_to_dict(dsn).get('options') or ''} {_OPTIONS}".strip()
+    connection = psycopg.connect(
+        dsn,
+        autocommit=True,
+        prepare_threshold=None,
+        cursor_factory=psycopg.ClientCursor,
+        options=options,
+        **kind,  # type: ignore[arg-type]
+    )
+    try:
+        if (
+            connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE
+        ):  # an older one may not be asked for it
+            connection.execute("set transaction_timeout = 0")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 @contextmanager
-def connect(dsn: str) -> Iterator[Any]:
+def connect(dsn: str) -> Iterator[psycopg.Connection[Any]]:
     """An ordinary connection that prints values as the stream does; autocommit."""
-    connection = psycopg2.connect(dsn, options=_options(dsn))
+    connection = _connected(dsn)
     try:
-        connection.autocommit = True
-        if connection.server_version < _OLDEST_SERVER:
-            raise UnsupportedStore(
-                f"PostgreSQL {connection.server_version // 10_000} is too old to be read: use 15 or newer"
-            )
-        _lift_newer_limits(connection)
+        version = connection.info.server_version
+        if version < _OLDEST_SERVER:
+            raise UnsupportedStore(f"PostgreSQL {version // 10_000} is too old to be read: use 15 or newer")
         yield connection
     finally:
         connection.close()
+
+
+def connect_stream(dsn: str, slot: str) -> Stream:
+    """A connection that replicates."""
+    return Stream(_connected(dsn, replication="database"), slot)
 
 
 def slot_state(connection: Any, name: str) -> SlotState | None:
@@ -107,6 +114,13 @@ def slot_state(connection: Any, name: str) -> SlotState | None:
     return SlotState(parse_lsn(confirmed or "0/0"), parse_lsn(current), wal_status == "lost")
 
 
+def end_of_wal(connection: psycopg.Connection[Any]) -> int:
+    """Everything committed so far stands before this."""
+    row = connection.execute("select pg_current_wal_lsn()::text").fetchone()
+    assert row is not None, "it always has an answer"
+    return parse_lsn(row[0])
+
+
 def check_server(connection: Any) -> None:
     """Raises if the server does not do logical replication: retrying would not help, unless it is a standby and about to
     be promoted, which is the server's trouble and not what was asked of it."""
@@ -114,7 +128,7 @@ def check_server(connection: Any) -> None:
         cursor.execute("select current_setting('wal_level'), pg_is_in_recovery()")
         level, is_standby = cursor.fetchone()
     if is_standby:
-        raise psycopg2.OperationalError(
+        raise psycopg.OperationalError(
             "the server is a standby, where a slot may wait without end to be created: connect to the primary "
             "(target_session_attrs=primary finds it among several hosts)"
         )
@@ -144,27 +158,31 @@ def check_may_replicate(connection: Any, refused: Exception) -> None:
         ) from refused
 
 
+def publication_oid(connection: psycopg.Connection[Any], name: str) -> int | None:
+    """Which publication has that name now: one that is dropped and made again is another one."""
+    row = connection.execute("select oid::bigint from pg_publication where pubname = %s", (name,)).fetchone()
+    return None if row is None else int(row[0])
+
+
 def ensure_publication(connection: Any, name: str, tables: list[str] | None, slot: str) -> None:
     """Create the publication if it is missing: of `tables` (`schema.table`), or of all of them.
 
     Raises if the slot exists already: the publication was there when it was made, and what was committed since it went
     would be left out without a word.
     """
-    with connection.cursor() as cursor:
-        cursor.execute("select 1 from pg_publication where pubname = %s", (name,))
-        if cursor.fetchone() is not None:
-            return
-        if slot_state(connection, slot) is not None:
-            raise UnsupportedStore(
-                f"publication {name!r} is gone, and what was committed since cannot be read from slot {slot!r}: create it "
-                f"again, and drop the slot to start over with a new snapshot"
-            )
-        if tables is None:
-            what = sql.SQL("all tables")
-        else:
-            named = [sql.Identifier(*table.split(".", 1)) for table in tables]
-            what = sql.SQL("table {}").format(sql.SQL(", ").join(named))
-        cursor.execute(sql.SQL("create publication {} for {}").format(sql.Identifier(name), what))
+    if publication_oid(connection, name) is not None:
+        return
+    if slot_state(connection, slot) is not None:
+        raise UnsupportedStore(
+            f"publication {name!r} is gone, and what was committed since cannot be read from slot {slot!r}: create it "
+            f"again, and drop the slot to start over with a new snapshot"
+        )
+    if tables is None:
+        what: sql.Composable = sql.SQL("all tables")
+    else:
+        named = [sql.Identifier(*table.split(".", 1)) for table in tables]
+        what = sql.SQL("table {}").format(sql.SQL(", ").join(named))
+    connection.execute(sql.SQL("create publication {} for {}").format(sql.Identifier(name), what))
 
 
 def check_topics(connection: Any, publication: str) -> None:
@@ -179,89 +197,6 @@ def check_topics(connection: Any, publication: str) -> None:
     if row is not None:
         (first, second, *_) = row[0]
         raise one_topic((first[0], first[1]), (second[0], second[1]))
-
-
-class Stream:
-    """One replication connection: a temporary slot to take a snapshot from, then the messages of the lasting
-    one.
-    """
-
-    def __init__(self, dsn: str, slot: str) -> None:
-        self.slot = slot
-        self._connection = psycopg2.connect(
-            dsn, options=_options(dsn), connection_factory=psycopg2.extras.LogicalReplicationConnection
-        )
-        _lift_newer_limits(self._connection)
-        self._cursor = self._connection.cursor()
-        self.confirmed = 0
-        """What the server was told last."""
-
-    def identify(self) -> Origin:
-        """Which database this is."""
-        self._cursor.execute("IDENTIFY_SYSTEM")
-        system, _, _, database = self._cursor.fetchone()
-        return Origin(str(system), str(database))
-
-    def create_temporary(self) -> tuple[int, str]:
-        """A temporary slot; returns its consistent point and the name of the snapshot that goes with it.
-
-        The snapshot can be used until the next command on this connection.
-        """
-        self._cursor.execute(
-            f'CREATE_REPLICATION_SLOT "{self._temporary}" TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT'
-        )
-        _, consistent_point, snapshot, _ = self._cursor.fetchone()
-        return parse_lsn(consistent_point), snapshot
-
-    def cancel(self) -> None:
-        """End the command that is under way, from another thread."""
-        self._connection.cancel()
-
-    def make_lasting(self) -> None:
-        """Everything before the temporary slot's consistent point is stored: keep the slot under its own name."""
-        with self._connection.cursor() as cursor:
-            cursor.execute(
-                f"SELECT pg_copy_logical_replication_slot('{self._temporary}', '{self.slot}', false)"
-            )
-            cursor.fetchone()
-            cursor.execute(f"SELECT pg_drop_replication_slot('{self._temporary}')")
-
-    def start(self, publication: str, at: int) -> None:
-        """Stream what was committed after `at`."""
-        self.confirmed = at
-        self._cursor.start_replication(
-            slot_name=self.slot,
-            start_lsn=at,
-            options={"proto_version": PROTOCOL_VERSION, "publication_names": f'"{publication}"'},
-            decode=False,
-        )
-
-    def read(self) -> Any | None:
-        """The next message that has arrived; None if there is none. Never waits."""
-        return self._cursor.read_message()
-
-    @property
-    def seen(self) -> int:
-        """The server has sent everything that was committed before this."""
-        return int(self._cursor.wal_end or 0)
-
-    def wait(self, wake: socket.socket, timeout: float) -> None:
-        """Until a message arrives, `wake` becomes readable, or `timeout` seconds have passed."""
-        select.select([self._connection, wake], [], [], timeout)
-
-    def confirm(self, boundary: int, *, force: bool = False) -> None:
-        """Everything before `boundary` is stored: the server may forget it."""
-        if boundary > self.confirmed or force:
-            self.confirmed = max(boundary, self.confirmed)
-            lsn = self.confirmed
-            self._cursor.send_feedback(write_lsn=lsn, flush_lsn=lsn, apply_lsn=lsn, force=True)
-
-    def close(self) -> None:
-        self._connection.close()
-
-    @property
-    def _temporary(self) -> str:
-        return f"{self.slot}_snapshot"
 
 
 def lost_slot(name: str, confirmed: int) -> UnsupportedStore:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from psycopg2 import sql
+from psycopg import sql
 
 from logstore.ingest.postgres.pgoutput import Begin, Change
 from logstore.ingest.postgres.relation import Column, Relation
@@ -34,7 +34,7 @@ _COLUMNS = """
     select a.attname, a.atttypid::bigint, case %(identity)s when 'f' then true when 'n' then false else
     coalesce(a.attnum = any(i.indkey[0:i.indnkeyatts - 1]), false) end from pg_attribute a left join pg_index
     i on i.indrelid = a.attrelid and case %(identity)s when 'i' then i.indisreplident else i.indisprimary and
-    i.indimmediate end where a.attrelid = %(oid)s and a.attname = any(%(names)s) order by a.attnum
+    i.indimmediate end where a.attrelid = %(oid)s and a.attname = any(%(names)s::text[]) order by a.attnum
 """
 
 
@@ -82,16 +82,17 @@ def copy_rows(
         sql.Identifier(relation.schema, relation.table),
     )
     if table.row_filter is not None:
-        query += sql.SQL(" where " + table.row_filter.replace("%", "%%"))
+        query += sql.SQL(" where " + table.row_filter)
     rows = _Rows(relation, begin, lsn, take)
-    with connection.cursor() as cursor:
-        cursor.copy_expert(sql.SQL("copy ({}) to stdout").format(query).as_string(connection), rows)
+    with connection.cursor() as cursor, cursor.copy(sql.SQL("copy ({}) to stdout").format(query)) as lines:
+        for line in lines:
+            rows.write(bytes(line))
     rows.finish()
     return rows.count
 
 
 class _Rows:
-    """A file that COPY writes into: lines in, chunks of changes out."""
+    """What COPY sends, a message for each row: lines in, chunks of changes out."""
 
     def __init__(
         self, relation: Relation, begin: Begin, lsn: int, take: Callable[[list[Change]], None]

@@ -1,0 +1,72 @@
+"""`python -m tests.model`: what the search finds, as a table. With the name of a variant: the way to its violation."""
+
+from __future__ import annotations
+
+import sys
+
+from .runs import CONTRASTS, RULES, Contrast
+from .search import Outcome, search
+
+INTRODUCTION = """\
+# What the model finds
+
+Printed by `python -m tests.model`; the way to a violation, request by request, by `python -m tests.model NAME`. Each step is
+one request of one actor, or the arrival of a late one. Every interleaving is tried; there is no clock and no grace period;
+an actor may sleep for any time, or for ever, between any two requests. A fault is one of: an answer is lost (the request
+arrives at any time, or never); a copy of a request arrives later; "precondition failed" although it was done.
+
+## The rules hold
+
+All states of each run, from the first request on (with †: after an exclusive writer has opened). "Ends" are those in which
+every actor has come to its end. Words: `x:2` exclusive writer with two records, `a~2` shared, `p=2` replicated, `s^2` a
+standby that is promoted, `w!2` exclusive with a WAL that dies and opens again, `c@2` exclusive that writes a checkpoint.
+"""
+BROKEN = """
+## Each rule, broken
+
+What is found first: *lost* (an acked or committed record is missing or moved), *twice*, *dangling* (the manifest names
+nothing), *misread* (a reader is given something else), *short* (a reader believes in an end before what was acked), *denied*
+(told "never stored", and it is), *undead* (acked after the topic was deleted), *gap* (of a replicated source), *damage*
+(reported, and there is none), *stuck* (an actor can never come to its end). Steps are the fewest there are, except with †.
+"""
+
+
+def _found(contrast: Contrast) -> Outcome:
+    return search(
+        contrast.run.world(contrast.variant()), contrast.run.prelude, progress="stuck" in contrast.kinds
+    )
+
+
+def main(wanted: list[str]) -> None:
+    if wanted:
+        for contrast in CONTRASTS:
+            if contrast.variant.__name__ in wanted:
+                print(f"{contrast.variant.__doc__}\n{_found(contrast)}\n")
+        return
+    print(INTRODUCTION)
+    print("| who meets | faults | states | ends |\n|---|---|---|---|")
+    states = 0
+    for holds in RULES:
+        found, run = search(holds.run.world(), holds.run.prelude, progress=holds.progress), holds.run
+        states += found.states
+        verdict = f"**{found.kind}**" if found.kind else f"{len(found.over):,}"
+        dagger = " †" if run.prelude else ""
+        print(
+            f"| {holds.name}: `{run.words}`{dagger} | {run.faults} | {found.states:,} | {verdict} |",
+            flush=True,
+        )
+    print(f"| all | | {states:,} | |")
+    print(BROKEN)
+    print("| broken rule | found | steps | states |\n|---|---|---|---|")
+    for contrast in CONTRASTS:
+        found = _found(contrast)
+        said = " ".join((contrast.variant.__doc__ or "").split())
+        steps = f"{found.steps}{' †' if contrast.run.prelude else ''}"
+        verdict = found.kind or "**nothing**"
+        print(
+            f"| `{contrast.variant.__name__}`: {said} | {verdict} | {steps} | {found.states:,} |", flush=True
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,91 @@
+"""The object store as a pure function, and what a network may do to a request.
+
+The store is a mapping from key to object. A request is a value; `execute` gives the store after it and the answer.
+Nothing here knows what the objects mean, except that a swap compares versions, as `If-Match` compares etags: a version is
+used once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any, NamedTuple
+
+Key = Hashable
+Objects = Mapping[Key, Any]
+
+OK, EXISTS, UNKNOWN = "ok", "412", "no answer"
+
+
+class Get(NamedTuple):
+    key: Key
+
+
+class Create(NamedTuple):
+    """PUT with `If-None-Match: *`."""
+
+    key: Key
+    what: Any
+
+
+class Swap(NamedTuple):
+    """PUT with `If-Match`, or with `If-None-Match: *` where version 0, nothing, was seen."""
+
+    key: Key
+    version: int
+    what: Any
+
+
+class Put(NamedTuple):
+    key: Key
+    what: Any
+
+
+class Delete(NamedTuple):
+    key: Key
+
+
+class ListKeys(NamedTuple):
+    """All keys, as one snapshot."""
+
+
+class Snapshot(NamedTuple):
+    """All objects at once: for actors whose swap proves afterwards that nothing had changed meanwhile."""
+
+
+class Begin(NamedTuple):
+    """No request to the store. A reader begins a round; the answer is how far the log was acked by then."""
+
+
+Request = Get | Create | Swap | Put | Delete | ListKeys | Snapshot | Begin
+WRITES = (Create, Swap, Put, Delete)
+
+
+def execute(objects: Objects, request: Request) -> tuple[Objects, Any]:
+    """What stands afterwards, and the answer."""
+    match request:
+        case Get(key):
+            return objects, objects.get(key)
+        case Create(key, what):
+            if key in objects:
+                return objects, EXISTS
+            return {**objects, key: what}, OK
+        case Swap(key, version, what):
+            if (objects[key].version if key in objects else 0) != version:
+                return objects, EXISTS
+            return {**objects, key: what}, OK
+        case Put(key, what):
+            return {**objects, key: what}, OK
+        case Delete(key):
+            return {k: v for k, v in objects.items() if k != key}, OK
+        case ListKeys():
+            return objects, frozenset(objects)
+        case Snapshot():
+            return objects, frozenset(objects.items())
+    raise AssertionError(f"{request} is no request to the store")
+
+
+def is_void(objects: Objects, request: Request) -> bool:
+    """Whether the request can never change anything any more: a swap of a version that was replaced."""
+    if not isinstance(request, Swap):
+        return False
+    return bool((objects[request.key].version if request.key in objects else 0) > request.version)
