@@ -22,18 +22,21 @@ Written by `python -m tests.docs.cli_page` from the parsers; do not edit.
 
 ## logstore
 
-`logstore COMMAND [options]`, or `python -m logstore.cli`. The store is `--store URL` or the environment variable `LOGSTORE_URL`: a path,
-`file:///…`, `s3://bucket/prefix`. Every command takes `--store`, `--json` (one JSON object a line) and `--help`. `logstore --version`
-says the version and whether the C kernels are in.
+`logstore COMMAND [options]`, or `python -m logstore.cli`. The store is `--store URL` or the environment
+variable `LOGSTORE_URL`: a path, `file:///…`, `s3://bucket/prefix`. Every command takes `--store`, `--json`
+(one JSON object a line) and `--help`. `logstore --version` says the version and whether the C kernels are
+in.
 
-Exit codes: 0 done, 1 it could not be done (the reason is on stderr), 2 the command line is wrong, 130 interrupted before it was done.
+Exit codes: 0 done, 1 it could not be done (the reason is on stderr), 2 the command line is wrong, 130
+interrupted before it was done.
 """
 _BROKER = f"""\
 ## broker-shim
 
-`broker-shim --store URL [options]`, or `python -m broker_shim`. Each flag is also an environment variable: `--flush-on-ack` is
-`{PREFIX}FLUSH_ON_ACK`; a flag beats the variable. Times are in seconds, sizes in bytes. Exit codes: 0 after a clean stop, 1 if it could not
-start, or could not store everything before it stopped, 2 for a flag that makes no sense. See [Kafka clients](broker.md).
+`broker-shim --store URL [options]`, or `python -m broker_shim`. Each flag is also an environment variable:
+`--flush-on-ack` is `{PREFIX}FLUSH_ON_ACK`; a flag beats the variable. Times are in seconds, sizes in bytes.
+Exit codes: 0 after a clean stop, 1 if it could not start, or could not store everything before it stopped,
+2 for a flag that makes no sense. See [Kafka clients](broker.md).
 
 | flag | default | |
 |---|---|---|
@@ -45,7 +48,11 @@ def page() -> str:
     parser = build_parser()
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     assert tuple(commands.choices) == COMMANDS
-    parts = [_HEAD, *(_section(f"logstore {name}", sub, 3) for name, sub in commands.choices.items()), _broker()]
+    parts = [
+        _HEAD,
+        *(_section(f"logstore {name}", sub, 3) for name, sub in commands.choices.items()),
+        _broker(),
+    ]
     return "\n".join(parts)
 
 
