@@ -9,6 +9,7 @@ BENCH_STAMP := $(VENV)/.installed-bench
 DOCS_STAMP := $(VENV)/.installed-docs
 WHAT ?= append
 CHECK ?= $(QUICK)
+STEPS ?= 1000000
 # Spark releases beside the one in .venv, and the tests that show what a release can do.
 SPARK_VERSIONS ?= 4.0.5 4.1.4 4.3.0
 SPARK_TESTS := $(addprefix tests/spark/test_,spark_batch.py spark_stream.py credentials.py worker_memory.py docs.py example.py)
@@ -52,12 +53,14 @@ demo: $(CORE_STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -m 'not soak' --numprocesses=2 --dist=loadscope
 
-# Long runs: more seeds, more kills, more connections.
+# Long runs: more seeds, more kills, more connections; 500 crashes of real processes on three kinds of store (SOAK_SEED=n).
 soak: $(STAMP)
 	$(BIN)/python -m pytest -q -m soak --timeout=3600
 
-# The deterministic schedulers and the model alone: every interleaving, thousands of random ones, a state machine for long.
+# A million requests of many processes with clocks of their own; a violation prints its seed, and the command that replays
+# it. Then the schedulers and the model: every interleaving, thousands of random ones, a state machine for long.
 simulate: $(STAMP)
+	$(BIN)/python -m tests.simulation --total $(STEPS)
 	$(BIN)/python -m pytest -q -m soak --timeout=3600 tests/writers tests/engine tests/model
 
 # Each release lies in a folder of its own, half a GB, which is put before .venv on the path.

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 
 from logstore.engine.clock import Clock
+from logstore.engine.upload_time import LONGEST_S
 
 _SHARE_OF_UPLOAD = 4
 _STEPS = 4
@@ -31,6 +32,7 @@ class Linger:
 
     def after_commit(self, released: int, waiting: int, upload_s: float) -> None:
         """A commit that took `upload_s` has released so many appends, and so many wait for the next one already."""
+        upload_s = min(upload_s, LONGEST_S)
         self._for = released + waiting if released > 1 else 0
         self._gone_at = self._clock.monotonic() + upload_s
         self._step_s = upload_s / _SHARE_OF_UPLOAD / _STEPS

@@ -457,12 +457,12 @@ class Maintenance:
 
     def _end_merges(self, merged: list[Garbage]) -> bool:
         """Whether none of these can be named any more. A new version of the manifest, with nothing else new in it, sees to
-        that where one was made for the present version."""
+        that where one was made for the present version, or by a release whose names did not say."""
         stored = StoredManifest.look(self._chain)
         if stored.manifest is None:
             return False
         names = [self._chain.paths.merged_name(item.key) for item in merged]
-        if any(name and version_of(name[2]) == stored.version for name in names):
+        if any(name and version_of(name[2]) >= stored.version for name in names):
             try:
                 stored.replace(stored.changed())
             except (PreconditionFailed, Indeterminate):

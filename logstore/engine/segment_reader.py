@@ -202,23 +202,22 @@ class SegmentReader:
 
     def _parsed(self, ref: SegmentRef) -> tuple[bytes, SegmentSummary, Index]:
         """The whole object, and what it says: also if its index is damaged, as long as its batches are not."""
-        data = self._get(ref, None, None)
+        data = self._store.get(ref.key)
         try:
-            summary, index = parse_segment(data)
-            self._check_stands(ref, summary)
-            return data, summary, index
+            return data, *parse_segment(data)
         except FormatError as damage:
             raise self._refusal(ref, data, damage) from damage
 
     def _load_index(self, ref: SegmentRef) -> LoadedIndex:
-        tail = self._get(ref, -TAIL_SIZE, None)
+        tail = self._store.get(ref.key, -TAIL_SIZE)
         try:
             summary = SegmentSummary.parse(tail, ref.size)
             begin = len(tail) - FOOTER_SIZE - summary.index_size
             if begin >= 0:
                 rows = tail[begin:-FOOTER_SIZE]
             else:
-                rows = self._get(ref, summary.index_position, summary.index_position + summary.index_size)
+                end = summary.index_position + summary.index_size
+                rows = self._store.get(ref.key, summary.index_position, end)
             index = summary.parse_index(rows)
         except FormatError:
             _, summary, index = self._parsed(ref)
@@ -235,36 +234,24 @@ class SegmentReader:
                 raise FormatError(f"the store gave {len(data)} of {end - start} bytes", start)
             check_run(data, start, rows)
         except FormatError as damage:
-            self._check_stands(ref, self._parsed(ref)[1])  # as a whole it may tell more: it is gone, say
+            self._check_place(
+                ref, self._parsed(ref)[1]
+            )  # as a whole it may tell more: it is another's by now, say
             raise CorruptData(ref.key, offset_at(rows, damage.position), damage.why) from damage
         return Block(rows, memoryview(data), start)
 
-    def _get(self, ref: SegmentRef, start: int | None, end: int | None) -> bytes:
-        data = self._store.get(ref.key, start, end)
-        asked = len(data) if start is None or end is None else end - start
-        if len(data) != asked:
-            raise CorruptData(ref.key, ref.base_offset, f"the store gave {len(data)} of {asked} bytes")
-        return data
-
-    @staticmethod
-    def _check_stands(ref: SegmentRef, summary: SegmentSummary) -> None:
-        """A header that garbage collection has left is as good as nothing: the records are elsewhere."""
-        if SegmentFlags.COLLECTED in summary.header.flags:
-            raise ObjectNotFound(f"{ref.key}: garbage collection has left only its header")
-
     @staticmethod
     def _check_place(ref: SegmentRef, summary: SegmentSummary) -> None:
+        """Another object than the row says, in a place of the chain, is as good as none: the records were collected, and
+        their header is left, or a fence that came too late. If the manifest still names it, the caller calls it damage."""
         header = summary.header
-        if (
-            header.seq != ref.seq
-            or header.base_offset != ref.base_offset
-            or header.end_offset != ref.end_offset
-        ):
-            raise CorruptData(
-                ref.key,
-                ref.base_offset,
-                f"the object holds segment {header.seq} with offsets {header.base_offset} to {header.end_offset}, "
-                f"not {ref.seq} with {ref.base_offset} to {ref.end_offset}",
+        if SegmentFlags.COLLECTED in header.flags:
+            raise ObjectNotFound(f"{ref.key}: garbage collection has left only its header")
+        found = (header.seq, header.base_offset, header.end_offset)
+        if found != (ref.seq, ref.base_offset, ref.end_offset):
+            raise ObjectNotFound(
+                f"{ref.key}: the object holds segment {header.seq} with offsets {header.base_offset} to "
+                f"{header.end_offset}, not {ref.seq} with {ref.base_offset} to {ref.end_offset}"
             )
 
     def _refusal(self, ref: SegmentRef, data: bytes, damage: FormatError) -> LogStoreError:

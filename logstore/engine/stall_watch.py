@@ -8,6 +8,7 @@ set while an upload is under way, for the moment at which it is late; an idle st
 from __future__ import annotations
 
 import logging
+import math
 import threading
 
 from logstore.engine.clock import Clock
@@ -45,7 +46,8 @@ class StallWatch:
             if who in self._waiting:
                 return
             self._waiting[who] = name, now
-        self._timer.at(self, now + self._stall_after)
+        if self._stall_after < math.inf:
+            self._timer.at(self, now + self._stall_after)
 
     def ended(self, who: object, how: str = "the store answers again") -> None:
         """It was answered, or waits no longer."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 _WORTHWHILE_S = 0.005  # an upload that takes less is cheaper than waiting for a turn
+LONGEST_S = 10.0
+"""No upload counts as longer. One during which the process was stopped, or its machine asleep, says nothing about the store:
+who took it for what uploads take would then wait for as long before its next one."""
 _LEEWAY = 3  # the usual deviations from the usual time, by which one may be earlier or later
 
 
@@ -13,6 +16,7 @@ class UploadTime:
 
     def took(self, seconds: float) -> None:
         """One upload, won or lost."""
+        seconds = min(seconds, LONGEST_S)
         if not self.usual_s:
             self.usual_s, self.spread_s = seconds, seconds / 4
             return

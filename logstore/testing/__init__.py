@@ -2,17 +2,19 @@
 
 from logstore.testing.clock import ManualClock
 from logstore.testing.disk import SHORT_WRITE, DiskCall, DiskFault, SimulatedDisk
-from logstore.testing.faulty import ANY_FAULT, Call, Fault, FaultyStore, Rule
+from logstore.testing.faulty import ANY_DELIVERY, ANY_FAULT, Call, Delivery, Fault, FaultyStore, Rule
 from logstore.testing.gated import Gate, GatedStore, HeldCall
 from logstore.testing.history import HistoryViolation, check_history
 from logstore.testing.history_events import History
 from logstore.testing.slow import S3_LATENCY, Latency, SlowStore
 
 __all__ = [
+    "ANY_DELIVERY",
     "ANY_FAULT",
     "S3_LATENCY",
     "SHORT_WRITE",
     "Call",
+    "Delivery",
     "DiskCall",
     "DiskFault",
     "Fault",

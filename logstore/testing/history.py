@@ -18,14 +18,17 @@ What is checked, for one partition:
                     every read after its disk was recovered (L09)
     in order        an append that begins after another was acked gets higher offsets; the records of one append are
                     contiguous; a read returns each offset once, in order, from the one asked for on (L12, L13)
-    nothing made up a record that is read was appended; one whose append failed for certain never shows up (L03)
+    nothing made up a record that is read was appended; one whose append failed for certain never shows up (L03), unless it
+                    was an idempotent one: somebody else may have stored the same record
     marks           low ≤ durable ≤ buffered, and none moves back in a process's life (L15)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from logstore.config import Ack
 from logstore.testing.history_events import (
@@ -87,6 +90,9 @@ class _Read:
 class _Checker:
     """`at_offset` and `at_value` are what anybody has ever seen, with the event that showed it first.
 
+    `placed`: the offsets of `owed`, sorted, with some that are owed no more; `soft`: those that are not durable yet. So a
+    read is held against what it covers and what lies above its mark, not against the whole log.
+
     `fenced`: another process has taken the partition over. What such a one acks below durable before it knows is lost, and
     its durable mark passes over it once it does know.
     """
@@ -98,6 +104,8 @@ class _Checker:
     appended: set[bytes] = field(default_factory=set)
     refused: set[bytes] = field(default_factory=set)
     owed: dict[int, _Owed] = field(default_factory=dict)
+    placed: list[int] = field(default_factory=list)
+    soft: set[int] = field(default_factory=set)
     highest_acked: dict[str, int] = field(default_factory=dict)
     marks: dict[str, Marks] = field(default_factory=dict)
     opened: dict[str, int] = field(default_factory=dict)
@@ -127,7 +135,7 @@ class _Checker:
 
     def _append_began(self, number: int, event: AppendBegan) -> None:
         for value in event.values:
-            if value in self.appended:
+            if value in self.appended and not event.idempotent:
                 raise ValueError(
                     f"event {number} appends {value!r} again: values must be unique in a history"
                 )
@@ -142,8 +150,10 @@ class _Checker:
         for offset, value in enumerate(append.event.values, event.offset):
             self._bind(number, offset, value)
             ack, process = append.event.ack, append.event.process
-            self.owed[offset] = _Owed(value, ack, process, number, told=ack == "durable")
-        if event.offset <= append.highest_acked:
+            before = self.owed.get(offset)
+            if before is None or before.level != "durable" or not append.event.idempotent:
+                self._owe(offset, _Owed(value, ack, process, number, told=ack == "durable"))
+        if event.offset <= append.highest_acked and not append.event.idempotent:
             self._broken(
                 "in order",
                 number,
@@ -152,8 +162,25 @@ class _Checker:
         process, last = append.event.process, event.offset + len(append.event.values) - 1
         self.highest_acked[process] = max(self.highest_acked.get(process, -1), last)
 
+    def _owe(self, offset: int, owed: _Owed) -> None:
+        if offset not in self.owed:
+            place = bisect_left(self.placed, offset)
+            if self.placed[place : place + 1] != [offset]:
+                self.placed.insert(place, offset)
+        self.owed[offset] = owed
+        if owed.level != "durable":
+            self.soft.add(offset)
+
+    def _owed_in(self, start: int, stop: int | None = None) -> Iterator[tuple[int, _Owed]]:
+        """What is owed from `start` up to, not including, `stop`."""
+        first = bisect_left(self.placed, start)
+        last = len(self.placed) if stop is None else bisect_left(self.placed, stop)
+        for offset in self.placed[first:last]:
+            if offset in self.owed:
+                yield offset, self.owed[offset]
+
     def _append_failed(self, number: int, event: AppendFailed) -> None:
-        if event.certain:
+        if event.certain and not self.appends[event.op].event.idempotent:
             for value in self.appends[event.op].event.values:
                 if value in self.at_value:
                     self._broken("nothing made up", number, f"{value!r} was refused for certain, and seen")
@@ -208,7 +235,12 @@ class _Checker:
         returned = {offset for offset, _ in event.records}
         high = event.durable if asked.visibility == "durable" else event.buffered
         born = self.opened.get(asked.process, -1)
-        for offset, owed in self.owed.items():
+        covers = max(
+            event.next_offset, asked.offset + 1
+        )  # at least where it was asked for, or it is stuck there
+        above = max(covers, high) if high >= asked.offset else high
+        within = self._owed_in(asked.offset, covers) if high >= asked.offset else ()
+        for offset, owed in chain(within, self._owed_in(above)):
             own = owed.process == asked.process
             visible = owed.level == "durable" or (own and asked.visibility == "buffered")
             if not visible or owed.since > read.began or offset < event.low:
@@ -229,45 +261,48 @@ class _Checker:
         """Whatever was read as durable, or lies below the durable mark of its own process, must stay."""
         if asked.visibility == "durable":
             for offset, value in event.records:
-                owed = self.owed.setdefault(offset, _Owed(value, "durable", asked.process, number, told=True))
-                self._make_durable(owed, number)
+                if offset not in self.owed:
+                    self._owe(offset, _Owed(value, "durable", asked.process, number, told=True))
+                self._make_durable(offset, number)
         if asked.process in self.fenced:
             return
-        for offset, owed in self.owed.items():
-            if offset < event.durable and owed.process == asked.process:
-                self._make_durable(owed, number)
+        for offset in sorted(self.soft):
+            if offset < event.durable and self.owed[offset].process == asked.process:
+                self._make_durable(offset, number)
 
-    @staticmethod
-    def _make_durable(owed: _Owed, number: int) -> None:
+    def _make_durable(self, offset: int, number: int) -> None:
+        owed = self.owed[offset]
         if owed.level != "durable":
             owed.level, owed.since = "durable", number
+            self.soft.discard(offset)
 
     # Lives
 
     def _crashed(self, event: Crashed) -> None:
         """What a dead process acked `local` is on its disk: nobody can read it until that is recovered."""
-        self.owed = {
-            offset: owed
-            for offset, owed in self.owed.items()
-            if owed.process != event.process or owed.level != "buffered"
-        }
-        for owed in self.owed.values():
+        for offset in sorted(self.soft):
+            owed = self.owed[offset]
             if owed.process == event.process and owed.level == "local":
                 owed.process = _disk(event.process)
+            elif owed.process == event.process:
+                self._forget(offset)
 
     def _recovered(self, number: int, event: Recovered) -> None:
         """The disk's records are durable from here on. What only others held was declared lost by this writer's fence."""
-        for owed in self.owed.values():
+        for offset in sorted(self.soft):
+            owed = self.owed[offset]
             if event.after is not None and owed.process == _disk(event.after):
-                self._make_durable(owed, number)
-        self.owed = {
-            offset: owed
-            for offset, owed in self.owed.items()
-            if owed.level == "durable" or owed.process == event.process
-        }
-        self.opened[event.process] = number
+                self._make_durable(offset, number)
+            elif owed.process != event.process:
+                self._forget(offset)
+        if not event.late or event.process not in self.opened:
+            self.opened[event.process] = number
         self.fenced |= {*self.opened, *self.highest_acked}
         self.fenced.remove(event.process)
+
+    def _forget(self, offset: int) -> None:
+        del self.owed[offset]
+        self.soft.discard(offset)
 
     @staticmethod
     def _broken(promise: str, number: int, what: str) -> None:

@@ -2,7 +2,7 @@
 
 A call is two events, its begin and its end, so calls of many threads may overlap. A *process* is one life of one opened
 store: after a crash, or after it is closed and opened anew, the next life has another name. A record is known by its value,
-so values must be unique in a history, and none may be None.
+so values must be unique in a history (but for those of `idempotent` appends, which may be sent again), and none may be None.
 """
 
 from __future__ import annotations
@@ -22,10 +22,14 @@ Placed = tuple[int, bytes]
 
 @dataclass(frozen=True, slots=True)
 class AppendBegan:
+    """`idempotent`: whoever sends these records sends them as often as needed, and so do others: they are stored once, and
+    each ack says where (a numbered producer's retry, a replicated writer's range)."""
+
     op: int
     process: str
     values: tuple[bytes, ...]
     ack: Ack
+    idempotent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +82,15 @@ class Crashed:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """A writer took the partition over with the disk (`wal_dir`) of `after`, the last writer before it; None: without it."""
+    """A writer took the partition over with the disk (`wal_dir`) of `after`, the last writer before it; None: without it.
+
+    `late`: this was written down some time after its fence stood, and others may have gone on since. So what it must have
+    seen is what was durable when it was `Opened`.
+    """
 
     process: str
     after: str | None
+    late: bool = False
 
 
 Event = AppendBegan | Acked | AppendFailed | ReadBegan | ReadEnded | Opened | Crashed | Recovered
@@ -121,16 +130,20 @@ class History:
             self._ops += 1
             return self._ops
 
-    def begin_append(self, process: str, values: Sequence[bytes], ack: Ack) -> AppendCall:
+    def begin_append(
+        self, process: str, values: Sequence[bytes], ack: Ack, *, idempotent: bool = False
+    ) -> AppendCall:
         """An append begins; say how it ended on what this returns. One that never ends counts as unknown."""
         call = AppendCall(self, self._next_op())
-        self.add(AppendBegan(call.op, process, tuple(values), ack))
+        self.add(AppendBegan(call.op, process, tuple(values), ack, idempotent))
         return call
 
     @contextmanager
-    def append(self, process: str, values: Sequence[bytes], ack: Ack) -> Iterator[AppendCall]:
+    def append(
+        self, process: str, values: Sequence[bytes], ack: Ack, *, idempotent: bool = False
+    ) -> Iterator[AppendCall]:
         """Around an append that ends here: unless it is said otherwise, its outcome is unknown."""
-        call = self.begin_append(process, values, ack)
+        call = self.begin_append(process, values, ack, idempotent=idempotent)
         try:
             yield call
         finally:

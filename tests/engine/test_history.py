@@ -9,6 +9,7 @@ import pytest
 
 from logstore.format.record import Record
 from logstore.testing import History, HistoryViolation, check_history
+from logstore.testing.history_events import Recovered
 
 
 @dataclass
@@ -257,11 +258,57 @@ def test_W05_what_a_fenced_writer_acks_before_it_knows_is_not_made_durable_by_it
         check_history(history.events)
 
 
+def test_W05_a_take_over_that_is_written_down_late_has_seen_what_was_durable_when_it_began() -> None:
+    history = History()
+    history.opened("old")
+    history.opened("new")
+    appended(history, "new", "durable", 0, b"a")  # it has taken over since, and was quicker to say so
+    history.add(Recovered("old", None, late=True))
+    read(history, "old", 0, [], (0, 0, 0))
+    check_history(history.events)
+    history.add(Recovered("old", None))
+    read(history, "old", 0, [], (0, 0, 0))
+    with pytest.raises(HistoryViolation, match="never lost"):
+        check_history(history.events)
+
+
 def test_a_value_that_is_appended_twice_cannot_be_judged() -> None:
     history = History()
     appended(history, "p", "durable", 0, b"a")
     appended(history, "p", "durable", 1, b"a")
     with pytest.raises(ValueError, match="unique"):
+        check_history(history.events)
+
+
+def sent_again(history: History, process: str, offset: int | None, *values: bytes) -> None:
+    with history.append(process, values, "durable", idempotent=True) as op:
+        if offset is not None:
+            op.acked(offset)
+
+
+def test_W04_an_idempotent_append_may_be_sent_again_and_has_one_place() -> None:
+    history = History()
+    sent_again(history, "p", None, b"a")  # its ack was lost
+    appended(history, "q", "durable", 7, b"b")
+    sent_again(history, "p", 3, b"a")  # below what was acked since: it was stored before that
+    with history.append("r", [b"a"], "durable", idempotent=True) as op:
+        op.failed(certain=True)  # this one did not store it
+    sent_again(history, "r", 3, b"a")
+    read(history, "q", 3, [(3, b"a"), (7, b"b")], (0, 8, 8))
+    check_history(history.events)
+    sent_again(history, "p", 9, b"a")
+    with pytest.raises(HistoryViolation, match="never twice"):
+        check_history(history.events)
+
+
+def test_W04_an_idempotent_append_that_was_acked_by_another_is_owed_since_then() -> None:
+    history = History()
+    sent_again(history, "p", 0, b"a")
+    with history.append("q", [b"a"], "durable", idempotent=True) as op:
+        with history.read("r", 0) as early:
+            op.acked(0)
+            early.returned(Seen([], 1, 0, 1, 1))
+    with pytest.raises(HistoryViolation, match="never lost"):
         check_history(history.events)
 
 

@@ -86,3 +86,9 @@ def test_L04_it_waits_once_for_a_crowd_that_has_left() -> None:
 
 def test_L04_a_producer_that_is_alone_never_waits() -> None:
     assert Machine(released=1).flush_waits(come_first=1) == 0.0
+
+
+def test_L04_an_upload_in_which_the_process_was_stopped_for_days_is_not_lingered_for() -> None:
+    machine = Machine(released=2)
+    machine.linger.after_commit(2, 0, 1_000_000.0)
+    assert machine.flush_waits(come_first=1) <= UPLOAD_S

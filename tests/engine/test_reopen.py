@@ -169,28 +169,6 @@ def test_L09_the_wal_goes_over_to_the_fresh_log(stopped: bool, wal_dir: Callable
         assert kept == [b"local", *([b"theirs"] if stopped else []), b"local again"]
 
 
-def test_W04_a_writer_whose_outcome_is_unknown_is_replaced_by_one_that_knows() -> None:
-    """It slept for so long that what stopped it may have been deleted, and stopped itself."""
-    objects, clock = MemoryStore(), ManualClock()
-    with running(objects, clock, delete_grace=10.0) as one:
-        log = partition(one)
-        log.append(b"a")
-        clock.advance(100)
-        with running(objects, clock) as two:
-            other = two.topic("t").partition(0)
-            for number in range(3):
-                other.append(b"%d" % number)
-            other.maintenance.merge(clock.now_ms(), bytes(16))
-            other._checkpointer.write()  # type: ignore[union-attr]
-        objects.delete(log.paths.segment(2))  # the fence itself: a store that was tampered with
-        with pytest.raises(OutcomeUnknown):
-            log.append(b"into the past?")
-        assert isinstance(log.stopped, OutcomeUnknown)
-        fresh = log.reopen()
-        assert fresh.stopped is None
-        assert fresh.append(b"after").offset >= 4
-
-
 def test_of_two_who_reopen_at_once_both_get_the_same_log() -> None:
     gated = GatedStore(MemoryStore())
     with running(gated, ack="buffered") as store:

@@ -8,6 +8,7 @@ finished no old record is left anywhere, while every acked record of the topic t
 from __future__ import annotations
 
 import logging
+import math
 import random
 import re
 from collections.abc import Callable
@@ -185,6 +186,7 @@ class Member:
         self.store = logstore.open(
             self.switch,
             clock=InstantClock(),
+            stall_after=math.inf,
             dice=random.Random(seed),
             compression="none",
             probe_interval=0.001,

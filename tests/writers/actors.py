@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from contextlib import suppress
@@ -55,7 +56,10 @@ class Process:
         self.switch = Switch(objects)
         settings = {"compression": "none", "probe_interval": 0.001} | settings
         self.store: Store = logstore.open(
-            self.switch, clock=InstantClock(), dice=random.Random(name), **settings
+            self.switch,
+            clock=InstantClock(),
+            dice=random.Random(name),
+            **{"stall_after": math.inf} | settings,
         )
         self.log: PartitionLog = self.store.create_topic(TOPIC, exist_ok=True).partition(0)
         self.acked: list[tuple[int, bytes]] = []

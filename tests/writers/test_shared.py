@@ -158,7 +158,8 @@ def test_W05_a_shared_writer_that_comes_after_an_exclusive_one_stops_it(
     with pytest.raises(Fenced):
         owner.append(b"late")
     modes = [(header.mode, header.epoch) for header in headers(objects)]
-    assert modes == [(WriterMode.EXCLUSIVE, 1), (WriterMode.EXCLUSIVE, 1), (WriterMode.SHARED, 2)]
+    shared_ones = [(WriterMode.SHARED, 2)] * 2  # the first is empty: it is believed after a look at the mark
+    assert modes == [(WriterMode.EXCLUSIVE, 1), (WriterMode.EXCLUSIVE, 1), *shared_ones]
 
 
 def test_W05_a_shared_writer_of_an_earlier_era_does_not_join_a_later_one(opened: Open) -> None:
@@ -281,7 +282,7 @@ def test_W11_flush_waits_for_what_is_queued(opened: Open, objects: MemoryStore) 
 def test_W06_a_writer_that_slept_past_the_grace_period_does_not_ack_into_the_past(
     objects: MemoryStore,
 ) -> None:
-    """While its PUT slept its place in the chain was taken, merged away and collected: it succeeds, the ack must not."""
+    """While its PUT slept its place in the chain was taken, merged away and collected: it meets the header that is left."""
     clock, gated = ManualClock(), GatedStore(objects)
     settings: dict[str, Any] = {"clock": clock, "delete_grace": 100.0}
     with (
@@ -291,17 +292,16 @@ def test_W06_a_writer_that_slept_past_the_grace_period_does_not_ack_into_the_pas
         sleepy.create_topic(TOPIC)
         log_of(sleepy).append(b"0")
         with gated.hold("put", suffix=".seg") as gate:
-            late = log_of(sleepy).submit(b"into the past")
+            late = log_of(sleepy).submit(b"10")
             gate.wait_held()
             for number in range(1, 10):
                 log_of(awake).append(b"%d" % number)
             assert log_of(awake).maintenance.merge(clock.now_ms(), bytes(16)) > 4
             clock.advance(200.0)
             assert log_of(awake).maintenance.collect(clock.now_ms())
-        with pytest.raises(OutcomeUnknown, match="gone on"):
-            late.result(PATIENCE_S)
-        assert log_of(awake).append(b"10").offset == 10
-    assert [value for _, value in contents(objects)] == [b"%d" % number for number in range(11)]
+        assert late.result(PATIENCE_S).offset == 10
+        assert log_of(awake).append(b"11").offset == 11
+    assert [value for _, value in contents(objects)] == [b"%d" % number for number in range(12)]
 
 
 # Numbered appends

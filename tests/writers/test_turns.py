@@ -100,6 +100,23 @@ def test_W13_a_newcomer_and_a_cheap_store_do_not_wait() -> None:
     assert cheap.is_ours(0.0)
 
 
+def test_W13_an_upload_in_which_the_process_was_stopped_for_days_is_not_waited_for_afterwards() -> None:
+    writer = turns(b"a")
+    for seq, name in enumerate((b"b", b"a")):
+        writer.saw(name, seq, now=0.0)
+    writer.took(1_000_000.0)
+    now = 1_000_000.0
+    writer.saw(b"b", 2, now)
+    writer.saw(b"a", 3, now)
+    for _ in range(200):
+        if writer.is_ours(now):
+            break
+        now += writer.wait(now) + PUT_S
+        writer.found_nothing(now, now)
+    assert writer.is_ours(now)
+    assert now < 1_000_060.0
+
+
 def test_W13_one_that_seems_alone_pauses_now_and_then() -> None:
     alone = turns(b"a")
     pauses = []
