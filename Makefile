@@ -12,7 +12,8 @@ CHECK ?= $(QUICK)
 STEPS ?= 1000000
 # Spark releases beside the one in .venv, and the tests that show what a release can do.
 SPARK_VERSIONS ?= 4.0.5 4.1.4 4.3.0
-SPARK_TESTS := $(addprefix tests/spark/test_,spark_batch.py spark_stream.py credentials.py worker_memory.py docs.py example.py)
+SPARK_TESTS := $(addprefix tests/spark/,read/test_spark_batch.py write/test_spark_stream.py test_credentials.py \
+    read/test_worker_memory.py test_docs.py test_example.py)
 
 BENCH := $(BIN)/python -m pytest -q -s -p no:cacheprovider --timeout=900 --benchmark-max-time=0.2 --benchmark-min-rounds=3
 # The suites without a JVM or a PostgreSQL.
@@ -61,7 +62,7 @@ soak: $(STAMP)
 # it. Then the schedulers and the model: every interleaving, thousands of random ones, a state machine for long.
 simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation --total $(STEPS)
-	$(BIN)/python -m pytest -q -m soak --timeout=3600 tests/writers tests/engine tests/model
+	$(BIN)/python -m pytest -q -m soak --timeout=3600 tests/engine tests/model
 
 # Each release lies in a folder of its own, half a GB, which is put before .venv on the path.
 spark-versions: $(SPARK_VERSIONS:%=.spark/%/.installed)

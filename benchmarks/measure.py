@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.machine import describe
-from tests.cpu_clock import cpu_seconds_of
+from tests.support.cpu_clock import cpu_seconds_of
 
 RESULTS = Path(__file__).parent / ".results"
 

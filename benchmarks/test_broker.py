@@ -18,12 +18,12 @@ import pytest
 
 from benchmarks.measure import Figures, percentile
 from broker_shim.__main__ import own_the_process
-from broker_shim.apis import Api
+from broker_shim.wire.apis import Api
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
 from logstore.objects.memory import MemoryStore
 from logstore.testing import SlowStore
-from tests.broker.harness import BrokerProcess, LocalBroker, Wire
+from tests.support.broker.harness import BrokerProcess, LocalBroker, Wire
 
 SUITE = "broker"
 VALUE = os.urandom(1000)

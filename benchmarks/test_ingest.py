@@ -20,8 +20,8 @@ import pytest
 import logstore
 from benchmarks.measure import Figures
 from logstore.ingest.postgres import PostgresIngest, PostgresSettings
-from tests.ingest.pg_server import PostgresServer, fresh_database, postgres_server
-from tests.ingest.pg_story import session
+from tests.support.ingest.pg_server import PostgresServer, fresh_database, postgres_server
+from tests.support.ingest.pg_story import session
 
 pytestmark = pytest.mark.timeout(1200)
 SUITE = "ingest"

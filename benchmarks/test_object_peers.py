@@ -18,7 +18,7 @@ import pytest
 from benchmarks.material import rows
 from benchmarks.measure import Figures, in_turns
 from benchmarks.peers import Opener, Peer, check_scan, delta_table, open_all, ours, raw_put, slate
-from tests.servers import Server, export_credentials, seaweedfs_server
+from tests.support.servers import Server, export_credentials, seaweedfs_server
 
 SUITE = "object-peers"
 US = "logstore"

@@ -16,7 +16,7 @@ import pytest
 import logstore
 from benchmarks.measure import Figures, in_turns
 from benchmarks.peers.raw_put import boto3_client
-from tests.servers import BUCKET, Server, export_credentials, moto_server_process, seaweedfs_server
+from tests.support.servers import BUCKET, Server, export_credentials, moto_server_process, seaweedfs_server
 
 SUITE = "object-stores"
 SEGMENTS = 5

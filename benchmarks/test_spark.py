@@ -24,16 +24,17 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 import logstore
 from benchmarks.measure import Figures, in_turns
 from benchmarks.spark_session import cpu_of, session
-from logstore.catalog import Catalog
+from logstore.arrow.scan.batch_joiner import CHUNK_ROWS
+from logstore.arrow.scan.columns import BASE_COLUMNS, arrow_schema
 from logstore.format.manifest import Manifest, SegmentTable
 from logstore.format.segment import WriterMode
+from logstore.layout.catalog import Catalog
+from logstore.layout.paths import PartitionPaths
 from logstore.objects import open_url
-from logstore.paths import PartitionPaths
 from logstore.spark import LogStoreDataSource
-from logstore.spark.batch import LogReader
-from logstore.spark.joined import CHUNK_ROWS
-from logstore.spark.options import read_options
-from logstore.spark.schema import BASE_COLUMNS, arrow_schema, spark_schema
+from logstore.spark.options.read_options import read_options
+from logstore.spark.options.schema import spark_schema
+from logstore.spark.read.batch import LogReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

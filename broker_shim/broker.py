@@ -12,31 +12,31 @@ import logging
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from broker_shim import messages
-from broker_shim.acl_api import AclApi
-from broker_shim.acl_store import AclStore
-from broker_shim.acls import Authorizer, Operation, Resource
-from broker_shim.admin import AdminApi
-from broker_shim.apis import VERSIONS, Api, is_supported
-from broker_shim.call import Call, Handler, allowed
-from broker_shim.cluster import Cluster, Node
-from broker_shim.codes import Code
+from broker_shim.auth.acl_store import AclStore
+from broker_shim.auth.acls import Authorizer, Operation, Resource
+from broker_shim.auth.sasl import Users
 from broker_shim.config import BrokerConfig
-from broker_shim.connection import Connection, Parts
-from broker_shim.coordinator import Coordinator
-from broker_shim.fetch import FetchHandler
-from broker_shim.group_api import GroupApi
-from broker_shim.hosted import Hosted
-from broker_shim.log_api import LogApi
-from broker_shim.member import Limits
-from broker_shim.metadata import MetadataApi, api_versions
+from broker_shim.groups.coordinator import Coordinator
+from broker_shim.groups.member import Limits
+from broker_shim.handlers.acl_api import AclApi
+from broker_shim.handlers.admin import AdminApi
+from broker_shim.handlers.call import Call, Handler, allowed
+from broker_shim.handlers.committed_api import OffsetApi
+from broker_shim.handlers.fetch import FetchHandler
+from broker_shim.handlers.group_api import GroupApi
+from broker_shim.handlers.metadata import MetadataApi, api_versions
+from broker_shim.handlers.offsets_api import LogApi
+from broker_shim.handlers.produce import ProduceHandler
+from broker_shim.handlers.sasl_api import BEFORE_LOGIN, SaslApi
 from broker_shim.metrics import Counters, Sample, writer_samples
-from broker_shim.offset_api import OffsetApi
-from broker_shim.partitions import Partitions
-from broker_shim.produce import ProduceHandler
-from broker_shim.sasl import Users
-from broker_shim.sasl_api import BEFORE_LOGIN, SaslApi
-from broker_shim.wire import MalformedRequest, RequestHeader
+from broker_shim.net.connection import Connection, Parts
+from broker_shim.partitions.cluster import Cluster, Node
+from broker_shim.partitions.hosted_partition import Hosted
+from broker_shim.partitions.partition_registry import Partitions
+from broker_shim.wire import messages
+from broker_shim.wire.apis import VERSIONS, Api, is_supported
+from broker_shim.wire.codes import Code
+from broker_shim.wire.primitives import MalformedRequest, RequestHeader
 from logstore.config import Ack
 from logstore.errors import Fenced, LogStoreError, StoreError, UnknownTopic
 from logstore.store import Store

@@ -14,11 +14,11 @@ import time
 
 import logstore
 from broker_shim.broker import Broker
-from broker_shim.cluster import Node, new_incarnation
 from broker_shim.config import BrokerConfig, parse_address
-from broker_shim.connection import Connection
 from broker_shim.metrics import HttpPort, Sample
-from broker_shim.request_memory import RequestMemory
+from broker_shim.net.connection import Connection
+from broker_shim.net.request_memory import RequestMemory
+from broker_shim.partitions.cluster import Node, new_incarnation
 from logstore.objects import ObjectStore
 from logstore.store import Store
 

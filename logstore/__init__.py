@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from logstore.config import StoreConfig, TopicConfig
-from logstore.engine.partition_log import PartitionLog
-from logstore.engine.results import ReadResult, Receipt
+from logstore.engine.memory.results import ReadResult, Receipt
+from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import (
     AppendTimeout,
     BufferFull,

@@ -18,13 +18,13 @@ from typing import Any, ParamSpec, TypeVar
 
 from logstore import store as blocking
 from logstore.config import Ack, StoreConfig, Visibility, check_visibility
-from logstore.engine import partition_log
-from logstore.engine.maintenance import Garbage
-from logstore.engine.partition_log import Appendable, Submitted
-from logstore.engine.readable_partition import READ_BYTES, check_offset
-from logstore.engine.results import ReadResult, Receipt
-from logstore.engine.segments import LostRange
-from logstore.engine.writer_metrics import WriterMetrics
+from logstore.engine.chain.garbage import Garbage
+from logstore.engine.chain.segment_table import LostRange
+from logstore.engine.memory.results import ReadResult, Receipt
+from logstore.engine.partition import partition_log
+from logstore.engine.partition.partition_log import Appendable, Submitted
+from logstore.engine.partition.readable_partition import READ_BYTES, check_offset
+from logstore.engine.partition.writer_metrics import WriterMetrics
 from logstore.errors import Closed, OffsetOutOfRange, UnknownTopic
 from logstore.format.record import Header, Record
 from logstore.objects.metered import OperationStats

@@ -13,22 +13,23 @@ from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
-from logstore import at_exit, forked
-from logstore.catalog import Catalog, TopicDescriptor
 from logstore.config import StoreConfig
-from logstore.engine.clock import Clock, SystemClock
-from logstore.engine.maintenance import Garbage
-from logstore.engine.partition_log import PartitionLog
+from logstore.engine.chain.garbage import Garbage
+from logstore.engine.host.clock import Clock, SystemClock
+from logstore.engine.maintenance.sweep import Sweeper
+from logstore.engine.memory.topic_settings import TopicSettings
+from logstore.engine.partition.partition_log import PartitionLog
+from logstore.engine.partition.writer_metrics import WriterMetrics, writers_of
 from logstore.engine.runtime import Runtime
-from logstore.engine.topic_settings import TopicSettings
-from logstore.engine.writer_metrics import WriterMetrics, writers_of
 from logstore.errors import (
     Closed,
     OutcomeUnknown,
     ReadOnly,
     UnknownTopic,
 )
-from logstore.marker import enter
+from logstore.layout.catalog import Catalog, TopicDescriptor
+from logstore.layout.marker import enter
+from logstore.layout.paths import PartitionPaths
 from logstore.objects.closing import close_store
 from logstore.objects.disk import Disk
 from logstore.objects.foreign import ForeignErrors
@@ -36,8 +37,7 @@ from logstore.objects.metered import MeteredStore, OperationStats
 from logstore.objects.protocol import ObjectStore
 from logstore.objects.retrying import RetryingStore, RetryPolicy, repeat
 from logstore.objects.url import open_url
-from logstore.paths import PartitionPaths
-from logstore.sweep import Sweeper
+from logstore.process import at_exit, forked
 from logstore.topic import Topic
 
 logger = logging.getLogger(__name__)

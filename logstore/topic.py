@@ -7,13 +7,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import count
 
-from logstore.catalog import TopicDescriptor
 from logstore.config import Ack, TopicConfig
-from logstore.engine.partition_log import PartitionLog, Submitted
-from logstore.engine.results import Receipt
+from logstore.engine.memory.results import Receipt
+from logstore.engine.partition.partition_log import PartitionLog, Submitted
 from logstore.errors import InvalidRecord
 from logstore.format.murmur2 import partition_for_key
 from logstore.format.record import Header, Record
+from logstore.layout.catalog import TopicDescriptor
 
 
 @dataclass

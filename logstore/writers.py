@@ -3,10 +3,10 @@
 Shared writers come from `logstore.open(…, writer="shared")`, replicated ones from `PartitionLog.replicated(writer_id)`.
 """
 
-from logstore.engine.producer import Producer
-from logstore.engine.replicated_writer import ReplicatedWriter
-from logstore.engine.source_ranges import Applied
-from logstore.engine.standby import Standby
-from logstore.engine.writer_metrics import WriterMetrics
+from logstore.engine.partition.writer_metrics import WriterMetrics
+from logstore.engine.replicated.replicated_writer import ReplicatedWriter
+from logstore.engine.replicated.source_ranges import Applied
+from logstore.producer import Producer
+from logstore.standby import Standby
 
 __all__ = ["Applied", "Producer", "ReplicatedWriter", "Standby", "WriterMetrics"]

@@ -6,10 +6,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from descriptor_guard import DescriptorGuard
-from servers import Server, export_credentials, moto_server, seaweedfs_server
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+
+import logstore
+from logstore.objects import LocalStore, MemoryStore, ObjectStore, close_store, open_url
+from logstore.testing import ManualClock
+from tests.support.descriptor_guard import DescriptorGuard
+from tests.support.servers import Server, export_credentials, moto_server, seaweedfs_server
 
 export_credentials()
 
@@ -78,3 +82,62 @@ def moto_url(moto: Server) -> Callable[[], str]:
 def seaweed_url(seaweedfs: Server) -> Callable[[], str]:
     """Call it for a URL with a prefix of its own."""
     return seaweedfs.url
+
+
+_S3 = [pytest.param(name, marks=pytest.mark.s3) for name in ("moto", "seaweedfs")]
+
+
+def _open_home(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    if name == "memory":
+        return MemoryStore()
+    if name == "local":
+        return LocalStore(tmp_path / "objects")
+    return open_url(request.getfixturevalue(name).url())
+
+
+@pytest.fixture(params=["memory", "local"])
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
+    home = _open_home(request.param, request, tmp_path)
+    yield home
+    close_store(home)
+
+
+@pytest.fixture(params=["memory", "local", *_S3])
+def any_home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
+    """For promises about durability: they must hold wherever the objects are."""
+    home = _open_home(request.param, request, tmp_path)
+    yield home
+    close_store(home)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def wal_dir(tmp_path: Path) -> Callable[[], str]:
+    """Call it for a folder for local acks."""
+    made = iter(range(1000))
+    return lambda: str(tmp_path / f"wal-{next(made)}")
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> str:
+    """The URL of a log store on local disk that does not exist yet."""
+    return (tmp_path / "log").as_uri()
+
+
+@pytest.fixture
+def make_log(where: str) -> Callable[..., str]:
+    """`make_log("orders", [segments of partition 0], …)`: each segment is a list of records, committed as one."""
+
+    def make(topic: str, *partitions: list[list[logstore.Record]], **settings: object) -> str:
+        with logstore.open(where, **settings) as store:
+            made = store.create_topic(topic, partitions=len(partitions), exist_ok=True)
+            for number, segments in enumerate(partitions):
+                for records in segments:
+                    made.partition(number).append(records)
+        return where
+
+    return make

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from benchmarks.material import Row
-from tests.servers import BUCKET, CREDENTIALS, REGION, Server
+from tests.support.servers import BUCKET, CREDENTIALS, REGION, Server
 
 
 class DeltaTable:

@@ -14,7 +14,7 @@ import boto3
 from botocore.config import Config
 
 from benchmarks.material import KEY_SIZE, ROW_SIZE, Row
-from tests.servers import BUCKET, CREDENTIALS, REGION, Server
+from tests.support.servers import BUCKET, CREDENTIALS, REGION, Server
 
 
 def boto3_client(server: Server) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks.material import KEY_SIZE, Row
-from tests.servers import BUCKET, CREDENTIALS, REGION, Server
+from tests.support.servers import BUCKET, CREDENTIALS, REGION, Server
 
 PAGE = 10_000
 

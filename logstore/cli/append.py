@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from logstore.cli.output import Output
 from logstore.cli.places import add_topic, find_topic, open_existing
 from logstore.cli.usage import UsageError, positive
-from logstore.engine.results import Receipt
+from logstore.engine.memory.results import Receipt
 from logstore.errors import RecordTooLarge
 from logstore.format.record import Record
 

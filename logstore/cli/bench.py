@@ -16,7 +16,7 @@ from logstore.cli.output import Output
 from logstore.cli.places import open_store
 from logstore.cli.usage import positive
 from logstore.config import Ack
-from logstore.engine.partition_log import PartitionLog
+from logstore.engine.partition.partition_log import PartitionLog
 
 _PRODUCERS = 16
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import logstore
 from logstore.cli.output import Output
-from logstore.engine.partition_log import PartitionLog
+from logstore.engine.partition.partition_log import PartitionLog
 
 # Appends at three ack levels, tells its parent, and waits to be killed: the flush interval is too long to help it.
 _CHILD = """

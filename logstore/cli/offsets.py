@@ -8,8 +8,8 @@ from typing import Any
 
 from logstore.cli.output import Output
 from logstore.cli.places import add_partition, add_topic, chosen, find_topic, open_store
-from logstore.engine.partition_log import PartitionLog
-from logstore.engine.segments import LostRange
+from logstore.engine.chain.segment_table import LostRange
+from logstore.engine.partition.partition_log import PartitionLog
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

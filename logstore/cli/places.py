@@ -11,7 +11,7 @@ from typing import Any
 import logstore
 from logstore.cli.template import Template
 from logstore.cli.usage import UsageError, positive
-from logstore.engine.partition_log import PartitionLog
+from logstore.engine.partition.partition_log import PartitionLog
 from logstore.topic import Topic
 
 DEFAULT_FORMAT = "%s\\n"

@@ -20,7 +20,7 @@ from logstore.cli.places import (
     open_store,
     start_offsets,
 )
-from logstore.engine.partition_log import PartitionLog
+from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import UnknownTopic
 from logstore.format.record import Record
 

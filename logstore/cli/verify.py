@@ -10,8 +10,8 @@ import argparse
 
 from logstore.cli.output import Output
 from logstore.cli.places import add_topic, chosen, find_topic, open_store
-from logstore.engine.partition_log import PartitionLog
-from logstore.engine.segments import SegmentRef
+from logstore.engine.chain.segment_table import SegmentRef
+from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import CorruptData, LogStoreError, ObjectNotFound, UnknownTopic
 from logstore.format.batch import read_info
 from logstore.format.errors import FormatError

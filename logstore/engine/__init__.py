@@ -1,1 +1,13 @@
+"""The log itself, in rooms. Arrows point down this list only, and `tests/test_rooms.py` says so:
 
+partition     the face of one partition: which writer, which reader, health
+maintenance   what runs beside the writer: checkpoints, compaction, retention, garbage collection
+replicated    many replicas of one input
+shared        many independent producers
+write         one owner: admission, group commit, fence, WAL; and what all writers have in common
+read          reading and following
+memory        what an open partition knows: buffer, window, waiters, watermarks
+runtime.py    what all partitions of an open store share
+chain         what is in the object store: segments in a chain, the manifest
+host          time, memory and threads; knows no log
+"""

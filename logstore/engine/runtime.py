@@ -8,13 +8,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from logstore.config import StoreConfig
-from logstore.engine.breaker import CircuitBreaker
-from logstore.engine.budget import Budget
-from logstore.engine.cache import BlockCache
-from logstore.engine.clock import Clock, waitable
-from logstore.engine.flusher import Flusher
-from logstore.engine.segment_reader import SegmentReader
-from logstore.engine.stall_watch import StallWatch
+from logstore.engine.chain.block_cache import BlockCache
+from logstore.engine.chain.segment_reader import SegmentReader
+from logstore.engine.host.breaker import CircuitBreaker
+from logstore.engine.host.budget import Budget
+from logstore.engine.host.clock import Clock, waitable
+from logstore.engine.host.stall_watch import StallWatch
+from logstore.engine.host.task_pool import Flusher
 from logstore.objects.disk import Disk, Folders
 from logstore.objects.protocol import ObjectStore
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import NamedTuple
 
-from logstore.format import plain_encode, plain_fields, plain_walk
 from logstore.format.area import Area, Gathered
+from logstore.format.plain import encode as plain_encode
+from logstore.format.plain import fields, walk
 from logstore.format.record import Record
 
 speed: ModuleType | None = None
@@ -41,21 +42,21 @@ class Kernels(NamedTuple):
 
 
 def _records(area: Area, base_offset: int, first: int, stop: int) -> list[Record]:
-    read = plain_walk.walk if area.records < ARRAYS_FROM else plain_fields.records
+    read = walk.walk if area.records < ARRAYS_FROM else fields.records
     return read(area, base_offset, first, stop)
 
 
 def _check(area: Area) -> tuple[int, int]:
     if area.records >= ARRAYS_FROM:
-        return plain_fields.check(area)
-    stamps = [record[3] for record in plain_walk.walk(area, 0, 0, area.records)]
+        return fields.check(area)
+    stamps = [record[3] for record in walk.walk(area, 0, 0, area.records)]
     return min(stamps), max(stamps)  # type: ignore[type-var, return-value]
 
 
 def _gather(
     areas: Sequence[Area], first: int, stop: int, timestamps: bool, keys: bool, values: bool, headers: bool
 ) -> Gathered:
-    from logstore.format import plain_gather  # needs pyarrow, which the core can do without
+    from logstore.format.plain import gather as plain_gather  # needs pyarrow, which the core can do without
 
     return plain_gather.gather(areas, first, stop, timestamps, keys, values, headers)
 

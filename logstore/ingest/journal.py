@@ -29,8 +29,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from logstore.engine.partition_log import PartitionLog
-from logstore.engine.results import Receipt
+from logstore.engine.memory.results import Receipt
+from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import (
     BufferFull,
     CorruptData,
@@ -43,7 +43,7 @@ from logstore.errors import (
 )
 from logstore.format.record import Record
 from logstore.ingest.position import Position, Upper
-from logstore.paths import check_topic_name
+from logstore.layout.paths import check_topic_name
 from logstore.store import Store
 
 PREFIX = "_ingest."

@@ -21,7 +21,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from logstore.engine.clock import waitable
+from logstore.engine.host.clock import waitable
 from logstore.errors import AppendTimeout, BufferFull, Closed, LogStoreError, OutcomeUnknown, fresh
 from logstore.format.record import Record
 from logstore.ingest.aside import aside

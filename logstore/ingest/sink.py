@@ -19,7 +19,7 @@ collector's lock.
 
 from __future__ import annotations
 
-from logstore.engine.partition_log import PartitionLog
+from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import LogStoreError, StraddlingTransaction, UnsupportedStore
 from logstore.format.record import Record
 from logstore.ingest.alignment import Alignment

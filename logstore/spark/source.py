@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from logstore.spark.write_options import WriteOptions
+    from logstore.spark.options.write_options import WriteOptions
 
 
 class LogStoreDataSource(DataSource):
@@ -29,36 +29,36 @@ class LogStoreDataSource(DataSource):
         return "logstore"
 
     def schema(self) -> StructType:
-        from logstore.spark.options import read_options
-        from logstore.spark.views import schema_of
+        from logstore.spark.options.read_options import read_options
+        from logstore.spark.read.views import schema_of
 
         return schema_of(read_options(self.options, streaming=None))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from logstore.spark.batch import LogReader
-        from logstore.spark.options import read_options
+        from logstore.spark.options.read_options import read_options
+        from logstore.spark.read.batch import LogReader
 
         return LogReader(read_options(self.options, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from logstore.spark.options import read_options
-        from logstore.spark.stream import LogStreamReader
+        from logstore.spark.options.read_options import read_options
+        from logstore.spark.read.stream import LogStreamReader
 
         return LogStreamReader(read_options(self.options, streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from logstore.spark.writer import LogWriter
+        from logstore.spark.write.writer import LogWriter
 
         return LogWriter(self._write_options(schema, overwrite, streaming=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from logstore.spark.stream_writer import LogStreamWriter
+        from logstore.spark.write.stream_writer import LogStreamWriter
 
         return LogStreamWriter(self._write_options(schema, overwrite, streaming=True))
 
     def _write_options(self, schema: StructType, overwrite: bool, *, streaming: bool) -> WriteOptions:
-        from logstore.spark.rows import check_write_schema
-        from logstore.spark.write_options import write_options
+        from logstore.spark.options.write_options import write_options
+        from logstore.spark.write.rows import check_write_schema
 
         if overwrite:
             raise ValueError(

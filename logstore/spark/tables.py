@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from logstore.catalog import Catalog
+from logstore.arrow.plan.log_partitions import LogPartition, load, open_store
+from logstore.arrow.plan.planner import plan_batch
+from logstore.layout.catalog import Catalog
+from logstore.layout.paths import PartitionPaths
 from logstore.objects import close_store
-from logstore.paths import PartitionPaths
-from logstore.spark.options import read_options
-from logstore.spark.partitions import LogPartition, load, open_store
-from logstore.spark.planner import plan_batch
-from logstore.spark.views import scan_of, schema_of
+from logstore.spark.options.read_options import read_options
+from logstore.spark.read.views import scan_of, schema_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

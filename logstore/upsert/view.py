@@ -25,8 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from logstore.engine.partition_log import PartitionLog
-from logstore.engine.source_ranges import Applied
+from logstore.engine.partition.partition_log import PartitionLog
+from logstore.engine.replicated.source_ranges import Applied
 from logstore.errors import CorruptData, DivergentWriters, LogStoreError, OffsetOutOfRange, fresh
 from logstore.format.record import Record
 from logstore.upsert.agreement import Agreement

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.harness import LocalBroker
 from logstore.objects import ObjectStore
 from logstore.objects.memory import MemoryStore
+from tests.support.broker.harness import LocalBroker
 
 
 @pytest.fixture

@@ -17,13 +17,13 @@ import kafka.codec
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from broker.clients import CLIENTS, AioKafka, Client, Confluent, Sent, kcat
-from broker.harness import LocalBroker, Wire
-from broker.steps import make_topic
-from broker_shim.apis import Api
-from broker_shim.codes import Code
-from broker_shim.messages import Message
-from tests.patience import PATIENCE_S
+from broker_shim.wire.apis import Api
+from broker_shim.wire.codes import Code
+from broker_shim.wire.messages import Message
+from tests.support.broker.clients import CLIENTS, AioKafka, Client, Confluent, Sent, kcat
+from tests.support.broker.harness import LocalBroker, Wire
+from tests.support.broker.steps import make_topic
+from tests.support.patience import PATIENCE_S
 
 needs_kcat = pytest.mark.skipif(
     shutil.which("kcat") is None, reason="kcat is not installed: apt install kcat"

@@ -14,9 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from broker.clients import Confluent
-from broker.harness import BrokerProcess, LocalBroker, Wire
-from broker.steps import batch, owned
 from broker_shim import logs
 from broker_shim.__main__ import parse
 from broker_shim.config import BrokerConfig
@@ -25,7 +22,10 @@ from broker_shim.server import Server
 from logstore.objects.memory import MemoryStore
 from logstore.testing import FaultyStore
 from logstore.writers import WriterMetrics
-from tests.patience import PATIENCE_S
+from tests.support.broker.clients import Confluent
+from tests.support.broker.harness import BrokerProcess, LocalBroker, Wire
+from tests.support.broker.steps import batch, owned
+from tests.support.patience import PATIENCE_S
 
 
 def get(port: int, path: str) -> tuple[int, str]:

@@ -12,8 +12,8 @@ import pytest
 import logstore
 from logstore.cli import COMMANDS, main
 from logstore.format.area import MAX_TIMESTAMP_MS
-from tests.engine.harness import crash
-from tests.patience import PATIENCE_S
+from tests.support.engine.harness import crash
+from tests.support.patience import PATIENCE_S
 
 
 @pytest.fixture

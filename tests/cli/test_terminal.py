@@ -16,7 +16,7 @@ import logstore
 from logstore.cli.ingest import StatusLine
 from logstore.cli.output import Output
 from logstore.ingest.postgres import PostgresIngest, PostgresSettings
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*[mK]")
 

@@ -11,7 +11,7 @@ from dataclasses import fields
 
 from broker_shim.config import PREFIX, BrokerConfig
 from logstore.cli import COMMANDS, build_parser
-from tests.docs.blocks import ROOT
+from tests.support.blocks import ROOT
 
 PAGE = ROOT / "docs" / "cli.md"
 _COMMON = ("--help", "--json", "--store")

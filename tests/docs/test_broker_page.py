@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import logstore
-from tests.docs.blocks import ROOT, blocks
-from tests.patience import PATIENCE_S
-from tests.ports import free_port
+from tests.support.blocks import ROOT, blocks
+from tests.support.patience import PATIENCE_S
+from tests.support.ports import free_port
 
 _COMMANDS = [block for block in blocks(ROOT / "docs" / "broker.md") if block.language == "sh"]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import PROSE, ROOT, RUNNABLE, blocks, name_of, pages
-from tests.patience import PATIENCE_S
+from tests.support.blocks import PROSE, ROOT, RUNNABLE, blocks, name_of, pages
+from tests.support.patience import PATIENCE_S
 
 # Run by tests that know what these need: a Spark session, a database, a broker.
 ELSEWHERE = ("broker.md", "ingest.md", "spark.md", "upsert.md", "writers.md")

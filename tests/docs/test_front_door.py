@@ -10,7 +10,7 @@ from typing import Any
 
 import logstore
 from tests.docs import cli_page
-from tests.docs.blocks import ROOT, name_of, pages
+from tests.support.blocks import ROOT, name_of, pages
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 

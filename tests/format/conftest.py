@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from logstore.format import kernels, plain_encode
+from logstore.format import kernels
+from logstore.format.plain import encode
 
 ONLY_LOOPS, ONLY_COLUMNS = 10_000, 1
 
@@ -21,6 +22,6 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     active, threshold = WAYS[request.param]
     monkeypatch.setattr(kernels, "active", active)
     if threshold is not None:
-        monkeypatch.setattr(plain_encode, "COLUMN_WISE_FROM", threshold)
+        monkeypatch.setattr(encode, "COLUMN_WISE_FROM", threshold)
         monkeypatch.setattr(kernels, "ARRAYS_FROM", threshold)
     return request.param

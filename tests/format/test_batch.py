@@ -11,8 +11,7 @@ from logstore.format.batch import check_crc, encode_batch, patch_head, read_info
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.record import Record
 from logstore.format.records import check_record, decode_records, record_size
-
-from .material import CODECS, NOW_MS, log_of, record_lists, stored, varied
+from tests.support.format.material import CODECS, NOW_MS, log_of, record_lists, stored, varied
 
 pytestmark = pytest.mark.usefixtures("kernel")
 LIMIT = 1 << 24

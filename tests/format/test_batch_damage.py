@@ -8,14 +8,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from logstore.format import kernels, plain_fields, plain_walk
+from logstore.format import kernels
 from logstore.format.area import Area
 from logstore.format.batch import HEADER_SIZE, PATCH_SIZE, check_crc, encode_batch, read_info, validate
 from logstore.format.errors import FormatError
+from logstore.format.plain import fields, walk
 from logstore.format.record import Record
 from logstore.format.records import decode_records
-
-from .material import CODECS, NOW_MS, log_of, stored, varied
+from tests.support.format.material import CODECS, NOW_MS, log_of, stored, varied
 
 LIMIT = 1 << 24
 
@@ -73,7 +73,7 @@ def test_L20_every_cut_and_every_addition_is_found(codec_id: int) -> None:
 def outcomes(area: Area) -> list[object]:
     """What each reader makes of an area: the records, or the fact that it is refused."""
     found: list[object] = []
-    readers = [plain_walk.walk, plain_fields.records, *(one.records for one in kernels.ALL)]
+    readers = [walk.walk, fields.records, *(one.records for one in kernels.ALL)]
     for reader in readers:
         try:
             found.append(reader(area, 10, 0, area.records))

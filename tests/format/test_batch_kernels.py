@@ -15,8 +15,7 @@ from logstore.format import kernels
 from logstore.format.area import Area
 from logstore.format.batch import encode_batch, record_area
 from logstore.format.record import Record
-
-from .material import NOW_MS
+from tests.support.format.material import NOW_MS
 
 needs_speed = pytest.mark.skipif(len(kernels.ALL) == 1, reason="the C kernels are not built")
 

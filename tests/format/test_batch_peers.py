@@ -13,8 +13,7 @@ from logstore.format.batch import encode_batch, split, validate
 from logstore.format.codecs import CODEC_NAMES
 from logstore.format.record import Record
 from logstore.format.records import decode_records
-
-from .material import CODECS, NOW_MS, log_of, stored, varied
+from tests.support.format.material import CODECS, NOW_MS, log_of, stored, varied
 
 pytestmark = pytest.mark.usefixtures("kernel")
 LIMIT = 1 << 24

@@ -9,8 +9,7 @@ from logstore.format.batch import HEADER_SIZE, encode_batch
 from logstore.format.errors import FormatError
 from logstore.format.record import Record
 from logstore.format.records import check_record, record_size
-
-from .material import varied
+from tests.support.format.material import varied
 
 
 def test_a_plain_record_passes_as_it_is() -> None:

@@ -13,8 +13,7 @@ from logstore.format.codecs import compress
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.record import Record
 from logstore.format.records import decode_records
-
-from .material import NOW_MS, log_of, sealed, stored, varied, with_area
+from tests.support.format.material import NOW_MS, log_of, sealed, stored, varied, with_area
 
 pytestmark = pytest.mark.usefixtures("kernel")
 LIMIT = 1 << 20

@@ -16,8 +16,7 @@ from logstore.format.columns import COLUMNS, column_chunks, decode_columns
 from logstore.format.errors import FormatError
 from logstore.format.record import Record
 from logstore.format.records import decode_records
-
-from .material import CODECS, NOW_MS, log_of, record_lists, sealed, stored, varied
+from tests.support.format.material import CODECS, NOW_MS, log_of, record_lists, sealed, stored, varied
 
 pytestmark = pytest.mark.usefixtures("kernel")
 

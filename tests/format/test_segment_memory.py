@@ -10,16 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from logstore.format.batch import PATCH_SIZE, encode_batch, patch_head
-from logstore.format.record import Record
-from logstore.format.segment import EncodedBatch, SegmentHeader, build_segment, parse_segment
-
-MIB = 1 << 20
+from logstore.format.segment import parse_segment
+from tests.support.format.segments import MIB, segment_of
 
 BUILDS_SEGMENTS = """
 import sys, threading
 from pathlib import Path
-from tests.format.test_segment_memory import MIB, segment_of
+from tests.support.format.segments import MIB, segment_of
 
 def resident_mib():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / MIB
@@ -39,17 +36,6 @@ for worker in workers:
 print(resident_mib() - before)
 done.set()
 """
-
-
-def segment_of(size: int) -> memoryview:
-    """A segment whose records take about `size` bytes, of one batch that many offsets share."""
-    raw, info = encode_batch([Record(bytes(64 * 1024))], now_ms=5, codec_id=0)
-    batches = [
-        EncodedBatch(patch_head(offset, info.size, 1), memoryview(raw)[PATCH_SIZE:], offset, 1, 5, 5)
-        for offset in range(size // info.size)
-    ]
-    header = SegmentHeader(0, 1, 0, len(batches), bytes(16), 0, len(batches))
-    return build_segment(header, batches)[0]
 
 
 @pytest.mark.parametrize("size", [64 * 1024, MIB - 40_000, MIB, 3 * MIB])

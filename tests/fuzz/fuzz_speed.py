@@ -107,7 +107,7 @@ def damage(rng: random.Random, data: bytes) -> bytes:
 
 def taken(cut: Any, records: list[Any], max_batch_bytes: int) -> Any:
     """The runs that an append would be cut into; whether it is refused, if it is."""
-    from logstore.engine.intake import take_records
+    from logstore.engine.write.admission import take_records
     from logstore.errors import LogStoreError
     from logstore.format import kernels
 
@@ -120,9 +120,10 @@ def taken(cut: Any, records: list[Any], max_batch_bytes: int) -> Any:
 
 def one_round(speed: Any, seed: int) -> None:
     """Raises AssertionError where the kernels differ."""
-    from logstore.format import kernels, plain_encode
+    from logstore.format import kernels
     from logstore.format.area import Area
     from logstore.format.arrays import Plan
+    from logstore.format.plain import encode
 
     rng = random.Random(seed)
     kernels.speed = speed
@@ -137,7 +138,7 @@ def one_round(speed: Any, seed: int) -> None:
         encoded = speed.encode(records, 1_700_000_000_000)
     except (TypeError, ValueError, OverflowError):
         encoded = "refused"
-    assert encoded == outcome(plain_encode.encode, records, 1_700_000_000_000), "encode"
+    assert encoded == outcome(encode.encode, records, 1_700_000_000_000), "encode"
     if encoded == "refused":
         return
     data, base_ms, _, _ = encoded

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from . import fuzz_speed
+from tests.fuzz import fuzz_speed
 
 # One bound check less: the reader of varints no longer looks where its record ends.
 BROKEN = {"p < end && *p < 0x80": "*p < 0x80", "if (p == end)": "if (0)"}

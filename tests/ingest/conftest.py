@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from .pg_server import PostgresServer, fresh_database, postgres_server
+from tests.support.ingest.pg_server import PostgresServer, fresh_database, postgres_server
 
 _numbers = itertools.count()
 

@@ -16,9 +16,8 @@ import pytest
 from logstore.cli import UsageError, ingest, main
 from logstore.cli.output import Output
 from logstore.ingest.postgres.slot import connect, slot_state
-from tests.patience import PATIENCE_S
-
-from .pg_story import events, session
+from tests.support.ingest.pg_story import events, session
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.postgres
 ROOT = Path(__file__).parents[2]

@@ -21,9 +21,17 @@ from logstore.ingest import EVERY_PARTITION, Routed
 from logstore.objects import MemoryStore
 from logstore.objects.local import LocalStore
 from logstore.testing import FaultyStore, GatedStore
-from tests.patience import PATIENCE_S
-
-from .story import Reports, Transaction, collecting, expected, feed, stored, transactions, values
+from tests.support.ingest.story import (
+    Reports,
+    Transaction,
+    collecting,
+    expected,
+    feed,
+    stored,
+    transactions,
+    values,
+)
+from tests.support.patience import PATIENCE_S
 
 STORY = transactions({"orders": 3, "items": 5}, {"items": 1}, {}, {"orders": 40})
 

@@ -14,8 +14,17 @@ from logstore.errors import InvalidRecord, StraddlingTransaction, UnsupportedSto
 from logstore.format.record import Record
 from logstore.objects import MemoryStore
 from logstore.testing import GatedStore
-
-from .story import Reports, Transaction, collecting, crashing, expected, feed, stored, transactions, values
+from tests.support.ingest.story import (
+    Reports,
+    Transaction,
+    collecting,
+    crashing,
+    expected,
+    feed,
+    stored,
+    transactions,
+    values,
+)
 
 STORY = transactions({"orders": 3, "items": 5}, {"items": 1}, {}, {"orders": 40})
 LARGE = transactions({"orders": 5}, {"orders": 300}, {"orders": 2}, value_bytes=500)

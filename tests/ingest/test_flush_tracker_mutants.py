@@ -9,9 +9,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from logstore.errors import StraddlingTransaction
 from logstore.ingest import Challenge, FlushTracker
 from logstore.testing import ManualClock
-
-from .mutants import MUTANTS, mutant
-from .test_flush_tracker_model import TrackerMachine
+from tests.support.ingest.mutants import MUTANTS, mutant
+from tests.support.ingest.tracker_machine import TrackerMachine
 
 BY_CLOCK = "progress refreshed by commits"
 BITE = settings(

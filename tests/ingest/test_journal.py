@@ -13,9 +13,18 @@ from logstore.ingest.journal import Journal, Mark, Route
 from logstore.ingest.position import Position, Upper
 from logstore.objects import MemoryStore
 from logstore.testing import GatedStore
-from tests.patience import PATIENCE_S
-
-from .story import PARTITIONS, Reports, collecting, crashing, expected, feed, stored, transactions, values
+from tests.support.ingest.story import (
+    PARTITIONS,
+    Reports,
+    collecting,
+    crashing,
+    expected,
+    feed,
+    stored,
+    transactions,
+    values,
+)
+from tests.support.patience import PATIENCE_S
 
 STORY = transactions({"orders": 40}, {"orders": 40}, {"orders": 40})
 

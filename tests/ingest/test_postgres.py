@@ -17,9 +17,9 @@ from logstore.ingest.postgres.origin import Origin
 from logstore.ingest.postgres.slot import connect, slot_state
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore, GatedStore
-from tests.patience import PATIENCE_S
-
-from .pg_story import catch_up, events, fold, same_rows, session, settings
+from tests.support.ingest.pg_story import catch_up, events, fold, same_rows, session, settings
+from tests.support.ingest.pg_waits import _run, running, wait_confirmed, wait_until
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.postgres
 
@@ -455,48 +455,3 @@ def test_the_server_is_restarted_under_load_and_it_goes_on(dsn, postgres):
             sql.execute("insert into t select generate_series(5001, 5100)")
         wait_confirmed(ingest, dsn)
     assert sorted(event["after"]["id"] for event in events(objects, "public.t")) == list(range(1, 5101))
-
-
-class running:
-    """An ingester on a thread of its own, stopped in order at the end."""
-
-    def __init__(self, objects, config):
-        self.ingest = PostgresIngest(lambda: logstore.open(objects), config)
-        self.ended: list[BaseException] = []
-        self.thread = threading.Thread(target=_run, args=(self.ingest, self.ended))
-
-    def __enter__(self):
-        self.thread.start()
-        return self.ingest
-
-    def __exit__(self, *_):
-        self.ingest.stop()
-        self.thread.join(PATIENCE_S)
-        assert not self.thread.is_alive()
-        self.ingest.close()
-        assert self.ended == []
-
-
-def _run(ingest, ended):
-    try:
-        ingest.run()
-    except BaseException as error:
-        ended.append(error)
-
-
-def wait_until(done) -> None:
-    """Look until it is so: what is waited for happens in another process, which cannot tell us."""
-    pause = threading.Event()
-    for _ in range(int(PATIENCE_S / 0.02)):
-        if done():
-            return
-        pause.wait(0.02)
-    raise AssertionError("it never happened")
-
-
-def wait_confirmed(ingest, dsn) -> None:
-    """Until everything that is committed now is confirmed to the server."""
-    with session(dsn) as sql:
-        sql.execute("select pg_current_wal_lsn() - '0/0'")
-        (end,) = sql.fetchone()
-    wait_until(lambda: ingest.status().confirmed >= end)

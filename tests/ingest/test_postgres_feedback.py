@@ -14,12 +14,11 @@ import pytest
 from logstore.ingest.postgres.pgoutput import Commit, Decoder
 from logstore.ingest.postgres.slot import connect_stream
 from logstore.objects import MemoryStore
-from tests.patience import PATIENCE_S
-
-from .ingester import switch_for
-from .pg_story import catch_up, events, session, settings
-from .test_postgres import wait_until
-from .test_postgres_kill import ROOT, wait_for_the_end
+from tests.support.ingest.ingester import switch_for
+from tests.support.ingest.pg_end import ROOT, wait_for_the_end
+from tests.support.ingest.pg_story import catch_up, events, session, settings
+from tests.support.ingest.pg_waits import wait_until
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.postgres
 
@@ -161,7 +160,7 @@ def test_F02_the_slot_is_never_confirmed_past_the_boundary_and_no_row_is_lost_or
     store, notes, slot = tmp_path / "store", tmp_path / "notes", "watched" + str(seed)
     off, pause, dice = switch_for(store), threading.Event(), random.Random(seed)
     impatient = f"{dsn} options='-c wal_sender_timeout=3s'"
-    command = [sys.executable, "-m", "tests.ingest.ingester", impatient, str(store), slot, str(notes)]
+    command = [sys.executable, "-m", "tests.support.ingest.ingester", impatient, str(store), slot, str(notes)]
     with session(dsn) as sql:
         for table in ("long", "short"):
             sql.execute(f"create table {table} (id serial primary key, v text)")

@@ -16,18 +16,19 @@ import pytest
 
 import logstore
 from logstore.ingest.postgres.slot import connect, slot_state
-from tests.patience import PATIENCE_S
-
-from .ingester import switch_for
-from .pg_load import SCHEMA, TABLES, Load
-from .pg_story import events, fold, same_rows, session
+from tests.support.ingest.ingester import switch_for
+from tests.support.ingest.pg_end import ROOT, wait_for_the_end
+from tests.support.ingest.pg_load import SCHEMA, TABLES, Load
+from tests.support.ingest.pg_story import events, fold, same_rows, session
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.postgres
-ROOT = Path(__file__).parents[2]
 
 
 def ingester(dsn: str, store: Path, slot: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "tests.ingest.ingester", dsn, str(store), slot], cwd=ROOT)
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.support.ingest.ingester", dsn, str(store), slot], cwd=ROOT
+    )
 
 
 def audits_stored(store: Path) -> set[int]:
@@ -112,19 +113,6 @@ def run_and_kill(dsn: str, tmp_path: Path, kills: int, seed: int) -> None:
     check_no_transaction_is_torn(store)
     for table in TABLES:
         assert same_rows(str(store), dsn, table), table
-
-
-def wait_for_the_end(dsn: str, slot: str, child: subprocess.Popen[bytes]) -> None:
-    """The load has stopped: the slot's lag goes to zero."""
-    pause = threading.Event()
-    with connect(dsn) as connection:
-        for _ in range(1_200):
-            assert child.poll() is None, "the ingester ended by itself"
-            state = slot_state(connection, slot)
-            if state is not None and state.lag_bytes == 0:
-                return
-            pause.wait(0.05)
-    raise AssertionError(f"the slot never reached the end of WAL: {state}")
 
 
 def test_F14_killed_4_times_the_topics_equal_the_tables(dsn, tmp_path):

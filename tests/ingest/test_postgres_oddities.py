@@ -10,9 +10,8 @@ import pytest
 from logstore.errors import InvalidRecord, InvalidTopicName, LogStoreError, UnsupportedStore
 from logstore.ingest.postgres.values import UNAVAILABLE
 from logstore.objects import MemoryStore
-
-from .pg_server import postgres_server
-from .pg_story import catch_up, events, same_rows, session, settings
+from tests.support.ingest.pg_server import postgres_server
+from tests.support.ingest.pg_story import catch_up, events, same_rows, session, settings
 
 pytestmark = pytest.mark.postgres
 

@@ -12,10 +12,9 @@ from logstore.errors import UnsupportedStore
 from logstore.ingest.postgres.slot import connect, slot_state
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore, GatedStore
-from tests.patience import PATIENCE_S
-
-from .pg_story import catch_up, events, same_rows, session, settings
-from .test_postgres import running, wait_confirmed, wait_until
+from tests.support.ingest.pg_story import catch_up, events, same_rows, session, settings
+from tests.support.ingest.pg_waits import running, wait_confirmed, wait_until
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.postgres
 

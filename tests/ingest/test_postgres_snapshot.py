@@ -14,9 +14,8 @@ import logstore
 from logstore.errors import StraddlingTransaction, UnsupportedStore
 from logstore.ingest.postgres.slot import connect, connect_stream
 from logstore.objects import MemoryStore
-
-from .pg_server import PostgresServer, fresh_database, postgres_server
-from .pg_story import catch_up, events, session, settings
+from tests.support.ingest.pg_server import PostgresServer, fresh_database, postgres_server
+from tests.support.ingest.pg_story import catch_up, events, session, settings
 
 pytestmark = pytest.mark.postgres
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from logstore.ingest.reporter import Reporter
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 
 def test_F04_what_settles_meanwhile_is_reported_by_the_thread_that_is_at_it():

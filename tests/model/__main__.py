@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from .runs import CONTRASTS, RULES, Contrast
-from .search import Outcome, search
+from tests.model.runs import CONTRASTS, RULES, Contrast
+from tests.model.search import Outcome, search
 
 INTRODUCTION = """\
 # What the model finds

@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Hashable
 from types import CodeType, GeneratorType
 from typing import Any, NamedTuple
 
-from .store import Request
+from tests.model.store import Request
 
 Actor = Generator[Any, Any, None]
 

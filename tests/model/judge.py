@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .actors import Said
-from .protocol import chain_of
-from .search import Violation
-from .store import Objects
+from tests.model.actors import Said
+from tests.model.protocol import chain_of
+from tests.model.search import Violation
+from tests.model.store import Objects
 
 
 class Told(NamedTuple):

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, NamedTuple
 
-from .actors import Actor, Said
-from .store import OK, Begin, Create, Delete, Get, ListKeys, Objects, Put, Snapshot, Swap
+from tests.model.actors import Actor, Said
+from tests.model.store import OK, Begin, Create, Delete, Get, ListKeys, Objects, Put, Snapshot, Swap
 
 EXCLUSIVE, SHARED, REPLICATED = "exclusive", "shared", "replicated"
 MANIFEST = "manifest"

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from . import variants as v
-from .actors import Actor
-from .judge import LogJudge
-from .protocol import MANIFEST, NONE, REPLICATED, SHARED, Rules
-from .search import World
-from .store import Create, Objects, Request, Swap
+from tests.model import variants as v
+from tests.model.actors import Actor
+from tests.model.judge import LogJudge
+from tests.model.protocol import MANIFEST, NONE, REPLICATED, SHARED, Rules
+from tests.model.search import World
+from tests.model.store import Create, Objects, Request, Swap
 
 _WRITER = re.compile(r"(\w)([:~=^!@])(\d)")
 

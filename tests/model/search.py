@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from .actors import Actor, Cast, Interned, Said, Stand
-from .store import EXISTS, UNKNOWN, WRITES, Begin, Create, Objects, Request, Swap, execute, is_void
+from tests.model.actors import Actor, Cast, Interned, Said, Stand
+from tests.model.store import EXISTS, UNKNOWN, WRITES, Begin, Create, Objects, Request, Swap, execute, is_void
 
 State = tuple[Any, ...]
 Violation = tuple[str, str]

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from . import variants
-from .judge import Told
-from .protocol import EXCLUSIVE, MANIFEST, NONE, Rules
-from .runs import CONTRASTS, DEEP, RULES, WIDE, Contrast, Holds, Run
-from .search import Outcome, World, search, walk
-from .store import Objects
+from tests.model import variants
+from tests.model.judge import Told
+from tests.model.protocol import EXCLUSIVE, MANIFEST, NONE, Rules
+from tests.model.runs import CONTRASTS, DEEP, RULES, WIDE, Contrast, Holds, Run
+from tests.model.search import Outcome, World, search, walk
+from tests.model.store import Objects
 
 
 @pytest.mark.parametrize("holds", RULES, ids=lambda holds: holds.name.replace(" ", "_"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .actors import Actor, Said
-from .protocol import (
+from tests.model.actors import Actor, Said
+from tests.model.protocol import (
     EXCLUSIVE,
     MANIFEST,
     Manifest,
@@ -18,7 +18,7 @@ from .protocol import (
     data,
     header,
 )
-from .store import EXISTS, OK, Create, Get, ListKeys, Put, Swap
+from tests.model.store import EXISTS, OK, Create, Get, ListKeys, Put, Swap
 
 # What stays in a place
 

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from servers import Server
 
 from logstore.objects import LocalStore, MemoryStore, MeteredStore, RetryingStore, close_store, open_url
 from logstore.testing import GatedStore
+from tests.support.servers import Server
 
 
 def sockets() -> set[str]:

@@ -12,7 +12,7 @@ import logstore
 from logstore.errors import Indeterminate
 from logstore.objects import MemoryStore
 from logstore.objects.protocol import Buffer, ObjectInfo
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 T = TypeVar("T")
 

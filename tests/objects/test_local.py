@@ -20,8 +20,7 @@ from logstore.errors import (
     PreconditionFailed,
 )
 from logstore.objects import LocalStore
-
-from .local_children import add_ones, create_each, die_at
+from tests.support.objects.local_children import add_ones, create_each, die_at
 
 SPAWN = multiprocessing.get_context("spawn")
 PROCESSES = 3

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from engine.harness import PATIENCE_S, until
 
 import logstore
 from logstore.errors import Determinate, Indeterminate, LogStoreError, StoreUnavailable
 from logstore.objects import LocalStore
+from tests.support.engine.harness import PATIENCE_S, until
 
 
 @pytest.fixture

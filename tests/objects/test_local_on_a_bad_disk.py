@@ -11,12 +11,12 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
-from disk_faults import FAULTS, PowerCuts, failing, makes_sense, watched
 
 from logstore.errors import Determinate, Indeterminate, ObjectNotFound, PreconditionFailed, StoreError
 from logstore.objects import LocalStore
 from logstore.testing import DiskCall, DiskFault, SimulatedDisk
 from logstore.testing.disk import Hook
+from tests.support.disk_faults import FAULTS, PowerCuts, failing, makes_sense, watched
 
 ROOT = "/srv/data/store"
 KEYS = ("log/0", "log/1", "deep/er/0", "top")

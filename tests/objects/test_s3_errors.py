@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from servers import Server
 
 from logstore.errors import (
     Determinate,
@@ -20,9 +19,7 @@ from logstore.errors import (
 )
 from logstore.objects import ObjectStore, close_store, open_url, s3
 from logstore.objects.s3 import S3Store
-from tests.ports import free_port
-
-from .scripted_server import (
+from tests.support.objects.scripted_server import (
     Action,
     ScriptedServer,
     answer,
@@ -33,6 +30,8 @@ from .scripted_server import (
     scripted_server,
     self_signed,
 )
+from tests.support.ports import free_port
+from tests.support.servers import Server
 
 Call = Callable[[ObjectStore], object]
 

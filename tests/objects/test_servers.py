@@ -6,11 +6,11 @@ import socket
 from contextlib import ExitStack
 
 import pytest
-from servers import moto_server_process
 
 from logstore.errors import StoreUnavailable
 from logstore.objects import check_conditions, close_store, open_url
-from tests.ports import free_port
+from tests.support.ports import free_port
+from tests.support.servers import moto_server_process
 
 
 @pytest.mark.s3

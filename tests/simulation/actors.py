@@ -7,8 +7,8 @@ from typing import Any
 
 import logstore
 from logstore.config import Visibility
-from logstore.engine.partition_log import PartitionLog
-from logstore.engine.replicated_writer import ReplicatedWriter
+from logstore.engine.partition.partition_log import PartitionLog
+from logstore.engine.replicated.replicated_writer import ReplicatedWriter
 from logstore.errors import (
     BufferFull,
     Closed,

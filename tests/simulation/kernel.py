@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from logstore.engine.side_by_side import side_by_side
+from logstore.engine.host.fan_out import side_by_side
 from logstore.objects import retrying
 
 _INSTANT_S = 1e-6

@@ -29,10 +29,9 @@ import logstore
 from logstore import cli
 from logstore.cli import compact, gc
 from logstore.cli.output import Output
-from logstore.engine import checkpoint
-from logstore.engine.clock import SystemClock
-from logstore.engine.partition_log import PartitionLog
-from logstore.engine.producer import Producer
+from logstore.engine.host.clock import SystemClock
+from logstore.engine.maintenance import checkpoint
+from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import (
     AppendTimeout,
     BufferFull,
@@ -45,9 +44,10 @@ from logstore.errors import (
 )
 from logstore.objects import ObjectStore, open_url
 from logstore.objects.s3 import S3Store
+from logstore.producer import Producer
 
 if __package__:
-    from soak.journal import Journal
+    from tests.soak.journal import Journal
 else:
     from journal import Journal
 

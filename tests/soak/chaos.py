@@ -33,13 +33,12 @@ from random import Random
 from typing import Any
 from urllib.parse import urlsplit
 
-from servers import BUCKET, Server
-
 from logstore.objects import open_url
-from soak.actor import Job
-from soak.journal import Journal
-from soak.judge import Verdict, judge
-from soak.proxy import Doom, Proxy
+from tests.soak.actor import Job
+from tests.soak.journal import Journal
+from tests.soak.judge import Verdict, judge
+from tests.soak.proxy import Doom, Proxy
+from tests.support.servers import BUCKET, Server
 
 ACTOR = Path(__file__).with_name("actor.py")
 DAY_MS = 24 * 3600 * 1000

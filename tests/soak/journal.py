@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from logstore.engine.results import ReadResult
+from logstore.engine.memory.results import ReadResult
 from logstore.testing.history_events import (
     Acked,
     AppendBegan,

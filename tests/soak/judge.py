@@ -13,11 +13,11 @@ from pathlib import Path
 import logstore
 from logstore.cli import compact, gc, verify
 from logstore.cli.output import Output
-from logstore.engine.partition_log import PartitionLog
+from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import LogStoreError
 from logstore.objects import ObjectStore
 from logstore.testing import HistoryViolation, check_history
-from soak.journal import Histories, Journal, Line, lines_of
+from tests.soak.journal import Histories, Journal, Line, lines_of
 
 
 @dataclass

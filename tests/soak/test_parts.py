@@ -8,16 +8,16 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from servers import BUCKET, Server
 
 import logstore
 from logstore.errors import Determinate, Indeterminate, PreconditionFailed
 from logstore.objects import ObjectStore, open_url
 from logstore.objects.s3 import S3Store
-from soak.journal import Journal
-from soak.judge import Verdict, judge
-from soak.proxy import READ_FAULTS, WRITE_FAULTS, Proxy, Request
-from tests.patience import PATIENCE_S
+from tests.soak.journal import Journal
+from tests.soak.judge import Verdict, judge
+from tests.soak.proxy import READ_FAULTS, WRITE_FAULTS, Proxy, Request
+from tests.support.patience import PATIENCE_S
+from tests.support.servers import BUCKET, Server
 
 
 class Scripted(Proxy):

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import Server, moto_server_process, seaweedfs_server
 
-from soak.chaos import Plan, Round, fork_server
-from soak.judge import Verdict
+from tests.soak.chaos import Plan, Round, fork_server
+from tests.soak.judge import Verdict
+from tests.support.servers import Server, moto_server_process, seaweedfs_server
 
 CRASHES = 500
 CRASHES_A_ROUND = 25

@@ -5,13 +5,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-import logstore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,24 +80,3 @@ def spark(tmp_path_factory: pytest.TempPathFactory, credentials_file: Path) -> I
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
-
-
-@pytest.fixture
-def where(tmp_path: Path) -> str:
-    """The URL of a log store on local disk that does not exist yet."""
-    return (tmp_path / "log").as_uri()
-
-
-@pytest.fixture
-def make_log(where: str) -> Callable[..., str]:
-    """`make_log("orders", [segments of partition 0], …)`: each segment is a list of records, committed as one."""
-
-    def make(topic: str, *partitions: list[list[logstore.Record]], **settings: object) -> str:
-        with logstore.open(where, **settings) as store:
-            made = store.create_topic(topic, partitions=len(partitions), exist_ok=True)
-            for number, segments in enumerate(partitions):
-                for records in segments:
-                    made.partition(number).append(records)
-        return where
-
-    return make

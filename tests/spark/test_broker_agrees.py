@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from broker.harness import LocalBroker
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from logstore.objects import LocalStore
-
-from .material import COLUMNS, START_MS, at, rows
+from tests.support.broker.harness import LocalBroker
+from tests.support.spark.material import COLUMNS, START_MS, at, rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 RECORDS = 200

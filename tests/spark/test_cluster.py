@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 import logstore
+from logstore.layout.paths import SPARK_PREFIX
 from logstore.objects import open_url
-from logstore.paths import SPARK_PREFIX
-
-from .cluster import spark_cluster
+from tests.support.spark.cluster import spark_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.timeout(1500)]
 EXPECTED = [400, 400, sum(range(400))]
@@ -47,7 +46,7 @@ def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         job = subprocess.run(
             [
                 sys.executable,
-                str(Path(__file__).with_name("cluster_job.py")),
+                str(Path(__file__).parents[2] / "tests/support/spark/cluster_job.py"),
                 master,
                 url,
                 str(folder / "flags"),

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 import logstore
-
-from .java_process import java_process
-from .material import numbered
+from tests.support.spark.java_process import java_process
+from tests.support.spark.material import numbered
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(300)]
 STORED = [[number, n, f"k{n % 5}", f"v{n}"] for number in range(2) for n in range(6)]
@@ -49,7 +48,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         job = subprocess.run(
             [
                 sys.executable,
-                str(Path(__file__).with_name("connect_job.py")),
+                str(Path(__file__).parents[2] / "tests/support/spark/connect_job.py"),
                 f"sc://127.0.0.1:{port}",
                 url,
                 str(folder / "checkpoint"),

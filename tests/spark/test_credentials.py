@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from servers import CREDENTIALS
 
 import logstore
-
-from .material import numbered, plan
+from tests.support.servers import CREDENTIALS
+from tests.support.spark.material import numbered, plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import logstore
-
-from .material import numbered
+from tests.support.spark.material import numbered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,12 +18,11 @@ import logstore
 from logstore import Record
 from logstore.format.codecs import CODEC_NAMES
 from logstore.objects import open_url
-
-from .cluster import spark_cluster
-from .material import numbered, plan
+from tests.support.spark.cluster import spark_cluster
+from tests.support.spark.material import numbered, plan
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.soak, pytest.mark.timeout(900)]
-JOB = Path(__file__).with_name("everywhere_job.py")
+JOB = Path(__file__).parents[2] / "tests/support/spark/everywhere_job.py"
 PLACES = [
     pytest.param((master, home, "false"), id=f"{master}-{home}")
     for master in ("local", "cluster")

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 import logstore
-
-from .material import numbered
+from tests.support.spark.material import numbered
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logstore.engine.intake import take_columns, take_records
+from logstore.engine.write.admission import take_columns, take_records
 from logstore.errors import RecordTooLarge
 from logstore.format.record import Record
 from logstore.upsert.changes import decode_change, encode_change, encode_changes

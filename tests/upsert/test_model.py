@@ -21,8 +21,8 @@ from logstore.errors import Fenced, LogStoreError
 from logstore.objects import MemoryStore
 from logstore.testing import Fault, FaultyStore
 from logstore.upsert import UpsertView, decode_change
-from tests.patience import PATIENCE_S
-from tests.writers.actors import TOPIC, Process, kill
+from tests.support.engine.actors import TOPIC, Process, kill
+from tests.support.patience import PATIENCE_S
 
 Update = tuple[bytes, bytes | None, int]
 FAULTS = (Fault.LOSE_ANSWER, Fault.LOSE_REQUEST, Fault.REFUSE, Fault.CONFLICT)

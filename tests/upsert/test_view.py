@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore.engine.partition_log import PartitionLog
+from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import (
     AppendTimeout,
     CorruptData,
@@ -26,7 +26,7 @@ from logstore.store import Store
 from logstore.testing import GatedStore
 from logstore.upsert import UpsertView, decode_change, encode_change
 from logstore.upsert.stash import Stash
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 Views = Callable[..., UpsertView]
 TOPIC = "accounts"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from logstore.catalog import PARTITIONS_MAX
 from logstore.errors import InvalidTopicName
-from logstore.paths import check_topic_name
+from logstore.layout.catalog import PARTITIONS_MAX
+from logstore.layout.paths import check_topic_name
 
 MIB = 1 << 20
 _SLOT = re.compile(r"[a-z0-9_]{1,54}")

@@ -1,0 +1,233 @@
+"""Committed offsets over the wire: OffsetCommit, OffsetFetch, OffsetDelete."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from broker_shim.auth.acls import Operation, Resource
+from broker_shim.groups.coordinator import Coordinator
+from broker_shim.groups.group import State
+from broker_shim.groups.group_records import Committed
+from broker_shim.groups.group_shard import Place, Shard
+from broker_shim.groups.subscription import CONSUMER, subscribed_topics
+from broker_shim.handlers.call import Call, Response
+from broker_shim.net.fairness import few_at_once, in_turns
+from broker_shim.partitions.partition_registry import Partitions
+from broker_shim.wire.codes import Code
+from logstore.errors import LogStoreError
+from logstore.topic import Topic
+
+MAX_METADATA_BYTES = 4096
+WRITE_PATIENCE_S = 10.0
+NO_OFFSET = -1
+
+
+class OffsetApi:
+    """An offset belongs to the topic that it was committed for, and not to a later one of the same name: that one's
+    first records would be skipped.
+    """
+
+    def __init__(
+        self, coordinator: Coordinator, partitions: Partitions, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._coordinator = coordinator
+        self._partitions = partitions
+        self._loop = loop
+
+    # ── commit ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def commit(self, call: Call) -> Response:
+        request = call.request
+        topics = await self._topics(call, Operation.READ, [topic.name for topic in request.topics or ()])
+        refusal = await self._refuse(call)
+        commits: dict[Place, Committed] = {}
+        outcome: dict[Place, Code] = {}
+        now_ms = self._coordinator.now_ms()
+        for topic in request.topics or ():
+            found = topics[topic.name]
+            for each in topic.partitions or ():
+                place = (topic.name, each.partition_index)
+                metadata = each.committed_metadata or ""
+                if isinstance(refusal, Code):
+                    outcome[place] = refusal
+                elif isinstance(found, Code):
+                    outcome[place] = found
+                elif not 0 <= each.partition_index < found.partitions:
+                    outcome[place] = Code.UNKNOWN_TOPIC_OR_PARTITION
+                elif len(metadata) > MAX_METADATA_BYTES:
+                    outcome[place] = Code.OFFSET_METADATA_TOO_LARGE
+                else:
+                    epoch = each.get("committed_leader_epoch", -1)
+                    commits[place] = Committed(
+                        each.committed_offset, epoch, metadata, now_ms, found.incarnation
+                    )
+        if commits and isinstance(refusal, Shard):
+            code = await self._write(refusal, request.group_id, commits)
+            outcome.update(dict.fromkeys(commits, code))
+        return {
+            "topics": [
+                {
+                    "name": topic.name,
+                    "partitions": [
+                        {
+                            "partition_index": each.partition_index,
+                            "error_code": outcome[(topic.name, each.partition_index)],
+                        }
+                        for each in topic.partitions or ()
+                    ],
+                }
+                for topic in request.topics or ()
+            ]
+        }
+
+    async def _topics(
+        self, call: Call, operation: Operation, names: Iterable[str]
+    ) -> dict[str, Topic | Code]:
+        """The topics of these names as they are now, or why there is none for this caller."""
+        wanted = list(dict.fromkeys(names))
+        found = await few_at_once(lambda name: self._topic(call, operation, name), wanted)
+        return dict(zip(wanted, found, strict=True))
+
+    async def _topic(self, call: Call, operation: Operation, name: str) -> Topic | Code:
+        if not call.may(operation, Resource.TOPIC, name):
+            return Code.TOPIC_AUTHORIZATION_FAILED
+        try:
+            return await self._partitions.find(name) or Code.UNKNOWN_TOPIC_OR_PARTITION
+        except (LogStoreError, OSError):
+            return Code.COORDINATOR_NOT_AVAILABLE
+
+    async def _refuse(self, call: Call) -> Shard | Code:
+        """The shard, if this caller may commit to the group now."""
+        request = call.request
+        if not call.may(Operation.READ, Resource.GROUP, request.group_id):
+            return Code.GROUP_AUTHORIZATION_FAILED
+        shard = await self._coordinator.shard(request.group_id)
+        if isinstance(shard, Code):
+            return shard
+        generation = request.generation_id_or_member_epoch
+        group = shard.groups.get(request.group_id)
+        if group is None:
+            return shard if generation < 0 else Code.ILLEGAL_GENERATION
+        code = group.check_commit(
+            request.member_id, request.get("group_instance_id"), generation, self._loop.time()
+        )
+        return shard if code is Code.NONE else code
+
+    async def _write(self, shard: Shard, group: str, commits: dict[Place, Committed]) -> Code:
+        done: asyncio.Future[Code] = self._loop.create_future()
+        shard.commit(group, commits, lambda code: None if done.done() else done.set_result(code))
+        try:
+            return await asyncio.wait_for(done, WRITE_PATIENCE_S)
+        except TimeoutError:
+            return Code.COORDINATOR_NOT_AVAILABLE
+
+    # ── fetch ────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def fetch(self, call: Call) -> Response:
+        request = call.request
+        if call.version >= 8:
+            groups = request.groups or ()
+            return {"groups": [await self._fetch(call, g.group_id, g.topics) async for g in in_turns(groups)]}
+        return await self._fetch(call, request.group_id, request.topics)
+
+    async def _fetch(self, call: Call, group: str, topics: Any) -> dict[str, Any]:
+        asked: dict[str, list[int]] | None = None
+        if topics is not None:
+            asked = {topic.name: topic.partition_indexes or [] for topic in topics}
+        shard: Shard | Code = Code.GROUP_AUTHORIZATION_FAILED
+        if call.may(Operation.DESCRIBE, Resource.GROUP, group):
+            shard = await self._coordinator.shard(group)
+        code = shard if isinstance(shard, Code) else Code.NONE
+        found: dict[str, Topic | Code] = {}
+        known: dict[Place, Committed] = {}
+        if isinstance(shard, Shard):
+            names = (name for name, _ in shard.offsets.get(group, {})) if asked is None else asked
+            found = await self._topics(call, Operation.DESCRIBE, names)
+            known = _of(found, shard.offsets.get(group, {}))
+        if Code.COORDINATOR_NOT_AVAILABLE in found.values():
+            code = Code.COORDINATOR_NOT_AVAILABLE
+        if asked is None:
+            asked = {}
+            for name, index in sorted(known):
+                asked.setdefault(name, []).append(index)
+        answers = []
+        for name, indexes in asked.items():
+            denied = found.get(name) is Code.TOPIC_AUTHORIZATION_FAILED
+            each_code = Code.TOPIC_AUTHORIZATION_FAILED if denied and code is Code.NONE else code
+            rows = [_committed(index, known.get((name, index)), each_code) for index in indexes]
+            answers.append({"name": name, "partitions": rows})
+        return {"group_id": group, "topics": answers, "error_code": code}
+
+    # ── delete ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def delete(self, call: Call) -> Response:
+        request = call.request
+        if not call.may(Operation.DELETE, Resource.GROUP, request.group_id):
+            return {"error_code": Code.GROUP_AUTHORIZATION_FAILED}
+        shard = await self._coordinator.shard(request.group_id)
+        if isinstance(shard, Code):
+            return {"error_code": shard}
+        group = shard.groups.get(request.group_id)
+        if group is None and request.group_id not in shard.offsets:
+            return {"error_code": Code.GROUP_ID_NOT_FOUND}
+        in_use: frozenset[str] | None = frozenset()
+        if group is not None and group.state is not State.EMPTY:
+            if group.protocol_type != CONSUMER:
+                return {"error_code": Code.NON_EMPTY_GROUP}
+            in_use = subscribed_topics(group)
+        refused: dict[str, Code] = {}
+        for name in {topic.name for topic in request.topics or ()}:
+            if not call.may(Operation.READ, Resource.TOPIC, name):
+                refused[name] = Code.TOPIC_AUTHORIZATION_FAILED
+            elif in_use is None or name in in_use:
+                refused[name] = Code.GROUP_SUBSCRIBED_TO_TOPIC
+        places = [
+            (topic.name, each.partition_index)
+            for topic in request.topics or ()
+            if topic.name not in refused
+            for each in topic.partitions or ()
+        ]
+        code = Code.NONE
+        if places:
+            done: asyncio.Future[Code] = self._loop.create_future()
+            shard.forget_offsets(request.group_id, places, done.set_result)
+            code = await done
+        return {
+            "error_code": Code.NONE,
+            "topics": [
+                {
+                    "name": topic.name,
+                    "partitions": [
+                        {
+                            "partition_index": each.partition_index,
+                            "error_code": refused.get(topic.name, code),
+                        }
+                        for each in topic.partitions or ()
+                    ],
+                }
+                for topic in request.topics or ()
+            ],
+        }
+
+
+def _of(topics: dict[str, Topic | Code], committed: dict[Place, Committed]) -> dict[Place, Committed]:
+    """Those of the offsets that were committed for these topics, and not for former ones of their names."""
+    incarnations = {name: topic.incarnation for name, topic in topics.items() if isinstance(topic, Topic)}
+    return {
+        place: each
+        for place, each in committed.items()
+        if (now := incarnations.get(place[0])) is not None and each.incarnation in (now, None)
+    }
+
+
+def _committed(index: int, found: Committed | None, code: Code) -> dict[str, Any]:
+    """No commit is no error: offset -1, and the client does what its reset policy says."""
+    return {
+        "partition_index": index,
+        "committed_offset": NO_OFFSET if found is None else found.offset,
+        "committed_leader_epoch": -1 if found is None else found.leader_epoch,
+        "metadata": "" if found is None else found.metadata,
+        "error_code": code,
+    }

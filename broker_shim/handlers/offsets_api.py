@@ -1,0 +1,172 @@
+"""Questions about a partition's offsets: ListOffsets, OffsetForLeaderEpoch, DeleteRecords."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from broker_shim.auth.acls import Operation, Resource
+from broker_shim.handlers.call import Call, Response
+from broker_shim.net.fairness import few_at_once
+from broker_shim.partitions.epochs import epoch_end
+from broker_shim.partitions.hosted_partition import Hosted
+from broker_shim.partitions.partition_registry import Partitions
+from broker_shim.wire import codes
+from broker_shim.wire.codes import Code
+from broker_shim.wire.fetch_codec import READ_COMMITTED
+from logstore.errors import LogStoreError
+from logstore.layout.broker import INTERNAL_TOPIC
+
+LATEST, EARLIEST = -1, -2
+NONE_FOUND = -1
+
+
+class LogApi:
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+
+    async def list_offsets(self, call: Call) -> Response:
+        committed = call.request.get("isolation_level", 0) == READ_COMMITTED
+        answers = []
+        for topic in call.request.topics or ():
+            asked = [(each.partition_index, each) for each in topic.partitions or ()]
+            rows = await self._each(
+                call,
+                Operation.DESCRIBE,
+                topic.name,
+                asked,
+                lambda found, each: self._list(found, each, committed),
+            )
+            answers.append({"name": topic.name, "partitions": rows})
+        return {"topics": answers}
+
+    async def _each(
+        self,
+        call: Call,
+        operation: Operation,
+        topic: str,
+        asked: list[tuple[int, Any]],
+        answer: Callable[[Hosted | Code, Any], Awaitable[dict[str, Any]]],
+    ) -> list[dict[str, Any]]:
+        """What `answer` says about each of a topic's partitions, or about the reason why it cannot be asked."""
+        refusal: Code | None = Code.TOPIC_AUTHORIZATION_FAILED
+        if call.may(operation, Resource.TOPIC, topic):
+            try:
+                await self._partitions.find(topic)
+                refusal = None
+            except (LogStoreError, OSError) as error:
+                refusal = codes.of_read(error)
+        times = Counter(index for index, _ in asked)
+
+        async def one(each: tuple[int, Any]) -> dict[str, Any]:
+            index, question = each
+            if refusal is not None:
+                return await answer(refusal, question)
+            # As Kafka does: one request may name a partition once. A hundred thousand times the same is no question.
+            found = Code.INVALID_REQUEST if times[index] > 1 else self._partitions.get(topic, index)
+            return await answer(found, question)
+
+        return await few_at_once(one, asked)
+
+    async def _list(self, hosted: Hosted | Code, asked: Any, committed: bool) -> dict[str, Any]:
+        index = asked.partition_index
+        try:
+            if isinstance(hosted, Code):
+                return {"partition_index": index, "error_code": hosted}
+            await hosted.open()
+            if asked.timestamp < EARLIEST:  # the largest timestamp, and others of later versions
+                return {"partition_index": index, "error_code": Code.UNSUPPORTED_VERSION}
+            code = await self._check_epoch(hosted, asked.get("current_leader_epoch", -1))
+            if code is not Code.NONE:
+                return {"partition_index": index, "error_code": code}
+            offset, timestamp = await self._find(hosted, asked.timestamp, committed)
+        except (LogStoreError, OSError) as error:
+            return {"partition_index": index, "error_code": codes.of_read(error)}
+        epoch = hosted.log.epoch
+        return {
+            "partition_index": index,
+            "error_code": Code.NONE,
+            "timestamp": timestamp,
+            "offset": offset,
+            "leader_epoch": epoch,
+        }
+
+    async def _find(self, hosted: Hosted, timestamp: int, committed: bool) -> tuple[int, int]:
+        """The offset asked for, and the timestamp of its record where that is part of the question."""
+        log = hosted.log
+        if timestamp == EARLIEST:
+            return hosted.low_watermark, -1
+        if not hosted.is_owned:
+            await self._partitions.run(log.refresh)
+        high = log.durable_high_watermark if committed else log.buffered_high_watermark
+        if timestamp == LATEST:
+            return high, -1
+        found = await self._partitions.run(log.offset_for_timestamp, timestamp)
+        if found is None or found >= high:
+            return NONE_FOUND, -1
+        return found, await self._partitions.run(_timestamp_at, hosted, found)
+
+    async def _check_epoch(self, hosted: Hosted, asked: int) -> Code:
+        """As for a fetch: an older epoch does no harm, a later one means that we are not the leader any more."""
+        if hosted.knows_epoch(asked):
+            return Code.NONE
+        await self._partitions.run(hosted.log.refresh)
+        return Code.NONE if hosted.knows_epoch(asked) or hosted.is_anew else Code.UNKNOWN_LEADER_EPOCH
+
+    async def offset_for_leader_epoch(self, call: Call) -> Response:
+        answers = []
+        for topic in call.request.topics or ():
+            asked = [(each.partition, each) for each in topic.partitions or ()]
+            rows = await self._each(call, Operation.DESCRIBE, topic.topic, asked, self._epoch_end)
+            answers.append({"topic": topic.topic, "partitions": rows})
+        return {"topics": answers}
+
+    async def _epoch_end(self, hosted: Hosted | Code, asked: Any) -> dict[str, Any]:
+        """Where an epoch ended. No log of ours is ever truncated, so a consumer of any epoch may go on.
+
+        The current epoch ends at the high watermark; an earlier one ended where its successor began.
+        """
+        answer = {"partition": asked.partition, "error_code": Code.NONE}
+        try:
+            if isinstance(hosted, Code):
+                return {**answer, "error_code": hosted}
+            await hosted.open()
+            code = await self._check_epoch(hosted, asked.get("current_leader_epoch", -1))
+            if code is not Code.NONE:
+                return {**answer, "error_code": code}
+            if asked.leader_epoch > hosted.log.epoch:
+                return answer
+            epoch, end = await self._partitions.run(epoch_end, hosted.log, asked.leader_epoch)
+        except (LogStoreError, OSError) as error:
+            return {**answer, "error_code": codes.of_read(error)}
+        return {**answer, "leader_epoch": epoch, "end_offset": end}
+
+    async def delete_records(self, call: Call) -> Response:
+        answers = []
+        for topic in call.request.topics or ():
+            asked = [(each.partition_index, each) for each in topic.partitions or ()]
+            rows = await self._each(call, Operation.DELETE, topic.name, asked, self._delete)
+            answers.append({"name": topic.name, "partitions": rows})
+        return {"topics": answers}
+
+    async def _delete(self, hosted: Hosted | Code, asked: Any) -> dict[str, Any]:
+        answer = {"partition_index": asked.partition_index, "low_watermark": -1}
+        if isinstance(hosted, Hosted) and hosted.topic == INTERNAL_TOPIC:
+            hosted = Code.INVALID_TOPIC_EXCEPTION
+        try:
+            if isinstance(hosted, Code):
+                return {**answer, "error_code": hosted}
+            await hosted.open()
+            low = await hosted.trim(
+                hosted.log.buffered_high_watermark if asked.offset == LATEST else asked.offset
+            )
+        except (LogStoreError, OSError) as error:
+            return {**answer, "error_code": codes.of_admin(error)}
+        return {**answer, "low_watermark": low, "error_code": Code.NONE}
+
+
+def _timestamp_at(hosted: Hosted, offset: int) -> int:
+    for record in hosted.log.read(offset, 0).records():
+        return record.timestamp_ms if record.timestamp_ms is not None else -1
+    return -1

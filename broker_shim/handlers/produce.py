@@ -1,0 +1,187 @@
+"""Produce: every partition of a request is appended side by side; the answer goes out when the last one is
+acked.
+
+* `flush_on_ack` (the default): acks=1 and acks=all are answered when the object store has the records.
+* without it, and for acks=0: the records are in the write buffer and consumers see them; the store gets them
+  soon.
+* `timeout.ms` passes: REQUEST_TIMED_OUT for what is still open. The log keeps what it has taken, and a retry
+  of an idempotent producer is answered with the first attempt's offset.
+
+Nothing is ever acked that is not as durable as the setting says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from broker_shim.metrics import Counters
+from broker_shim.net.connection import Connection, Parts
+from broker_shim.partitions.append_queue import Append
+from broker_shim.partitions.hosted_partition import Hosted
+from broker_shim.partitions.partition_registry import Partitions
+from broker_shim.wire import produce_codec
+from broker_shim.wire.codes import Code
+from broker_shim.wire.primitives import RequestHeader
+from broker_shim.wire.produce_codec import PartitionAnswer, PartitionData, ProduceRequest
+from logstore.config import Ack
+from logstore.layout.broker import INTERNAL_TOPIC
+
+MAX_TIMEOUT_MS = 300_000
+_START_WHERE_LOST = {Code.UNKNOWN_PRODUCER_ID: 0}
+"""The start of the log that goes with a refusal. Without one the Java client sends the same again until it gives up, and
+with one above its last ack kafka-python does: with 0 both go on in a new epoch.
+"""
+MayWrite = Callable[[Connection, str], bool]
+
+
+class _Pending:
+    """A request some of whose partitions are not answered yet."""
+
+    __slots__ = ("answers", "appends", "future", "left", "started", "timer", "version")
+
+    def __init__(self, version: int, started: float) -> None:
+        self.version = version
+        self.started = started
+        self.answers: list[tuple[str, list[PartitionAnswer]]] = []
+        self.appends: list[Append] = []
+        self.left = 0
+        self.future: asyncio.Future[Parts] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class ProduceHandler:
+    def __init__(
+        self,
+        partitions: Partitions,
+        counters: Counters,
+        loop: asyncio.AbstractEventLoop,
+        may_write: MayWrite,
+        *,
+        ack: Ack,
+    ) -> None:
+        self._partitions = partitions
+        self._counters = counters
+        self._loop = loop
+        self._may_write = may_write
+        self._ack: Ack = ack
+
+    def handle(
+        self, connection: Connection, header: RequestHeader, frame: memoryview
+    ) -> Parts | asyncio.Future[Parts] | None:
+        request = produce_codec.read(frame, header.body, header.version)
+        self._counters.bytes_in += len(frame)
+        unknown = self._partitions.missing(topic for topic, _ in request.topics)
+        if unknown:
+            return self._loop.create_task(self._look_up_first(connection, header, request, unknown))
+        return self._begin_all(connection, header, request)
+
+    async def _look_up_first(
+        self, connection: Connection, header: RequestHeader, request: ProduceRequest, unknown: list[str]
+    ) -> Parts:
+        """A topic that this broker has not served yet, perhaps because it has just started or taken over."""
+        await self._partitions.look_up(unknown)
+        answer = self._begin_all(connection, header, request)
+        if answer is None:
+            return ()
+        return await answer if isinstance(answer, asyncio.Future) else answer
+
+    def _begin_all(
+        self, connection: Connection, header: RequestHeader, request: ProduceRequest
+    ) -> Parts | asyncio.Future[Parts] | None:
+        pending = _Pending(header.version, self._loop.time())
+        refusal = _refuse(request.acks, request.transactional_id)
+        ack: Ack = "buffered" if request.acks == 0 else self._ack
+        for topic, partitions in request.topics:
+            allowed = refusal or self._allowed(connection, topic)
+            answers: list[PartitionAnswer] = []
+            pending.answers.append((topic, answers))
+            for data in partitions:
+                self._begin(pending, answers, topic, data, ack, allowed)
+        if request.acks == 0:
+            self._drop_if_failed(connection, pending)
+            return None
+        if not pending.left:
+            return self._finish(pending)
+        pending.future = self._loop.create_future()
+        timeout_ms = min(max(request.timeout_ms, 0), MAX_TIMEOUT_MS)
+        pending.timer = self._loop.call_later(timeout_ms / 1000, self._time_out, pending)
+        return pending.future
+
+    def _allowed(self, connection: Connection, topic: str) -> Code | None:
+        if topic == INTERNAL_TOPIC:
+            return Code.INVALID_TOPIC_EXCEPTION
+        return None if self._may_write(connection, topic) else Code.TOPIC_AUTHORIZATION_FAILED
+
+    def _begin(
+        self,
+        pending: _Pending,
+        answers: list[PartitionAnswer],
+        topic: str,
+        data: PartitionData,
+        ack: Ack,
+        refusal: Code | None,
+    ) -> None:
+        place = len(answers)
+        found = refusal if refusal is not None else self._partitions.get(topic, data.partition)
+        if isinstance(found, Code):
+            answers.append(PartitionAnswer(data.partition, found))
+            return
+        if not data.records:
+            answers.append(PartitionAnswer(data.partition, Code.INVALID_RECORD, message="no records"))
+            return
+        hosted: Hosted = found
+        answers.append(PartitionAnswer(data.partition, Code.REQUEST_TIMED_OUT))
+        pending.left += 1
+        answered = False
+
+        def answer(code: Code, offset: int) -> None:
+            nonlocal answered
+            if answered:
+                return
+            answered = True
+            low = _START_WHERE_LOST.get(code, -1) if code is not Code.NONE else hosted.low_watermark
+            answers[place] = PartitionAnswer(data.partition, code, offset, low)
+            pending.left -= 1
+            if not pending.left and pending.future is not None:
+                self._complete(pending)
+
+        append = hosted.append(data.records, ack, answer)
+        if append is not None and not answered:
+            pending.appends.append(append)
+
+    def _time_out(self, pending: _Pending) -> None:
+        """Unanswered partitions keep REQUEST_TIMED_OUT; what the log has not taken yet it shall not take any
+        more.
+        """
+        for append in pending.appends:
+            append.abandoned = True
+        self._complete(pending)
+
+    def _complete(self, pending: _Pending) -> None:
+        assert pending.future is not None
+        if pending.timer is not None:
+            pending.timer.cancel()
+        if not pending.future.done():
+            pending.future.set_result(self._finish(pending))
+
+    def _finish(self, pending: _Pending) -> Parts:
+        self._counters.produced(self._loop.time() - pending.started)
+        for _, answers in pending.answers:
+            for answer in answers:
+                if answer.code is not Code.NONE:
+                    self._counters.errors[answer.code.name] += 1
+        return (produce_codec.write(pending.version, pending.answers),)
+
+    def _drop_if_failed(self, connection: Connection, pending: _Pending) -> None:
+        """With acks=0 there is no answer to put an error in: as in Kafka, the connection says it."""
+        wrong = {a.code for _, answers in pending.answers for a in answers}
+        wrong -= {Code.NONE, Code.REQUEST_TIMED_OUT}
+        if wrong:
+            connection.close(f"acks=0 and {', '.join(code.name for code in wrong)}")
+
+
+def _refuse(acks: int, transactional_id: str | None) -> Code | None:
+    if acks not in (-1, 0, 1):
+        return Code.INVALID_REQUIRED_ACKS
+    return None if transactional_id is None else Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

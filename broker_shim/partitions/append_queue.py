@@ -1,0 +1,300 @@
+"""What producers send to one partition, in order, on its way into the log.
+
+An append goes straight to the log if nothing is in front of it. It waits while the partition is being taken, while
+the write buffer is full (an upload frees some of it), and while a large compressed batch in front of it is being
+checked in a worker thread: unpacking it on the event loop would hold up every other client.
+
+Each append is answered exactly once: with its offset at the ack level asked for, with that of the first attempt if it is
+a retry (`producers`), or with a code that says what to do. Event loop only, except `_submit_apart` and `_call`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+
+from broker_shim.partitions.producer_recovery import Snapshots
+from broker_shim.partitions.producers import ProducerTable, Remembered
+from broker_shim.wire import codes
+from broker_shim.wire.codes import Code
+from logstore.config import Ack
+from logstore.engine.memory.results import Receipt
+from logstore.engine.partition.partition_log import PartitionLog
+from logstore.errors import BufferFull, Closed, InvalidRecord, LogStoreError, UnknownTopic
+from logstore.format.batch import HEADER_SIZE, BatchInfo, split
+from logstore.format.codecs import decompress
+from logstore.format.errors import FormatError
+
+log = logging.getLogger(__name__)
+APART_FROM_BYTES = 32 << 10
+"""Compressed batches from this size on are checked in a worker thread."""
+UNPACKED_MAX_BYTES = 1 << 20
+"""And so are those that hold more than this: two kilobytes of zstd can be sixty megabytes of the same letter."""
+ROOM_RETRY_S = 0.02
+Answer = Callable[[Code, int], None]
+"""Called once with the outcome and the base offset."""
+
+
+@dataclass(slots=True)
+class Append:
+    """One partition's part of a produce request. `abandoned`: its request was answered meanwhile.
+
+    `is_heavy`: to check it takes long enough for other clients to notice. `end`: where it ends in the log, once acked.
+    """
+
+    records: memoryview
+    batch: BatchInfo
+    is_heavy: bool
+    ack: Ack
+    answer: Answer
+    abandoned: bool = False
+    end: int | None = None
+
+    @property
+    def is_idempotent(self) -> bool:
+        return self.batch.producer_id >= 0
+
+
+class AppendQueue:
+    """`open` with a table of producers when the partition is ours; `close` when it no longer is."""
+
+    def __init__(
+        self,
+        snapshots: Snapshots,
+        loop: asyncio.AbstractEventLoop,
+        workers: Executor,
+        on_lost: Callable[[BaseException], None],
+    ) -> None:
+        self._log: PartitionLog | None = None
+        self._snapshots = snapshots
+        self._loop = loop
+        self._workers = workers
+        self._on_lost = on_lost
+        self._producers: ProducerTable | None = None
+        self._waiting: deque[Append] = deque()
+        self._unacked: deque[Append] = deque()
+        self._acked_until = 0
+        self._busy = False
+        self._retry: asyncio.TimerHandle | None = None
+        self._news: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
+        self._notified = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def is_open(self) -> bool:
+        return self._producers is not None
+
+    def open(self, partition: PartitionLog, producers: ProducerTable) -> None:
+        self._log = partition
+        self._producers = producers
+        self.pump()
+
+    def close(self, error: BaseException) -> None:
+        """Answer everything that waits: the log will not take it from us."""
+        self._producers = self._log = None
+        self._unacked.clear()
+        waiting, self._waiting = self._waiting, deque()
+        for append in waiting:
+            append.answer(_code_of(error, append), -1)
+
+    def add(self, records: memoryview, ack: Ack, answer: Answer) -> Append | None:
+        """Append a record set, now or in its turn. `answer` may be called before this returns. None if refused."""
+        try:
+            batches = split(records)
+        except FormatError as error:
+            log.info("a record set was refused: %s", error)
+            answer(Code.CORRUPT_MESSAGE, -1)
+            return None
+        refusal = _refuse(batches)
+        if refusal is not None:
+            answer(refusal, -1)
+            return None
+        append = Append(records, batches[0], _is_heavy(records, batches), ack, answer)
+        if self._waiting or self._busy or not self.is_open:
+            self._waiting.append(append)
+        elif not self._submit(append):
+            self._wait_for_room(append)
+        return append
+
+    def pump(self) -> None:
+        """Append what waits, in order, as far as there is room."""
+        while self._waiting and self.is_open and not self._busy:
+            append = self._waiting.popleft()
+            if not append.abandoned and not self._submit(append):
+                self._wait_for_room(append)
+                return
+
+    def _wait_for_room(self, append: Append) -> None:
+        """First in line again. This partition's next upload wakes us; another's may free the room without telling."""
+        self._waiting.appendleft(append)
+        if self._retry is None:
+            self._retry = self._loop.call_later(ROOM_RETRY_S, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self.pump()
+
+    def _submit(self, append: Append) -> bool:
+        """Hand it to the log. False if there is no room now."""
+        assert self._producers is not None
+        assert self._log is not None
+        if append.is_idempotent:
+            verdict = self._producers.check(append.batch)
+            if verdict.code is not Code.NONE:
+                append.answer(verdict.code, -1)
+                return True
+            if verdict.duplicate is not None:
+                self._answer_duplicate(append, verdict.duplicate)
+                return True
+        if append.is_heavy:
+            self._busy = True
+            self._workers.submit(self._submit_apart, self._log, append)
+            return True
+        try:
+            self._submitted(self._log, append, self._log.submit_batches(append.records, ack=append.ack))
+        except BufferFull:
+            return False
+        except LogStoreError as error:
+            self._refused(self._log, append, error)
+        return True
+
+    def _submit_apart(self, partition: PartitionLog, append: Append) -> None:
+        """In a worker thread. Nobody else appends meanwhile, so the order stands."""
+        outcome: Future[Receipt] | LogStoreError
+        try:
+            outcome = partition.submit_batches(append.records, ack=append.ack)
+        except LogStoreError as error:
+            outcome = error
+        self._call(self._back, partition, append, outcome)
+
+    def _back(
+        self, partition: PartitionLog, append: Append, outcome: Future[Receipt] | LogStoreError
+    ) -> None:
+        self._busy = False
+        if isinstance(outcome, BufferFull) and partition is self._log:
+            self._wait_for_room(append)
+            return
+        if isinstance(outcome, LogStoreError):
+            self._refused(partition, append, outcome)
+        else:
+            self._submitted(partition, append, outcome)
+        self.pump()
+
+    # What became of an append. `partition` is the log that it was handed to: by now the queue may stand in front of
+    # another one, opened since, and an old one's failure says nothing about that.
+
+    def _submitted(self, partition: PartitionLog, append: Append, future: Future[Receipt]) -> None:
+        if self._producers is not None and partition is self._log:
+            self._unacked.append(append)
+            if append.is_idempotent:
+                self._producers.remember(append.batch, None, future)
+        if future.done():
+            self._acked(partition, append, future)
+        else:
+            future.add_done_callback(lambda done: self._call(self._acked, partition, append, done))
+
+    def _refused(self, partition: PartitionLog, append: Append, error: LogStoreError) -> None:
+        append.answer(_code_of(error, append), -1)
+        if isinstance(error, InvalidRecord):
+            log.info("%s: a record set was refused: %s", partition, error)
+        elif partition is self._log:
+            self._on_lost(error)
+
+    def _acked(self, partition: PartitionLog, append: Append, done: Future[Receipt]) -> None:
+        error = Closed(f"{partition} was closed") if done.cancelled() else done.exception()
+        if error is not None:
+            append.answer(_code_of(error, append), -1)
+            if partition is self._log:
+                self._on_lost(error)
+            return
+        receipt = done.result()
+        append.answer(Code.NONE, receipt.offset)
+        if self._producers is None or self._log is not partition:
+            return
+        if append.is_idempotent:
+            self._producers.stored(append.batch, receipt.offset)
+        append.end = receipt.last_offset + 1
+        while self._unacked and self._unacked[0].end is not None:
+            self._acked_until = self._unacked[0].end
+            self._unacked.popleft()
+        if self._snapshots.grew(len(append.records)):
+            # Others of the same upload are durable before we hear of it, and the table does not know where they lie.
+            table = self._producers.dump(min(partition.durable_high_watermark, self._acked_until))
+            self._workers.submit(self._snapshots.write, table)
+
+    def _answer_duplicate(self, append: Append, known: Remembered) -> None:
+        if known.offset is not None:
+            append.answer(Code.NONE, known.offset)
+        else:
+            known.pending.add_done_callback(lambda done: self._call(self._answer_as, append, done))
+
+    def _answer_as(self, append: Append, first: Future[Receipt]) -> None:
+        """The first attempt of a retry has ended."""
+        if first.cancelled() or first.exception() is not None:
+            append.answer(Code.NOT_LEADER_OR_FOLLOWER, -1)
+        else:
+            append.answer(Code.NONE, first.result().offset)
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        """Run on the loop, from any thread. A commit acks many appends at once: they are one wake-up.
+
+        After the loop has been closed nobody is left to tell.
+        """
+        self._news.append((function, arguments))
+        if not self._notified and not self._loop.is_closed():
+            self._notified = True
+            self._loop.call_soon_threadsafe(self._hear)
+
+    def _hear(self) -> None:
+        self._notified = False  # before looking: what comes from now on is a wake-up of its own
+        try:
+            while self._news:
+                function, arguments = self._news.popleft()
+                function(*arguments)
+        finally:
+            if self._news:  # one of them failed: that is no reason for the others to wait
+                self._loop.call_soon(self._hear)
+
+
+def _code_of(error: BaseException, append: Append) -> Code:
+    """A topic that was deleted has taken along what was known of its producers. If that were said to librdkafka only when
+    it tries again, in a topic that was created anew, it would give up for good.
+    """
+    if isinstance(error, UnknownTopic) and append.is_idempotent and append.batch.base_sequence > 0:
+        return Code.UNKNOWN_PRODUCER_ID
+    return codes.of_produce(error)
+
+
+def _refuse(batches: list[BatchInfo]) -> Code | None:
+    if not batches:
+        return Code.INVALID_RECORD
+    if any(batch.is_transactional for batch in batches):
+        return Code.INVALID_RECORD
+    if len(batches) > 1 and any(batch.producer_id >= 0 for batch in batches):
+        return Code.INVALID_RECORD  # as in Kafka: a sequence number stands for one batch
+    return None
+
+
+def _is_heavy(records: memoryview, batches: list[BatchInfo]) -> bool:
+    """Only unpacking tells how much a small compressed batch holds: it is tried, up to where it would take too long."""
+    packed = [batch for batch in batches if batch.codec_id]
+    if not packed:
+        return False
+    if len(records) >= APART_FROM_BYTES:
+        return True
+    room = UNPACKED_MAX_BYTES
+    for batch in packed:
+        if room <= 0:
+            return True
+        area = records[batch.position + HEADER_SIZE : batch.position + batch.size]
+        try:
+            room -= len(decompress(batch.codec_id, area, max_size=room))
+        except FormatError:  # too much, or damaged: the worker finds out which
+            return True
+    return False

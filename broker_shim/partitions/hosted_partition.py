@@ -1,0 +1,262 @@
+"""One partition as this broker serves it: whose it is, what waits to be appended, who waits to read.
+
+    new ──open──► readable ──take──► owned ──fence, failure of the writer, hand-over──► new
+
+Reading needs no ownership and fences nobody. The first produce takes the partition: it opens the log's writer, which
+fences the previous owner, and rebuilds the table of idempotent producers. A partition that was lost or handed over is
+reopened before it is read or taken again: its old writer cannot know what others have stored since.
+
+Everything here runs on the event loop, except `_open`, `_take`, `_hand_over` and `_refresh` (worker threads) and `_moved`
+(any thread).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Protocol
+
+from broker_shim.partitions.append_queue import Answer, Append, AppendQueue
+from broker_shim.partitions.producer_recovery import Snapshots
+from broker_shim.partitions.producers import ProducerTable
+from logstore.config import Ack
+from logstore.engine.partition.partition_log import PartitionLog
+from logstore.errors import Fenced, LogStoreError, fresh
+from logstore.store import Store
+
+log = logging.getLogger(__name__)
+TAKE_TIMEOUT_S = 20.0
+
+
+class Watcher(Protocol):
+    """Somebody who wants to know when there may be more to read. `wake` must be quick."""
+
+    def wake(self, partition: Hosted) -> None: ...
+
+
+class Owner(Protocol):
+    """Whoever keeps track of which partitions are ours."""
+
+    def lost(self, partition: Hosted, error: BaseException) -> None: ...
+
+
+class Hosted:
+    def __init__(
+        self,
+        topic: str,
+        index: int,
+        partition: PartitionLog,
+        store: Store,
+        loop: asyncio.AbstractEventLoop,
+        workers: Executor,
+        owner: Owner,
+        follow_interval_s: float,
+        ack: Ack,
+        is_anew: bool,
+    ) -> None:
+        self.topic = topic
+        self.index = index
+        self.log = partition
+        self._loop = loop
+        self._workers = workers
+        self._owner = owner
+        self._follow_interval_s = follow_interval_s
+        self._ack: Ack = ack
+        self._store = store
+        self._was_open = False
+        self._is_stale = True
+        self._handing_over: asyncio.Future[None] | None = None
+        self.is_anew = is_anew
+        self._snapshots = Snapshots(
+            store.objects, partition.paths, is_anew=is_anew, acks_early=ack != "durable"
+        )
+        self._queue = AppendQueue(self._snapshots, loop, workers, self.lose)
+        self._watchers: set[Watcher] = set()
+        self._notified = False
+        self._opening: asyncio.Future[None] | None = None
+        self._taking: asyncio.Future[None] | None = None
+        self._following: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"{self.topic}/{self.index}"
+
+    # Opening and taking
+
+    @property
+    def is_open(self) -> bool:
+        return self._opening is not None and self._opening.done() and self._opening.exception() is None
+
+    @property
+    def is_owned(self) -> bool:
+        return self._queue.is_open
+
+    def knows_epoch(self, epoch: int) -> bool:
+        """Could a client have learnt this epoch from us, or from a leader before us?
+
+        A topic that has taken another's place (`is_anew`) begins with epoch 1 again, and librdkafka keeps to the largest
+        that it has heard of the name: that says nothing about a newer leader then. Who does not write looks in the store.
+        """
+        return epoch <= self.log.epoch or (self.is_anew and self.is_owned)
+
+    def open(self) -> asyncio.Future[None]:
+        """Make it readable. Raises what the store says; the next call tries again."""
+        failed = self._opening is not None and self._opening.done() and self._opening.exception() is not None
+        if self._opening is None or failed:
+            self._opening = self._loop.run_in_executor(self._workers, self._open)
+            self._opening.add_done_callback(_seen)
+        return self._opening
+
+    def _open(self) -> None:
+        if self._is_stale:
+            found = self._store.topic(self.topic).partition(self.index)
+            if found.stopped is not None or (self._was_open and found is self.log):
+                found = found.reopen(TAKE_TIMEOUT_S)
+            if self._was_open:
+                self.log.remove_listener(self._moved)
+            self.log = found
+            self._was_open, self._is_stale = True, False
+        self.log.refresh()
+        self.log.remove_listener(self._moved)
+        self.log.add_listener(self._moved)
+
+    def take(self) -> asyncio.Future[None]:
+        """Become the writer. Resolves when done; raises what prevented it."""
+        if self._taking is None:
+            self._taking = asyncio.ensure_future(self._taken(), loop=self._loop)
+            self._taking.add_done_callback(_seen)
+        return self._taking
+
+    async def _taken(self) -> None:
+        try:
+            if self.is_owned:
+                return
+            if self._handing_over is not None:
+                await asyncio.wait([self._handing_over])  # our own fence must not overtake our own flush
+            await self.open()
+            table = await self._loop.run_in_executor(self._workers, self._take)
+        except (LogStoreError, OSError, TimeoutError) as error:
+            log.warning("%s could not be taken: %s", self, error)
+            self._queue.close(error)
+            self._let_go()
+            raise
+        else:
+            log.info("%s is ours, epoch %d", self, self.log.epoch)
+            self._queue.open(self.log, table)
+        finally:
+            self._taking = None
+
+    def _take(self) -> ProducerTable:
+        # With the level that most appends will have: for buffered ones the fence reserves offsets at once.
+        writer = self.log.open_writer(timeout=TAKE_TIMEOUT_S, ack=self._ack)
+        if writer.failed is not None:
+            raise fresh(writer.failed)
+        return self._snapshots.recover(self.log)
+
+    def lose(self, error: BaseException) -> None:
+        """The writer has stopped: forget what only the writer may know, and tell everyone who waits."""
+        if not self.is_owned:
+            return
+        log.warning("%s is no longer ours: %s", self, error)
+        self._queue.close(error)
+        self._let_go()
+        self._owner.lost(self, error)
+        self._tell()
+
+    def release(self, why: str) -> asyncio.Future[None] | None:
+        """Give the partition up: take no more, and bring what we have to the store before anybody fences us."""
+        if not self.is_owned:
+            return None
+        self._queue.close(Fenced(f"{self}: {why}"))
+        self._handing_over = self._loop.run_in_executor(self._workers, self._hand_over)
+        self._handing_over.add_done_callback(self._handed_over)
+        self._let_go()
+        return self._handing_over
+
+    def _hand_over(self) -> None:
+        self.log.reopen(TAKE_TIMEOUT_S)  # which closes the writer: the next one finds no reservation of ours
+
+    def _handed_over(self, flushing: asyncio.Future[None]) -> None:
+        if not flushing.cancelled() and flushing.exception() is not None:
+            log.warning("%s was given up with records that are not stored: %s", self, flushing.exception())
+
+    def _let_go(self) -> None:
+        """From now on others write here: whoever wants to read or write through us has to open it anew."""
+        self._is_stale = True
+        self._opening = None
+
+    def close(self) -> None:
+        """The broker stops: nothing of this partition runs on."""
+        if self._following is not None:
+            self._following.cancel()
+
+    # Appending and trimming
+
+    def append(self, records: memoryview, ack: Ack, answer: Answer) -> Append | None:
+        """Append a record set, taking the partition first if it is not ours. As `AppendQueue.add`."""
+        append = self._queue.add(records, ack, answer)
+        if append is not None and not self.is_owned:
+            self.take()
+        return append
+
+    def trim(self, offset: int) -> asyncio.Future[int]:
+        """Delete every record before `offset`. Resolves to the new low watermark."""
+        return self._loop.run_in_executor(self._workers, self.log.delete_before, offset)
+
+    @property
+    def low_watermark(self) -> int:
+        """The first offset there is."""
+        return self.log.low_watermark
+
+    # Watching
+
+    def watch(self, watcher: Watcher) -> None:
+        self._watchers.add(watcher)
+        if not self.is_owned and self._following is None and self._follow_interval_s > 0:
+            self._following = self._loop.create_task(self._follow())
+
+    def unwatch(self, watcher: Watcher) -> None:
+        self._watchers.discard(watcher)
+
+    @property
+    def watchers(self) -> int:
+        return len(self._watchers)
+
+    async def _follow(self) -> None:
+        """While somebody waits and the partition is not ours: look for what its writer, elsewhere, has stored."""
+        try:
+            while self._watchers and not self.is_owned:
+                await asyncio.sleep(self._follow_interval_s)
+                if self._watchers:
+                    await self._loop.run_in_executor(self._workers, self._refresh)
+        finally:
+            self._following = None
+
+    def _refresh(self) -> None:
+        try:
+            self.log.refresh()
+        except LogStoreError as error:
+            log.warning("%s: looking for news failed: %s", self, error)
+
+    def _moved(self) -> None:
+        """A mark moved, says the log, from any thread. Many moves in one turn of the loop are one wake-up."""
+        if (self._watchers or self._queue) and not self._notified:
+            self._notified = True
+            self._call(self._tell)
+
+    def _tell(self) -> None:
+        self._notified = False
+        self._queue.pump()
+        for watcher in tuple(self._watchers):
+            watcher.wake(self)
+
+    def _call(self, function: Callable[[], None]) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function)
+
+
+def _seen(future: asyncio.Future[None]) -> None:
+    """Whoever waits gets the error; if nobody does, the loop need not complain."""
+    if not future.cancelled():
+        future.exception()

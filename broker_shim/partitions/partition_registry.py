@@ -1,0 +1,255 @@
+"""The topics and partitions that this broker knows. What is cached here is only ever a hint about the store.
+
+A topic is looked up in the store when a client asks for one that is not known, and again when it is asked about and
+what is known is not fresh: a service, the command line or another broker may have changed it, or deleted it and
+created another of its name. Runs on the event loop; asks the store in worker threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from broker_shim.net.fairness import few_at_once
+from broker_shim.partitions.cluster import Cluster
+from broker_shim.partitions.hosted_partition import Hosted
+from broker_shim.wire.codes import Code
+from logstore.config import Ack
+from logstore.errors import Fenced, InvalidTopicName, LogStoreError, TopicExists, UnknownTopic
+from logstore.layout.broker import INTERNAL_TOPIC
+from logstore.store import Store
+from logstore.topic import Topic
+
+log = logging.getLogger(__name__)
+REFRESH_AFTER_S = 5.0
+REFRESH_PATIENCE_S = 1.0
+LISTING_PATIENCE_S = 5.0
+ABSENT_FOR_S = 1.0
+ABSENT_MAX = 10_000
+T = TypeVar("T")
+
+
+class _Known:
+    __slots__ = ("hosted", "looked_at", "topic")
+
+    def __init__(self, topic: Topic, looked_at: float) -> None:
+        self.topic = topic
+        self.looked_at = looked_at
+        self.hosted: dict[int, Hosted] = {}
+
+
+class Partitions:
+    def __init__(
+        self,
+        store: Store,
+        cluster: Cluster,
+        loop: asyncio.AbstractEventLoop,
+        workers: Executor,
+        on_lost: Callable[[Hosted, BaseException], None],
+        follow_interval_s: float,
+        ack: Ack,
+    ) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._loop = loop
+        self._workers = workers
+        self._on_lost = on_lost
+        self._follow_interval_s = follow_interval_s
+        self._ack: Ack = ack
+        self._known: dict[str, _Known] = {}
+        self._looking: dict[str, asyncio.Task[Topic | None]] = {}
+        self._absent: dict[str, float] = {}
+        self._not_asked_until = 0.0
+        self._next_listing: asyncio.Task[list[str]] | None = None
+        self._listing = asyncio.Lock()  # held while the store lists the topics
+        self._was_listed = False
+
+    # ── what is known ────────────────────────────────────────────────────────────────────────────────────
+
+    def topic(self, name: str) -> Topic | None:
+        known = self._known.get(name)
+        return known.topic if known is not None else None
+
+    def get(self, name: str, index: int) -> Hosted | Code:
+        """The partition, if this broker leads it; else the code that says why not."""
+        known = self._known.get(name)
+        if known is None or not 0 <= index < known.topic.partitions:
+            return Code.UNKNOWN_TOPIC_OR_PARTITION
+        if not self._cluster.leads(name, index):
+            return Code.NOT_LEADER_OR_FOLLOWER
+        return self._host(known, index)
+
+    def hosted(self, name: str, index: int) -> Hosted | None:
+        """The partition if it is in use here, led or not."""
+        known = self._known.get(name)
+        return known.hosted.get(index) if known is not None else None
+
+    def all_hosted(self) -> Iterator[Hosted]:
+        for known in self._known.values():
+            yield from known.hosted.values()
+
+    def _host(self, known: _Known, index: int) -> Hosted:
+        hosted = known.hosted.get(index)
+        if hosted is None:
+            name = known.topic.name
+            hosted = known.hosted[index] = Hosted(
+                name,
+                index,
+                known.topic.partition(index),
+                self._store,
+                self._loop,
+                self._workers,
+                self,
+                self._follow_interval_s,
+                "durable" if name == INTERNAL_TOPIC else self._ack,
+                known.topic.is_anew,
+            )
+        return hosted
+
+    # ── asking the store ─────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run something that blocks in a worker thread."""
+        return await self._loop.run_in_executor(self._workers, function, *arguments)
+
+    async def find(self, name: str) -> Topic | None:
+        """The topic, asked for in the store if it is not known or not fresh. While the store does not answer, what is
+        known has to do.
+        """
+        known = self._known.get(name)
+        if known is None:
+            return await self._look(name)
+        now = self._loop.time()
+        if now < max(known.looked_at + REFRESH_AFTER_S, self._not_asked_until):
+            return known.topic
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._look(name)), REFRESH_PATIENCE_S)
+        except TimeoutError:
+            # Once is enough: a client that asks about a thousand topics would wait a thousand times.
+            self._not_asked_until = self._loop.time() + REFRESH_AFTER_S
+            return known.topic
+        except (LogStoreError, OSError):
+            known.looked_at = self._loop.time()
+            return known.topic
+
+    def missing(self, names: Iterable[str]) -> list[str]:
+        """Those of the names that a request should look up first: not known, and not known to be absent either."""
+        now = self._loop.time()
+        unknown = (name for name in names if name not in self._known and self._absent.get(name, now) <= now)
+        return list(dict.fromkeys(unknown))
+
+    async def look_up(self, names: Iterable[str]) -> None:
+        """Ask the store for topics; those that are not there are remembered as absent for a moment."""
+
+        async def look(name: str) -> None:
+            with suppress(LogStoreError, OSError):
+                await self._look(name)
+
+        await few_at_once(look, names)
+
+    def _look(self, name: str) -> asyncio.Task[Topic | None]:
+        """One request to the store, however many clients ask at once."""
+        task = self._looking.get(name)
+        if task is None:
+            task = self._looking[name] = self._loop.create_task(self._looked(name))
+            task.add_done_callback(lambda done: self._looking.pop(name, None))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return task
+
+    async def _looked(self, name: str) -> Topic | None:
+        try:
+            return self.learn(await self.run(self._store.topic, name))
+        except (UnknownTopic, InvalidTopicName):
+            self.forget(name)
+            if len(self._absent) >= ABSENT_MAX:
+                self._absent.clear()
+            self._absent[name] = self._loop.time() + ABSENT_FOR_S
+            return None
+
+    async def find_all(self) -> list[str]:
+        """The names of all topics. While the store does not answer, those that are known: a consumer that subscribes by
+        pattern would give up every partition that is not in the list.
+        """
+        if self._next_listing is None:
+            self._next_listing = self._loop.create_task(self._listed())
+            self._next_listing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        patience = LISTING_PATIENCE_S if self._was_listed else None
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._next_listing), patience)
+        except (TimeoutError, LogStoreError, OSError) as error:
+            log.warning("topics are listed from memory: %s", error or "the store does not answer")
+            return sorted(self._known)
+
+    async def _listed(self) -> list[str]:
+        """One listing at a time, however many clients ask: each would keep a worker. Whoever asks while one runs gets the
+        next: the one that runs may have begun before there was a topic that the client has just created.
+        """
+        async with self._listing:
+            self._next_listing = None
+            began = self._loop.time()
+            names = await self.run(self._store.topics)
+        self._was_listed = True
+        listed = set(names)
+        # Of what we have heard of since it began, a topic that was created meanwhile say, the listing knows nothing.
+        gone = [name for name, each in self._known.items() if name not in listed and each.looked_at < began]
+        for name in gone:
+            self.forget(name)
+        await asyncio.gather(*(self.find(name) for name in names), return_exceptions=True)
+        return sorted({*names, *self._known})
+
+    async def create(self, name: str, partitions: int, **settings: Any) -> Topic:
+        def make() -> Topic:
+            return self._store.create_topic(name, partitions, **settings)
+
+        return self.learn(await self.run(make))
+
+    async def ensure(self, name: str, partitions: int) -> Topic:
+        """The topic, created if need be. Of two brokers that create it at once, one finds the other's."""
+        topic = self.topic(name) or await self.find(name)
+        if topic is not None:
+            return topic
+        try:
+            return await self.create(name, partitions)
+        except TopicExists:
+            return self.learn(await self.run(self._store.topic, name))
+
+    def learn(self, topic: Topic) -> Topic:
+        """Remember a topic as the store has it now. One that was created anew starts with nothing in use."""
+        known = self._known.get(topic.name)
+        if known is None or known.topic.incarnation != topic.incarnation:
+            known = self._known[topic.name] = _Known(topic, self._loop.time())
+        known.topic = topic
+        known.looked_at = self._loop.time()
+        self._absent.pop(topic.name, None)
+        return topic
+
+    def forget(self, name: str) -> None:
+        self._known.pop(name, None)
+
+    # ── changes ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def lost(self, partition: Hosted, error: BaseException) -> None:
+        """A writer of ours was stopped: by somebody else's fence, by the deletion of the topic, or by an error that only a
+        new writer gets past. That one is still ours to open.
+        """
+        if isinstance(error, UnknownTopic):
+            self.forget(partition.topic)
+        elif isinstance(error, Fenced):
+            self._cluster.fenced(partition.topic, partition.index)
+        self._on_lost(partition, error)
+
+    @staticmethod
+    def _give_up(partitions: Iterable[Hosted], why: str) -> list[asyncio.Future[None]]:
+        flushing = (each.release(why) for each in partitions)
+        return [future for future in flushing if future is not None]
+
+    async def release_unled(self) -> None:
+        """The view has changed: flush what now belongs to others, before they fence us."""
+        me = self._cluster.me.node_id
+        moving = [each for each in self.all_hosted() if self._cluster.leader(each.topic, each.index) != me]
+        flushing = self._give_up(moving, "another broker leads it")
+        await asyncio.gather(*flushing, return_exceptions=True)

@@ -1,0 +1,112 @@
+"""Rebuilding a partition's table of idempotent producers when a broker takes the partition.
+
+Batches in the log carry producer id, epoch and sequence, so reading the log gives the table. So that this
+does not grow with the log, the table is written beside it as a snapshot every 64 MiB, and only what came
+after is read. A snapshot speaks of durable records alone: one that knew of a batch which a crash took back
+would answer the producer's retry with "stored".
+
+A log that was never served by a broker has no snapshot and, maybe, terabytes: there only the last 256 MiB are read.
+What a broker has stored without a snapshot is always less.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from broker_shim.partitions.producers import ProducerTable
+from logstore.engine.partition.partition_log import PartitionLog
+from logstore.errors import ObjectNotFound, StoreError
+from logstore.format.batch import split
+from logstore.layout.broker import producers_prefix
+from logstore.layout.paths import PartitionPaths
+from logstore.objects import ObjectStore
+
+log = logging.getLogger(__name__)
+SNAPSHOT_EVERY_BYTES = 64 << 20
+READ_BYTES = 8 << 20
+LOOK_BACK_BYTES = 4 * SNAPSHOT_EVERY_BYTES
+
+
+class Snapshots:
+    """Those of one partition. `recover` and `write` do I/O: worker threads.
+
+    `is_anew`: its topic has taken the place of another. Producers that wrote to that one go on with the sequence that they
+    have come to. `acks_early`: idempotent producers are told of batches that are not stored yet, so a crash may take some
+    that nobody sends again. (Where they are not, it takes only what others sent without waiting for an answer.)
+    """
+
+    def __init__(
+        self, objects: ObjectStore, paths: PartitionPaths, *, is_anew: bool = False, acks_early: bool = False
+    ) -> None:
+        self._is_anew = is_anew
+        self._acks_early = acks_early
+        self._objects = objects
+        self._key = f"{producers_prefix(paths.topic)}{paths.incarnation}/{paths.partition}"
+        self._since = 0
+
+    def grew(self, size: int) -> bool:
+        """`size` more bytes are in the log. True if a snapshot is due."""
+        self._since += size
+        if self._since < SNAPSHOT_EVERY_BYTES:
+            return False
+        self._since = 0
+        return True
+
+    def recover(self, partition: PartitionLog) -> ProducerTable:
+        """The table of everything durable. The caller owns the partition, so nothing is added meanwhile."""
+        low, end = partition.low_watermark, partition.durable_high_watermark
+        table, position = self._load(low, end)
+        if table is None:
+            position = max(low, _recent(partition))
+            table = ProducerTable(complete=position == 0 and not self._is_anew)
+        self._since = 0
+        known = position
+        while position < end:
+            result = partition.read(position, READ_BYTES, visibility="durable")
+            for part in result.parts:
+                self._since += len(part)
+                for batch in split(part):
+                    if batch.base_offset > known and self._acks_early:
+                        table.tail_was_lost()
+                    table.replay(batch)
+                    known = batch.last_offset + 1
+            if result.next_offset <= position:
+                break
+            position = result.next_offset
+        if end > known and self._acks_early:
+            table.tail_was_lost()
+        return table
+
+    def _load(self, low: int, end: int) -> tuple[ProducerTable | None, int]:
+        try:
+            table, offset = ProducerTable.load(self._objects.get(self._key))
+        except ObjectNotFound:
+            return None, low
+        except ValueError as error:
+            log.warning("%s: %s; the log is read instead", self._key, error)
+            return None, low
+        if offset > end:
+            log.warning(
+                "%s: speaks of offset %d and the log ends at %d; it is not used", self._key, offset, end
+            )
+            return None, low
+        if offset < low:
+            return None, low  # what came between is deleted: which sequence is next, nobody knows
+        return table, offset
+
+    def write(self, table: bytes) -> None:
+        """Best effort: without it the next owner reads more of the log."""
+        try:
+            self._objects.put(self._key, table)
+        except StoreError as error:
+            log.warning("%s: no snapshot this time: %s", self._key, error)
+
+
+def _recent(partition: PartitionLog) -> int:
+    """The offset from which on the log's last `LOOK_BACK_BYTES` lie, cut at a segment."""
+    size = 0
+    for segment in reversed(partition.segments()):
+        size += segment.size
+        if size > LOOK_BACK_BYTES:
+            return segment.end_offset
+    return 0

@@ -1,0 +1,173 @@
+"""What a partition remembers of its idempotent producers: enough to store each batch once, in order.
+
+For each producer id: its epoch and its last five batches (a client has at most five in flight). A batch is
+
+* new         if its first sequence follows the last one, or is 0 where the producer, or its epoch, is not known;
+* a duplicate if first and last sequence equal those of a remembered batch: the answer is that batch's;
+* refused     otherwise, never taken in behind a gap. A client takes an ack to mean that what it sent before is stored too:
+              a batch that is on its way back to it with a retriable error would be reported as delivered.
+
+How it is refused decides how clients go on (KIP-360), so what was lost is said to be lost:
+
+* OUT_OF_ORDER_SEQUENCE_NUMBER  the batch has overtaken others: they are all sent again. At the head of the line it is
+                                fatal to librdkafka, and cannot happen there;
+* INVALID_PRODUCER_EPOCH        the epoch has passed; or a crash has taken batches of it that were acked in the buffer. What
+                                is in flight fails, which it has, and the producer goes on in a new epoch;
+* UNKNOWN_PRODUCER_ID           nothing is known of this producer any more: its records were deleted, by retention or with a
+                                former topic of this name, or too many others came since. It starts a new epoch and sends
+                                again what was refused.
+
+A batch is remembered from the moment it is handed to the log, before its ack, so that requests in flight are
+checked against each other. Batches carry id, epoch and sequence, so the table can be rebuilt from the log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from broker_shim.wire.codes import Code
+from logstore.format.batch import BatchInfo
+
+REMEMBERED_BATCHES = 5
+SEQUENCE_MASK = 0x7FFFFFFF
+MAX_PRODUCERS = 100_000
+"""For each partition. The one that was silent longest is forgotten first."""
+
+
+class Remembered(NamedTuple):
+    first: int
+    last: int
+    offset: int | None
+    """The base offset, once known."""
+    pending: Any
+    """What a duplicate of a batch in flight has to wait for."""
+
+
+@dataclass
+class Producer:
+    epoch: int
+    batches: deque[Remembered] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
+    former: Remembered | None = None
+    """The one before those, which may all be in flight: a snapshot of what is durable needs it."""
+
+    def add(self, batch: Remembered) -> None:
+        if len(self.batches) == REMEMBERED_BATCHES:
+            self.former = self.batches[0]
+        self.batches.append(batch)
+
+
+class Verdict(NamedTuple):
+    """NONE with `duplicate` set: answer as for that batch. NONE without: store it."""
+
+    code: Code
+    duplicate: Remembered | None = None
+
+
+NEW = Verdict(Code.NONE)
+
+
+class ProducerTable:
+    """The producers of one partition. `complete`: whoever is not in it has no batch acked."""
+
+    def __init__(self, *, complete: bool = True) -> None:
+        self._producers: dict[int, Producer] = {}
+        self._of_others = Code.OUT_OF_ORDER_SEQUENCE_NUMBER if complete else Code.UNKNOWN_PRODUCER_ID
+        """What somebody hears who is not in the table and does not begin at 0."""
+        self._cut_off: set[int] = set()  # whose last batches may be lost
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def check(self, batch: BatchInfo) -> Verdict:
+        producer = self._producers.get(batch.producer_id)
+        first = batch.base_sequence
+        if producer is None:
+            return NEW if first == 0 else Verdict(self._of_others)
+        if batch.producer_epoch < producer.epoch:
+            return Verdict(Code.INVALID_PRODUCER_EPOCH)
+        if batch.producer_epoch > producer.epoch:
+            return NEW if first == 0 else self._ahead(batch)
+        last = last_sequence(batch)
+        for known in producer.batches:
+            if known.first == first and known.last == last:
+                return Verdict(Code.NONE, known)
+        skipped = (first - producer.batches[-1].last - 1) & SEQUENCE_MASK
+        if skipped == 0:
+            return NEW
+        if skipped > SEQUENCE_MASK // 2:
+            return Verdict(Code.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        return self._ahead(batch)
+
+    def _ahead(self, batch: BatchInfo) -> Verdict:
+        """Some batches before it are missing: they are lost, or not here yet."""
+        is_cut_off = batch.producer_id in self._cut_off
+        return Verdict(Code.INVALID_PRODUCER_EPOCH if is_cut_off else Code.OUT_OF_ORDER_SEQUENCE_NUMBER)
+
+    def remember(self, batch: BatchInfo, offset: int | None, pending: Any = None) -> None:
+        """After `check` said NEW and the log took the batch."""
+        producer = self._producers.pop(batch.producer_id, None)
+        if producer is None or producer.epoch != batch.producer_epoch:
+            producer = Producer(batch.producer_epoch)
+        producer.add(Remembered(batch.base_sequence, last_sequence(batch), offset, pending))
+        self._producers[batch.producer_id] = producer
+        self._cut_off.discard(batch.producer_id)
+        if len(self._producers) > MAX_PRODUCERS:
+            oldest = next(iter(self._producers))
+            del self._producers[oldest]
+            self._cut_off.discard(oldest)
+            if self._of_others is Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                self._of_others = Code.UNKNOWN_PRODUCER_ID
+
+    def stored(self, batch: BatchInfo, offset: int) -> None:
+        """The log has said where a batch that was in flight lies."""
+        producer = self._producers.get(batch.producer_id)
+        if producer is None or producer.epoch != batch.producer_epoch:
+            return
+        for place, known in enumerate(producer.batches):
+            if known.first == batch.base_sequence and known.pending is not None:
+                producer.batches[place] = known._replace(offset=offset, pending=None)
+
+    def replay(self, batch: BatchInfo) -> None:
+        """Take in a batch that stands in the log."""
+        if batch.producer_id >= 0:
+            self.remember(batch, batch.base_offset)
+
+    def tail_was_lost(self) -> None:
+        """Batches that were acked in the buffer went down with a crash. Nobody sends them again: each producer's next
+        batch may lie behind some that are missing.
+        """
+        self._cut_off = set(self._producers)
+        self._of_others = Code.INVALID_PRODUCER_EPOCH
+
+    def dump(self, offset: int) -> bytes:
+        """What the table knows of the log below `offset`; `load` reads it back."""
+        rows = []
+        for pid, each in self._producers.items():
+            known = each.batches if each.former is None else (each.former, *each.batches)
+            below = [b[:3] for b in known if b.offset is not None and b.offset < offset]
+            rows.append([pid, each.epoch, below])
+        table = {"offset": offset, "producers": rows, "cut_off": sorted(self._cut_off)}
+        return json.dumps({**table, "of_others": self._of_others}).encode()
+
+    @classmethod
+    def load(cls, data: bytes) -> tuple[ProducerTable, int]:
+        """A table and the offset up to which it knows the log. Raises ValueError if it is none."""
+        try:
+            content = json.loads(data)
+            table = cls()
+            table._of_others = Code(content["of_others"])
+            for pid, epoch, batches in content["producers"]:
+                known = [Remembered(first, last, offset, None) for first, last, offset in batches]
+                if known:
+                    table._producers[int(pid)] = Producer(int(epoch), deque(known, REMEMBERED_BATCHES))
+            table._cut_off = set(content["cut_off"])
+            return table, int(content["offset"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a table of producers: {error!r}") from error
+
+
+def last_sequence(batch: BatchInfo) -> int:
+    return (batch.base_sequence + batch.count - 1) & SEQUENCE_MASK

@@ -1,0 +1,129 @@
+"""Fetch requests and responses, versions 4 to 12, by hand: batches are passed through as memoryviews."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from broker_shim.wire import primitives
+from broker_shim.wire.codes import Code
+from broker_shim.wire.primitives import Reader
+
+FLEXIBLE_FROM = 12
+READ_COMMITTED = 1
+Part = bytes | memoryview
+
+_REQUEST = struct.Struct(">iiiib")
+_SESSION = struct.Struct(">ii")
+_ASKED_V9 = struct.Struct(">iiqqi")
+_ASKED_V12 = struct.Struct(">iiqiqi")
+_HEAD_V7 = struct.Struct(">ihi")
+_PARTITION_V4 = struct.Struct(">ihqq")
+_PARTITION_V5 = struct.Struct(">ihqqq")
+_I32 = struct.Struct(">i")
+_NO_REPLICA = b"\xff\xff\xff\xff"
+
+
+class PartitionFetch(NamedTuple):
+    partition: int
+    leader_epoch: int
+    offset: int
+    max_bytes: int
+
+
+class FetchRequest(NamedTuple):
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation: int
+    session_id: int
+    session_epoch: int
+    topics: list[tuple[str, list[PartitionFetch]]]
+
+
+@dataclass(slots=True)
+class PartitionData:
+    """What one partition answers."""
+
+    partition: int
+    code: Code = Code.NONE
+    high_watermark: int = -1
+    last_stable: int = -1
+    log_start: int = -1
+    parts: Sequence[Part] = ()
+    size: int = 0
+
+
+def read(frame: bytes | memoryview, position: int, version: int) -> FetchRequest:
+    reader = Reader(frame, position, flexible=version >= FLEXIBLE_FROM)
+    # The first field is the replica id: we have no followers, every fetch is a consumer's.
+    _, max_wait_ms, min_bytes, max_bytes, isolation = reader.unpack(_REQUEST)
+    session_id, session_epoch = reader.unpack(_SESSION) if version >= 7 else (0, -1)
+    topics = []
+    for _ in range(reader.array_length()):
+        name = reader.string()
+        partitions = []
+        for _ in range(reader.array_length()):
+            partitions.append(_asked(reader, version))
+            reader.tags()
+        reader.tags()
+        topics.append((name, partitions))
+    return FetchRequest(max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch, topics)
+
+
+def _asked(reader: Reader, version: int) -> PartitionFetch:
+    """A log start offset (from 5 on) is a follower's; a last fetched epoch (from 12 on) is for logs that truncate."""
+    if 9 <= version <= 11:
+        index, epoch, offset, _, max_bytes = reader.unpack(_ASKED_V9)
+    elif version >= 12:
+        index, epoch, offset, _, _, max_bytes = reader.unpack(_ASKED_V12)
+    else:
+        epoch = -1
+        index, offset = reader.i32(), reader.i64()
+        if version >= 5:
+            reader.i64()
+        max_bytes = reader.i32()
+    return PartitionFetch(index, epoch, offset, max_bytes)
+
+
+def write(
+    version: int, answers: list[tuple[str, list[PartitionData]]], isolation: int, code: Code = Code.NONE
+) -> list[Part]:
+    """The response body as parts, in order. Batches are not copied."""
+    flexible = version >= FLEXIBLE_FROM
+    out: list[Part] = []
+    # Session id 0: "no session", so a client sends every partition each time (KIP-227).
+    head = _HEAD_V7.pack(0, code, 0) if version >= 7 else b"\x00\x00\x00\x00"
+    pending = [head, primitives.array_header(len(answers), flexible)]
+    for topic, partitions in answers:
+        pending.append(primitives.string(topic, flexible))
+        pending.append(primitives.array_header(len(partitions), flexible))
+        for data in partitions:
+            pending.append(_partition(version, data, isolation, flexible))
+            if data.size:
+                out.append(b"".join(pending))
+                out.extend(data.parts)
+                pending = []
+            if flexible:
+                pending.append(b"\x00")
+        if flexible:
+            pending.append(b"\x00")
+    if flexible:
+        pending.append(b"\x00")
+    out.append(b"".join(pending))
+    return out
+
+
+def _partition(version: int, data: PartitionData, isolation: int, flexible: bool) -> bytes:
+    index, code, high, stable = data.partition, data.code, data.high_watermark, data.last_stable
+    fixed = (
+        _PARTITION_V5.pack(index, code, high, stable, data.log_start)
+        if version >= 5
+        else _PARTITION_V4.pack(index, code, high, stable)
+    )
+    aborted = primitives.array_header(0 if isolation == READ_COMMITTED else None, flexible)
+    replica = _NO_REPLICA if version >= 11 else b""
+    length = primitives.uvarint(data.size + 1) if flexible else _I32.pack(data.size)
+    return b"".join((fixed, aborted, replica, length))

@@ -1,0 +1,173 @@
+"""What the log holds, as the driver sees it when it plans: topics from the catalog, segments from the manifests.
+
+A partition costs one GET of its manifest, one LIST of what is newer, and one small GET for each of those; many
+partitions are asked side by side. No segment's records are read. Memory is O(segments): some numbers for each.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import re
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from logstore.arrow.plan.request import Subscription
+from logstore.engine.chain.block_cache import BlockCache
+from logstore.engine.chain.chain import Chain, ChainView
+from logstore.engine.chain.segment_reader import SegmentReader
+from logstore.engine.memory.partition_state import Tiers
+from logstore.engine.read.partition_reader import PartitionReader
+from logstore.errors import LogStoreError, UnknownTopic
+from logstore.layout.catalog import Catalog, TopicDescriptor
+from logstore.layout.paths import PartitionPaths
+from logstore.objects import ObjectStore, RetryingStore, RetryPolicy, open_url
+
+_PARALLEL = 16
+_QUICK_S = 0.002
+_SHARE_MAX = 64
+_INDEX_CACHE_BYTES = 16 << 20
+_tasks = itertools.count()
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def open_store(path: str) -> ObjectStore:
+    """The store of this process, riding out failures of some seconds: an error on the driver ends a whole query."""
+    store = RetryingStore(open_url(path), RetryPolicy(attempts=6, base_s=0.1, cap_s=3.0))
+    _spare_modules_from_collection()
+    return store
+
+
+def _spare_modules_from_collection() -> None:
+    """A Python worker of Spark collects garbage after each task, through all that was ever imported: 20 ms, a tenth of what
+    a task of ours takes. What is there when its second task begins is there to stay (the first has imported what tasks need,
+    and what it left behind was collected), so the collector need not look at it again."""
+    if "SPARK_REUSE_WORKER" in os.environ and next(_tasks) == 1:
+        gc.freeze()
+
+
+@dataclass(slots=True)
+class LogPartition:
+    """One partition and its segments, as last loaded."""
+
+    paths: PartitionPaths
+    view: ChainView
+
+    @property
+    def topic(self) -> str:
+        return self.paths.topic
+
+    @property
+    def number(self) -> int:
+        return self.paths.partition
+
+    @property
+    def low(self) -> int:
+        return self.view.low_watermark
+
+    @property
+    def end(self) -> int:
+        """One past the last durable offset."""
+        return self.view.tail.end_offset
+
+    def follow(self, store: ObjectStore) -> None:
+        """Take in what was committed since: one or two requests if nothing was."""
+        view = self.view
+        links = Chain(store, self.paths).follow(view.tail)
+        if links is None:
+            self.reload(store)
+        for link in links or ():
+            view.segments.add(link.header.seq, link.size, link.summary)
+            view.tail = view.tail.after(link.header)
+
+    def reload(self, store: ObjectStore) -> None:
+        """Ask the manifest again: maintenance may have merged or expired segments."""
+        self.view = Chain(store, self.paths).load()
+
+    def first_at(self, store: ObjectStore, timestamp_ms: int) -> int | None:
+        """The first offset with this timestamp or a later one: one index and one block are read, as a broker would."""
+        reader = SegmentReader(store, BlockCache(_INDEX_CACHE_BYTES))
+        return PartitionReader(Tiers(self.view), Chain(store, self.paths), reader).first_at(timestamp_ms)
+
+
+def is_deleted(store: ObjectStore, paths: PartitionPaths) -> bool:
+    """Whether the partition is known to be one of a topic that was deleted."""
+    try:
+        return Chain(store, paths).load().tail.deleted
+    except LogStoreError:
+        return False
+
+
+def subscribed(store: ObjectStore, wanted: Subscription, *, missing_ok: bool = False) -> list[PartitionPaths]:
+    """The partitions that a subscription means right now, sorted. What is named must exist, or may be missing."""
+    catalog = Catalog(store)
+    if wanted.pattern is not None:
+        topics = [topic for topic in catalog.all() if re.fullmatch(wanted.pattern, topic.name)]
+        return [paths for topic in topics for paths in _all_of(topic)]
+    found: list[PartitionPaths] = []
+    for name, numbers in wanted.assigned or [(name, None) for name in wanted.topics]:
+        try:
+            topic = catalog.find(name)
+        except UnknownTopic:
+            if not missing_ok:
+                raise
+            continue
+        found += _all_of(topic) if numbers is None else _some_of(topic, numbers, missing_ok)
+    return found
+
+
+def _all_of(topic: TopicDescriptor) -> list[PartitionPaths]:
+    return [PartitionPaths(topic.name, topic.incarnation, number) for number in range(topic.partitions)]
+
+
+def _some_of(topic: TopicDescriptor, numbers: Iterable[int], missing_ok: bool) -> list[PartitionPaths]:
+    for number in numbers:
+        if number >= topic.partitions and not missing_ok:
+            raise UnknownTopic(
+                f"assign: topic {topic.name!r} has partitions 0 to {topic.partitions - 1}, not {number}"
+            )
+    there = [number for number in numbers if number < topic.partitions]
+    return [PartitionPaths(topic.name, topic.incarnation, number) for number in there]
+
+
+def load(
+    store: ObjectStore, wanted: Iterable[PartitionPaths], *, missing_ok: bool = False
+) -> list[LogPartition]:
+    """The segments of each partition, in the order given. A topic that was deleted since it was found is treated as one
+    that was not there: an empty partition would be a lie."""
+
+    def one(paths: PartitionPaths) -> LogPartition:
+        found = LogPartition(paths, Chain(store, paths).load())
+        if found.view.tail.deleted and not missing_ok:
+            raise UnknownTopic(f"{paths}: the topic was deleted")
+        return found
+
+    return [found for found in in_parallel(one, list(wanted)) if not found.view.tail.deleted]
+
+
+def in_parallel(call: Callable[[T], R], items: list[T], threads: int | None = None) -> list[R]:
+    """`call(item)` for each item, in their order, side by side.
+
+    Without `threads` the first two are called one after the other, to see how quick that is. A store that answers at once
+    keeps the interpreter busy with two threads, and more would only take turns.
+    """
+    first: list[R] = []
+    if threads is None:
+        first = [call(item) for item in items[:1]]
+        began = time.perf_counter()
+        first += [call(item) for item in items[1:2]]
+        threads = 2 if time.perf_counter() - began < _QUICK_S else _PARALLEL
+    left = items[len(first) :]
+    if not left:
+        return first
+    share = max(1, min(_SHARE_MAX, len(left) // (threads * 4)))
+    shares = [left[start : start + share] for start in range(0, len(left), share)]
+    with ThreadPoolExecutor(threads, thread_name_prefix="logstore-plan") as pool:
+        found = pool.map(lambda part: [call(item) for item in part], shares)
+        return first + [result for part in found for result in part]

@@ -1,0 +1,125 @@
+"""An executor's way to the bytes: checked blocks of batches, in order, the next ones on their way while one is
+decoded.
+
+Every block's checksums have been verified when it comes out; damage raises `CorruptData` with the object's name.
+An object that is gone raises `ObjectNotFound`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from logstore.arrow.plan.bounds import Bounds
+from logstore.engine.chain.block_cache import BlockCache
+from logstore.engine.chain.segment_reader import SCAN_WHOLE_BYTES, Block, LoadedIndex, SegmentReader
+from logstore.engine.chain.segment_table import SegmentRef
+from logstore.engine.host.fan_out import QUICK_S
+from logstore.format.segment import Index
+from logstore.objects import ObjectStore
+
+T = TypeVar("T")
+
+_AHEAD = 3
+_CACHE_BYTES = 8 << 20  # indexes: blocks are read once
+
+
+def _timed(load: Callable[[], T]) -> tuple[T, float]:
+    began = time.perf_counter()
+    return load(), time.perf_counter() - began
+
+
+class Fetched(NamedTuple):
+    """Checked batches of one segment. `rows` are those that the scan wants; `end_offset` is how far this takes it."""
+
+    key: str
+    block: Block
+    rows: Index
+    end_offset: int
+
+
+class Fetcher:
+    """Of one task. A context manager: leaving it ends the threads."""
+
+    def __init__(self, store: ObjectStore, bounds: Bounds) -> None:
+        self._reader = SegmentReader(store, BlockCache(_CACHE_BYTES))
+        self._bounds = bounds
+        self._pool = ThreadPoolExecutor(_AHEAD, thread_name_prefix="logstore-scan")
+
+    def __enter__(self) -> Fetcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def indexes(self, refs: Sequence[SegmentRef], start: int, stop: int) -> Iterator[Index]:
+        """The rows of each segment's index that may hold something wanted; no record is read."""
+        for loaded in self._ahead(lambda ref=ref: self._reader.index(ref) for ref in refs):  # type: ignore[misc]
+            yield self._wanted(loaded.index, start, stop)
+
+    def blocks(
+        self, refs: Sequence[SegmentRef], start: int, stop: int, *, newest_first: bool
+    ) -> Iterator[Fetched]:
+        """The blocks that hold offsets from `start` up to `stop`, in order of offset or, whole, in the other."""
+        return self._ahead(self._loads(refs, start, stop, newest_first))
+
+    def _ahead(self, loads: Iterator[Callable[[], T]]) -> Iterator[T]:
+        """The results in order, `_AHEAD` of them on their way; one by one, without a thread, as long as they are quick."""
+        under_way: deque[Future[tuple[T, float]]] = deque()
+        is_quick = False
+        try:
+            for load in loads:
+                if is_quick:
+                    while under_way:
+                        yield under_way.popleft().result()[0]
+                    loaded, took_s = _timed(load)
+                else:
+                    under_way.append(self._pool.submit(_timed, load))
+                    if len(under_way) < _AHEAD:
+                        continue
+                    loaded, took_s = under_way.popleft().result()
+                is_quick = took_s < QUICK_S
+                yield loaded
+            while under_way:
+                yield under_way.popleft().result()[0]
+        finally:
+            for future in under_way:
+                future.cancel()
+
+    def _loads(
+        self, refs: Sequence[SegmentRef], start: int, stop: int, newest_first: bool
+    ) -> Iterator[Callable[[], Fetched]]:
+        for ref in reversed(refs) if newest_first else refs:
+            if ref.size <= SCAN_WHOLE_BYTES and ref.base_offset >= start and ref.end_offset <= stop:
+                yield lambda ref=ref: self._whole(ref, start, stop)  # type: ignore[misc]
+                continue
+            loaded = self._reader.index(ref)
+            rows = self._wanted(loaded.index, start, stop)
+            numbers = np.unique(
+                loaded.block_of_row[np.isin(loaded.index["base_offset"], rows["base_offset"])]
+            )
+            for number in numbers[::-1] if newest_first else numbers:
+                yield lambda ref=ref, at=loaded, n=int(number): self._part(ref, at, n, start, stop)  # type: ignore[misc]
+
+    def _whole(self, ref: SegmentRef, start: int, stop: int) -> Fetched:
+        block = self._reader.block(ref, ref.base_offset, scanning=True)
+        return Fetched(ref.key, block, self._wanted(block.index, start, stop), ref.end_offset)
+
+    def _part(self, ref: SegmentRef, loaded: LoadedIndex, number: int, start: int, stop: int) -> Fetched:
+        first = int(loaded.rows_of(number)["base_offset"][0])
+        block = self._reader.block(ref, first, scanning=False)
+        return Fetched(ref.key, block, self._wanted(block.index, start, stop), min(block.end_offset, stop))
+
+    def _wanted(self, index: Index, start: int, stop: int) -> Index:
+        low_ms, high_ms = self._bounds.timestamp_range_ms
+        ends = index["base_offset"] + index["count"].astype(np.int64)
+        keep = (ends > start) & (index["base_offset"] < stop)
+        if self._bounds.bounds_time:
+            keep &= (index["max_timestamp_ms"] >= low_ms) & (index["min_timestamp_ms"] < high_ms)
+        rows: Index = index[keep]
+        return rows

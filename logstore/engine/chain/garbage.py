@@ -1,0 +1,14 @@
+"""Objects that nobody needs any more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """An object that may go, and since when nobody needs it."""
+
+    key: str
+    size: int
+    retired_at_ms: int

@@ -1,0 +1,106 @@
+"""Checkpoints: a manifest of the chain every so many segments, so that opening stays cheap.
+
+Runs on the flusher, off the commit path: a manifest that cannot be written now is written later. What the manifest in the
+store says about segments below its own end wins over what this process remembers: maintenance may have merged or expired
+them.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Callable
+
+from logstore.engine.chain.chain import Chain, ChainView
+from logstore.engine.chain.manifest_store import StoredManifest
+from logstore.engine.maintenance.maintenance import Maintenance
+from logstore.engine.memory.partition_state import Tiers
+from logstore.engine.runtime import Runtime
+from logstore.errors import LogStoreError
+from logstore.format.manifest import SegmentTable
+
+logger = logging.getLogger(__name__)
+
+EVERY_SEGMENTS = 64
+
+
+class Checkpointer:
+    """After a checkpoint it also runs one round of maintenance, if no other partition of the store is at it."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        chain: Chain,
+        tiers: Tiers,
+        manifest_next_seq: int,
+        maintenance: Maintenance,
+        refresh_settings: Callable[[], None],
+    ) -> None:
+        self._runtime = runtime
+        self._chain = chain
+        self._tiers = tiers
+        self._next_seq = manifest_next_seq
+        self._maintenance = maintenance
+        self._refresh_settings = refresh_settings
+
+    def after_commit(self) -> None:
+        """Ask for a checkpoint if enough segments have come since the last one."""
+        if self._tiers.tail.next_seq - self._next_seq >= EVERY_SEGMENTS:
+            self._runtime.flusher.at(self, self._runtime.clock.monotonic())
+
+    def run(self) -> None:
+        try:
+            self._maintain(self.write())
+        except LogStoreError as error:
+            logger.warning(
+                "%s: no checkpoint this time, the next segments try again: %s", self._chain.paths, error
+            )
+
+    def _maintain(self, view: ChainView | None) -> None:
+        runtime, tiers = self._runtime, self._tiers
+        if runtime.maintaining.acquire(blocking=False):
+            try:
+                self._refresh_settings()
+                view = self._maintenance.run(
+                    view or self._chain.load(), runtime.clock.now_ms(), runtime.new_id()
+                )
+            finally:
+                runtime.maintaining.release()
+        if view is not None:
+            with tiers.lock:
+                tiers.replace_view(view)
+
+    def write(self) -> ChainView | None:
+        """Write a manifest that covers everything committed so far, and return what it says: others may have merged. None is
+        written while an object is missing or unreadable, where another process has seen more of the chain, or once the
+        topic was deleted."""
+        if not self._tiers.segments.is_complete:
+            self._next_seq = self._tiers.tail.next_seq  # look again after as many segments as always
+            return None
+        stored = StoredManifest.look(self._chain)
+        old = stored.manifest
+        if old is not None and old.next_seq >= self._tiers.tail.next_seq:
+            self._next_seq = old.next_seq
+            return None
+        if old is None and (stored.etag is not None or self._next_seq or self._tiers.segments.table.merged):
+            return self._write_anew(stored)
+        table = old.table if old is not None else SegmentTable()
+        with self._tiers.lock:
+            tail, low, ours = self._tiers.tail, self._tiers.low, self._tiers.segments.table
+            if tail.deleted:
+                return None  # which only the chain's end itself says
+            table.extend(ours, bisect_left(ours.last_seq, old.next_seq if old is not None else 0), len(ours))
+        low = max(low, old.low_watermark) if old is not None else low
+        view = stored.replace(stored.next(tail, low, table))
+        self._next_seq = tail.next_seq
+        return view
+
+    def _write_anew(self, stored: StoredManifest) -> ChainView | None:
+        """There was a manifest and it is damaged, or lost. The store itself tells which objects hold the records now: those
+        that we remember may have been merged and deleted by others, and only the lost one said so."""
+        found = self._chain.load()
+        self._next_seq = found.tail.next_seq
+        if not found.segments.is_complete or found.tail.deleted:
+            return None
+        found.low_watermark = max(self._tiers.low, found.low_watermark)
+        return stored.replace(stored.next_of(found, self._runtime.clock.now_ms()))

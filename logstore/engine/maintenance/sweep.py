@@ -1,0 +1,153 @@
+"""Taking away what nobody needs any more, in the whole store: what `Store.collect_garbage` and `logstore gc` do.
+
+* What is left of deleted topics, if whoever deleted them died half-way, or what somebody else brought there afterwards, who
+  was merging, or slept. There is no grace for these: they are gone.
+* Objects of topics that were merged or expired longer ago than the grace period, and merged ones that never came to be
+  named, because the merge died (see `engine.maintenance.maintenance`).
+* Wishes of shared writers that died, older than that (see `engine.shared.wishes`).
+* What Spark jobs staged longer ago than that and nobody will publish (see `staged`).
+
+Everything is safe to repeat, to interrupt anywhere, and to run in several processes at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from logstore.engine.chain.chain import Chain
+from logstore.engine.chain.garbage import Garbage
+from logstore.engine.maintenance.maintenance import Maintenance
+from logstore.engine.maintenance.removal import is_removed, leftovers, remove_partition
+from logstore.engine.maintenance.staged import unneeded
+from logstore.engine.runtime import Runtime
+from logstore.errors import CorruptData, UnknownTopic, UnsupportedStore
+from logstore.layout.catalog import Catalog, Removal, TopicDescriptor
+from logstore.layout.paths import TOPICS_PREFIX, PartitionPaths, behind
+
+logger = logging.getLogger(__name__)
+
+
+class Sweeper:
+    def __init__(self, runtime: Runtime, catalog: Catalog) -> None:
+        self._runtime = runtime
+        self._catalog = catalog
+
+    def finish(self, name: str, removal: Removal) -> list[Garbage]:
+        """Remove what is left of a deleted incarnation, and note that nothing is. Returns what went."""
+        gone = [item for chain in self._chains(name, removal) for item in self._remove(chain)]
+        self._catalog.removed(name, removal)
+        return gone
+
+    def collect(self, topic: str | None) -> list[Garbage]:
+        """Everything, once, or what belongs to one topic. Returns what went."""
+        gone: list[Garbage] = []
+        for name, removal in self._unfinished(topic):
+            gone += self.finish(name, removal)
+        for chain in self._removed(topic):
+            gone += self._remove(chain)
+        for upkeep in self._upkeep(topic):
+            gone += upkeep.collect(self._runtime.clock.now_ms())
+            gone += upkeep.sweep(self._runtime.clock.now_ms())
+        return gone + self._deleted(self._wishes(topic) + self._staged(topic))
+
+    def _deleted(self, garbage: list[Garbage]) -> list[Garbage]:
+        for item in garbage:
+            self._runtime.store.delete(item.key)
+        return garbage
+
+    def garbage(self, topic: str | None) -> list[Garbage]:
+        """What `collect` would take away now."""
+        now_ms = self._runtime.clock.now_ms()
+        chains = {
+            chain.paths: chain
+            for name, removal in self._unfinished(topic)
+            for chain in self._chains(name, removal)
+        }
+        chains |= {chain.paths: chain for chain in self._removed(topic)}
+        found = [
+            Garbage(info.key, info.size, now_ms) for chain in chains.values() for info in leftovers(chain)
+        ]
+        for upkeep in self._upkeep(topic):
+            found += upkeep.garbage(now_ms) + upkeep.strays(now_ms)
+        return found + self._wishes(topic) + self._staged(topic)
+
+    def _remove(self, chain: Chain) -> list[Garbage]:
+        now_ms = self._runtime.clock.now_ms()
+        gone = remove_partition(chain, self._runtime.new_id, now_ms)
+        return [Garbage(info.key, info.size, now_ms) for info in gone]
+
+    def _removed(self, topic: str | None) -> Iterator[Chain]:
+        """Partitions that were removed, and into which something came afterwards. Three requests for each that ever was.
+
+        That no descriptor names an incarnation proves nothing; that its chain was ended does.
+        """
+        for paths in self._partitions(TOPICS_PREFIX if topic is None else f"{TOPICS_PREFIX}{topic}/"):
+            try:
+                alive = self._catalog.find(paths.topic).incarnation
+            except UnknownTopic:
+                alive = None
+            except (CorruptData, UnsupportedStore) as error:
+                logger.error("%s; what is left of older topics of that name stays", error)
+                continue
+            chain = Chain(self._runtime.store, paths, self._runtime.dice)
+            if paths.incarnation != alive and leftovers(chain) and is_removed(chain):
+                yield chain
+
+    def _partitions(self, prefix: str) -> Iterator[PartitionPaths]:
+        """Every partition that has an object, found by leaping from one to the next."""
+        after = ""
+        while (info := next(iter(self._runtime.store.list(prefix, after)), None)) is not None:
+            paths = PartitionPaths.of(info.key)
+            after = info.key if paths is None else behind(paths.prefix)
+            if paths is not None:
+                yield paths
+
+    def _staged(self, topic: str | None) -> list[Garbage]:
+        """Only for the whole store: one staged object may hold records of many topics."""
+        if topic is not None:
+            return []
+        return unneeded(self._runtime.store, self._runtime.clock.now_ms(), self._runtime.config.delete_grace)
+
+    def _unfinished(self, topic: str | None) -> list[tuple[str, Removal]]:
+        found = [(name, removal) for name, removal in self._catalog.unfinished() if topic in (None, name)]
+        if topic is not None and not found:
+            self._catalog.find(topic)  # or it is unknown
+        return found
+
+    def _chains(self, name: str, removal: Removal) -> Iterator[Chain]:
+        for number in range(removal.partitions):
+            paths = PartitionPaths(name, removal.incarnation, number)
+            yield Chain(self._runtime.store, paths, self._runtime.dice)
+
+    def _upkeep(self, topic: str | None) -> Iterator[Maintenance]:
+        """Maintenance of every partition there is."""
+        for known, chain in self._living(topic):
+            yield Maintenance(chain, self._runtime.reader, known.config, self._runtime.config.delete_grace)
+
+    def _wishes(self, topic: str | None) -> list[Garbage]:
+        now_ms, grace = self._runtime.clock.now_ms(), self._runtime.config.delete_grace
+        return [wish for _, chain in self._living(topic) for wish in forgotten_wishes(chain, now_ms, grace)]
+
+    def _living(self, topic: str | None) -> Iterator[tuple[TopicDescriptor, Chain]]:
+        """Every partition there is."""
+        for name in self._catalog.names() if topic is None else [topic]:
+            try:
+                known = self._catalog.find(name)
+            except UnknownTopic:
+                continue  # deleted: now, or before we began to finish that
+            except (CorruptData, UnsupportedStore):
+                if topic is not None:
+                    raise
+                continue  # said by `names`; its objects stay, and the other topics' do not stay because of it
+            for chain in self._chains(name, Removal(known.incarnation, known.partitions)):
+                yield known, chain
+
+
+def forgotten_wishes(chain: Chain, now_ms: int, grace_s: float) -> list[Garbage]:
+    """Those that are older than the grace period: left by writers that died."""
+    return [
+        Garbage(info.key, info.size, name.wished_at_ms)
+        for info in chain.store.list(chain.paths.wishes_prefix)
+        if (name := chain.paths.wish_name(info.key)) and now_ms - name.wished_at_ms >= grace_s * 1000
+    ]

@@ -1,0 +1,43 @@
+"""Following the chain: what others have committed becomes part of an open partition's state.
+
+Readers, writers that are not alone and the exclusive writer at its opening do this alike, so it belongs to none of them.
+"""
+
+from __future__ import annotations
+
+from logstore.engine.chain.chain import Chain, ChainView
+from logstore.engine.memory.partition_state import Tiers
+from logstore.errors import CorruptData
+
+
+def catch_up(chain: Chain, tiers: Tiers, *, by_owner: bool = False) -> bool:
+    """Take in what others have committed, unless that is the business of a writer here. True if there was anything.
+
+    The chain is loaded again where it cannot be followed: places behind the tail were emptied, an object cannot be read, or
+    a row holds some of what comes next already.
+    """
+    with tiers.lock:
+        before, goes_on = tiers.tail, tiers.tail.damaged is None and not tiers.reaches_past_tail
+    try:
+        links = chain.follow(before)
+    except CorruptData:
+        links = None
+    if links is None or (links and not goes_on):
+        reload(chain, tiers, by_owner=by_owner)
+    else:
+        with tiers.lock:
+            for link in links:
+                if link.header.seq == tiers.tail.next_seq and (by_owner or not tiers.owned):
+                    tiers.absorb(link)
+    if tiers.tail.next_seq == before.next_seq:
+        return False
+    tiers.tell_listeners()
+    return True
+
+
+def reload(chain: Chain, tiers: Tiers, *, by_owner: bool = False) -> ChainView:
+    """Ask the store again which objects hold the records."""
+    view = chain.load()
+    with tiers.lock:
+        tiers.replace_view(view, by_owner=by_owner)
+    return view

@@ -1,0 +1,38 @@
+"""A flush window: the batches that one flush has taken and not yet committed.
+
+`prepare` takes them from the write buffer under the partition's lock. From then on the window never changes: its batches,
+its place in the chain and its writer id stay the same through every retry, so an upload whose answer was lost can be
+recognised as ours. It stays readable until its segment is. Only the flusher builds and uploads it; readers may read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from logstore.engine.memory.pending_batch import PendingBatch, covering
+from logstore.format.segment import HEADER_SIZE, SegmentHeader, SegmentSummary, build_segment
+
+
+class FlushWindow:
+    """May hold no batch at all: then its segment only moves the reservation."""
+
+    def __init__(self, header: SegmentHeader, batches: Sequence[PendingBatch]) -> None:
+        self.header = header
+        self.batches = list(batches)
+        self.charged = sum(batch.charged for batch in self.batches)
+        self._built: tuple[memoryview, SegmentSummary] | None = None
+
+    def build(self) -> tuple[memoryview, SegmentSummary]:
+        """The segment's bytes, made once. Encodes what is not encoded yet: call it without the partition's lock.
+
+        The batches move into it, so that a window which waits for its store is in memory once and not twice.
+        """
+        if self._built is None:
+            self._built = build_segment(self.header, [batch.encoded() for batch in self.batches])
+            segment, position = self._built[0], HEADER_SIZE
+            for batch in self.batches:
+                position = batch.move_into(segment, position)
+        return self._built
+
+    def batches_from(self, offset: int, stop: int, limit: int) -> list[PendingBatch]:
+        return covering(self.batches, offset, stop, limit)

@@ -1,0 +1,107 @@
+"""The write buffer: the batches that no flush has taken yet.
+
+Guarded by the partition's lock, and free of I/O and of encoding. Offsets in it are dense from `base_offset` to
+`next_offset`. An append is whole: its batches enter together and `take` never parts them, so one segment, which is one
+commit, holds all of an append or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from logstore.engine.memory.pending_batch import Exposure, PendingBatch, covering
+from logstore.format.batch import BatchInfo
+from logstore.format.record import Record
+
+OPEN_BATCH_BYTES = 256 * 1024
+"""Records that arrive one by one share a batch of up to this size."""
+
+
+class WriteBuffer:
+    def __init__(self, next_offset: int, leader_epoch: int, codec_id: int, batch_bytes: int) -> None:
+        self.next_offset = next_offset
+        self.charged = 0
+        self.oldest_at: float | None = None
+        self._leader_epoch = leader_epoch
+        self._codec_id = codec_id
+        self.batch_bytes = batch_bytes
+        self._batches: list[PendingBatch] = []
+        self.open_batch: PendingBatch | None = None
+
+    def __len__(self) -> int:
+        return self.next_offset - self.base_offset
+
+    @property
+    def base_offset(self) -> int:
+        return self._batches[0].base_offset if self._batches else self.next_offset
+
+    def add_records(self, records: Sequence[Record], charged: int, exposure: Exposure, now: float) -> int:
+        """Give the records the next offsets; they join the open batch if they fit. Returns the first offset."""
+        batch = self.open_batch
+        if batch is None or batch.charged + charged > self.batch_bytes or exposure < batch.exposure:
+            batch = self.open_batch = PendingBatch(
+                self.next_offset, self._leader_epoch, exposure, self._codec_id
+            )
+            self._batches.append(batch)
+            if self.oldest_at is None:
+                self.oldest_at = now
+        batch.add(records, charged, exposure)
+        self.charged += charged
+        first = self.next_offset
+        self.next_offset = first + len(records)
+        return first
+
+    def add_to_open(self, batch: PendingBatch, record: Record, charged: int) -> None:
+        """`add_records` for one buffered record that fits `batch`, which is the open one: the shortest way in."""
+        batch.add_one(record, charged)
+        self.charged += charged
+        self.next_offset += 1
+
+    def add_encoded(
+        self, batches: Sequence[tuple[memoryview, BatchInfo]], exposure: Exposure, now: float
+    ) -> tuple[int, int]:
+        """Give encoded batches the next offsets, as one append. Returns the first offset and how many bytes it charged."""
+        self.open_batch = None
+        first, charged = self.next_offset, 0
+        for number, (raw, info) in enumerate(batches):
+            batch = PendingBatch.ready(self.next_offset, self._leader_epoch, exposure, raw, info, info.size)
+            batch.starts_append = number == 0
+            self._batches.append(batch)
+            self.next_offset += info.count
+            charged += info.size
+        self.charged += charged
+        if self.oldest_at is None:
+            self.oldest_at = now
+        return first, charged
+
+    def close_batch(self) -> None:
+        """Let nothing more join the newest batch: from now on its bytes may be asked for."""
+        self.open_batch = None
+
+    def batches_from(self, offset: int, stop: int, limit: int) -> list[PendingBatch]:
+        """As `covering` says; their bytes may be asked for, so they are closed."""
+        if self.open_batch is not None and self.open_batch.base_offset < stop:
+            self.close_batch()
+        return covering(self._batches, offset, stop, limit)
+
+    def take(self, segment_bytes: int) -> list[PendingBatch]:
+        """Take whole appends from the front: at least one, and more while they fit into `segment_bytes`."""
+        self.close_batch()
+        taken_bytes, end, size = 0, 0, 0
+        for number, batch in enumerate(self._batches):
+            size += batch.charged
+            if end and size > segment_bytes:
+                break
+            if number + 1 == len(self._batches) or self._batches[number + 1].starts_append:
+                taken_bytes, end = size, number + 1
+        taken, self._batches = self._batches[:end], self._batches[end:]
+        self.charged -= taken_bytes
+        if not self._batches:
+            self.oldest_at = None
+        return taken
+
+    def clear(self) -> int:
+        """Drop everything; returns how many bytes that frees."""
+        freed, self.charged = self.charged, 0
+        self._batches, self.open_batch, self.oldest_at = [], None, None
+        return freed

@@ -1,0 +1,310 @@
+"""The half of a partition that reads: it never fences and never needs a writer.
+
+While an exclusive writer is open in this process nobody else can append, so marks and tail reads cost the store nothing.
+Otherwise the partition is followed: a read that has come to the end asks the store for news, at most every
+`follow_interval` while it waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+from logstore.config import Visibility, check_visibility
+from logstore.engine.chain.chain import Chain
+from logstore.engine.chain.segment_table import LostRange, SegmentRef
+from logstore.engine.maintenance.checkpoint import Checkpointer
+from logstore.engine.maintenance.maintenance import Maintenance
+from logstore.engine.memory.partition_state import Tiers
+from logstore.engine.memory.results import ReadResult
+from logstore.engine.memory.topic_settings import TopicSettings
+from logstore.engine.read.follower import Follower
+from logstore.engine.read.partition_reader import PartitionReader
+from logstore.engine.runtime import Runtime
+from logstore.engine.write.writer_protocol import Writer
+from logstore.errors import Closed, LogStoreError, OffsetOutOfRange, UnknownTopic
+from logstore.format.record import Record
+from logstore.layout.paths import PartitionPaths
+
+READ_BYTES = 1 << 20
+Loaded = tuple[Tiers, PartitionReader, Follower]
+
+
+class ReadablePartition:
+    """What `PartitionLog` offers to readers. It is loaded when it is first looked at.
+
+    `_writer` is the one that `append` uses, once there is one.
+    """
+
+    def __init__(self, runtime: Runtime, paths: PartitionPaths, settings: TopicSettings) -> None:
+        self.paths = paths
+        self._runtime = runtime
+        self._config = runtime.config
+        self._settings = settings
+        self._chain = Chain(runtime.store, paths, runtime.dice)
+        self._opening = (
+            threading.RLock()
+        )  # held during I/O, so only by those who must wait for it: load and open_writer
+        self._loaded: Loaded | None = None
+        self._checkpointer: Checkpointer | None = None
+        self._writer: Writer | None = None
+        self._closed = False
+        self._deleted = False
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self.paths.topic
+
+    @property
+    def partition(self) -> int:
+        """Its number in the topic, from 0."""
+        return self.paths.partition
+
+    def __repr__(self) -> str:
+        return f"PartitionLog({self.topic!r}, {self.partition})"
+
+    # Reading
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int = READ_BYTES,
+        *,
+        visibility: Visibility = "buffered",
+        wait: float = 0.0,
+    ) -> ReadResult:
+        """Whole batches from `offset` on: at least one, up to `max_bytes`; empty at the high mark.
+
+        `wait`: at the mark, wait up to so many seconds for something to come. Raises `OffsetOutOfRange` below the low or
+        above the high mark, `CorruptData` with the object's name if stored bytes are damaged, `UnknownTopic` if the topic
+        was deleted.
+        """
+        check_visibility(visibility)
+        check_offset(offset)
+        tiers, reader, follower = self._load()
+        self._check_not_deleted()
+        if offset >= tiers.readable(visibility):
+            if wait <= 0 or offset > tiers.mark(visibility):
+                follower.refresh()
+            if wait > 0 and offset <= tiers.mark(visibility):
+                follower.wait_for(offset, visibility, wait)
+            self._check_not_deleted()  # again: the look at the chain may have shown it
+        return reader.read(offset, max_bytes, visibility)
+
+    def read_cached(
+        self, offset: int, max_bytes: int = READ_BYTES, *, visibility: Visibility = "buffered"
+    ) -> ReadResult | None:
+        """`read` from memory alone, so it never blocks; None if it would need the object store, or is closed."""
+        if self._loaded is None or self.closed:
+            return None
+        return self._loaded[1].read_cached(offset, max_bytes, visibility)
+
+    def records(
+        self, start: int | None = None, stop: int | None = None, *, visibility: Visibility = "buffered"
+    ) -> Iterator[Record]:
+        """The records from `start` (the low mark) up to, not including, `stop` (the mark at the time of the call).
+
+        Raises `OffsetOutOfRange`, at once, if `start` lies below the low or above the high mark.
+        """
+        # Chained, so that between two records of a batch no line of Python runs.
+        return chain.from_iterable(self._batches(*self.bounds(start, stop, visibility), visibility))
+
+    def bounds(self, start: int | None, stop: int | None, visibility: Visibility) -> tuple[int, int]:
+        """The first offset and the one after the last that `records` is about."""
+        check_visibility(visibility)
+        tiers, _, follower = self._load()
+        self._check_not_deleted()
+        follower.refresh()
+        self._check_not_deleted()  # again: the look at the chain may have shown it
+        low, mark = tiers.low, tiers.mark(visibility)
+        if start is not None:
+            check_offset(start)
+            if not low <= start <= mark:
+                raise OffsetOutOfRange(low, mark, start, str(self.paths))
+        return low if start is None else start, mark if stop is None else min(stop, mark)
+
+    def _batches(self, position: int, stop: int, visibility: Visibility) -> Iterator[list[Record]]:
+        while position < stop:
+            result = self.read(position, visibility=visibility)
+            yield from result.batches(stop)
+            if result.next_offset <= position:
+                return
+            position = result.next_offset
+
+    def tail(self, start: int | None = None, *, visibility: Visibility = "buffered") -> Iterator[Record]:
+        """The records from `start` (the low mark) on, for ever: at the end it waits, woken by the next append.
+
+        Ends when the store is closed, the topic deleted, or the partition reopened. Where another process writes, a store
+        that cannot be asked ends it with that error: begin again after the last record.
+        """
+        check_visibility(visibility)
+        position = self._tiers.low if start is None else start
+        while not self._ended():
+            try:
+                result = self.read(position, visibility=visibility, wait=3600.0)
+            except (Closed, UnknownTopic):
+                if self._ended():  # since the look above
+                    return
+                raise
+            yield from result.records()
+            position = result.next_offset
+
+    @property
+    def follows(self) -> bool:
+        """Whether somebody else may be appending, so that the end is known only by asking the store."""
+        writer = self._writer
+        return writer is None or writer.failed is not None or not writer.is_alone
+
+    def refresh(self) -> None:
+        """Ask the store what others have committed: one or two requests if there is nothing new, none if we are the
+        writer."""
+        self._load()[2].refresh()
+
+    def offset_for_timestamp(self, ms: int) -> int | None:
+        """The offset of the first record with this timestamp or a later one; None if there is none."""
+        if not isinstance(ms, int) or isinstance(ms, bool):
+            raise TypeError(f"a timestamp is an int, in milliseconds, not {type(ms).__name__}")
+        self._check_not_deleted()
+        _, reader, follower = self._load()
+        follower.refresh()
+        self._check_not_deleted()  # again: the look at the chain may have shown it
+        return reader.first_at(ms)
+
+    def lost_ranges(self) -> list[LostRange]:
+        """Offsets that hold no record and never will: a writer had reserved them to ack below `durable`, and died.
+
+        That is at most what was lost: a crash takes along which of them were given to records.
+        """
+        return self._tiers.lost_ranges()
+
+    def unconfirmed(self) -> LostRange | None:
+        """Offsets past the durable mark that somebody may have been shown and no crash has to leave, as last seen; None if
+        there are none.
+
+        While an exclusive writer is open here: what it has acked and not yet stored. Elsewhere: what the last writer has
+        reserved, at most so much is acked there. If that writer has died, the next one to open makes it a lost range.
+        """
+        tiers = self._tiers
+        with tiers.lock:
+            return tiers.unconfirmed()
+
+    # The marks
+
+    @property
+    def low_watermark(self) -> int:
+        """The first offset there is."""
+        return self._tiers.low
+
+    @property
+    def durable_high_watermark(self) -> int:
+        """One past the last offset in the object store, as last seen."""
+        return self._tiers.durable
+
+    @property
+    def buffered_high_watermark(self) -> int:
+        """One past the last acked offset, as last seen."""
+        return self._tiers.buffered
+
+    def mark(self, visibility: Visibility) -> int:
+        """The high mark for readers of that visibility, as last seen."""
+        return self._tiers.mark(visibility)
+
+    def readable(self, visibility: Visibility) -> int:
+        """Up to where there are records to be had, as last seen: the mark, unless a writer here has stopped below it."""
+        return self._tiers.readable(visibility)
+
+    @property
+    def now_ms(self) -> int:
+        """The store's clock: what a record without a timestamp gets."""
+        return self._runtime.clock.now_ms()
+
+    @property
+    def closed(self) -> bool:
+        """Whether its store was closed, its topic deleted, or it was reopened as another log."""
+        return self._ended()
+
+    @property
+    def follow_interval(self) -> float:
+        """How often to ask the store while `follows`."""
+        return self._config.follow_interval
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Call `listener()`, from any thread and with no lock held, after a visible mark moved. It must be quick."""
+        self._tiers.add_listener(listener)
+
+    def remove_listener(self, listener: Callable[[], None]) -> None:
+        """Call it no more. One that is not there is no error."""
+        self._tiers.remove_listener(listener)
+
+    def _tell_listeners(self) -> None:
+        loaded = self._loaded
+        if loaded is not None:
+            loaded[0].tell_listeners()
+
+    def segments(self) -> list[SegmentRef]:
+        """The committed objects that hold the records, as last seen."""
+        tiers = self._tiers
+        with tiers.lock:
+            return tiers.segments.all()
+
+    @property
+    def maintenance(self) -> Maintenance:
+        """Merge, expire and collect by hand; a writer does it by itself now and then."""
+        return Maintenance(self._chain, self._runtime.reader, self._settings, self._config.delete_grace)
+
+    # Loading
+
+    @property
+    def _tiers(self) -> Tiers:
+        return self._load()[0]
+
+    def _ended(self) -> bool:
+        return self._closed or self._gone
+
+    @property
+    def _gone(self) -> bool:
+        """Whether the topic was deleted: here, or elsewhere, if the chain was followed to its end since."""
+        return self._deleted or (self._loaded is not None and self._loaded[0].tail.deleted)
+
+    def _check_not_deleted(self) -> None:
+        """A reader may finish when its store was closed under it; of a topic that was deleted nothing shows any more."""
+        if self._gone:
+            raise self._closed_error()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise self._closed_error()
+
+    def _closed_error(self) -> LogStoreError:
+        if self._gone:
+            return UnknownTopic(f"{self.paths}: the topic was deleted")
+        return Closed(f"{self.paths}: the store is closed")
+
+    def _load(self) -> Loaded:
+        loaded = self._loaded
+        if loaded is not None:
+            return loaded
+        with self._opening:
+            if self._loaded is None:
+                self._check_open()
+                view = self._chain.load()
+                tiers = Tiers(view)
+                self._checkpointer = Checkpointer(
+                    self._runtime,
+                    self._chain,
+                    tiers,
+                    view.manifest_next_seq,
+                    self.maintenance,
+                    self._settings.refresh,
+                )
+                reader = PartitionReader(tiers, self._chain, self._runtime.reader)
+                self._loaded = tiers, reader, Follower(self._runtime, self._chain, tiers, self)
+            return self._loaded
+
+
+def check_offset(offset: object) -> None:
+    """`TypeError` unless it could be one."""
+    if not isinstance(offset, int) or isinstance(offset, bool):
+        raise TypeError(f"an offset is an int, not {type(offset).__name__}")

@@ -1,0 +1,174 @@
+"""The writers of one partition in this process: which kinds there are, and that they do not get in each other's way.
+
+`append` uses one writer, exclusive or shared as the store was opened. Replicated writers are asked for by name. One process
+does not have both on one partition: the first commit of one would stop the other.
+
+Every call is made with the partition's opening lock held, which is held during I/O.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from logstore.config import Ack
+from logstore.engine.chain.chain import Chain
+from logstore.engine.chain.segment_table import LostRange
+from logstore.engine.memory.catch_up import catch_up
+from logstore.engine.memory.partition_state import Tiers
+from logstore.engine.memory.topic_settings import TopicLimits
+from logstore.engine.replicated.replicated_writer import ReplicatedWriter
+from logstore.engine.runtime import Runtime
+from logstore.engine.shared.shared_writer import SharedWriter
+from logstore.engine.write.exclusive_writer import ExclusiveWriter
+from logstore.engine.write.takeover import take_over
+from logstore.engine.write.wal import Wal
+from logstore.engine.write.wal_sync import LocalSync
+from logstore.engine.write.writer_protocol import Writer
+from logstore.errors import LogStoreError, ReadOnly
+
+logger = logging.getLogger(__name__)
+
+
+class PartitionWriters:
+    def __init__(self, runtime: Runtime, chain: Chain, topic: TopicLimits) -> None:
+        self._runtime = runtime
+        self._chain = chain
+        self._topic = topic
+        self._writer: Writer | None = None
+        self._replicated: dict[str, ReplicatedWriter] = {}
+        self._wal: Wal | None = None
+
+    def open(self, tiers: Tiers, on_commit: Callable[[], None], ack: Ack, timeout: float) -> Writer:
+        """The writer that `append` uses."""
+        self.check_writable()
+        alive = [name for name, writer in self._replicated.items() if writer.failed is None]
+        if alive:
+            raise ValueError(
+                f"{self._chain.paths} has replicated writers in this process ({', '.join(alive)}): append through them, or "
+                "close this store and open it anew"
+            )
+        if self._runtime.config.writer == "shared":
+            catch_up(self._chain, tiers)
+            writer: Writer = SharedWriter(self._runtime, self._chain, tiers, self._topic, on_commit)
+        else:
+            writer = self._open_exclusive(tiers, on_commit, ack, timeout)
+        self._writer = writer
+        return writer
+
+    def _open_exclusive(
+        self, tiers: Tiers, on_commit: Callable[[], None], ack: Ack, timeout: float
+    ) -> ExclusiveWriter:
+        wal = self._open_wal()
+        try:
+            with tiers.lock:
+                tiers.owned = True
+            known = tiers.lost_ranges()
+            take_over(self._runtime, self._chain, tiers, wal, reserve=ack != "durable", timeout=timeout)
+            self._tell_lost(lost for lost in tiers.lost_ranges() if lost not in known)
+            if wal is not None:
+                wal.start(tiers.tail.epoch, tiers.tail.end_offset)
+        except BaseException:
+            with tiers.lock:
+                tiers.owned = False
+            if wal is not None:
+                wal.close(-1)
+            raise
+        writer = ExclusiveWriter(self._runtime, self._chain, tiers, self._topic, on_commit)
+        if wal is not None:
+            writer.local_sync = LocalSync(self._runtime, tiers, writer, wal)
+        self._wal = wal
+        return writer
+
+    def _tell_lost(self, ranges: Iterable[LostRange]) -> None:
+        for start, end in ranges:
+            logger.warning(
+                "%s: an earlier writer ended before it had stored all that it may have acked: at most %d records are lost, "
+                "offsets %d to %d",
+                self._chain.paths,
+                end - start,
+                start,
+                end - 1,
+            )
+
+    def _open_wal(self) -> Wal | None:
+        if self._runtime.config.wal_dir is None:
+            return None
+        paths = self._chain.paths
+        folder = Path(self._runtime.config.wal_dir) / self._runtime.store_id
+        return Wal(folder / paths.topic / paths.incarnation / str(paths.partition), self._runtime.wal_folders)
+
+    def replicated(
+        self, tiers: Tiers, on_commit: Callable[[], None], writer_id: str, *, passive: bool
+    ) -> ReplicatedWriter:
+        """The replicated writer of that name: the one there is, or a new one."""
+        self.check_writable()
+        if not isinstance(writer_id, str) or not writer_id:
+            raise ValueError(f"writer_id={writer_id!r}: it is a name, a str that is not empty")
+        if self._writer is not None and self._writer.failed is None:
+            raise ValueError(
+                f"{self._chain.paths} has a writer in this process that `append` uses: use one kind, in one process, on one "
+                "partition"
+            )
+        known = self._replicated.get(writer_id)
+        if known is not None and known.failed is None and known.is_passive == passive:
+            return known
+        catch_up(self._chain, tiers)
+        made = ReplicatedWriter(
+            writer_id, self._runtime, self._chain, tiers, self._topic, on_commit, passive=passive
+        )
+        self._replicated[writer_id] = made
+        return made
+
+    def check_writable(self) -> None:
+        """`ReadOnly` if this process has no business changing the partition."""
+        if self._runtime.config.writer == "read_only":
+            raise ReadOnly(f'{self._chain.paths}: the store was opened with writer="read_only"')
+
+    def health(self) -> list[dict[str, Any]]:
+        return [writer.health() for writer in list(self._replicated.values())]
+
+    def stop(self, error: LogStoreError) -> None:
+        """At once and for good: there is no place to store anything any more."""
+        if self._writer is not None:
+            self._writer.stop(error)
+        for writer in self._replicated.values():
+            writer.stop(error)
+
+    def leave_to_parent(self, error: LogStoreError) -> None:
+        """In a child that was forked just now: refuse everything. Takes no lock."""
+        if self._writer is not None:
+            self._writer.leave_to_parent(error)
+        for writer in self._replicated.values():
+            writer.leave_to_parent(error)
+        if self._wal is not None:
+            self._wal.leave_to_parent()
+
+    def begin_close(self) -> None:
+        """Take no more appends and start the last flush."""
+        if self._writer is not None:
+            self._writer.begin_close()
+        for writer in self._replicated.values():
+            writer.begin_close()
+
+    def finish_close(self, deadline: float) -> str | None:
+        """Wait for it. Returns what is not stored, in words, or None."""
+        problems = [writer.finish_close(deadline) for writer in self._replicated.values()]
+        writer = self._writer
+        if writer is not None:
+            if not writer.wait_closed(deadline):
+                writer.give_up_closing()
+            if writer.unstored is not None:
+                start, end = writer.unstored
+                problems.append(
+                    f"{self._chain.paths}: offsets {start} to {end - 1} are not in the store ({writer.failed})"
+                )
+        return "; ".join(problem for problem in problems if problem) or None
+
+    def release(self, durable: int) -> None:
+        """After the flusher has stopped: let go of the WAL's files."""
+        if self._wal is not None:
+            self._wal.close(durable)
+            self._wal = None

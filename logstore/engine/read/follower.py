@@ -1,0 +1,50 @@
+"""Following a partition: waiting for its mark to move, and asking the store when somebody else moves it.
+
+While the writer is in this process an event ends the wait and the store is asked nothing. Otherwise the store is asked for
+the next segment, at most every `follow_interval`, and only while somebody waits.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from logstore.config import Visibility
+from logstore.engine.chain.chain import Chain
+from logstore.engine.memory.catch_up import catch_up
+from logstore.engine.memory.partition_state import Tiers
+from logstore.engine.runtime import Runtime
+
+
+class Followed(Protocol):
+    @property
+    def follows(self) -> bool: ...
+    @property
+    def closed(self) -> bool: ...
+
+
+class Follower:
+    def __init__(self, runtime: Runtime, chain: Chain, tiers: Tiers, log: Followed) -> None:
+        self._runtime = runtime
+        self._chain = chain
+        self._tiers = tiers
+        self._log = log
+        self._asked_at = float("-inf")
+
+    def refresh(self, min_interval: float = 0.0) -> None:
+        """Take in what others have committed; nothing to do while we are the writer."""
+        now = self._runtime.clock.monotonic()
+        if self._log.follows and now - self._asked_at >= min_interval:
+            self._asked_at = now
+            catch_up(self._chain, self._tiers)
+
+    def wait_for(self, offset: int, visibility: Visibility, wait: float) -> None:
+        """Wait until there is something at `offset`, up to `wait` seconds, or until the log is closed."""
+        tiers, clock, interval = self._tiers, self._runtime.clock, self._runtime.config.follow_interval
+        deadline = clock.monotonic() + wait
+        while not self._log.closed:
+            self.refresh(interval)
+            with tiers.lock:
+                left = deadline - clock.monotonic()
+                if tiers.readable(visibility) > offset or left <= 0 or self._log.closed:
+                    return
+                tiers.wait(clock, min(left, interval) if self._log.follows else left)

@@ -1,0 +1,49 @@
+"""What one commit of a replicated writer carries: source ranges that follow each other, as one segment.
+
+Its header, and so its place in the chain and its id, stay the same until something stands in that place: then whose id it is
+tells a lost answer from a lost race.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from logstore.engine.replicated.divergence import NO_DIGEST, digest
+from logstore.engine.replicated.source_ranges import SourceRange
+from logstore.engine.shared.chain_cursor import ChainCursor
+from logstore.engine.write.admission import Run, encode_runs
+from logstore.format.batch import PATCH_SIZE, patch_head
+from logstore.format.segment import EncodedBatch, SegmentHeader, SegmentSummary, build_segment
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    ranges: list[SourceRange]
+    header: SegmentHeader
+    data: memoryview
+    summary: SegmentSummary
+
+
+def build_attempt(cursor: ChainCursor, ranges: list[SourceRange], now_ms: int, codec_id: int) -> Attempt:
+    """Encode the ranges for the cursor's place."""
+    runs = [run for held in ranges for run in held.runs]
+    header = cursor.header(
+        sum(len(run.records) for run in runs),
+        source_lower=ranges[0].lower,
+        source_upper=ranges[-1].upper,
+        digest=NO_DIGEST if ranges[0].exact else digest(runs),
+    )
+    data, summary = build_segment(header, _encode(runs, header, now_ms, codec_id))
+    return Attempt(ranges, header, data, summary)
+
+
+def _encode(runs: Sequence[Run], header: SegmentHeader, now_ms: int, codec_id: int) -> list[EncodedBatch]:
+    base, encoded = header.base_offset, []
+    for raw, info in encode_runs(list(runs), now_ms, codec_id):
+        head, body = patch_head(base, info.size, header.epoch), raw[PATCH_SIZE:]
+        encoded.append(
+            EncodedBatch(head, body, base, info.count, info.min_timestamp_ms, info.max_timestamp_ms)
+        )
+        base += info.count
+    return encoded

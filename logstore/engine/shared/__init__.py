@@ -1,0 +1,6 @@
+"""The shared writer: many independent producers on one partition. The loser of a commit race rebases and tries
+again; `deduplicator` and `producer_table` store a retried append once.
+
+May import: `write` and below. Called by `replicated` (the cursor), by `partition`, and by `logstore.spark`,
+which commits in the same way.
+"""

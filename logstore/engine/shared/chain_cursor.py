@@ -1,0 +1,209 @@
+"""Where a writer that is not alone stands in the chain, and who else may write there.
+
+Shared and replicated writers do not fence at open: many of them are alive at once. They write in *eras*. An era is one epoch
+of one mode. The first of them to commit behind a writer of another mode begins a new era (epoch + 1), which stops that
+writer as a fence would; the others join it. A segment of another mode, or of a later era, means that somebody took the
+partition over since we opened: that is `Fenced`, for good.
+
+Behind a shared or replicated writer no place is ever emptied, so a commit there is one PUT, and an empty place is the end.
+Behind an exclusive one it may have been. So the first of an era there is an empty segment (`open_epoch`), which counts only
+after a look at the mark, like a fence: if it stands in the past, nobody has lost anything.
+
+The cursor belongs to its writer and is moved by one thread at a time. What it meets it also hands to the partition's tiers,
+so that readers in this process see it; readers may have been faster, which does no harm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from logstore.engine.chain.chain import Chain, ChainTail, Link, StalePlace
+from logstore.engine.memory.catch_up import reload
+from logstore.engine.memory.partition_state import Tiers
+from logstore.engine.runtime import Runtime
+from logstore.errors import Fenced, LogStoreError, UnknownTopic, fresh
+from logstore.format.segment import (
+    SegmentFlags,
+    SegmentHeader,
+    SegmentSummary,
+    WriterMode,
+    build_segment,
+)
+
+ID_BYTES = 8
+"""A segment's writer id is these many bytes of its writer and as many of its own: peers can tell each other apart."""
+
+
+class ChainCursor:
+    """`passive`: a fence does not stop it, because it writes nothing yet: it goes on to follow the new owner."""
+
+    def __init__(
+        self, runtime: Runtime, chain: Chain, tiers: Tiers, mode: WriterMode, *, passive: bool = False
+    ) -> None:
+        tail = tiers.tail
+        _check_goes_on(chain, tail)
+        self.tail: ChainTail = tail
+        self.mode = mode
+        self.passive = passive
+        self.me = runtime.dice.randbytes(ID_BYTES)
+        self.era: int | None = tail.epoch if tail.mode is mode and tail.next_seq else None
+        self._runtime = runtime
+        self._chain = chain
+        self._tiers = tiers
+        self._opener: SegmentHeader | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The era that our next segment belongs to."""
+        return self.tail.epoch + 1 if self.era is None else self.era
+
+    def header(
+        self,
+        count: int,
+        *,
+        source_lower: int = -1,
+        source_upper: int = -1,
+        digest: bytes = bytes(16),
+        flags: SegmentFlags = SegmentFlags.NONE,
+    ) -> SegmentHeader:
+        """The header of a segment of `count` records at the next place; new each time, with a new id."""
+        base = self.tail.start_offset
+        return SegmentHeader(
+            seq=self.tail.next_seq,
+            epoch=self.tail.epoch + 1 if SegmentFlags.FENCE in flags else self.epoch,
+            base_offset=base,
+            end_offset=base + count,
+            writer_id=self.me + self._runtime.dice.randbytes(16 - ID_BYTES),
+            created_at_ms=self._runtime.clock.now_ms(),
+            reserved_until=base + count,
+            mode=self.mode,
+            flags=flags,
+            source_lower=source_lower,
+            source_upper=source_upper,
+            digest=digest,
+        )
+
+    @property
+    def needs_opener(self) -> bool:
+        """Whether `open_epoch` must come before records: an exclusive writer's segment stands before the next place."""
+        return self.tail.may_be_emptied
+
+    def open_epoch(self) -> None:
+        """Begin an era with an empty segment. Raises what `commit` does; called again, it is the same segment."""
+        if self._opener is None or self._opener.seq != self.tail.next_seq:
+            upper = self.tail.source_upper
+            if self.mode is WriterMode.REPLICATED:
+                upper = max(0, upper)
+            self._opener = self.header(0, source_lower=upper, source_upper=upper)
+        self.commit(self._opener, *build_segment(self._opener, []))
+
+    def commit(self, header: SegmentHeader, data: memoryview, summary: SegmentSummary) -> bool:
+        """Create the segment and move past it. False if it stands and its records were collected since: then `rejoin`.
+
+        Raises what `Chain.commit` does, and `StalePlace` if the place had been emptied: then `rejoin`, too.
+        """
+        is_doubtful = self.tail.may_be_emptied
+        assert not (is_doubtful and summary.records), "records follow an opener"
+        stands = self._chain.commit(header, data)
+        if is_doubtful and self._chain.is_past(header.seq, self.tail.mark):
+            raise StalePlace(header.seq)
+        self.era = header.epoch
+        if stands:
+            self._runtime.reader.keep(self._chain.paths.segment(header.seq), data, summary)
+            self._pass(Link(summary, len(data)))
+        else:
+            self.tail = self.tail.after(header)
+        return stands
+
+    def advance(self) -> Link | None:
+        """Move past the next segment if there is one: one request, two behind an exclusive writer's. Raises `Fenced` if it
+        ends our era, and `StalePlace` if the chain has gone on from here long ago: then `rejoin`."""
+        link = self._chain.link_at(self.tail.next_seq)
+        if link is not None and SegmentFlags.COLLECTED in link.header.flags:
+            raise StalePlace(link.header.seq, link.header)
+        if self.tail.may_be_emptied and self._chain.is_past(self.tail.next_seq, self.tail.mark):
+            raise StalePlace(self.tail.next_seq)
+        if link is not None:
+            self._admit(link.header)
+            self._pass(link)
+        return link
+
+    def rejoin(self) -> None:
+        """Go to where the chain ends now. Not while a commit of ours is in doubt.
+
+        Raises `Fenced` if our era has ended meanwhile, and what opening a writer there would.
+        """
+        tail = reload(self._chain, self._tiers).tail
+        self._tiers.tell_listeners()
+        _check_goes_on(self._chain, tail)
+        if tail.next_seq < self.tail.next_seq:
+            return  # the listing is behind us, so it says nothing
+        if tail.next_seq > self.tail.next_seq:
+            self._admit_end(tail)
+        self.tail = replace(tail, source_upper=max(tail.source_upper, self.tail.source_upper))
+
+    def _pass(self, link: Link) -> None:
+        tiers = self._tiers
+        self.tail = self.tail.after(link.header)
+        with tiers.lock:
+            fresh = link.header.seq == tiers.tail.next_seq
+            if fresh:
+                tiers.absorb(link)
+        if fresh:
+            tiers.tell_listeners()
+
+    def _admit(self, header: SegmentHeader) -> None:
+        """Whether `header`'s writer is a peer, or somebody who took over."""
+        if SegmentFlags.DELETED in header.flags:
+            raise UnknownTopic(
+                f"{self._chain.paths}: the topic was deleted at offset {header.base_offset}; nothing more is stored"
+            )
+        joins = header.mode is self.mode and (self.era in (None, header.epoch) or self.passive)
+        if SegmentFlags.FENCE in header.flags and not self.passive:
+            # Our own, whose answer was lost, stops the others.
+            joins = header.writer_id.startswith(self.me)
+        if joins:
+            self.era = header.epoch
+        elif self.passive:
+            self.era = None
+        else:
+            raise self._fenced(header)
+
+    def _admit_end(self, end: ChainTail) -> None:
+        """The same for all that came since, of which only where it ended is known."""
+        same = end.mode is self.mode
+        begun = same and self.era is None and end.epoch == self.epoch and not self._began_with_a_fence()
+        if self.passive:
+            self.era = end.epoch if same else None
+        elif begun:
+            self.era = end.epoch
+        elif end.epoch != self.tail.epoch:
+            raise self._taken_over(end.mode, end.epoch, f"before offset {end.end_offset}", "that")
+
+    def _began_with_a_fence(self) -> bool:
+        """Did the era that follows ours begin so, or as peers begin one? A fence is never deleted, so it would be the first
+        of what still stands. Shared writers have none."""
+        if self.mode is WriterMode.SHARED:
+            return False
+        first = self._chain.first_of(self.epoch, self.tail.next_seq)
+        return first is None or SegmentFlags.FENCE in first.flags
+
+    def _fenced(self, header: SegmentHeader) -> LogStoreError:
+        what = "its fence" if SegmentFlags.FENCE in header.flags else "that"
+        return self._taken_over(header.mode, header.epoch, f"at offset {header.base_offset}", what)
+
+    def _taken_over(self, by: WriterMode, epoch: int, where: str, what: str) -> LogStoreError:
+        ours, theirs = self.mode.name.lower(), by.name.lower()
+        who = f"another {ours}" if theirs == ours else f"an {theirs}" if theirs[0] == "e" else f"a {theirs}"
+        return Fenced(
+            f"{self._chain.paths}: {who} writer of epoch {epoch} took the partition over {where}; {what} stops every "
+            f"writer before it, this {ours} one (epoch {self.epoch}) among them, for good. What was not acked here was "
+            "not stored. Open it again to join or to take it back"
+        )
+
+
+def _check_goes_on(chain: Chain, tail: ChainTail) -> None:
+    if tail.deleted:
+        raise UnknownTopic(f"{chain.paths}: the topic was deleted")
+    if tail.damaged is not None:
+        raise fresh(tail.damaged)

@@ -1,0 +1,185 @@
+"""Which appends of idempotent producers the chain holds already, whoever stored them.
+
+Before each attempt of a shared writer the entries of its window are sifted: what is stored is acked with the offset where it
+stands, what cannot follow what is stored is refused, and the rest is committed. The table that says so (`ProducerTable`) is
+made when the first numbered append comes, from the newest segments, and kept complete from then on: by our own commits, and
+by reading the batches of everything that others commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from logstore.engine.chain.chain import Chain, Link
+from logstore.engine.chain.segment_reader import SegmentReader
+from logstore.engine.chain.segment_table import SegmentRef
+from logstore.engine.memory.results import Receipt
+from logstore.engine.shared.producer_table import (
+    LOOK_BACK_SEGMENTS,
+    ProducerTable,
+    batch_headers,
+    cut_otherwise,
+    follows,
+    replaced_by,
+)
+from logstore.engine.shared.shared_buffer import SEQUENCE_MODULUS, Entry, Sequences, SharedWindow
+from logstore.errors import GapError, LogStoreError
+
+
+@dataclass(slots=True)
+class Sifted:
+    """`kept` is to be committed. The others are settled: `acked` with their offsets, or `refused`."""
+
+    kept: list[Entry] = field(default_factory=list)
+    acked: list[tuple[Future[Receipt], Receipt]] = field(default_factory=list)
+    refused: list[tuple[Future[Receipt], LogStoreError]] = field(default_factory=list)
+    duplicates: int = 0
+    charged: int = 0  # what the settled ones had taken of the budget
+
+    def settle(self, entry: Entry, offset: int | None) -> None:
+        """A duplicate. No offset: its waiters have joined the same append earlier in the window."""
+        self.duplicates += 1
+        self._take_out(entry)
+        if offset is not None:
+            self.acked += entry.place(offset)
+
+    def refuse(self, entry: Entry, error: LogStoreError) -> None:
+        self._take_out(entry)
+        self.refused += [(joined.future, error) for joined in entry.joined]
+
+    def _take_out(self, entry: Entry) -> None:
+        """It is not committed with the others. A flush has joined it for all that came before: it waits on for what is
+        kept of that, and does not share its fate."""
+        self.charged += entry.charged
+        flushes = entry.part_with_flushes()
+        if self.kept:
+            self.kept[-1].joined += flushes
+        else:
+            self.acked += [(flush.future, flush.receipt) for flush in flushes]
+
+
+def recent_appends(chain: Chain, reader: SegmentReader, next_seq: int | None = None) -> ProducerTable:
+    """What the newest segments say, of those before `next_seq`, or of all: asks the store."""
+    table, rows = ProducerTable(), chain.load().segments.all()
+    if next_seq is not None:
+        rows = [ref for ref in rows if ref.seq < next_seq]
+    for batch in batch_headers(reader, rows[-LOOK_BACK_SEGMENTS:]):
+        table.take_in(batch)
+    return table
+
+
+class StoredAppends:
+    """One thread at a time. Only `sift` is called with the partition's lock held: the others may read from the store."""
+
+    def __init__(self, chain: Chain, reader: SegmentReader) -> None:
+        self._chain = chain
+        self._reader = reader
+        self._table: ProducerTable | None = None
+
+    def cover(self, next_seq: int) -> None:
+        """Know what stands before `next_seq`. The first time the newest segments are read for it."""
+        if self._table is None:
+            self._table = recent_appends(self._chain, self._reader, next_seq)
+
+    def saw(self, link: Link) -> None:
+        """Another's segment is the next one in the chain."""
+        header, summary = link.header, link.summary
+        if self._table is None or header.end_offset == header.base_offset:
+            return
+        ref = SegmentRef(
+            self._chain.paths.segment(header.seq),
+            header.seq,
+            header.base_offset,
+            header.end_offset,
+            link.size,
+            summary.min_timestamp_ms,
+            summary.max_timestamp_ms,
+        )
+        try:
+            batches = batch_headers(self._reader, [ref])
+        except BaseException:
+            self._table = None  # a table with a hole would let a duplicate pass: it is made anew
+            raise
+        for batch in batches:
+            self._table.take_in(batch)
+
+    def committed(self, window: SharedWindow) -> None:
+        """Ours is the next one in the chain."""
+        if self._table is not None:
+            for entry, base in window.places():
+                if entry.sequences is not None:
+                    self._table.add(entry.sequences, base)
+
+    def misses_some(self, entries: Iterable[Entry]) -> bool:
+        """Whether a number is missing before one of them, as far as we have followed the chain: others may have stored it
+        since."""
+        assert self._table is not None, "covered before"
+        newest = dict[int, Sequences]()
+        for entry in entries:
+            append = entry.sequences
+            if append is None:
+                continue
+            last = newest.get(append.producer_id)
+            try:
+                if last is None or last.epoch != append.epoch:
+                    is_new = self._table.judge(append) is None
+                else:
+                    is_new = follows(append, (last.last + 1) % SEQUENCE_MODULUS)
+            except GapError:
+                return True
+            except LogStoreError:
+                continue  # that is not changed by what others store
+            if is_new:
+                newest[append.producer_id] = append
+        return False
+
+    def sift(self, entries: Iterable[Entry]) -> Sifted:
+        """Judge each by the chain, and by what is before it."""
+        assert self._table is not None, "covered before"
+        sifted, queued = Sifted(), dict[int, list[Entry]]()
+        for entry in entries:
+            try:
+                offset = _judge(self._table, entry, queued)
+            except LogStoreError as error:
+                sifted.refuse(entry, error)
+                continue
+            if offset is None and entry.joined:
+                sifted.kept.append(entry)
+            else:
+                sifted.settle(entry, offset)
+        return sifted
+
+
+def _judge(table: ProducerTable, entry: Entry, queued: dict[int, list[Entry]]) -> int | None:
+    """The offset where it stands, None if it is new, or if its waiters have joined an earlier one of the same append.
+    `queued` holds each producer's appends that are new and before it."""
+    append = entry.sequences
+    if append is None:
+        return None
+    before = queued.setdefault(append.producer_id, [])
+    last = before[-1].sequences if before else None
+    if last is not None and last.epoch > append.epoch:
+        raise replaced_by(last.epoch, append)
+    if last is None or last.epoch != append.epoch:
+        offset = table.judge(append)
+        if offset is None:
+            before.append(entry)
+        return offset
+    if follows(append, (last.last + 1) % SEQUENCE_MODULUS):
+        before.append(entry)
+        return None
+    for first_try in before:
+        queued_append = first_try.sequences
+        assert queued_append is not None, "only numbered appends are put there"
+        into = (append.first - queued_append.first) % SEQUENCE_MODULUS
+        if into + append.records <= queued_append.records:
+            first_try.joined += [joined._replace(first=joined.first + into) for joined in entry.joined]
+            entry.joined = []
+            return None
+    offset = table.judge(append)
+    if offset is None:
+        # New to the chain, but some of its numbers, or later ones, are queued before it.
+        raise cut_otherwise(append)
+    return offset

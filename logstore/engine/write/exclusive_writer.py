@@ -1,0 +1,472 @@
+"""The exclusive writer of a partition: one owner, fenced, every ack level.
+
+* **Opening** commits a fence: a segment of epoch + 1 at the next place in the chain. Once it stands, the next commit of any
+  older writer meets it and that writer stops for good. No lease, no clock.
+* **An append** takes room from the store's budget, an offset under the partition's lock, and is acked at its level:
+  `buffered` at once, `local` when the WAL is fsynced, `durable` when the segment that holds it is committed.
+* **A flush** (`run`, on the flusher) takes the buffer as a window, builds one segment and commits it. One is in flight at a
+  time; what arrives meanwhile is the next one. A failed upload keeps its window, readable, and is tried again, in order.
+* **Group commit.** The producers that a commit releases share the next segment, too: see `linger`.
+* **Reservation.** A writer shows readers no offset at or past the last *committed* `reserved_until`, nor past that of the
+  segment it is about to commit; the next writer starts there. So an offset that anybody has seen is never given to another
+  record, not even after a crash.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from logstore.config import Ack
+from logstore.engine.chain.chain import Chain, LostRace
+from logstore.engine.chain.fencing import fenced_by
+from logstore.engine.chain.segment_table import LostRange
+from logstore.engine.host.stall_watch import GIVEN_UP
+from logstore.engine.host.task_pool import Task
+from logstore.engine.memory.flush_window import FlushWindow
+from logstore.engine.memory.partition_state import Tiers
+from logstore.engine.memory.pending_batch import Exposure, PendingBatch
+from logstore.engine.memory.results import Receipt
+from logstore.engine.memory.topic_settings import TopicLimits
+from logstore.engine.memory.waiters import OffsetWaiters, complete, fail
+from logstore.engine.memory.write_buffer import OPEN_BATCH_BYTES, WriteBuffer
+from logstore.engine.runtime import Runtime
+from logstore.engine.write.group_commit import Linger
+from logstore.engine.write.reservation import Reservation
+from logstore.engine.write.writer_protocol import WriterStats
+from logstore.errors import (
+    BufferFull,
+    Closed,
+    CorruptData,
+    LogStoreError,
+    OutcomeUnknown,
+    UnsupportedStore,
+    fresh,
+)
+from logstore.format.batch import BatchInfo
+from logstore.format.codecs import CODEC_IDS
+from logstore.format.record import Record
+from logstore.format.segment import SegmentHeader, SegmentSummary, WriterMode
+
+logger = logging.getLogger(__name__)
+
+CREDIT_BYTES = 16 * 1024
+EXPOSURES = {"durable": Exposure.DURABLE, "local": Exposure.LOCAL, "buffered": Exposure.BUFFERED}
+
+
+class ExclusiveWriter:
+    """Made by `takeover.take_over`, which has committed the fence. All fields are guarded by `tiers.lock`.
+
+    `failed` says why it stopped for good, and `unstored` which acked records it took along. `local_sync` brings
+    batches that wait for a local ack to disk; None if the store has no WAL.
+    """
+
+    is_alone = True
+
+    def __init__(
+        self, runtime: Runtime, chain: Chain, tiers: Tiers, topic: TopicLimits, on_commit: Callable[[], None]
+    ) -> None:
+        self.epoch = epoch = tiers.tail.epoch
+        self.stats = WriterStats(last_progress_at=runtime.clock.monotonic())
+        self.durable_waiters: OffsetWaiters[Receipt] = OffsetWaiters()
+        self.local_waiters: OffsetWaiters[Receipt] = OffsetWaiters()
+        self.failed: LogStoreError | None = None
+        self.unstored: LostRange | None = None
+        self._stopped_at = 0
+        self._runtime = runtime
+        self._chain = chain
+        self._tiers = tiers
+        self._topic = topic
+        self._on_commit = on_commit
+        codec = CODEC_IDS[runtime.config.compression]
+        batch_bytes = min(OPEN_BATCH_BYTES, runtime.config.max_batch_bytes)
+        self._buffer = WriteBuffer(tiers.tail.end_offset, epoch, codec, batch_bytes)
+        self._reservation = Reservation(
+            runtime.config.flush_interval,
+            begun=tiers.tail.reserved_until > tiers.tail.end_offset,
+            next_offset=tiers.tail.end_offset,
+            now=runtime.clock.monotonic(),
+        )
+        self._may_show = tiers.tail.reserved_until  # no offset from here on
+        self._flush_bytes = runtime.config.flush_bytes
+        self._credit = 0  # bytes taken from the budget that no record has used yet
+        self._urgent_until = 0
+        self._due: float | None = None
+        self._closing = False
+        self._linger = Linger(runtime.clock, tiers.moved)
+        self.local_sync: Task | None = None
+        with tiers.lock:
+            tiers.buffer = self._buffer
+
+    @property
+    def next_offset(self) -> int:
+        return self._buffer.next_offset
+
+    # Appending
+
+    def add_at_once(self, receipt: Receipt, record: Record, charged: int) -> bool:
+        """Ack one record, buffered, if everything it needs is there: the path of a service that appends one by one."""
+        tiers, buffer = self._tiers, self._buffer
+        with tiers.lock:
+            offset, batch = buffer.next_offset, buffer.open_batch
+            if (
+                batch is None
+                or charged > self._credit
+                or charged > buffer.batch_bytes - batch.charged
+                or offset >= self._may_show
+            ):
+                return False
+            self._credit -= charged
+            buffer.add_to_open(batch, record, charged)
+            receipt.offset = receipt.last_offset = offset
+            tiers.buffered = offset + 1
+            tiers.wake()
+            if buffer.charged >= self._flush_bytes:
+                self._ask_for_flush()
+            return True
+
+    def add_one(
+        self, receipt: Receipt, record: Record, charged: int, ack: Ack, deadline: float
+    ) -> Future[Receipt] | None:
+        """Give one record its offset. None if it is acked already, else a future for the ack."""
+        if ack == "buffered":
+            self._take_credit()
+        self._make_room(charged, deadline)
+        return self._add_slowly(receipt, [record], None, charged, EXPOSURES[ack], deadline)
+
+    def _take_credit(self) -> None:
+        """Room for the next few records in one go. Only where there is data: a flush gives the rest of it back."""
+        if self._runtime.budget.try_take(CREDIT_BYTES):
+            with self._tiers.lock:
+                if self._buffer.open_batch is not None and self.failed is None:
+                    self._credit += CREDIT_BYTES
+                    return
+            self._runtime.budget.give_back(CREDIT_BYTES)
+
+    def add_run(
+        self, receipt: Receipt, records: list[Record], charged: int, ack: Ack, deadline: float
+    ) -> Future[Receipt] | None:
+        """Give the records of a small append contiguous offsets in one batch."""
+        self._make_room(charged, deadline)
+        return self._add_slowly(receipt, records, None, charged, EXPOSURES[ack], deadline)
+
+    def add_encoded(
+        self, receipt: Receipt, batches: list[tuple[memoryview, BatchInfo]], ack: Ack, deadline: float
+    ) -> Future[Receipt] | None:
+        """Give encoded batches contiguous offsets; they become durable together."""
+        charged = sum(info.size for _, info in batches)
+        self._make_room(charged, deadline)
+        return self._add_slowly(receipt, None, batches, charged, EXPOSURES[ack], deadline)
+
+    def _add_slowly(
+        self,
+        receipt: Receipt,
+        records: list[Record] | None,
+        batches: list[tuple[memoryview, BatchInfo]] | None,
+        charged: int,
+        exposure: Exposure,
+        deadline: float,
+    ) -> Future[Receipt] | None:
+        """The general way. `charged` bytes are taken already, and are given back if nothing is added."""
+        count = len(records) if records is not None else sum(info.count for _, info in batches or ())
+        tiers, clock = self._tiers, self._runtime.clock
+        filled: PendingBatch | None = None
+        try:
+            with tiers.lock:
+                self._check_open()
+                while exposure and self._buffer.next_offset + count > self._may_show:
+                    self._await_reservation(count, deadline)
+                now, filled = clock.monotonic(), self._buffer.open_batch
+                if records is not None:
+                    first = self._buffer.add_records(records, charged, exposure, now)
+                else:
+                    first, _ = self._buffer.add_encoded(batches or (), exposure, now)
+                charged = 0
+                receipt.offset, receipt.last_offset = first, first + count - 1
+                future = self._acked(receipt, exposure)
+                if filled is self._buffer.open_batch:
+                    filled = None
+        finally:
+            if charged:
+                self._runtime.budget.give_back(charged)
+        if filled is not None:
+            filled.encoded()  # in bytes it takes what it was charged for; in small records, three times that
+        return future
+
+    def _acked(self, receipt: Receipt, exposure: Exposure) -> Future[Receipt] | None:
+        """After the offset: ack now, or note who waits for what. Holds the lock."""
+        future: Future[Receipt] | None = None
+        end = receipt.last_offset + 1
+        if exposure is Exposure.BUFFERED:
+            self._tiers.expose(end)
+        elif exposure is Exposure.LOCAL:
+            assert self.local_sync is not None
+            future = self.local_waiters.add(receipt.last_offset, receipt)
+            self._runtime.disk.at(self.local_sync, self._runtime.clock.monotonic())
+        else:
+            future = self.durable_waiters.add(receipt.last_offset, receipt)
+            self._urgent_until = end
+            self._linger.came(len(self.durable_waiters))
+        self._ask_for_flush()
+        return future
+
+    def _ask_for_flush(self) -> None:
+        """Tell the flusher when this partition wants to be flushed next. Holds the lock."""
+        if self._tiers.window is not None:
+            return  # being uploaded or waiting for a retry; what comes after is asked for then
+        due = self._flush_due()
+        if due is not None and (self._due is None or due < self._due):
+            self._due = due
+            self._runtime.flusher.at(self, due)
+
+    def _flush_due(self) -> float | None:
+        buffer = self._buffer
+        if self._urgent_until > self._tiers.durable or self._reservation.wanted or self._closing:
+            return self._runtime.clock.monotonic()
+        if buffer.oldest_at is None:
+            return None
+        if buffer.charged >= self._flush_bytes or self._runtime.budget.pressed:
+            return self._runtime.clock.monotonic()
+        return buffer.oldest_at + self._runtime.config.flush_interval
+
+    def _check_open(self) -> None:
+        # That a close gave up on what others had appended does not make the outcome of this append unknown.
+        if self.failed is not None and not (self._closing and isinstance(self.failed, OutcomeUnknown)):
+            raise fresh(self.failed)
+        if self._closing:
+            raise Closed(f"{self._chain.paths}: the store is closed")
+
+    def _make_room(self, charged: int, deadline: float) -> None:
+        runtime = self._runtime
+        if runtime.budget.try_take(charged):
+            return
+        with runtime.budget.pressing():  # memory pressure: nobody's flush waits for its interval
+            runtime.flusher.all_now()
+            runtime.budget.take(charged, max(0.0, deadline - runtime.clock.monotonic()))
+
+    def _await_reservation(self, count: int, deadline: float) -> None:
+        """Wait for a committed reservation that covers `count` more offsets. Holds the lock, waits without it."""
+        clock, tiers = self._runtime.clock, self._tiers
+        self._reservation.ask(count)
+        self._ask_for_flush()
+        left = deadline - clock.monotonic()
+        if left <= 0:
+            why = self.stats.last_error or "the store has not answered yet"
+            raise BufferFull(
+                f"{self._chain.paths}: no reservation past offset {self._may_show} could be committed in time ({why}); what "
+                "was reserved is used up, and an offset must not be shown without one: nothing was appended; try again"
+            )
+        tiers.wait(clock, left)
+        self._check_open()
+
+    # Waiting
+
+    def when_durable(self, receipt: Receipt) -> Future[Receipt] | None:
+        """A future for the moment when the receipt's records are durable; None if they are. Forces no flush."""
+        with self._tiers.lock:
+            if receipt.last_offset < self._stored_until():
+                return None
+            if self.failed is not None:
+                raise fresh(self.failed)
+            return self.durable_waiters.add(receipt.last_offset, receipt)
+
+    def _stored_until(self) -> int:
+        """Up to where *our* records are durable: once we have stopped, the mark may cover another's. Holds the lock."""
+        return self._tiers.durable if self.failed is None else self._stopped_at
+
+    def give_up(self, waiting: Future[Receipt]) -> None:
+        """Its owner's deadline has passed: do not keep it for as long as an outage lasts."""
+        with self._tiers.lock:
+            self.durable_waiters.discard(waiting)
+            self.local_waiters.discard(waiting)
+
+    def flush_now(self, receipt: Receipt) -> Future[Receipt] | None:
+        """Ask for everything appended so far to be flushed; None if it is durable already."""
+        with self._tiers.lock:
+            end = self._buffer.next_offset
+            receipt.offset = receipt.last_offset = end - 1
+            if end <= self._stored_until():
+                return None
+            if self.failed is not None:
+                raise fresh(self.failed)
+            self._urgent_until = end
+            future = self.durable_waiters.add(end - 1, receipt)
+            self._ask_for_flush()
+            return future
+
+    # Flushing: on the flusher's threads, one at a time for each partition
+
+    def run(self) -> None:
+        """One step: upload the window there is, or take the next one."""
+        with self._tiers.lock:
+            self._linger.wait(self.durable_waiters.__len__, self._is_over)
+            self._due = None  # not before: who comes while it lingers need not ask for another run
+            window = self._prepare()
+        if window is None:
+            return
+        runtime = self._runtime
+        wait = runtime.breaker.delay()
+        if wait:
+            runtime.flusher.at(self, runtime.clock.monotonic() + wait)
+            return
+        began = runtime.clock.monotonic()
+        try:
+            data, summary = window.build()
+            self._chain.commit(window.header, data)
+            runtime.reader.keep(self._chain.paths.segment(window.header.seq), data, summary)
+        except LostRace as lost:
+            runtime.breaker.success()
+            self.stop(fenced_by(self._chain, self.epoch, lost.winner))
+        except (CorruptData, OutcomeUnknown, UnsupportedStore) as error:
+            runtime.breaker.success()
+            self.stop(error)
+        except Exception as error:
+            self._retry_later(error)
+        else:
+            runtime.breaker.success()
+            self._committed(window, summary, len(data), runtime.clock.monotonic() - began)
+
+    def _is_over(self) -> bool:
+        return self.failed is not None or self._closing
+
+    def _prepare(self) -> FlushWindow | None:
+        """The window that is waiting for its retry, or a new one. Holds the lock."""
+        tiers, buffer = self._tiers, self._buffer
+        if self.failed is not None:
+            return None
+        if tiers.window is not None:
+            return tiers.window
+        closes_reservation = self._closing and tiers.tail.reserved_until > buffer.next_offset
+        if not len(buffer) and not self._reservation.wanted and not closes_reservation:
+            return None
+        base = buffer.base_offset
+        batches = buffer.take(self._topic.segment_bytes)
+        end = batches[-1].end_offset if batches else base
+        reserved = self._reservation.until(buffer.next_offset, self._runtime.clock.monotonic())
+        if self._closing:  # nothing more can be shown: the last segment gives the rest back
+            reserved = buffer.next_offset
+        header = SegmentHeader(
+            seq=tiers.tail.next_seq,
+            epoch=self.epoch,
+            base_offset=base,
+            end_offset=end,
+            writer_id=self._runtime.new_id(),
+            created_at_ms=self._runtime.clock.now_ms(),
+            reserved_until=reserved,
+            mode=WriterMode.EXCLUSIVE,
+        )
+        self._may_show = min(self._may_show, reserved)  # whether or not its answer comes
+        tiers.window = FlushWindow(header, batches)
+        self._runtime.watch.began(self, self._chain.paths)
+        self._return_credit()
+        return tiers.window
+
+    def _return_credit(self) -> None:
+        if self._credit:
+            self._runtime.budget.give_back(self._credit)
+            self._credit = 0
+
+    def _committed(self, window: FlushWindow, summary: SegmentSummary, size: int, seconds: float) -> None:
+        tiers, clock = self._tiers, self._runtime.clock
+        with tiers.lock:
+            if self.failed is not None:
+                return  # given up by close() while the upload was under way; what it held was freed then
+            tiers.committed(summary, size)
+            self._may_show = tiers.tail.reserved_until
+            released = self.durable_waiters.release(tiers.durable)
+            released += self.local_waiters.release(tiers.durable)
+            self._linger.after_commit(len(released), len(self.durable_waiters), seconds)
+            self.stats.commits += 1
+            self.stats.progressed(clock.monotonic())
+            self._ask_for_flush()
+        self._runtime.watch.ended(self)
+        if window.charged:
+            self._runtime.budget.give_back(window.charged)
+        complete(released)
+        tiers.tell_listeners()
+        self._on_commit()
+
+    def _retry_later(self, error: Exception) -> None:
+        runtime = self._runtime
+        runtime.breaker.failure()
+        with self._tiers.lock:
+            self.stats.failed(error)
+            wait = runtime.backoff(self.stats.failures)
+        logger.warning(
+            "%s: upload %d of this segment failed, trying again: %s",
+            self._chain.paths,
+            self.stats.failures,
+            error,
+        )
+        runtime.flusher.at(self, runtime.clock.monotonic() + wait)
+
+    def stop(self, error: LogStoreError) -> None:
+        """For good: tell every waiter, free the memory, wake the readers."""
+        tiers = self._tiers
+        with tiers.lock:
+            if self.failed is not None:
+                return
+            self.failed, self._stopped_at = error, tiers.durable
+            self.stats.note(error)
+            if self.unstored is None and tiers.buffered > tiers.durable:
+                self.unstored = LostRange(tiers.durable, tiers.buffered)
+            freed = self._buffer.clear() + (tiers.window.charged if tiers.window else 0)
+            self._return_credit()
+            tiers.window = tiers.buffer = None
+            tiers.owned = False
+            waiting = self.durable_waiters.take_all() + self.local_waiters.take_all()
+            tiers.moved.notify_all()
+        self._runtime.watch.ended(self, GIVEN_UP)
+        if freed:
+            self._runtime.budget.give_back(freed)
+        if self.unstored is not None:
+            start, end = self.unstored
+            logger.error("%s: offsets %d to %d are not stored: %s", self._chain.paths, start, end - 1, error)
+        fail(waiting, error)
+        tiers.tell_listeners()
+
+    def leave_to_parent(self, error: LogStoreError) -> None:
+        """After a fork, in the child: refuse everything. No credit, so that `add_at_once` takes nothing either."""
+        if self.failed is None:
+            self.failed, self._stopped_at, self._credit = error, self._tiers.durable, 0
+
+    # Closing
+
+    def begin_close(self) -> None:
+        """Take no more appends; flush what there is and give the rest of the reservation back."""
+        with self._tiers.lock:
+            self._closing = True
+            self._buffer.close_batch()
+            self._ask_for_flush()
+            self._tiers.moved.notify_all()
+
+    def wait_closed(self, deadline: float) -> bool:
+        """Whether everything is durable, and the reservation given back, by the deadline."""
+        with self._tiers.lock:
+            drained = self._tiers.wait_until(self._is_drained, self._runtime.clock, deadline)
+            return drained and self.failed is None
+
+    def _is_drained(self) -> bool:
+        """Or stopped: then it holds nothing, either."""
+        end, tiers = self._buffer.next_offset, self._tiers
+        stored = tiers.window is None and not len(self._buffer) and tiers.tail.reserved_until <= end
+        return stored or self.failed is not None
+
+    def give_up_closing(self) -> None:
+        """The deadline has passed: nobody may wait on for what is not drained."""
+        with self._tiers.lock:
+            durable, end = self._tiers.durable, self._buffer.next_offset
+            if self.failed is None and end > durable:
+                self.unstored = LostRange(durable, end)
+        why = self.stats.last_error or "the store did not answer in time"
+        self.stop(
+            OutcomeUnknown(
+                f"{self._chain.paths}: closed before offsets {durable} to {end - 1} were stored: {why}"
+            )
+        )
+
+    def health(self) -> dict[str, Any]:
+        """Its own lines of `PartitionLog.health()`. Called with the lock held."""
+        return {"mode": "exclusive", "epoch": self.epoch, "wal_error": self.stats.wal_error}

@@ -1,0 +1,134 @@
+"""Becoming the exclusive writer of a partition: fence, and bring back what the WAL kept.
+
+The fence is an ordinary segment of epoch + 1, committed like any other. If somebody else's segment is in its place, that one
+is taken into account and the next place is tried. If its place turns out to have been emptied by garbage collection, the
+fence stands in the past and counts for nothing: the chain is loaded again, and the next fence goes to its end. It starts
+past everything that readers may have seen. Records that the WAL kept (acked `local`, not yet durable) are part of the fence
+itself, so they are durable again in the same commit, at their old offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from logstore.engine.chain.chain import Chain, ChainTail, LostRace
+from logstore.engine.chain.fencing import fenced_by
+from logstore.engine.memory.catch_up import catch_up, reload
+from logstore.engine.memory.partition_state import Tiers
+from logstore.engine.runtime import Runtime
+from logstore.engine.write.reservation import RESERVATION
+from logstore.engine.write.wal import Wal
+from logstore.errors import (
+    Indeterminate,
+    LogStoreError,
+    StoreError,
+    StoreUnavailable,
+    UnknownTopic,
+    fresh,
+)
+from logstore.format.segment import EncodedBatch, SegmentFlags, SegmentHeader, WriterMode, build_segment
+
+
+def take_over(
+    runtime: Runtime, chain: Chain, tiers: Tiers, wal: Wal | None, *, reserve: bool, timeout: float
+) -> None:
+    """Fence every other writer off. Afterwards the tail's epoch is ours and its `start_offset` is where we go on.
+
+    `reserve`: offsets will be shown before they are stored, so reserve some at once.
+    """
+    deadline = runtime.clock.monotonic() + timeout
+    while True:
+        tail = tiers.tail
+        if tail.deleted:
+            raise UnknownTopic(f"{chain.paths}: the topic was deleted")
+        if tail.damaged is not None:
+            raise fresh(tail.damaged)
+        replay = wal.recover(tail, tiers.is_lost) if wal is not None else []
+        header = _fence(runtime, tail, replay, reserve)
+        if _commit(runtime, chain, tiers, header, replay, deadline):
+            break
+    if tiers.tail.end_offset < tail.start_offset:
+        # The WAL kept less than readers may have seen: a second, empty segment says where the records go on.
+        tail = tiers.tail
+        second = _fence(runtime, tail, [], reserve, epoch=tail.epoch)
+        if not _commit(runtime, chain, tiers, second, [], deadline, is_checked=False):
+            winner = chain.header_at(tail.next_seq)
+            assert winner is not None, "the race was lost to somebody"
+            raise fenced_by(chain, tail.epoch, winner)
+
+
+def _fence(
+    runtime: Runtime, tail: ChainTail, replay: Sequence[EncodedBatch], reserve: bool, epoch: int | None = None
+) -> SegmentHeader:
+    base = tail.end_offset if replay else tail.start_offset
+    end = replay[-1].end_offset if replay else base
+    start = max(tail.start_offset, end)
+    return SegmentHeader(
+        seq=tail.next_seq,
+        epoch=tail.epoch + 1 if epoch is None else epoch,
+        base_offset=base,
+        end_offset=end,
+        writer_id=runtime.new_id(),
+        created_at_ms=runtime.clock.now_ms(),
+        reserved_until=start + RESERVATION if reserve and start == end else start,
+        mode=WriterMode.EXCLUSIVE,
+        flags=SegmentFlags.FENCE,
+    )
+
+
+def _commit(
+    runtime: Runtime,
+    chain: Chain,
+    tiers: Tiers,
+    header: SegmentHeader,
+    replay: Sequence[EncodedBatch],
+    deadline: float,
+    *,
+    is_checked: bool = True,
+) -> bool:
+    """Commit the fence, trying until the deadline. False if another's segment stands there, or the chain has gone on from
+    there long ago: that was taken in. `is_checked` is not needed behind our own fence: nobody else has written there."""
+    data, summary = build_segment(header, replay)
+    failures = 0
+    while True:
+        try:
+            chain.commit(header, data)
+        except LostRace:
+            catch_up(chain, tiers, by_owner=True)
+            return False
+        except LogStoreError as error:
+            if not isinstance(error, StoreError):
+                raise
+            failures += 1
+            _wait_or_raise(runtime, chain, error, failures, deadline)
+        else:
+            if is_checked and _is_stale(chain, tiers, header):
+                return False
+            with tiers.lock:
+                tiers.committed(summary, len(data))
+            tiers.tell_listeners()
+            return True
+
+
+def _is_stale(chain: Chain, tiers: Tiers, header: SegmentHeader) -> bool:
+    """Whether the fence stands in a place that had been emptied. Then the chain is loaded again."""
+    if not (tiers.tail.may_be_emptied and chain.is_past(header.seq, tiers.tail.mark)):
+        return False
+    reload(chain, tiers, by_owner=True)
+    return True
+
+
+def _wait_or_raise(runtime: Runtime, chain: Chain, error: StoreError, failures: int, deadline: float) -> None:
+    left = deadline - runtime.clock.monotonic()
+    # Without permission, or without a bucket, trying again is only a slow way to fail.
+    hopeless = isinstance(error, StoreUnavailable) and not error.retriable
+    if left <= 0 or hopeless or runtime.closed:
+        doubt = (
+            " (the fence itself may or may not stand; that does no harm)"
+            if isinstance(error, Indeterminate)
+            else ""
+        )
+        raise StoreUnavailable(
+            f"{chain.paths}: the writer could not be opened, nothing was appended{doubt}: {error}"
+        ) from error
+    runtime.pause(min(left, runtime.backoff(failures)))

@@ -1,0 +1,8 @@
+"""Which objects a store consists of, and all their names: the log's, Spark's and the broker's.
+
+Lives here: `paths` (the keys of topics, partitions, segments, staged objects), `broker` (what a broker keeps
+beside the log), `catalog` (which topics there are) and `marker` (whose store this is, and in which format).
+
+May import: `errors`, `config`, `format`, `objects`. May be called by everything above: the engine, the API,
+Spark, the broker, the commands. A test pins every name, because people and other releases rely on them.
+"""

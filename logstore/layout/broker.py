@@ -1,0 +1,23 @@
+"""The names of what a broker keeps beside the log. See `docs/format.md`.
+
+    broker/node/‹id›                                    who serves this store, and since when
+    broker/producers/‹topic›/‹incarnation›/‹partition›  a snapshot of the table of idempotent producers
+    broker/acls                                         the access rules
+    topics/__consumer_offsets/…                         groups and committed offsets: a topic like any other
+
+They are changed by compare-and-set; a store without a broker has none of them.
+"""
+
+from __future__ import annotations
+
+NODE_PREFIX = "broker/node/"
+PRODUCERS_PREFIX = "broker/producers/"
+
+
+def producers_prefix(topic: str) -> str:
+    return f"{PRODUCERS_PREFIX}{topic}/"
+
+
+ACLS_KEY = "broker/acls"
+INTERNAL_TOPIC = "__consumer_offsets"
+"""Groups and committed offsets. Clients may read it; only the coordinator writes it."""

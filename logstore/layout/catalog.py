@@ -1,0 +1,301 @@
+"""Which topics there are: one small object each, changed only by conditional puts.
+
+A deleted topic leaves its descriptor behind with `deleted` set; creating it again replaces that with a new incarnation. So
+of two processes that create the same topic at once exactly one wins, and the other is told.
+
+A deletion takes many requests, and whoever makes them may die. Until they are all done the descriptor names the incarnation
+in `removing`, also when a new topic has taken the name: so anybody can finish it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, NamedTuple
+
+from logstore.config import TopicConfig
+from logstore.errors import (
+    CorruptData,
+    Indeterminate,
+    ObjectNotFound,
+    TopicExists,
+    UnknownTopic,
+    UnsupportedStore,
+)
+from logstore.format.document import pack_document, parse_document
+from logstore.layout.paths import CATALOG_PREFIX, catalog_key, check_topic_name
+from logstore.objects.protocol import ObjectStore
+from logstore.objects.settled import put_settled
+
+logger = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+PARTITIONS_MAX = 100_000
+ANY_PARTITIONS = 1
+"""The default of `create_topic`: who takes a topic that exists and names no number is content with any."""
+_DOUBTS_MAX = 5  # answers that may get lost before the caller is asked to look
+
+
+class Removal(NamedTuple):
+    """A deleted incarnation whose records may not be gone yet, and how many partitions it had."""
+
+    incarnation: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescriptor:
+    """`revision` grows with each change, across incarnations: of two descriptors the newer one can be told. `is_anew`: the
+    name was a former topic's, and clients may remember that one."""
+
+    name: str
+    incarnation: str
+    partitions: int
+    config: TopicConfig
+    deleted: bool = False
+    revision: int = 0
+    removing: tuple[Removal, ...] = ()
+    is_anew: bool = False
+
+    def pack(self) -> bytes:
+        content = {
+            "format": FORMAT_VERSION,
+            "name": self.name,
+            "incarnation": self.incarnation,
+            "partitions": self.partitions,
+            "deleted": self.deleted,
+            "config": asdict(self.config),
+            "revision": self.revision,
+            "removing": [list(removal) for removal in self.removing],
+            "is_anew": self.is_anew,
+        }
+        return pack_document(content)
+
+    @classmethod
+    def parse(cls, key: str, data: bytes) -> TopicDescriptor:
+        try:
+            content = parse_document(data)
+            if content["format"] != FORMAT_VERSION:
+                raise UnsupportedStore(
+                    f"{key}: topic format {content['format']}, this release reads {FORMAT_VERSION}: use a newer one"
+                )
+            current = _removal([content["incarnation"], content["partitions"]])
+            # Before there was a list, nobody noted whether a removal had ended.
+            removing = content.get("removing", [current] if content["deleted"] else [])
+            return cls(
+                check_topic_name(content["name"]),
+                current.incarnation,
+                current.partitions,
+                TopicConfig(**content["config"]),
+                content["deleted"],
+                content.get("revision", 0),
+                tuple(_removal(fields) for fields in removing),
+                content.get("is_anew", False),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptData(key, None, f"the topic's descriptor cannot be read ({error})") from error
+
+
+class Catalog:
+    """Holds no state: every call asks the store."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def find(self, name: str) -> TopicDescriptor:
+        found = self._get(check_topic_name(name))
+        if found is None or found.deleted:
+            raise self._unknown(name)
+        return found
+
+    def all(self) -> list[TopicDescriptor]:
+        found = [self._get(name) for name in self._every_name()]
+        return [topic for topic in found if topic is not None and not topic.deleted]
+
+    def names(self) -> list[str]:
+        """The names of all topics, sorted. One that cannot be read is among them, and does not hide the rest."""
+        return sorted(name for name, topic in self._readable() if topic is None or not topic.deleted)
+
+    def unfinished(self) -> list[tuple[str, Removal]]:
+        """Deletions that were begun and, as far as anybody noted, not finished: topic and incarnation."""
+        return [
+            (name, removal)
+            for name, topic in self._readable()
+            for removal in (topic.removing if topic is not None else ())
+        ]
+
+    def _every_name(self) -> list[str]:
+        return [info.key.removeprefix(CATALOG_PREFIX) for info in self._store.list(CATALOG_PREFIX)]
+
+    def _readable(self) -> Iterator[tuple[str, TopicDescriptor | None]]:
+        """Every name, with its descriptor; None if that cannot be read."""
+        for name in self._every_name():
+            try:
+                topic = self._get(name)
+            except (CorruptData, UnsupportedStore) as error:
+                logger.error("%s", error)
+                yield name, None
+            else:
+                if topic is not None:
+                    yield name, topic
+
+    def create(
+        self, name: str, partitions: int, settings: dict[str, Any], exist_ok: bool, incarnation: str
+    ) -> TopicDescriptor:
+        new = TopicDescriptor(
+            check_topic_name(name), incarnation, _check_partitions(partitions), _topic_config(settings)
+        )
+        key = catalog_key(name)
+        doubts = 0
+        while True:
+            known = self._store.head(key)
+            old = self._get(name) if known is not None else None
+            if old is not None and old.incarnation == incarnation:
+                return old  # only the answer was lost
+            if old is not None and not old.deleted:
+                return self._existing(old, partitions, exist_ok)
+            if old is not None:
+                new = replace(new, revision=old.revision + 1, removing=old.removing, is_anew=True)
+            try:
+                if put_settled(self._store, key, new.pack(), None if known is None else known.etag):
+                    return new
+            except Indeterminate:
+                doubts += 1
+                if doubts == _DOUBTS_MAX:
+                    raise
+            # Else somebody else was at it at the same time: look what came of it.
+
+    @staticmethod
+    def _existing(old: TopicDescriptor, partitions: int, exist_ok: bool) -> TopicDescriptor:
+        if not exist_ok:
+            raise TopicExists(f"topic {old.name!r} exists: pass exist_ok=True to use it")
+        if partitions not in (old.partitions, ANY_PARTITIONS):
+            raise TopicExists(f"topic {old.name!r} exists with {old.partitions} partitions, not {partitions}")
+        return old
+
+    def alter(self, name: str, settings: dict[str, Any]) -> TopicDescriptor:
+        """Change some of a topic's settings; the others stay."""
+
+        def altered(old: TopicDescriptor) -> TopicDescriptor:
+            return replace(old, config=_topic_config(asdict(old.config) | settings))
+
+        return self._change(name, self._of_one_incarnation(altered))
+
+    def add_partitions(self, name: str, total: int) -> TopicDescriptor:
+        """Give a topic more partitions, so that it has `total`; nothing happens if it has as many."""
+        _check_partitions(total)
+
+        def grown(old: TopicDescriptor) -> TopicDescriptor:
+            if total < old.partitions:
+                raise ValueError(
+                    f"partitions={total!r}: topic {name!r} has {old.partitions}, and they only become more: the records of "
+                    "one that was taken away would be lost"
+                )
+            return replace(old, partitions=total)
+
+        return self._change(name, self._of_one_incarnation(grown))
+
+    def delete(self, name: str) -> TopicDescriptor:
+        """Note that the topic is gone; what is left to remove is in the descriptor's `removing`. `UnknownTopic` if there is
+        neither a topic nor anything left of one."""
+        target: str | None = None
+
+        def gone(old: TopicDescriptor) -> TopicDescriptor:
+            nonlocal target
+            if target is None and old.deleted and not old.removing:
+                raise self._unknown(name)
+            target = target or old.incarnation
+            # A lost answer makes us look again: by then somebody may have created the next topic of this name.
+            if old.deleted or old.incarnation != target:
+                return old
+            mine = Removal(old.incarnation, old.partitions)
+            return replace(old, deleted=True, removing=(*old.removing, mine))
+
+        return self._change(name, gone)
+
+    def removed(self, name: str, removal: Removal) -> TopicDescriptor:
+        """Note that nothing is left of that incarnation."""
+
+        def without(old: TopicDescriptor) -> TopicDescriptor:
+            return replace(old, removing=tuple(other for other in old.removing if other != removal))
+
+        return self._change(name, without)
+
+    def _change(self, name: str, change: Callable[[TopicDescriptor], TopicDescriptor]) -> TopicDescriptor:
+        """Replace the descriptor that stands, also a deleted one, by what `change` makes of it; nothing is written if that
+        is the same. `change` is called again if somebody else was faster."""
+        key = catalog_key(check_topic_name(name))
+        sent: TopicDescriptor | None = None
+        doubts = 0
+        while True:
+            known = self._store.head(key)
+            old = self._get(name) if known is not None else None
+            if known is None or old is None:
+                raise self._unknown(name)
+            if sent is not None and old == sent:
+                return sent  # only the answer was lost
+            new = change(old)
+            if new == old:
+                return old
+            new = replace(new, revision=old.revision + 1)
+            try:
+                if put_settled(self._store, key, new.pack(), known.etag):
+                    return new
+            except Indeterminate:
+                sent, doubts = new, doubts + 1
+                if doubts == _DOUBTS_MAX:
+                    raise
+
+    def _get(self, name: str) -> TopicDescriptor | None:
+        key = catalog_key(name)
+        try:
+            return TopicDescriptor.parse(key, self._store.get(key))
+        except ObjectNotFound:
+            return None
+
+    def _of_one_incarnation(
+        self, change: Callable[[TopicDescriptor], TopicDescriptor]
+    ) -> Callable[[TopicDescriptor], TopicDescriptor]:
+        """`change`, for the topic that was met first: one that took its name since is another one."""
+        target: str | None = None
+
+        def checked(old: TopicDescriptor) -> TopicDescriptor:
+            nonlocal target
+            target = target or old.incarnation
+            if old.deleted or old.incarnation != target:
+                raise self._unknown(old.name)
+            return change(old)
+
+        return checked
+
+    def _unknown(self, name: str) -> UnknownTopic:
+        return UnknownTopic(
+            f"there is no topic {name!r} in {self._store!r}: check both names, or create it with create_topic({name!r})"
+        )
+
+
+def _removal(fields: list[Any]) -> Removal:
+    incarnation, partitions = fields
+    if not re.fullmatch(r"[0-9a-f]{16}", incarnation):
+        raise ValueError("an incarnation is malformed")
+    return Removal(incarnation, _check_partitions(partitions))
+
+
+def _check_partitions(partitions: object) -> int:
+    if (
+        not isinstance(partitions, int)
+        or isinstance(partitions, bool)
+        or not 1 <= partitions <= PARTITIONS_MAX
+    ):
+        raise ValueError(f"partitions={partitions!r}: it is a whole number from 1 to {PARTITIONS_MAX}")
+    return partitions
+
+
+def _topic_config(settings: dict[str, Any]) -> TopicConfig:
+    known = [field.name for field in fields(TopicConfig)]
+    for name in settings:
+        if name not in known:
+            raise TypeError(f"unknown topic setting {name!r}; there are: {', '.join(known)}")
+    return TopicConfig(**settings)

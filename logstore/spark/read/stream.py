@@ -1,0 +1,188 @@
+"""`spark.readStream.format("logstore")`: micro-batches between two sets of offsets, read by executors.
+
+The offsets are the JSON of Spark's Kafka source. The same two sets always mean the same records, so a batch that
+is run again after a restart gives the same rows. The head of each partition is followed with one small request, at
+most once in `pollInterval`; Spark asks far more often than that. Spark does not always call `stop()`: nothing here
+needs it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from logstore.arrow.plan.heads import Heads
+from logstore.arrow.plan.log_partitions import LogPartition, open_store, subscribed
+from logstore.arrow.plan.planner import check_named, start_offset, within
+from logstore.arrow.plan.positions import Offsets, from_json, to_json
+from logstore.arrow.plan.rate import Key, limited
+from logstore.arrow.plan.request import ReadOptions
+from logstore.arrow.plan.splits import Range, cut
+from logstore.errors import UnknownTopic
+from logstore.objects import ObjectStore
+from logstore.spark.read.batch import SplitPartition
+from logstore.spark.read.views import scan_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # Spark before 4.2: no admission control, and AvailableNow is one batch
+    ReadAllAvailable = ReadMaxRows = None  # type: ignore[assignment,misc]
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Stands in for the mixin that this Spark does not know."""
+
+
+logger = logging.getLogger(__name__)
+
+_FIRST = 0
+"""Where a partition that comes later starts. The offsets in the checkpoint do not say it, so it must be the same whenever it
+is asked for: what retention has taken from such a partition before its first micro-batch was read is lost."""
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives in one driver process for the length of a query; a copy of it, without its state, reads on executors."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._scan = scan_of(options, schema)
+        self._opened: tuple[ObjectStore, Heads] | None = None
+        self._target: dict[Key, int] | None = None
+        self._held: dict[Key, int] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_opened": None, "_target": None, "_held": {}}
+
+    def initialOffset(self) -> dict[str, Any]:
+        store, heads = self._open()
+        # A topic that is named must be there when a stream begins, whatever may happen to it later.
+        subscribed(store, self._options.subscription)
+        current = heads.current()
+        check_named(self._options, current)
+        starts = {key: start_offset(store, self._options, found) for key, found in current.items()}
+        # Of the first micro-batch Spark notes the end alone, and asks here again if it has to be run again. The latest
+        # offset is another one by then, so a partition that begins at its end has no part in that batch.
+        self._held = {key: offset for key, offset in starts.items() if offset == current[key].end}
+        return _packed(starts)
+
+    def latestOffset(self, start: Mapping[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
+        """How far the next micro-batch goes. Spark before 4.2 passes neither argument: then there is no limit."""
+        _, heads = self._open()
+        current = heads.current()
+        ends = self._target if self._target is not None else _ends(current)
+        held, self._held = self._held, {}
+        if start is None:
+            return _packed(ends | held)
+        begun = self._still_there(_unpacked(start), current)
+        ends = {key: end for key, end in ends.items() if key in current}
+        fail = self._options.fail_on_data_loss
+        starts = {key: within(current[key], begun.get(key, _FIRST), fail) for key in ends}
+        ends |= {key: offset for key, offset in held.items() if starts.get(key) == offset}
+        most = getattr(limit, "max_rows", None)
+        return _packed(begun | (ends if most is None else limited(starts, ends, most)))
+
+    def getDefaultReadLimit(self) -> Any:
+        most = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """What is there, whatever the limit: a query's progress shows how far behind it is."""
+        return _packed(_ends(self._open()[1].current()))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = _ends(self._open()[1].current())
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
+        options = self._options
+        # Spark asks for the start of the first batch once more when it runs it: only what it asks next was to be held back.
+        self._held = {}
+        begun, ends = _unpacked(start), _unpacked(end)
+        found = self._open()[1].covering(ends.items())
+        fail = options.fail_on_data_loss
+        # Where Spark asks for the latest offset without saying where the batch starts, what is lost shows here first. Of
+        # the first batch the start is asked for again, so it may know of partitions that the end does not.
+        self._still_there(begun, found.keys() | ends.keys())
+        ranges = []
+        for key, stop in sorted(ends.items()):
+            if key in begun and stop <= begun[key]:
+                if key in found:
+                    within(found[key], begun[key], fail)
+                continue
+            if key not in found:
+                lost = f"{key[0]}/{key[1]} is gone, and its offsets up to {stop} are still to be read"
+                if fail:
+                    raise UnknownTopic(f"{lost}; set failOnDataLoss to false to go on without")
+                logger.warning("%s; failOnDataLoss is false: going on without", lost)
+                continue
+            first = within(found[key], begun.get(key, _FIRST), fail)
+            ranges.append(Range(found[key], first, within(found[key], stop, fail)))
+        splits = cut(
+            ranges,
+            max_bytes=options.max_bytes_per_partition,
+            max_records=options.max_records_per_partition,
+            min_splits=options.min_partitions,
+        )
+        return [SplitPartition(split) for split in splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._scan.rows(partition.value)
+
+    def _still_there(self, begun: dict[Key, int], current: Collection[Key]) -> dict[Key, int]:
+        """The offsets of partitions that exist. One whose topic was deleted may have had records that nobody read."""
+        gone = sorted(begun.keys() - set(current))
+        if not gone:
+            return begun
+        names = ", ".join(
+            f"{topic}/{partition} (read up to {begun[topic, partition]})" for topic, partition in gone
+        )
+        if self._options.fail_on_data_loss:
+            raise UnknownTopic(
+                f"{names}: deleted while the stream reads it, and records that it had not read may be lost; "
+                "set failOnDataLoss to false to go on without"
+            )
+        logger.warning(
+            "%s: deleted while the stream reads it; failOnDataLoss is false: going on without", names
+        )
+        return {key: offset for key, offset in begun.items() if key in current}
+
+    def _open(self) -> tuple[ObjectStore, Heads]:
+        if self._opened is None:
+            store = open_store(self._options.path)
+            options = self._options
+            heads = Heads(
+                store,
+                options.subscription,
+                options.poll_interval_s,
+                missing_ok=not options.fail_on_data_loss,
+            )
+            self._opened = store, heads
+        return self._opened
+
+
+def _ends(partitions: Mapping[Key, LogPartition]) -> dict[Key, int]:
+    return {key: found.end for key, found in partitions.items()}
+
+
+def _packed(offsets: Mapping[Key, int]) -> dict[str, Any]:
+    by_topic: Offsets = {}
+    for (topic, partition), offset in offsets.items():
+        by_topic.setdefault(topic, {})[partition] = offset
+    return to_json(by_topic)
+
+
+def _unpacked(offsets: Mapping[str, Any]) -> dict[Key, int]:
+    return {
+        (topic, partition): offset
+        for topic, partitions in from_json(offsets).items()
+        for partition, offset in partitions.items()
+    }

@@ -1,0 +1,305 @@
+"""The driver's half of a write: staged batches become segments of the log.
+
+A partition's batches are committed as a shared writer would: segments of their own, at the end of the chain, moved
+up if somebody else was faster; giving a batch its offset patches sixteen bytes, nothing is encoded again. A
+segment's writer id is derived from the transaction, so whoever commits it, however often, and whichever answers
+were lost, it stands once:
+
+* a segment met in the chain with the id of one that is to be committed *is* that one;
+* what the chain holds from the plan's start on is searched first, by producer id and sequence, which survive merging.
+  That is nothing, unless the plan was begun before or others have appended since.
+
+Partitions are committed side by side and each on its own: a reader may see one before another.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import numpy as np
+
+from logstore.arrow.plan.log_partitions import in_parallel
+from logstore.config import MIB, StoreConfig
+from logstore.engine.chain.block_cache import BlockCache
+from logstore.engine.chain.chain import Chain, ChainView, LostRace, StalePlace
+from logstore.engine.chain.segment_reader import SegmentReader
+from logstore.engine.host.clock import SystemClock
+from logstore.engine.memory.partition_state import Tiers
+from logstore.engine.runtime import Runtime
+from logstore.engine.shared.chain_cursor import ChainCursor
+from logstore.errors import CorruptData, Indeterminate, StoreError, UnknownTopic
+from logstore.format.batch import PATCH_SIZE, BatchInfo, check_crc, patch_head, split
+from logstore.format.errors import FormatError
+from logstore.format.segment import EncodedBatch, WriterMode, build_segment
+from logstore.layout.catalog import Catalog
+from logstore.layout.paths import PartitionPaths
+from logstore.objects import ObjectStore
+from logstore.spark.options.transaction import Transaction
+from logstore.spark.write.staging import Part, StagedBatch, sweep
+from logstore.spark.write.txn_ledger import Ledger, Plan
+
+SEGMENT_BYTES = 16 * MIB
+"""Of a segment that a commit writes: what the driver holds in memory for each partition that is under way."""
+_ATTEMPTS = 10
+_PARALLEL = 4
+
+
+def store_once(store: ObjectStore, transaction: Transaction, parts: Sequence[Part]) -> None:
+    """Publish `parts` as this transaction, unless it is stored already; a plan that stands for it comes first.
+
+    `Fenced` if this is a run of a stream that may not write any more.
+    """
+    ledger = Ledger(store, transaction)
+    ledger.claim()
+    while (left := ledger.pending()) is not None:
+        version, plan = left
+        publish(store, replace(transaction, version=version), plan)
+        ledger.finish(version)
+    if not ledger.is_done():
+        chosen = ledger.begin(make_plan(store, parts))
+        if chosen is not None:
+            publish(store, transaction, chosen)
+            ledger.finish(transaction.version)
+    sweep(store, transaction)
+
+
+def store_job(store: ObjectStore, transaction: Transaction, parts: Sequence[Part]) -> None:
+    """Publish `parts` of a job that nobody will run again under the same name."""
+    publish(store, transaction, make_plan(store, parts))
+    sweep(store, transaction)
+
+
+def give_up(store: ObjectStore, transaction: Transaction, parts: Sequence[Part]) -> None:
+    """Tasks failed: remove the parts that were staged in vain. What a plan that stands has named is still going to be
+    published, by the run that comes after this one.
+
+    That run may be there already, while this driver is slow to die. What it has staged lies in the same place, and its plan
+    is about to name it: nothing is removed but what is known to be ours.
+    """
+    if Ledger(store, transaction).pending() is None:
+        for key in {part.key for part in parts}:
+            store.delete(key)
+
+
+def make_plan(store: ObjectStore, parts: Sequence[Part]) -> Plan:
+    """`parts`, and where each partition ends now."""
+    targets = sorted({(part.topic, part.partition) for part in parts})
+    paths = _find(store, targets)
+    ends = in_parallel(lambda one: Chain(store, paths[one]).load().tail.start_offset, targets)
+    return Plan(tuple(parts), {_name(paths[one]): end for one, end in zip(targets, ends, strict=True)})
+
+
+def publish(store: ObjectStore, transaction: Transaction, plan: Plan) -> None:
+    """Carry the plan out. Safe to repeat, and to run in two drivers at once."""
+    by_target = {
+        target: list(parts)
+        for target, parts in groupby(
+            sorted(plan.parts, key=_target), key=_target
+        )  # stable: tasks stay in order
+    }
+    paths = _find(store, by_target)
+    runtime = Runtime(store, StoreConfig(writer="shared"), SystemClock(), random.Random())
+    try:
+
+        def one(target: tuple[str, int]) -> None:
+            publisher = _PartitionPublisher(runtime, transaction, paths[target], by_target[target])
+            publisher.run(plan.starts.get(_name(paths[target]), 0))
+
+        in_parallel(one, list(by_target), threads=_PARALLEL)
+    finally:
+        runtime.close(1.0)
+
+
+def _target(part: Part) -> tuple[str, int]:
+    return part.topic, part.partition
+
+
+def _name(paths: PartitionPaths) -> str:
+    """In a plan's starts. A topic that was created anew since then has none there, and is searched from its beginning."""
+    return f"{paths.topic}/{paths.incarnation}/{paths.partition}"
+
+
+def _find(store: ObjectStore, targets: Collection[tuple[str, int]]) -> dict[tuple[str, int], PartitionPaths]:
+    catalog = Catalog(store)
+    topics = {topic: catalog.find(topic) for topic in {topic for topic, _ in targets}}
+    for name, number in targets:
+        if number >= topics[name].partitions:  # the topic is not the one that the tasks saw
+            raise UnknownTopic(
+                f"topic {name!r} has partitions 0 to {topics[name].partitions - 1}, and rows are staged for {number}: "
+                "it was created anew meanwhile. Write again, or give it as many partitions as it had"
+            )
+    return {
+        (name, number): PartitionPaths(name, topics[name].incarnation, number) for name, number in targets
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A run of staged batches of one part, small enough for a segment."""
+
+    part: Part
+    position: int
+    base_sequence: int
+    batches: tuple[StagedBatch, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(batch.size for batch in self.batches)
+
+
+class _PartitionPublisher:
+    def __init__(
+        self, runtime: Runtime, transaction: Transaction, paths: PartitionPaths, parts: Sequence[Part]
+    ) -> None:
+        self._runtime = runtime
+        self._store = runtime.store
+        self._chain = Chain(runtime.store, paths)
+        self._paths = paths
+        self._segments = _segments(parts)
+        self._ids = [
+            transaction.segment_id(paths.topic, paths.incarnation, paths.partition, number)
+            for number in range(len(self._segments))
+        ]
+
+    def run(self, start: int) -> None:
+        """Commit every segment that does not stand; none of them stands before offset `start`."""
+        view = self._chain.load()
+        done = self._found(view, start)
+        cursor = ChainCursor(self._runtime, self._chain, Tiers(view), WriterMode.SHARED)
+        for number, pieces in enumerate(self._segments):
+            if number not in done:
+                self._commit(cursor, number, [self._read(piece) for piece in pieces], done, start)
+
+    def _commit(
+        self,
+        cursor: ChainCursor,
+        number: int,
+        batches: list[list[tuple[memoryview, StagedBatch]]],
+        done: set[int],
+        start: int,
+    ) -> None:
+        flat = [one for run in batches for one in run]
+        failures = 0
+        while number not in done:
+            try:
+                if cursor.needs_opener:
+                    cursor.open_epoch()
+                header = replace(cursor.header(sum(b.count for _, b in flat)), writer_id=self._ids[number])
+                data, summary = build_segment(header, _placed(flat, header.base_offset, header.epoch))
+                if not cursor.commit(header, data, summary):
+                    self._rejoin(cursor, done, start)
+                return
+            except LostRace:
+                self._move_up(cursor, done, start)
+            except StalePlace:
+                self._rejoin(cursor, done, start)
+            except StoreError as error:
+                failures += 1
+                if failures >= _ATTEMPTS or not (error.retriable or isinstance(error, Indeterminate)):
+                    raise
+                self._runtime.pause(self._runtime.backoff(failures))
+
+    def _move_up(self, cursor: ChainCursor, done: set[int], start: int) -> None:
+        """Past what others have committed. One of ours among it was committed by another driver for this transaction."""
+        try:
+            while (link := cursor.advance()) is not None:
+                if link.header.writer_id in self._ids:
+                    done.add(self._ids.index(link.header.writer_id))
+        except StalePlace:
+            self._rejoin(cursor, done, start)
+
+    def _rejoin(self, cursor: ChainCursor, done: set[int], start: int) -> None:
+        """To the end of a chain whose segments were collected meanwhile: what they held is looked for in the log."""
+        cursor.rejoin()
+        done |= self._found(self._chain.load(), start)
+
+    def _read(self, piece: _Piece) -> list[tuple[memoryview, StagedBatch]]:
+        """The staged batches, checked."""
+        raw = memoryview(self._store.get(piece.part.key, piece.position, piece.position + piece.size))
+        try:
+            infos = split(raw)
+            for info in infos:
+                check_crc(raw, info)
+        except FormatError as damage:
+            raise CorruptData(piece.part.key, None, damage.why) from damage
+        if [(info.size, info.count) for info in infos] != [batch[:2] for batch in piece.batches]:
+            raise CorruptData(piece.part.key, None, "the staged batches are not those of the plan")
+        return [
+            (raw[info.position : info.position + info.size], batch)
+            for info, batch in zip(infos, piece.batches, strict=True)
+        ]
+
+    def _found(self, view: ChainView, start: int) -> set[int]:
+        """Which of the segments the chain holds already: their first batch is looked for by producer and sequence."""
+        reader = SegmentReader(self._store, BlockCache(64 * MIB))
+        wanted = {
+            (pieces[0].part.producer_id, pieces[0].base_sequence, pieces[0].batches[0]): number
+            for number, pieces in enumerate(self._segments)
+        }
+        shapes = {shape for _, _, shape in wanted}
+        found: set[int] = set()
+        segments = view.segments
+        for row in range(segments.row_at(start), len(segments)):
+            ref = segments.ref(row)
+            index = reader.index(ref).index
+            for at in index:
+                shape = StagedBatch(
+                    int(at["size"]),
+                    int(at["count"]),
+                    int(at["min_timestamp_ms"]),
+                    int(at["max_timestamp_ms"]),
+                )
+                if shape in shapes:
+                    info = self._info_at(ref.key, int(at["position"]), shape.size)
+                    number = wanted.get((info.producer_id, info.base_sequence, shape))
+                    if number is not None:
+                        found.add(number)
+        return found
+
+    def _info_at(self, key: str, position: int, size: int) -> BatchInfo:
+        return split(self._store.get(key, position, position + size))[0]
+
+
+def _segments(parts: Sequence[Part]) -> list[list[_Piece]]:
+    """The parts, cut and joined to segments; the same parts always give the same segments."""
+    segments: list[list[_Piece]] = [[]]
+    room = SEGMENT_BYTES
+    for part in parts:
+        position, sequence, first = part.position, part.base_sequence, 0
+        sizes = np.cumsum([batch.size for batch in part.batches])
+        while first < len(sizes):
+            before = int(sizes[first - 1]) if first else 0
+            stop = int(np.searchsorted(sizes, before + room, side="right"))
+            if stop == first and not segments[-1]:
+                stop = first + 1
+            if stop > first:
+                batches = part.batches[first:stop]
+                segments[-1].append(_Piece(part, position, sequence, batches))
+                position += sum(batch.size for batch in batches)
+                sequence = (sequence + sum(batch.count for batch in batches)) % (1 << 31)
+                room -= int(sizes[stop - 1]) - before
+                first = stop
+            if first < len(sizes):
+                segments.append([])
+                room = SEGMENT_BYTES
+    return [pieces for pieces in segments if pieces]
+
+
+def _placed(batches: Sequence[tuple[memoryview, StagedBatch]], base: int, epoch: int) -> list[EncodedBatch]:
+    placed = []
+    for raw, batch in batches:
+        placed.append(
+            EncodedBatch(
+                patch_head(base, batch.size, epoch),
+                raw[PATCH_SIZE:],
+                base,
+                batch.count,
+                batch.min_timestamp_ms,
+                batch.max_timestamp_ms,
+            )
+        )
+        base += batch.count
+    return placed

@@ -1,0 +1,170 @@
+"""B01: every API in every version that ApiVersions offers, checked against schemas that are not ours."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import pytest
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+
+from broker_shim.wire import messages
+from broker_shim.wire.apis import VERSIONS, Api, is_flexible
+from broker_shim.wire.codes import Code
+from tests.support.broker.harness import LocalBroker, Wire, produce_body
+from tests.support.broker.steps import batch, make_topic
+
+TOPIC = "t"
+NAMED = {"name": TOPIC, "topic": TOPIC}
+PLACE = {"partition": 0, "partition_index": 0, "index": 0, "current_leader_epoch": -1}
+RULE = {
+    "resource_type": 2,
+    "resource_name": TOPIC,
+    "resource_pattern_type": 3,
+    "principal": "User:a",
+    "host": "*",
+    "operation": 3,
+    "permission_type": 3,
+}
+FILTER = {
+    "resource_type_filter": 2,
+    "resource_name_filter": TOPIC,
+    "pattern_type_filter": 3,
+    "principal_filter": None,
+    "host_filter": None,
+    "operation": 3,
+    "permission_type": 3,
+}
+SETTING = {"name": "retention.ms", "value": "1000", "config_operation": 0}
+RESOURCE = {"resource_type": 2, "resource_name": TOPIC}
+MEMBER = {"group_id": "g", "generation_id": 0, "member_id": "m", "group_instance_id": None}
+
+REQUESTS: dict[Api, dict[str, Any]] = {
+    Api.FETCH: {
+        "max_wait": 0,
+        "min_bytes": 0,
+        "max_bytes": 1 << 20,
+        "session_epoch": -1,
+        "topics": [
+            {**NAMED, "partitions": [{**PLACE, "fetch_offset": 0, "partition_max_bytes": 1 << 20}]},
+        ],
+    },
+    Api.LIST_OFFSETS: {"replica_id": -1, "topics": [{**NAMED, "partitions": [{**PLACE, "timestamp": -1}]}]},
+    Api.METADATA: {"topics": [NAMED], "allow_auto_topic_creation": True},
+    Api.OFFSET_COMMIT: {
+        "group_id": "g",
+        "generation_id_or_member_epoch": -1,
+        "topics": [{**NAMED, "partitions": [{**PLACE, "committed_offset": 1, "committed_metadata": "here"}]}],
+    },
+    Api.OFFSET_FETCH: {
+        "group_id": "g",
+        "topics": [{**NAMED, "partition_indexes": [0]}],
+        "groups": [{"group_id": "g", "topics": [{**NAMED, "partition_indexes": [0]}]}],
+    },
+    Api.FIND_COORDINATOR: {"key": "g", "coordinator_keys": ["g"]},
+    Api.JOIN_GROUP: {
+        **MEMBER,
+        "member_id": "",
+        "session_timeout": 6000,
+        "rebalance_timeout": 6000,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b"\0\1"}],
+    },
+    Api.HEARTBEAT: MEMBER,
+    Api.LEAVE_GROUP: {**MEMBER, "members": [{"member_id": "m"}]},
+    Api.SYNC_GROUP: {**MEMBER, "assignments": [{"member_id": "m", "assignment": b"\0\1"}]},
+    Api.DESCRIBE_GROUPS: {"groups": ["g"]},
+    Api.LIST_GROUPS: {},
+    Api.SASL_HANDSHAKE: {"mechanism": "PLAIN"},
+    Api.SASL_AUTHENTICATE: {"auth_bytes": b"\0a\0b"},
+    Api.API_VERSIONS: {"client_software_name": "test", "client_software_version": "1"},
+    Api.CREATE_TOPICS: {
+        "topics": [{"name": "another", "num_partitions": 1, "replication_factor": 1, "configs": [SETTING]}],
+        "timeout": 1000,
+        "validate_only": True,
+    },
+    Api.DELETE_TOPICS: {"topic_names": ["absent"], "timeout": 1000},
+    Api.DELETE_RECORDS: {"topics": [{**NAMED, "partitions": [{**PLACE, "offset": 0}]}], "timeout": 1000},
+    Api.INIT_PRODUCER_ID: {"transactional_id": None, "transaction_timeout": 0},
+    Api.OFFSET_FOR_LEADER_EPOCH: {"topics": [{**NAMED, "partitions": [{**PLACE, "leader_epoch": 1}]}]},
+    Api.DESCRIBE_ACLS: FILTER,
+    Api.CREATE_ACLS: {"creations": [RULE]},
+    Api.DELETE_ACLS: {"filters": [FILTER]},
+    Api.DESCRIBE_CONFIGS: {
+        "resources": [{**RESOURCE, "configuration_keys": None}],
+        "include_synonyms": True,
+        "include_documentation": True,
+    },
+    Api.ALTER_CONFIGS: {"resources": [{**RESOURCE, "configs": [SETTING]}]},
+    Api.CREATE_PARTITIONS: {"topics": [{**NAMED, "count": 2}], "timeout": 1000, "validate_only": True},
+    Api.DELETE_GROUPS: {"groups_names": ["absent"]},
+    Api.INCREMENTAL_ALTER_CONFIGS: {"resources": [{**RESOURCE, "configs": [SETTING]}]},
+    Api.OFFSET_DELETE: {"group_id": "absent", "topics": [{**NAMED, "partitions": [PLACE]}]},
+    Api.DESCRIBE_CLUSTER: {"include_cluster_authorized_operations": True},
+}
+EXPECTED: dict[Api, Code] = {
+    Api.HEARTBEAT: Code.UNKNOWN_MEMBER_ID,
+    Api.SYNC_GROUP: Code.UNKNOWN_MEMBER_ID,
+    Api.LEAVE_GROUP: Code.UNKNOWN_MEMBER_ID,
+    Api.DELETE_TOPICS: Code.UNKNOWN_TOPIC_OR_PARTITION,
+    Api.DELETE_GROUPS: Code.GROUP_ID_NOT_FOUND,
+    Api.OFFSET_DELETE: Code.GROUP_ID_NOT_FOUND,
+    Api.SASL_HANDSHAKE: Code.ILLEGAL_SASL_STATE,
+    Api.SASL_AUTHENTICATE: Code.ILLEGAL_SASL_STATE,
+    Api.DESCRIBE_ACLS: Code.SECURITY_DISABLED,
+    Api.CREATE_ACLS: Code.SECURITY_DISABLED,
+    Api.DELETE_ACLS: Code.SECURITY_DISABLED,
+}
+
+
+@pytest.mark.parametrize("api", list(Api), ids=lambda api: api.name)
+def test_B01_every_version_offered_is_answered_as_its_schema_says(broker: LocalBroker, api: Api) -> None:
+    low, high = VERSIONS[api]
+    with Wire(broker.port) as client:
+        make_topic(client)
+        assert client.produce(TOPIC, batch(b"first")).error_code == Code.NONE
+        for version in range(low, high + 1):
+            body = request_body(api, version)
+            client.send(api, version, body)
+            frame = client.receive()
+            assert frame, f"v{version}: the broker has hung up"
+            start = 4 + (is_flexible(api, version) and api is not Api.API_VERSIONS)
+            answer, size = entity_reader(load_response_schema(api, version))(frame, start)
+            assert start + size == len(frame), f"v{version}: bytes are left over"
+            expected = EXPECTED.get(api, Code.NONE)
+            if api is Api.JOIN_GROUP and version >= 4:
+                expected = Code.MEMBER_ID_REQUIRED
+            found = set(codes_in(answer))
+            assert found <= {Code.NONE, expected}, f"v{version}"
+            assert expected in found or not found, f"v{version}"
+
+
+def request_body(api: Api, version: int) -> bytes:
+    """A request that kio reads and writes as the very same bytes."""
+    if api is Api.PRODUCE:
+        body = produce_body(TOPIC, batch(b"more"), 0, -1, version, 1000)
+    else:
+        values = REQUESTS[api]
+        if api is Api.JOIN_GROUP:
+            values = {**values, "group_id": f"g{version}"}  # nobody waits for the member of before
+        body = messages.encode_request(api, version, values)
+    schema = load_request_schema(api, version)
+    request, size = entity_reader(schema)(body, 0)
+    out = io.BytesIO()
+    entity_writer(schema)(out, request)
+    assert (out.getvalue(), size) == (body, len(body)), f"v{version}"
+    return body
+
+
+def codes_in(answer: Any) -> Iterator[int]:
+    """Every error code in an answer, at any depth."""
+    for field in fields(answer):
+        value = getattr(answer, field.name)
+        if field.name == "error_code":
+            yield int(value)
+        for each in value if isinstance(value, tuple) else (value,):
+            if is_dataclass(each):
+                yield from codes_in(each)

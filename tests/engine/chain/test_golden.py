@@ -1,0 +1,115 @@
+"""Files on disk from earlier releases: every later release reads them, field by field. They are never written again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from logstore.errors import CorruptData
+from logstore.format.batch import split
+from logstore.format.manifest import FRONT_SIZE, Manifest, parse_mark
+from logstore.format.records import decode_records
+from logstore.format.segment import SegmentFlags, parse_segment
+from logstore.format.wal import WalHeader, parse_frames
+from tests.golden import write_formats as written
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+DIGESTS = {
+    "collected-v1.seg": "8d99d05c8c86d1486a7f47498c06898b9109a677a6c497c96a22cd83067a1d10",
+    "manifest-v1": "e73b4573fa2dddf20acfd35a6865ee3f7b34287b44877e62d2d590c23eca0245",
+    "manifest-v2": "fa157c0b1679c08e5ef5cb8d9b94a986c59c582b0a100ed5ae461b30e9dd3b06",
+    "manifest-v3": "721bfb9828329fa00e1bb000c7b51832d8034a5ede2834f4fbdf724dbc6546f4",
+    "segment-v1.seg": "0d9b454b781aa11ff875029f61fb35f8f2a733734667e793e480da782a91dcb6",
+    "wal-v1.wal": "f5629184abe6b9f372eb7d28a592ae7d6dcc6d681851d0cb54d0b6174eb5035a",
+}
+
+
+def golden(name: str) -> bytes:
+    return (written.FOLDER / name).read_bytes()
+
+
+def test_the_golden_files_are_the_ones_that_were_written_once() -> None:
+    """Changing one silently would turn a promise to old data into a test of today's writer against itself."""
+    found = {path.name: sha256(path.read_bytes()).hexdigest() for path in written.FOLDER.iterdir()}
+    assert found == DIGESTS
+
+
+def test_L20_a_golden_segment_gives_its_records() -> None:
+    data = golden("segment-v1.seg")
+    summary, index = parse_segment(data)
+    assert summary.header == written.HEADER
+    assert (summary.records, summary.batches) == (23, 3)
+    assert (summary.min_timestamp_ms, summary.max_timestamp_ms) == (
+        written.STAMP_MS - 1000,
+        written.STAMP_MS + 19,
+    )
+    assert index["base_offset"].tolist() == [1000, 1002, 1003]
+    first = int(index["position"][0])
+    raw = data[first : summary.index_position]
+    expected = [record for batch in written.RECORDS for record in batch]
+    found = [record for info in split(raw) for record in decode_records(raw, info)]
+    assert found == [record._replace(offset=1000 + place) for place, record in enumerate(expected)]
+
+
+def test_L20_a_golden_manifest_gives_its_rows() -> None:
+    assert Manifest.parse(golden("manifest-v1")) == written.MANIFEST_V1
+    assert Manifest.parse(golden("manifest-v2")) == written.MANIFEST_V2
+    assert Manifest.parse(golden("manifest-v3")) == written.MANIFEST
+    assert parse_mark(golden("manifest-v3")[:FRONT_SIZE]) == 3
+
+
+def test_L20_a_golden_header_of_a_collected_segment_gives_its_offsets_and_no_record() -> None:
+    summary, index = parse_segment(golden("collected-v1.seg"))
+    assert summary.header == replace(written.HEADER, flags=SegmentFlags.COLLECTED)
+    assert (summary.records, len(index)) == (0, 0)
+
+
+def test_L20_a_golden_wal_gives_its_batches() -> None:
+    data = golden("wal-v1.wal")
+    assert WalHeader.parse(data) == WalHeader(written.LEADER_EPOCH, written.BASE_OFFSET)
+    payloads, good = parse_frames(data)
+    assert good == len(data)
+    found = [[len(decode_records(payload, info)) for info in split(payload)] for payload in payloads]
+    assert found == [[2, 1], [20]]
+
+
+def test_todays_writer_makes_the_same_bytes() -> None:
+    """A change that old releases cannot read needs a new format version, and this test is where it is noticed."""
+    assert written.segment_bytes() == golden("segment-v1.seg")
+    assert written.wal_bytes() == golden("wal-v1.wal")
+    assert Manifest.parse(written.MANIFEST.pack()) == Manifest.parse(golden("manifest-v3"))
+    assert written.collected_bytes() == golden("collected-v1.seg")
+
+
+def test_the_writer_script_leaves_existing_files_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    written.main()
+    assert capsys.readouterr().out.count("exists, left alone") == 4
+
+
+def test_L20_golden_files_open_through_the_engine(tmp_path: Path) -> None:
+    """The same segment, in its place in a partition: the engine reads it, and what is before it is missed by name."""
+    import logstore
+    from logstore.objects import LocalStore
+    from tests.support.engine.harness import open_store, pairs
+
+    objects = LocalStore(tmp_path)
+    with open_store(objects) as store:
+        log = store.create_topic("t").partition(0)
+        objects.put(log.paths.segment(42), golden("segment-v1.seg"))
+    with logstore.open(objects, writer="read_only") as store:
+        log = store.topic("t").partition(0)
+        found = pairs(log, start=1000)
+        assert [offset for offset, _ in found] == list(range(1000, 1023))
+        assert found[-1][1] == b"line 19"
+    for name in ("manifest-v1", "manifest-v2", "manifest-v3"):
+        objects.put(log.paths.manifest, golden(name))
+        with logstore.open(objects, writer="read_only") as store:
+            log = store.topic("t").partition(0)
+            assert (log.low_watermark, log.durable_high_watermark) == (10, 1023)
+            with pytest.raises(CorruptData, match="missing") as caught:
+                log.read(10)
+            assert caught.value.key == log.paths.merged(1, 41, bytes(range(16)).hex())

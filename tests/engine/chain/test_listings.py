@@ -1,0 +1,81 @@
+"""A listing is no snapshot: of many files, read while a writer commits, it shows a segment and not the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import logstore
+from logstore.engine.memory.catch_up import reload
+from logstore.errors import CorruptData
+from logstore.objects import MemoryStore
+from logstore.objects.protocol import ObjectInfo
+from logstore.testing import FaultyStore
+from tests.support.engine.harness import open_store, pairs
+
+
+class Leaky(MemoryStore):
+    """Leaves objects out of its listings that it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left_out: set[str] = set()
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        return (info for info in super().list(prefix, start_after) if info.key not in self.left_out)
+
+
+def filled(store: logstore.Store, count: int) -> logstore.PartitionLog:
+    log = store.create_topic("t").partition(0)
+    for number in range(count):
+        log.append(b"%d" % number)
+    return log
+
+
+def whole(count: int) -> list[tuple[int, bytes]]:
+    return [(number, b"%d" % number) for number in range(count)]
+
+
+def test_L20_a_reader_that_opens_meanwhile_misses_no_record() -> None:
+    objects = Leaky()
+    with open_store(objects) as store:
+        log = filled(store, 10)
+        objects.left_out = {log.paths.segment(seq) for seq in (1, 4, 5)}
+        with open_store(objects, writer="read_only") as other:
+            assert pairs(other.topic("t").partition(0)) == whole(10)
+
+
+def test_L11_the_writers_own_look_at_the_store_hides_nothing_that_was_acked() -> None:
+    """Maintenance looks again which objects hold the records; the guess at what a missing one held took their place."""
+    objects = Leaky()
+    with open_store(objects) as store:
+        log = filled(store, 10)
+        objects.left_out = {log.paths.segment(seq) for seq in (4, 5)}
+        reload(log._chain, log._load()[0])
+        assert pairs(log) == whole(10)
+        assert log._load()[0].segments.is_complete
+
+
+def test_L20_a_segment_that_is_gone_is_still_missed_by_name() -> None:
+    objects = Leaky()
+    with open_store(objects) as store:
+        log = filled(store, 10)
+        objects.delete(log.paths.segment(4))
+        with open_store(objects, writer="read_only") as other:
+            with pytest.raises(CorruptData, match="missing") as caught:
+                pairs(other.topic("t").partition(0))
+            assert caught.value.key == log.paths.segment(4)
+            assert pairs(other.topic("t").partition(0), start=5) == whole(10)[5:]
+
+
+def test_L21_a_wide_gap_costs_no_request_for_each_that_is_missing() -> None:
+    objects = Leaky()
+    with open_store(objects) as store:
+        log = filled(store, 3)
+        far = log.paths.segment(1_000_000)
+    objects.put(far, b"not a segment")
+    counted = FaultyStore(objects)
+    with open_store(counted, writer="read_only") as other:
+        assert pairs(other.topic("t").partition(0), stop=3) == whole(3)
+    assert len(counted.calls) < 50

@@ -1,0 +1,90 @@
+"""Requests one after the other or several at a time: the same results, in order, and no thread is left."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
+
+import pytest
+
+from logstore.engine.host.fan_out import AT_ONCE, QUICK_S, side_by_side
+from tests.support.patience import PATIENCE_S
+
+
+class Times:
+    """A clock of which each call takes as long as the next of `taken` says, then as the last."""
+
+    def __init__(self, *taken: float) -> None:
+        self._taken = taken
+        self._calls = count()
+
+    def __call__(self) -> float:
+        call, ended = divmod(next(self._calls), 2)
+        return self._taken[min(call, len(self._taken) - 1)] if ended else 0.0
+
+
+def whose_thread(ran: list[str], result: int) -> int:
+    ran.append(threading.current_thread().name)
+    return result
+
+
+def calls(ran: list[str], number: int) -> Iterator[Callable[[], int]]:
+    return (partial(whose_thread, ran, one) for one in range(number))
+
+
+def test_L29_quick_calls_need_no_thread() -> None:
+    ran: list[str] = []
+    assert list(side_by_side(calls(ran, 100), Times(QUICK_S / 2))) == list(range(100))
+    assert set(ran) == {threading.current_thread().name}
+
+
+def test_a_single_slow_call_among_quick_ones_changes_nothing() -> None:
+    ran: list[str] = []
+    times = Times(*([1.0, 0.0] * 50))
+    assert list(side_by_side(calls(ran, 100), times)) == list(range(100))
+    assert set(ran) == {threading.current_thread().name}
+
+
+def test_slow_calls_are_under_way_together_and_come_back_in_order() -> None:
+    """All of them wait until as many have arrived: one after the other they would wait for ever."""
+    all_here = threading.Barrier(AT_ONCE)
+
+    def call(number: int) -> int:
+        if 2 <= number < 2 + AT_ONCE:
+            all_here.wait(PATIENCE_S)
+        return number
+
+    found = list(side_by_side((partial(call, number) for number in range(40)), Times(1.0)))
+    assert found == list(range(40))
+    assert not [thread for thread in threading.enumerate() if "logstore-side" in thread.name]
+
+
+def test_a_few_slow_calls_need_no_thread_either() -> None:
+    ran: list[str] = []
+    assert list(side_by_side(calls(ran, AT_ONCE + 1), Times(1.0))) == list(range(AT_ONCE + 1))
+    assert set(ran) == {threading.current_thread().name}
+
+
+@pytest.mark.parametrize("far", [True, False])
+def test_the_first_that_raises_ends_it_and_no_thread_is_left(far: bool) -> None:
+    def call(number: int) -> int:
+        if number in (12, 13):
+            raise ValueError(number)
+        return number
+
+    found: list[int] = []
+    with pytest.raises(ValueError, match="12"):
+        for one in side_by_side((partial(call, number) for number in range(100)), Times(1.0 if far else 0.0)):
+            found.append(one)  # noqa: PERF402
+    assert found == list(range(12))
+    assert not [thread for thread in threading.enumerate() if "logstore-side" in thread.name]
+
+
+def test_who_has_seen_enough_starts_no_more() -> None:
+    ran: list[str] = []
+    some = side_by_side(calls(ran, 1000), Times(1.0))
+    assert [next(some) for _ in range(20)] == list(range(20))
+    some.close()  # type: ignore[attr-defined]
+    assert len(ran) < 20 + 2 * AT_ONCE

@@ -1,0 +1,433 @@
+"""S06: the stream reader as Spark drives it, call by call. No Spark session needed."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+import logstore
+from logstore.arrow.plan import heads as heads_module
+from logstore.arrow.plan.heads import Heads
+from logstore.arrow.plan.rate import limited
+from logstore.arrow.plan.request import Subscription
+from logstore.arrow.scan.columns import BASE_COLUMNS
+from logstore.engine.chain.chain import Chain
+from logstore.layout.catalog import Catalog
+from logstore.objects import MeteredStore, open_url
+from logstore.spark.options.read_options import read_options
+from logstore.spark.options.schema import spark_schema
+from logstore.spark.read.stream import LogStreamReader
+from tests.support.spark.material import START_MS, numbered
+from tests.support.spark.upkeep import expire_half, merge_everything
+
+pytestmark = pytest.mark.spark
+MakeLog = Callable[..., str]
+ALL = ReadAllAvailable()
+
+
+def reader(where: str, **given: object) -> LogStreamReader:
+    """With these options; None takes one of the usual ones away."""
+    usual = {"path": where, "subscribe": "orders", "startingOffsets": "earliest", "pollInterval": "0"}
+    named = {name: str(value) for name, value in (usual | given).items() if value is not None}
+    return LogStreamReader(read_options(named, streaming=True), spark_schema(BASE_COLUMNS))
+
+
+def micro_batch(stream: LogStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[int, int]]:
+    """The rows of a batch, read by a copy of the reader as an executor has it, after a trip through the checkpoint."""
+    start, end = json.loads(json.dumps(start)), json.loads(json.dumps(end))
+    tasks = pickle.loads(pickle.dumps(stream.partitions(start, end)))
+    executor = pickle.loads(pickle.dumps(stream))
+    batches = [batch for task in tasks for batch in executor.read(task)]
+    if not batches:
+        return []
+    table = pa.Table.from_batches(batches)
+    return list(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
+
+
+def test_S06_offsets_are_the_json_of_sparks_kafka_source(make_log: MakeLog):
+    where = make_log("orders", [numbered(0, 7)], [numbered(0, 3)])
+    stream = reader(where)
+    assert stream.initialOffset() == {"orders": {"0": 0, "1": 0}}
+    assert reader(where, startingOffsets="latest").initialOffset() == {"orders": {"0": 7, "1": 3}}
+    assert reader(where, startingOffsets='{"orders": {"0": 5}}').initialOffset() == {
+        "orders": {"0": 5, "1": 0}
+    }
+    assert reader(
+        where, startingTimestamp=START_MS + 4, startingOffsetsByTimestampStrategy="latest"
+    ).initialOffset() == {"orders": {"0": 4, "1": 3}}
+    with pytest.raises(logstore.UnknownTopic, match="partition 9 of 'orders'"):
+        reader(where, startingOffsets='{"orders": {"9": 5}}').initialOffset()
+    assert stream.latestOffset(stream.initialOffset(), ALL) == {"orders": {"0": 7, "1": 3}}
+    assert stream.latestOffset() == {"orders": {"0": 7, "1": 3}}, "Spark before 4.2 passes nothing"
+
+
+def test_S06_micro_batches_follow_each_other_without_a_gap_and_the_same_one_gives_the_same_rows(
+    make_log: MakeLog,
+):
+    where = make_log("orders", [numbered(0, 10)], [numbered(0, 10)])
+    stream = reader(where, maxOffsetsPerTrigger=6)
+    limit = stream.getDefaultReadLimit()
+    assert limit == ReadMaxRows(6)
+    seen: list[tuple[int, int]] = []
+    at = stream.initialOffset()
+    while (end := stream.latestOffset(at, limit)) != at:
+        rows = micro_batch(stream, at, end)
+        assert len(rows) <= 6
+        restarted = reader(where, maxOffsetsPerTrigger=6)
+        assert micro_batch(restarted, at, end) == rows
+        seen += rows
+        at = end
+        if len(seen) == 12:
+            make_log("orders", [numbered(10, 12)], [])
+    assert sorted(seen) == [(0, n) for n in range(12)] + [(1, n) for n in range(10)]
+    assert json.dumps(stream.latestOffset(at, limit)) == json.dumps(at), "compared as text"
+
+
+def test_S06_available_now_ends_at_what_was_there_when_it_began(make_log: MakeLog):
+    where = make_log("orders", [numbered(0, 10)])
+    stream = reader(where)
+    stream.prepareForTriggerAvailableNow()
+    start = stream.initialOffset()
+    make_log("orders", [numbered(10, 20)])
+    assert stream.latestOffset(start, ReadMaxRows(4)) == {"orders": {"0": 4}}
+    assert stream.latestOffset({"orders": {"0": 4}}, ALL) == {"orders": {"0": 10}}
+    assert stream.latestOffset({"orders": {"0": 10}}, ALL) == {"orders": {"0": 10}}
+    assert stream.reportLatestOffset() == {"orders": {"0": 20}}, (
+        "the lag that the query's progress shows is the true one"
+    )
+
+
+@pytest.mark.parametrize("starting", ["latest", '{"orders": {"0": -1}}'])
+def test_S06_a_first_micro_batch_that_failed_loses_nothing_though_the_latest_offset_has_moved_on(
+    make_log: MakeLog, starting: str
+):
+    """Of the first batch Spark notes the end alone: the start is asked for again."""
+    where = make_log("orders", [numbered(0, 10)])
+    stream = reader(where, startingOffsets=starting)
+    start = stream.initialOffset()
+    make_log("orders", [numbered(10, 15)])
+    end = stream.latestOffset(start, ALL)
+    make_log("orders", [numbered(15, 20)])  # and the driver dies before the batch is complete
+    after = reader(where, startingOffsets=starting)
+    found = micro_batch(after, after.initialOffset(), end)
+    while (following := after.latestOffset(end, ALL)) != end:
+        found += micro_batch(after, end, following)
+        end = following
+    assert found == [(0, n) for n in range(10, 20)]
+
+
+def test_S06_a_stream_that_goes_on_reads_what_came_while_it_began(make_log: MakeLog):
+    where = make_log("orders", [numbered(0, 10)], [numbered(0, 5)])
+    stream = reader(where, startingOffsets='{"orders": {"0": 4, "1": -1}}')
+    start = stream.initialOffset()
+    make_log("orders", [numbered(10, 15)], [numbered(5, 7)])
+    first = stream.latestOffset(start, ALL)
+    assert first == {"orders": {"0": 15, "1": 5}}, "one that begins at its end waits for the second batch"
+    second = stream.latestOffset(first, ALL)
+    assert micro_batch(stream, start, first) == [(0, n) for n in range(4, 15)]
+    assert micro_batch(stream, first, second) == [(1, 5), (1, 6)]
+
+
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_S06_what_comes_behind_the_first_micro_batch_is_in_the_second(make_log: MakeLog, starting: str):
+    """Spark asks for the start when it plans the first batch, and again when it runs it. The third may be an hour away."""
+    where = make_log("orders", [], [numbered(0, 5)])
+    stream = reader(where, startingOffsets=starting)
+    end = stream.latestOffset(stream.initialOffset(), ALL)
+    micro_batch(stream, stream.initialOffset(), end)
+    make_log("orders", [numbered(0, 3)], [])
+    assert micro_batch(stream, end, stream.latestOffset(end, ALL)) == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_S06_new_partitions_and_new_topics_are_picked_up_from_their_earliest_record(make_log: MakeLog):
+    where = make_log("orders", [numbered(0, 5)])
+    stream = reader(where, startingOffsets="latest")
+    pattern = LogStreamReader(
+        read_options({"path": where, "subscribePattern": "or.*", "pollInterval": "0"}, streaming=True),
+        spark_schema(BASE_COLUMNS),
+    )
+    start = stream.initialOffset()
+    assert pattern.initialOffset() == start == {"orders": {"0": 5}}
+    Catalog(open_url(where)).add_partitions("orders", 2)
+    with logstore.open(where) as store:
+        store.topic("orders").partition(1).append(numbered(0, 3))
+        store.create_topic("orchids").append(b"new")
+    end = stream.latestOffset(start, ALL)
+    assert end == {"orders": {"0": 5, "1": 3}}
+    assert micro_batch(stream, start, end) == [(1, 0), (1, 1), (1, 2)]
+    assert pattern.latestOffset(start, ALL) == {"orchids": {"0": 1}, "orders": {"0": 5, "1": 3}}
+
+
+def test_S06_retention_that_overtakes_a_stream_is_an_error_or_a_jump_as_failOnDataLoss_says(
+    make_log: MakeLog,
+):
+    where = make_log("orders", [numbered(n * 10, n * 10 + 10) for n in range(6)])
+    before = reader(where)
+    start = before.initialOffset()
+    end = before.latestOffset(start, ALL)
+    paths = before.partitions(start, end)[0].value.paths
+    low = expire_half(where, paths)
+    for fail in ("true", "false"):
+        for stream in (before, reader(where, failOnDataLoss=fail)):
+            stream._options = reader(where, failOnDataLoss=fail)._options
+            stream._scan = reader(where, failOnDataLoss=fail)._scan
+            if fail == "true":
+                with pytest.raises(logstore.OffsetOutOfRange, match=f"holds {low} to 60"):
+                    micro_batch(stream, start, end)
+            else:
+                assert micro_batch(stream, start, end) == [(0, n) for n in range(low, 60)]
+
+
+def test_S06_a_new_partition_whose_first_records_are_gone_is_data_loss(make_log: MakeLog):
+    """A micro-batch that is run again would else have fewer rows than the first time, and nobody would know."""
+    where = make_log("orders", [numbered(0, 3)])
+    streams = {fail: reader(where, failOnDataLoss=fail) for fail in ("true", "false")}
+    start = streams["true"].initialOffset()
+    with logstore.open(where) as store:
+        store.add_partitions("orders", 2)
+    make_log("orders", [], [numbered(n * 10, n * 10 + 10) for n in range(6)])
+    end = streams["true"].latestOffset(start, ALL)
+    assert end == {"orders": {"0": 3, "1": 60}}
+    paths = streams["true"].partitions(start, end)[-1].value.paths
+    low = expire_half(where, paths)
+    streams = {fail: reader(where, failOnDataLoss=fail) for fail in ("true", "false")}
+    with pytest.raises(
+        logstore.OffsetOutOfRange, match=f"offset 0 is outside of orders/1, which holds {low} to 60"
+    ):
+        streams["true"].partitions(start, end)
+    with pytest.raises(
+        logstore.OffsetOutOfRange, match=f"offset 0 is outside of orders/1, which holds {low} to 60"
+    ):
+        streams["true"].latestOffset(start, ALL)
+    expected = [(0, n) for n in range(3)] + [(1, n) for n in range(low, 60)]
+    assert micro_batch(streams["false"], start, end) == expected
+    assert micro_batch(streams["false"], start, streams["false"].latestOffset(start, ALL)) == expected
+
+
+def test_S06_a_rate_limit_counts_records_that_are_there_and_not_those_that_retention_took(make_log: MakeLog):
+    where = make_log("orders", [numbered(n * 10, n * 10 + 10) for n in range(6)])
+    start = reader(where).initialOffset()
+    low = expire_half(where, reader(where).partitions(start, {"orders": {"0": 60}})[0].value.paths)
+    stream = reader(where, failOnDataLoss="false")
+    end = stream.latestOffset(start, ReadMaxRows(4))
+    assert end == {"orders": {"0": low + 4}}
+    assert micro_batch(stream, start, end) == [(0, n) for n in range(low, low + 4)]
+
+
+def test_S06_available_now_reads_no_topic_that_comes_later_also_if_there_was_none(make_log: MakeLog):
+    where = make_log("spare", [])
+    options = {
+        "path": where,
+        "subscribePattern": "orders.*",
+        "startingOffsets": "earliest",
+        "pollInterval": "0",
+    }
+    stream = LogStreamReader(read_options(options, streaming=True), spark_schema(BASE_COLUMNS))
+    stream.prepareForTriggerAvailableNow()
+    start = stream.initialOffset()
+    make_log("orders", [numbered(0, 3)])
+    assert stream.latestOffset(start, ALL) == start
+
+
+def test_S06_segments_merged_between_planning_and_reading_give_the_same_rows(make_log: MakeLog):
+    where = make_log("orders", [numbered(n * 10, n * 10 + 10) for n in range(8)])
+    stream = reader(where)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ALL)
+    tasks = stream.partitions(start, end)
+    assert merge_everything(where, tasks[0].value.paths) > 1
+    offsets = [n for task in tasks for batch in stream.read(task) for n in batch.column("offset").to_pylist()]
+    assert offsets == list(range(80))
+
+
+def test_S06_a_topic_that_was_created_anew_is_data_loss_and_not_silence(make_log: MakeLog):
+    where = make_log("orders", [numbered(0, 10)])
+    stream = reader(where)
+    start = {"orders": {"0": 10}}
+    assert stream.latestOffset(start, ALL) == start
+    with logstore.open(where) as store:
+        store.delete_topic("orders")
+        store.create_topic("orders").append(b"another life")
+    with pytest.raises(
+        logstore.OffsetOutOfRange, match="offset 10 is outside of orders/0, which holds 0 to 1"
+    ):
+        stream.latestOffset(start, ALL)
+    going_on = reader(where, failOnDataLoss="false")
+    for limit in (ALL, ReadMaxRows(5)):  # the next record of the new topic is the next one read, limit or not
+        assert going_on.latestOffset(start, limit) == {"orders": {"0": 1}}
+
+
+def test_S06_data_loss_is_seen_also_where_spark_does_not_say_where_a_batch_starts(make_log: MakeLog):
+    """Before Spark 4.2 the latest offset is asked for alone."""
+    where = make_log("orders", [numbered(0, 4)])
+    make_log("spare", [numbered(0, 9)])
+    strict = reader(where, subscribePattern="orders|spare", subscribe=None)
+    going_on = reader(where, subscribePattern="orders|spare", subscribe=None, failOnDataLoss="false")
+    start = {"orders": {"0": 1}, "spare": {"0": 2}}
+    with logstore.open(where) as store:
+        store.delete_topic("spare")
+    end = strict.latestOffset()
+    assert end == {"orders": {"0": 4}}
+    with pytest.raises(logstore.UnknownTopic, match=r"spare/0 \(read up to 2\)"):
+        strict.partitions(start, end)
+    assert micro_batch(going_on, start, end) == [(0, 1), (0, 2), (0, 3)]
+    with logstore.open(where) as store:
+        store.create_topic("spare").append(b"another life")
+    with pytest.raises(logstore.OffsetOutOfRange, match="offset 2 is outside of spare/0, which holds 0 to 1"):
+        strict.partitions(start, strict.latestOffset())
+    assert micro_batch(going_on, start, going_on.latestOffset()) == [(0, 1), (0, 2), (0, 3)]
+
+
+def test_S06_a_first_micro_batch_run_again_knows_partitions_that_its_end_does_not(make_log: MakeLog):
+    where = make_log("orders", [numbered(0, 4)])
+    end = reader(where).latestOffset(reader(where).initialOffset(), ALL)
+    make_log("orders2", [numbered(0, 5)])
+    again = reader(where, subscribePattern="orders.*", subscribe=None)
+    assert micro_batch(again, again.initialOffset(), end) == [(0, n) for n in range(4)]
+
+
+@pytest.mark.parametrize("how", [{"subscribe": "orders,spare"}, {"subscribePattern": "orders|spare"}])
+def test_S06_a_topic_deleted_under_a_stream_is_data_loss_and_the_others_go_on_if_that_is_allowed(
+    make_log: MakeLog, how: dict[str, str]
+):
+    where = make_log("orders", [numbered(0, 4)])
+    make_log("spare", [numbered(0, 9)])
+
+    def stream(fail: str) -> LogStreamReader:
+        given = {"path": where, "startingOffsets": "earliest", "pollInterval": "0", "failOnDataLoss": fail}
+        return LogStreamReader(read_options(given | how, streaming=True), spark_schema(BASE_COLUMNS))
+
+    strict, going_on = stream("true"), stream("false")
+    start = {"orders": {"0": 1}, "spare": {"0": 2}}
+    planned = {"orders": {"0": 3}, "spare": {"0": 5}}  # a micro-batch whose end is in the checkpoint already
+    for one in (strict, going_on):
+        assert one.latestOffset(start, ALL) == {"orders": {"0": 4}, "spare": {"0": 9}}
+    with logstore.open(where) as store:
+        store.delete_topic("spare")
+    with pytest.raises(logstore.UnknownTopic, match="spare"):
+        strict.latestOffset(start, ALL)
+    with pytest.raises(logstore.UnknownTopic, match="spare"):
+        strict.partitions(start, planned)
+    assert micro_batch(going_on, start, planned) == [(0, 1), (0, 2)]
+    for limit in (ALL, ReadMaxRows(100)):
+        assert going_on.latestOffset(start, limit) == {"orders": {"0": 4}}
+    after = going_on.latestOffset(planned, ALL)
+    with logstore.open(where) as store:
+        store.create_topic("spare").append(b"another life")
+    end = going_on.latestOffset(after, ALL)
+    assert end == {"orders": {"0": 4}, "spare": {"0": 1}}
+    assert micro_batch(going_on, after, end) == [(0, 0)], (
+        "a topic that comes later starts at its earliest record"
+    )
+
+
+def test_S06_assigned_partitions_that_a_topic_created_anew_no_longer_has_are_data_loss(make_log: MakeLog):
+    where = make_log("orders", [numbered(0, 4)], [numbered(0, 9)])
+
+    def stream(fail: str) -> LogStreamReader:
+        given = {"path": where, "assign": '{"orders": [0, 1]}', "pollInterval": "0", "failOnDataLoss": fail}
+        return LogStreamReader(read_options(given, streaming=True), spark_schema(BASE_COLUMNS))
+
+    start = stream("true").initialOffset()
+    with logstore.open(where) as store:
+        store.delete_topic("orders")
+        store.create_topic("orders")
+    make_log("orders", [numbered(0, 6)])
+    with pytest.raises(logstore.UnknownTopic, match="partitions 0 to 0, not 1"):
+        stream("true").latestOffset(start, ALL)
+    end = stream("false").latestOffset(start, ALL)
+    assert end == {"orders": {"0": 6}}
+    assert micro_batch(stream("false"), start, end) == [(0, 4), (0, 5)]
+    with pytest.raises(logstore.UnknownTopic, match="partitions 0 to 0, not 1"):
+        stream("false").initialOffset()
+
+
+def test_S06_a_topic_that_is_not_there_when_a_stream_begins_is_an_error_under_either_flag(make_log: MakeLog):
+    where = make_log("orders", [numbered(0, 4)])
+    for fail in ("true", "false"):
+        with pytest.raises(logstore.UnknownTopic, match="'odrers'"):
+            reader(where, subscribe="odrers", failOnDataLoss=fail).initialOffset()
+
+
+def test_S06_an_idle_stream_asks_the_store_once_in_a_poll_interval_and_one_request_for_each_partition(
+    make_log: MakeLog,
+):
+    where = make_log("orders", [numbered(0, 3)], [numbered(0, 3)])
+    metered = MeteredStore(open_url(where))
+    now = [100.0]
+    heads = Heads(metered, Subscription(topics=("orders",)), 1.0, lambda: now[0])
+    assert {key: found.end for key, found in heads.current().items()} == {("orders", 0): 3, ("orders", 1): 3}
+    asked = metered.requests
+    for _ in range(50):
+        heads.current()
+    assert metered.requests == asked
+    now[0] += 1.0
+    heads.current()
+    assert metered.requests == asked + 1 + 2, "the topic, and the next segment of each partition"
+
+
+def test_S06_a_stream_that_missed_segments_before_they_were_merged_away_finds_the_log_again(
+    make_log: MakeLog,
+):
+    """It looks every second, and never pauses for long."""
+    where = make_log("orders", [numbered(0, 3)])
+    now = [100.0]
+    heads = Heads(open_url(where), Subscription(topics=("orders",)), 1.0, lambda: now[0])
+    paths = heads.current()["orders", 0].paths
+    make_log("orders", [numbered(n, n + 1) for n in range(3, 9)])
+    assert merge_everything(where, paths) > 1
+    ends = []
+    for _ in range(61):
+        now[0] += 1.0
+        ends.append(heads.current()["orders", 0].end)
+    assert ends[-1] == 9
+
+
+def test_S06_what_is_remembered_of_a_long_stream_stays_small(
+    make_log: MakeLog, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(heads_module, "RELOAD_AFTER_SEGMENTS", 10)
+    where = make_log("orders", [numbered(0, 1)])
+    heads = Heads(open_url(where), Subscription(topics=("orders",)), 0.0)
+    paths = heads.current()[("orders", 0)].paths
+    for n in range(4):
+        make_log("orders", [numbered(n * 10 + i, n * 10 + i + 1) for i in range(10)])
+        (found,) = heads.current().values()
+        merge_everything(where, paths)
+    assert found.end == 41
+    stored = len(Chain(open_url(where), paths).load().segments)
+    assert len(found.view.segments) <= stored + 20 < 41
+
+
+def test_S06_a_rate_limit_is_shared_in_proportion_and_starves_nobody():
+    start = {("t", n): 0 for n in range(4)}
+    heads = {("t", 0): 1_000_000, ("t", 1): 1000, ("t", 2): 1, ("t", 3): 0}
+    ends = limited(start, heads, 100)
+    assert sum(ends.values()) == 100
+    assert ends[("t", 0)] >= 97
+    assert ends[("t", 1)] >= 1
+    assert ends[("t", 2)] == 1
+    assert ends[("t", 3)] == 0
+    assert limited(start, heads, 10**9) == heads
+
+
+def test_S06_a_rate_limit_is_used_up_exactly_whatever_waits():
+    dice = random.Random(3)
+    for _ in range(2000):
+        heads = {("t", n): dice.choice((0, 1, 2, 10, 1000, 10**6)) for n in range(dice.randrange(1, 7))}
+        start = {key: dice.randrange(3) for key in heads}
+        heads = {key: start[key] + count for key, count in heads.items()}
+        most = dice.randrange(1, 200)
+        taken = {key: end - start[key] for key, end in limited(start, heads, most).items()}
+        waiting = {key: heads[key] - start[key] for key in heads}
+        assert sum(taken.values()) == min(most, sum(waiting.values()))
+        assert all(0 <= taken[key] <= waiting[key] for key in heads)
+        if most >= sum(count > 0 for count in waiting.values()):
+            assert all(taken[key] >= 1 for key in heads if waiting[key])
