@@ -4,8 +4,8 @@ It is never the commit point: a segment counts because its object exists. A mani
 requests, not records. Every field of it can be computed again from the chain, except what maintenance decided (the low
 watermark, which segments were merged).
 
-    front     fixed size, with a checksum of its own: version counter, nonce, the mark below which places may have been
-              emptied, the chain's state after `next_seq - 1`, row counts. One small GET of it tells the mark
+    front     fixed size, with a checksum of its own: version counter, nonce, the horizon below which places may have been
+              emptied, the chain's state after `next_seq - 1`, row counts. One small GET of it tells the horizon
     rows      zstd of seven int64 columns, one after the other: first seq, last seq, base offset, end offset, size,
               min and max timestamp (a column compresses far better than a row)
     merged    the first seq and the identity (16 bytes) of each merged object, in that order
@@ -27,12 +27,12 @@ from logstore.format.retired import Retired
 from logstore.format.segment import Bytes, WriterMode
 
 FORMAT_VERSION = 3
-"""In 1 the retired objects were listed by name; 2 had no mark and no nonce. Both are read, and not written any more."""
+"""In 1 the retired objects were listed by name; 2 had no horizon and no nonce. Both are read, and not written any more."""
 MAGIC = b"LOGMAN\r\n"
 
 _FRONT = struct.Struct("<8sHBBIQQQqqqqQQQQ")
-_MARK = struct.Struct("<Q8sI")  # collected until, nonce, CRC-32C of the front before it
-FRONT_SIZE = _FRONT.size + _MARK.size
+_HORIZON = struct.Struct("<Q8sI")  # collected until, nonce, CRC-32C of the front before it
+FRONT_SIZE = _FRONT.size + _HORIZON.size
 _CRC = struct.Struct("<I")
 _END = struct.Struct("<I8s")
 _COLUMNS = 7
@@ -130,7 +130,7 @@ class Manifest:
             len(rows),
             len(retired),
         )
-        front += _MARK.pack(self.collected_until, self.nonce, 0)[:-4]
+        front += _HORIZON.pack(self.collected_until, self.nonce, 0)[:-4]
         front += _CRC.pack(crc32c(front))
         body = front + rows + marks + identities + retired
         return body + _END.pack(crc32c(body), MAGIC)
@@ -167,9 +167,9 @@ class Manifest:
         table = SegmentTable(merged=merged)
         for number, column in enumerate(table.columns()):
             column.frombytes(rows[number * count * 8 : (number + 1) * count * 8])
-        collected_until, nonce = unmarked_until(front[6]), bytes(8)
+        collected_until, nonce = unknown_horizon(front[6]), bytes(8)
         if front[1] >= 3:
-            collected_until, nonce, _ = _MARK.unpack_from(data, _FRONT.size)
+            collected_until, nonce, _ = _HORIZON.unpack_from(data, _FRONT.size)
         return cls(
             version=front[5],
             next_seq=front[6],
@@ -186,13 +186,13 @@ class Manifest:
         )
 
 
-def unmarked_until(next_seq: int) -> int:
-    """The mark of a chain of which nobody noted what was emptied: everything may have been but its newest place."""
+def unknown_horizon(next_seq: int) -> int:
+    """The horizon of a chain of which nobody noted what was emptied: everything may have been but its newest place."""
     return max(0, next_seq - 1)
 
 
-def parse_mark(front: Bytes) -> int:
-    """`collected_until`, from the first `FRONT_SIZE` bytes alone. `UnsupportedVersion` if the format has no mark there."""
+def parse_horizon(front: Bytes) -> int:
+    """`collected_until`, from the first `FRONT_SIZE` bytes alone. `UnsupportedVersion` if the format has none there."""
     if len(front) < FRONT_SIZE:
         raise FormatError("the manifest is cut short", len(front))
     magic, version = struct.unpack_from("<8sH", front)
@@ -200,12 +200,12 @@ def parse_mark(front: Bytes) -> int:
         raise FormatError("no manifest: the magic is missing", 0)
     if version != FORMAT_VERSION:
         raise UnsupportedVersion(
-            f"manifest format {version}; this release finds a mark in {FORMAT_VERSION}", 8
+            f"manifest format {version}; this release finds a horizon in {FORMAT_VERSION}", 8
         )
-    mark, _, crc = _MARK.unpack_from(front, _FRONT.size)
+    horizon, _, crc = _HORIZON.unpack_from(front, _FRONT.size)
     if crc != crc32c(bytes(front[: FRONT_SIZE - _CRC.size])):
         raise FormatError("the checksum of the manifest's front does not match", 0)
-    return int(mark)
+    return int(horizon)
 
 
 def _inflate(packed: bytes, size: int) -> bytes:

@@ -92,7 +92,7 @@ def test_L21_a_log_that_is_written_to_stays_cheap_to_open() -> None:
     assert len(list(objects.list(log.paths.prefix))) > 3 * checkpoint.EVERY_SEGMENTS
 
 
-def test_L21_taking_the_partition_over_costs_one_put_and_a_look_at_the_mark() -> None:
+def test_L21_taking_the_partition_over_costs_one_put_and_a_look_at_the_horizon() -> None:
     objects = MemoryStore()
     with running(objects) as store:
         partition(store).append(b"x")

@@ -8,8 +8,8 @@ at `seq` is read, and its writer id, random and new for each segment, says whose
 tells them apart. So most places are never emptied: fences stay, the newest segment stays, and every segment of a shared or
 replicated writer, and the last one of each exclusive epoch, leaves its header (see `maintenance`). Only the data in the
 middle of an exclusive epoch goes. Whoever looks behind an exclusive writer's segment, to read or to create a fence there,
-therefore reads the manifest's mark afterwards (`Mark`), which stands in the store before anything is emptied: if it has
-passed the place where the look began, nothing that was seen counts, and the chain is loaded again.
+therefore reads the manifest's horizon afterwards (`Horizon`), which is stored before anything is emptied: if it has passed
+the place where the look began, nothing that was seen counts, and the chain is loaded again.
 
 Nothing here holds state or a lock: every call says what it knows and gets back what it learned. An exception from the store
 that is not one of ours counts as Indeterminate.
@@ -32,7 +32,7 @@ from logstore.errors import (
     UnsupportedStore,
 )
 from logstore.format.errors import FormatError, UnsupportedVersion
-from logstore.format.manifest import FRONT_SIZE, Manifest, SegmentTable, parse_mark
+from logstore.format.manifest import FRONT_SIZE, Manifest, SegmentTable, parse_horizon
 from logstore.format.segment import (
     HEADER_SIZE,
     NO_TIMESTAMP,
@@ -53,7 +53,7 @@ _UNLISTED_MAX = 256
 FAR_FUTURE_MS = 2**62  # the newest timestamp of a segment that cannot be read: no look-up by time may skip it
 
 
-class Mark(NamedTuple):
+class Horizon(NamedTuple):
     """The front of a partition's manifest, and what it says: places below `collected_until` may have been emptied.
 
     `front` is empty if there is no manifest. Manifests are never the same twice, so an equal front is the same manifest.
@@ -67,13 +67,13 @@ class Mark(NamedTuple):
         return until <= self.collected_until < _UNREADABLE
 
 
-NO_MANIFEST = Mark()
-_UNREADABLE = 2**62  # the mark of a manifest that is damaged: any place may have been emptied
+NO_MANIFEST = Horizon()
+_UNREADABLE = 2**62  # the horizon of a manifest that is damaged: any place may have been emptied
 
 
 @dataclass(frozen=True, slots=True)
 class ChainTail:
-    """Where the chain ends, as last seen. `mark`: the manifest's, when the chain was loaded."""
+    """Where the chain ends, as last seen. `horizon`: the manifest's, when the chain was loaded."""
 
     next_seq: int = 0
     epoch: int = 0
@@ -83,7 +83,7 @@ class ChainTail:
     source_upper: int = -1
     deleted: bool = False
     damaged: CorruptData | None = None
-    mark: Mark = NO_MANIFEST
+    horizon: Horizon = NO_MANIFEST
 
     @property
     def start_offset(self) -> int:
@@ -101,7 +101,7 @@ class ChainTail:
             reserved_until=header.reserved_until,
             source_upper=upper,
             deleted=SegmentFlags.DELETED in header.flags,
-            mark=self.mark,
+            horizon=self.horizon,
         )
 
     @property
@@ -168,7 +168,7 @@ class ChainView:
             manifest.end_offset,
             manifest.reserved_until,
             manifest.source_upper,
-            mark=Mark(packed[:FRONT_SIZE], manifest.collected_until),
+            horizon=Horizon(packed[:FRONT_SIZE], manifest.collected_until),
         )
         segments = Segments(paths, manifest.table)
         return cls(segments, manifest.low_watermark, tail, manifest.version, manifest.next_seq)
@@ -228,26 +228,26 @@ class Chain:
         )
         self.store.put(key, data, if_match=torn.etag)
 
-    def mark(self) -> Mark:
+    def horizon(self) -> Horizon:
         """The manifest's, as it is now: one small request."""
         key = self.paths.manifest
         try:
             front = self.store.get(key, 0, FRONT_SIZE)
             try:
-                return Mark(front, parse_mark(front))
+                return Horizon(front, parse_horizon(front))
             except UnsupportedVersion:
-                return Mark(front, Manifest.parse(self.store.get(key)).collected_until)
+                return Horizon(front, Manifest.parse(self.store.get(key)).collected_until)
         except ObjectNotFound:
             return NO_MANIFEST
         except UnsupportedVersion as error:
             raise too_new(key, error) from error
         except FormatError:
-            return Mark(front, _UNREADABLE)
+            return Horizon(front, _UNREADABLE)
 
-    def is_past(self, seq: int, since: Mark) -> bool:
-        """Whether places from `seq` on may have been emptied before now. `since`: the mark when `seq` was known to be right.
+    def is_past(self, seq: int, since: Horizon) -> bool:
+        """Whether places from `seq` on may have been emptied before now. `since`: the horizon when `seq` was surely right.
         A manifest that is the same has emptied nothing since, also if it is damaged; one that is gone tells nothing."""
-        now = self.mark()
+        now = self.horizon()
         return now.front != since.front and (now.collected_until > seq or not now.front)
 
     def header_at(self, seq: int) -> SegmentHeader | None:
@@ -341,10 +341,10 @@ class Chain:
             seq += 1
             if doubtful is None and link.header.mode is WriterMode.EXCLUSIVE:
                 doubtful = seq
-        return None if doubtful is not None and self.is_past(doubtful, tail.mark) else links
+        return None if doubtful is not None and self.is_past(doubtful, tail.horizon) else links
 
     def load(self) -> ChainView:
-        """GET the manifest, LIST what is newer, one tail GET for each newer segment, and a look at the mark.
+        """GET the manifest, LIST what is newer, one tail GET for each newer segment, and a look at the horizon.
 
         A manifest that is missing or damaged can be done without: the chain is read from its start, and merged objects
         stand in for what they replaced. Only where the log begins may have to be decided by maintenance again.
@@ -357,7 +357,7 @@ class Chain:
                 view = self._load()
             if view.tail.next_seq == view.manifest_next_seq and not view.tail.may_be_emptied:
                 return view
-            if not self.is_past(view.manifest_next_seq, view.tail.mark):
+            if not self.is_past(view.manifest_next_seq, view.tail.horizon):
                 return view
 
     def _load(self) -> ChainView:
@@ -366,7 +366,7 @@ class Chain:
         except FormatError as damage:
             logger.error("%s: %s; the chain is read without it", self.paths.manifest, damage)
             empty = Segments(self.paths, SegmentTable())
-            view = ChainView(empty, 0, ChainTail(mark=self.mark()), manifest_damaged=True)
+            view = ChainView(empty, 0, ChainTail(horizon=self.horizon()), manifest_damaged=True)
         listed, superseded = self._listed(view.tail.next_seq, with_merged=not view.manifest_version)
         view.superseded = tuple(stored.info.key for stored in superseded)
         if not view.manifest_damaged:

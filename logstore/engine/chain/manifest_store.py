@@ -15,7 +15,7 @@ from typing import Any
 from logstore.engine.chain.chain import Chain, ChainTail, ChainView
 from logstore.errors import ObjectNotFound, PreconditionFailed, UnsupportedStore
 from logstore.format.errors import FormatError, UnsupportedVersion
-from logstore.format.manifest import Manifest, SegmentTable, unmarked_until
+from logstore.format.manifest import Manifest, SegmentTable, unknown_horizon
 from logstore.format.retired import Retired
 from logstore.objects.settled import put_settled
 
@@ -70,13 +70,13 @@ class StoredManifest:
             source_upper=tail.source_upper,
             table=table,
             retired=self.manifest.retired if self.manifest is not None else Retired(),
-            collected_until=self._mark_of(tail),
+            collected_until=self._horizon_of(tail),
             nonce=self.chain.new_nonce(),
         )
 
-    def _mark_of(self, tail: ChainTail) -> int:
+    def _horizon_of(self, tail: ChainTail) -> int:
         """The same as before. Without a manifest that says it nobody knows what was emptied: all but the newest place."""
-        return self.manifest.collected_until if self.manifest is not None else unmarked_until(tail.next_seq)
+        return self.manifest.collected_until if self.manifest is not None else unknown_horizon(tail.next_seq)
 
     def changed(self, **fields: Any) -> Manifest:
         """The one after it, with other `fields`, for a chain of which nothing more is known."""

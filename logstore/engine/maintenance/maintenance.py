@@ -8,7 +8,7 @@ and whatever their grace periods are:
   can never come to be named. The chain itself is not touched: its newest segment is never merged, and fences always stay.
 * `expire` moves the low watermark past segments that retention no longer wants.
 * `collect` takes away objects that no row has named for the grace period, a courtesy to readers with old references. First
-  it publishes a mark in the manifest, and only once that certainly stands it empties places below the mark: whoever looks
+  it publishes a horizon in the manifest, and only once that is certainly stored it empties places below it: whoever looks
   there knows then that it must not believe what it finds (see `chain`). In most places something stays, because a writer
   that slept may come to this very place: every fence as it is, and the bare header of every segment of shared and replicated
   writers and of the last one in each exclusive epoch. Only the data in the middle of an exclusive epoch is deleted. The
@@ -354,13 +354,13 @@ class Maintenance:
         manifest = self._manifest()
         due = self._due(manifest, now_ms, at_most)
         seqs, _ = self._chain.paths.names_of(item.key for item in due.garbage)
-        if seqs and not self._publish_mark(manifest, max(seqs) + 1):
+        if seqs and not self._publish_horizon(manifest, max(seqs) + 1):
             return []
         self._take_away(due.garbage, due.standing)
         self._forget([*due.settled, *(item.key for item in due.garbage)])
         return due.garbage
 
-    def _publish_mark(self, manifest: Manifest | None, until: int) -> bool:
+    def _publish_horizon(self, manifest: Manifest | None, until: int) -> bool:
         """Note that places below `until` may be empty from now on. False unless the note certainly stands.
 
         What `manifest` has retired stays so in every later one, until it is taken away."""
@@ -374,7 +374,7 @@ class Maintenance:
         try:
             stored.replace(stored.changed(collected_until=until))
         except (PreconditionFailed, Indeterminate):
-            return self._chain.mark().covers(until)
+            return self._chain.horizon().covers(until)
         return True
 
     def _take_away(self, garbage: Iterable[Garbage], standing: Mapping[int, SegmentHeader | None]) -> None:

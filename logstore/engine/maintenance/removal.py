@@ -1,8 +1,8 @@
 """Removing a partition whose topic was deleted: end its chain, then take its records away.
 
 The chain ends with a fence that says so: a writer in another process meets it in its next segment's place and stops. Then
-the manifest becomes a tombstone: it names nothing, and its mark covers all of the chain up to that fence, so whoever looks
-into an emptied place learns it. Both stay for good. Only then the records go, by the rules of garbage collection (see
+the manifest becomes a tombstone: it names nothing, and its horizon covers the whole chain up to that fence, so whoever
+looks into an emptied place learns it. Both stay for good. Only then the records go, by the rules of garbage collection (see
 `maintenance`): every fence stays, and the bare header of each segment that a writer that slept may come to, all of them
 saying that the topic is gone.
 
@@ -64,7 +64,7 @@ def _end(chain: Chain, new_id: Callable[[], bytes], now_ms: int) -> ChainTail:
         end = _end_header(tail, tail.next_seq, new_id(), now_ms)
         links = None
         if _commit_end(chain, end):
-            if not (tail.may_be_emptied and chain.is_past(end.seq, tail.mark)):
+            if not (tail.may_be_emptied and chain.is_past(end.seq, tail.horizon)):
                 return tail.after(end)
         else:
             links = chain.follow(tail)

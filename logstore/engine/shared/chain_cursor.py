@@ -7,7 +7,7 @@ partition over since we opened: that is `Fenced`, for good.
 
 Behind a shared or replicated writer no place is ever emptied, so a commit there is one PUT, and an empty place is the end.
 Behind an exclusive one it may have been. So the first of an era there is an empty segment (`open_epoch`), which counts only
-after a look at the mark, like a fence: if it stands in the past, nobody has lost anything.
+after a look at the horizon, like a fence: if it stands in the past, nobody has lost anything.
 
 The cursor belongs to its writer and is moved by one thread at a time. What it meets it also hands to the partition's tiers,
 so that readers in this process see it; readers may have been faster, which does no harm.
@@ -105,7 +105,7 @@ class ChainCursor:
         is_doubtful = self.tail.may_be_emptied
         assert not (is_doubtful and summary.records), "records follow an opener"
         stands = self._chain.commit(header, data)
-        if is_doubtful and self._chain.is_past(header.seq, self.tail.mark):
+        if is_doubtful and self._chain.is_past(header.seq, self.tail.horizon):
             raise StalePlace(header.seq)
         self.era = header.epoch
         if stands:
@@ -121,7 +121,7 @@ class ChainCursor:
         link = self._chain.link_at(self.tail.next_seq)
         if link is not None and SegmentFlags.COLLECTED in link.header.flags:
             raise StalePlace(link.header.seq, link.header)
-        if self.tail.may_be_emptied and self._chain.is_past(self.tail.next_seq, self.tail.mark):
+        if self.tail.may_be_emptied and self._chain.is_past(self.tail.next_seq, self.tail.horizon):
             raise StalePlace(self.tail.next_seq)
         if link is not None:
             self._admit(link.header)

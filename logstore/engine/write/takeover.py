@@ -112,7 +112,7 @@ def _commit(
 
 def _is_stale(chain: Chain, tiers: Tiers, header: SegmentHeader) -> bool:
     """Whether the fence stands in a place that had been emptied. Then the chain is loaded again."""
-    if not (tiers.tail.may_be_emptied and chain.is_past(header.seq, tiers.tail.mark)):
+    if not (tiers.tail.may_be_emptied and chain.is_past(header.seq, tiers.tail.horizon)):
         return False
     reload(chain, tiers, by_owner=True)
     return True

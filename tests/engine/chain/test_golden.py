@@ -10,7 +10,7 @@ import pytest
 
 from logstore.errors import CorruptData
 from logstore.format.batch import split
-from logstore.format.manifest import FRONT_SIZE, Manifest, parse_mark
+from logstore.format.manifest import FRONT_SIZE, Manifest, parse_horizon
 from logstore.format.records import decode_records
 from logstore.format.segment import SegmentFlags, parse_segment
 from logstore.format.wal import WalHeader, parse_frames
@@ -59,7 +59,7 @@ def test_L20_a_golden_manifest_gives_its_rows() -> None:
     assert Manifest.parse(golden("manifest-v1")) == written.MANIFEST_V1
     assert Manifest.parse(golden("manifest-v2")) == written.MANIFEST_V2
     assert Manifest.parse(golden("manifest-v3")) == written.MANIFEST
-    assert parse_mark(golden("manifest-v3")[:FRONT_SIZE]) == 3
+    assert parse_horizon(golden("manifest-v3")[:FRONT_SIZE]) == 3
 
 
 def test_L20_a_golden_header_of_a_collected_segment_gives_its_offsets_and_no_record() -> None:

@@ -158,7 +158,9 @@ def test_W05_a_shared_writer_that_comes_after_an_exclusive_one_stops_it(
     with pytest.raises(Fenced):
         owner.append(b"late")
     modes = [(header.mode, header.epoch) for header in headers(objects)]
-    shared_ones = [(WriterMode.SHARED, 2)] * 2  # the first is empty: it is believed after a look at the mark
+    shared_ones = [
+        (WriterMode.SHARED, 2)
+    ] * 2  # the first is empty: it is believed after a look at the horizon
     assert modes == [(WriterMode.EXCLUSIVE, 1), (WriterMode.EXCLUSIVE, 1), *shared_ones]
 
 
