@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 CORE_STAMP := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.installed-bench
+DOCS_STAMP := $(VENV)/.installed-docs
 WHAT ?= append
 CHECK ?= $(QUICK)
 STEPS ?= 1000000
@@ -18,7 +19,7 @@ BENCH := $(BIN)/python -m pytest -q -s -p no:cacheprovider --timeout=900 --bench
 # The suites without a JVM or a PostgreSQL.
 QUICK := codec append read growth group_commit memory local_peers object_peers object_stores recovery tracker upsert
 
-.PHONY: setup demo test lint format soak simulate spark-versions fuzz bench bench-quick bench-loaded bench-check profile clean
+.PHONY: setup demo test lint format soak simulate spark-versions fuzz docs docs-serve wheel bench bench-quick bench-loaded bench-check profile clean
 
 setup: $(STAMP)
 
@@ -27,6 +28,7 @@ $(CORE_STAMP): pyproject.toml setup.py logstore/format/_speed.c
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable .
+	@$(BIN)/logstore --version
 	@touch $(CORE_STAMP)
 
 # Spark looks for its sources in folders, and an editable install is none: the .pth file names this one.
@@ -39,6 +41,10 @@ $(STAMP): $(CORE_STAMP)
 $(BENCH_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'
 	touch $(BENCH_STAMP)
+
+$(DOCS_STAMP): $(CORE_STAMP)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@touch $(DOCS_STAMP)
 
 demo: $(CORE_STAMP)
 	$(BIN)/logstore demo
@@ -71,6 +77,18 @@ spark-versions: $(SPARK_VERSIONS:%=.spark/%/.installed)
 fuzz: $(STAMP)
 	$(BIN)/python tests/fuzz/fuzz_speed.py --seconds 60
 
+# The site, in site/. A link that leads nowhere, or a page that is in no menu, ends it.
+docs: $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo 'site/index.html'
+
+docs-serve: $(DOCS_STAMP)
+	$(BIN)/mkdocs serve --strict
+
+# A wheel with the C kernels for this Python and platform, in dist/.
+wheel: $(CORE_STAMP)
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -99,4 +117,4 @@ profile: $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks.profile $(WHAT)
 
 clean:
-	rm -rf $(VENV) .spark build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .spark build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

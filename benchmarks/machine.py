@@ -9,8 +9,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from logstore import __version__
+
 PACKAGES = (
-    "logstore",
     "boto3",
     "numpy",
     "pyarrow",
@@ -43,7 +44,8 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "load": round(os.getloadavg()[0], 1),
         "kernels": _kernels(),
-        "versions": {name: version for name in PACKAGES if (version := _version(name))},
+        "versions": {"logstore": __version__}
+        | {name: version for name in PACKAGES if (version := _version(name))},
     }
 
 

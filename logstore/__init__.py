@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from logstore import testing as testing
     from logstore import upsert as upsert
 
+__version__ = "0.1.0"
+"""Of the distribution too, which is called `embedded-logstore`: pyproject.toml reads it here."""
+
 __all__ = [
     "AppendTimeout",
     "BufferFull",
@@ -83,6 +86,7 @@ __all__ = [
     "TopicExists",
     "UnknownTopic",
     "UnsupportedStore",
+    "__version__",
     "open",
 ]
 

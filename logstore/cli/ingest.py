@@ -67,9 +67,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
         from logstore.ingest.postgres import PostgresIngest, PostgresSettings
     except ImportError:
-        raise UsageError(
-            "this needs psycopg: install logstore with its extra, pip install '.[postgres]'"
-        ) from None
+        raise UsageError("this needs psycopg: pip install 'embedded-logstore[postgres]'") from None
     if not args.dsn:
         raise UsageError("which database? Pass --dsn, or set DATABASE_URL")
     try:

@@ -172,12 +172,21 @@ def test_a_terminal_without_unicode_gets_an_escape_and_no_traceback(url: str) ->
     assert b"\\u2713 the next append gets offset" in done.stdout
 
 
-def test_the_version_is_that_of_the_package() -> None:
+@pytest.mark.parametrize("pure", ["", "1"])
+def test_the_version_is_that_of_the_package_and_says_whether_the_kernels_are_in(pure: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "logstore.cli", "--version"], capture_output=True, text=True, timeout=SECONDS
+        [sys.executable, "-m", "logstore.cli", "--version"],
+        env={**os.environ, "LOGSTORE_PURE": pure},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
     )
-    assert done.stdout.split()[0] == "logstore"
-    assert done.stdout.split()[1][0].isdigit()
+    version, what = done.stdout.rstrip().split(" (")
+    assert version == f"logstore {logstore.__version__}"
+    if pure:
+        assert what.startswith("without C kernels, LOGSTORE_PURE=1: ")
+    else:
+        assert what == "with C kernels)" or what.startswith("without C kernels, built without a compiler: ")
 
 
 @pytest.mark.parametrize(

@@ -10,22 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.blocks import PROSE, ROOT, RUNNABLE, blocks, pages
+from tests.support.blocks import PROSE, ROOT, RUNNABLE, blocks, name_of, pages
 from tests.support.patience import PATIENCE_S
 
-CORE = (
-    "README.md",
-    "embedding.md",
-    "format.md",
-    "protocol.md",
-    "testing.md",
-    "dependencies.md",
-    "not-doing.md",
-)
-_PAGES = [page for page in pages() if page.name in CORE]
+# Run by tests that know what these need: a Spark session, a database, a broker.
+ELSEWHERE = ("broker.md", "ingest.md", "spark.md", "upsert.md", "writers.md")
+_PAGES = [page for page in pages() if page.name not in ELSEWHERE]
 
 
-@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
+def _with(language: str) -> list[Path]:
+    return [page for page in _PAGES if any(block.language == language for block in blocks(page))]
+
+
+@pytest.mark.parametrize("page", _with("python"), ids=name_of)
 def test_python_blocks_run_in_order(page: Path, tmp_path: Path) -> None:
     """All Python blocks of a page form one script: later ones use the names of earlier ones."""
     code = "".join(
@@ -37,7 +34,7 @@ def test_python_blocks_run_in_order(page: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", _with("console"), ids=name_of)
 def test_console_blocks_run_and_print_what_they_show(page: Path, tmp_path: Path) -> None:
     for block in blocks(page):
         if block.language != "console":
@@ -62,7 +59,7 @@ def test_make_targets_that_the_pages_name_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in pages():
         named = re.findall(r"(?:`|^)make ([a-z-]+)", page.read_text(), re.MULTILINE)
-        assert set(named) <= targets, f"{page.name} names a make target that does not exist"
+        assert set(named) <= targets, f"{name_of(page)} names a make target that does not exist"
 
 
 def test_every_block_is_of_a_kind_that_is_run_or_is_no_code() -> None:

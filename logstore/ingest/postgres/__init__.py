@@ -1,5 +1,5 @@
-"""PostgreSQL as a source: a logical replication slot in, topics out. Needs `psycopg` (`pip install
-logstore[postgres]`).
+"""PostgreSQL as a source: a logical replication slot in, topics out. Needs `psycopg`
+(`pip install 'embedded-logstore[postgres]'`).
 """
 
 from logstore.ingest.postgres.ingest import PostgresIngest, Status, slot_lag_bytes
