@@ -1,7 +1,7 @@
 """Which appends of idempotent producers the chain holds already, whoever stored them.
 
 Before each attempt of a shared writer the entries of its window are deduplicated: what is stored is acked with the
-offset where it stands, what cannot follow what is stored is refused, and the rest is committed. The table that says
+offset where it is, what cannot follow what is stored is refused, and the rest is committed. The table that says
 so (`ProducerTable`) is made when the first numbered append comes, from the newest segments, and kept complete from
 then on: by our own commits, and by reading the batches of everything that others commit.
 """
