@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from logstore.ingest import Alignment
 
 
-def test_F06_a_flush_pays_every_pair_it_covers_and_nothing_more():
+def test_F06_a_flush_pays_every_pair_it_covers_and_nothing_more() -> None:
     sink = Alignment()
     for written, boundary in [(10, 19), (20, 29), (30, 39)]:
         sink.wrote(written)
@@ -18,7 +20,7 @@ def test_F06_a_flush_pays_every_pair_it_covers_and_nothing_more():
     assert sink.stored(30) == 39
 
 
-def test_F06_a_flush_between_the_last_write_and_the_boundary_pays_it():
+def test_F06_a_flush_between_the_last_write_and_the_boundary_pays_it() -> None:
     """Wrote 16, boundary 18, storage reports 17 because of a record of its own: 18 is reached, not 17."""
     sink = Alignment()
     sink.wrote((5, 16))
@@ -26,14 +28,14 @@ def test_F06_a_flush_between_the_last_write_and_the_boundary_pays_it():
     assert sink.stored((5, 17)) == (5, 18)
 
 
-def test_F07_size_triggered_flush_before_the_commit_then_silence():
+def test_F07_size_triggered_flush_before_the_commit_then_silence() -> None:
     sink = Alignment()
     sink.wrote(1)
     assert sink.stored(1) is None
     assert sink.commit(9) == 9
 
 
-def test_F07_nothing_to_write_is_reached_at_once_or_together_with_what_is_unstored():
+def test_F07_nothing_to_write_is_reached_at_once_or_together_with_what_is_unstored() -> None:
     sink = Alignment()
     assert sink.commit(5) == 5
     sink.wrote(6)
@@ -50,7 +52,7 @@ def test_F07_nothing_to_write_is_reached_at_once_or_together_with_what_is_unstor
         max_size=40,
     )
 )
-def test_F06_F07_reports_equal_a_recount_of_all_events(events):
+def test_F06_F07_reports_equal_a_recount_of_all_events(events: list[Any]) -> None:
     """After each event: the newest boundary all of whose earlier writes are stored. Nothing waits for a later
     event.
     """
@@ -72,7 +74,7 @@ def test_F06_F07_reports_equal_a_recount_of_all_events(events):
         assert reported == (expected or [0])[-1]
 
 
-def test_F06_what_a_boundary_waits_for():
+def test_F06_what_a_boundary_waits_for() -> None:
     sink: Alignment[int, int] = Alignment()
     assert sink.awaited(5) is None
     sink.wrote(1)

@@ -35,7 +35,7 @@ def command(*arguments: str) -> argparse.Namespace:
     return parser.parse_args(["postgres", *arguments])
 
 
-def test_once_catches_up_prints_a_status_line_and_ends_with_0(dsn, tmp_path):
+def test_once_catches_up_prints_a_status_line_and_ends_with_0(dsn: str, tmp_path: Path) -> None:
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key, a int, b int)")
         sql.execute("alter table t replica identity full")
@@ -57,7 +57,7 @@ def test_once_catches_up_prints_a_status_line_and_ends_with_0(dsn, tmp_path):
         assert slot_state(connection, "cli1").confirmed >= last["confirmed"] > 0
 
 
-def test_SIGTERM_ends_it_in_order_and_the_status_lines_show_the_lag(dsn, tmp_path):
+def test_SIGTERM_ends_it_in_order_and_the_status_lines_show_the_lag(dsn: str, tmp_path: Path) -> None:
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key)")
         sql.execute("insert into t select generate_series(1, 10)")
@@ -83,7 +83,9 @@ def test_SIGTERM_ends_it_in_order_and_the_status_lines_show_the_lag(dsn, tmp_pat
     assert len(events(store, "public.t")) == 10
 
 
-def test_what_is_missing_or_wrong_is_said(dsn, tmp_path, capsys, monkeypatch):
+def test_what_is_missing_or_wrong_is_said(
+    dsn: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("DATABASE_URL", raising=False)
     store, out = ["--store", str(tmp_path / "store")], Output(io.StringIO(), True)
     with pytest.raises(UsageError, match="--dsn, or set DATABASE_URL"):
@@ -99,7 +101,9 @@ def test_what_is_missing_or_wrong_is_said(dsn, tmp_path, capsys, monkeypatch):
     assert "topsecret" not in said
 
 
-def test_a_chosen_key_that_the_table_does_not_have_is_said_and_is_no_crash(dsn, tmp_path, capsys):
+def test_a_chosen_key_that_the_table_does_not_have_is_said_and_is_no_crash(
+    dsn: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key)")
     given = ["--store", str(tmp_path / "store"), "--dsn", dsn, "--publication", "p", "--key", "public.t=nope"]
@@ -116,7 +120,9 @@ def test_a_chosen_key_that_the_table_does_not_have_is_said_and_is_no_crash(dsn, 
         (["--table", "orders"], "'orders' is not of the form schema.table"),
     ],
 )
-def test_a_setting_that_no_topic_could_have_is_refused_before_anything_is_asked(wrong, said, tmp_path):
+def test_a_setting_that_no_topic_could_have_is_refused_before_anything_is_asked(
+    wrong: list[str], said: str, tmp_path: Path
+) -> None:
     """The first row would fail otherwise, after the publication was made and the snapshot had begun."""
     given = ["--store", str(tmp_path / "store"), "--dsn", "host=127.0.0.1 port=1", "--publication", "p"]
     with pytest.raises(UsageError, match=said):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from contextlib import suppress
 
 import hypothesis.strategies as st
@@ -23,7 +24,9 @@ BEGIN = b"B" + struct.pack(">QqI", 0x1000, 1_000_000, 742)
 COMMIT = b"C" + struct.pack(">BQQq", 0, 0x1000, 0x1030, 1_000_000)
 
 
-def relation_message(oid: int = 7, columns=(("id", 23, 1), ("v", 25, 0))) -> bytes:
+def relation_message(
+    oid: int = 7, columns: Sequence[tuple[str, int, int]] = (("id", 23, 1), ("v", 25, 0))
+) -> bytes:
     head = b"R" + struct.pack(">I", oid) + b"public\0t\0d" + struct.pack(">H", len(columns))
     return head + b"".join(
         bytes([is_key]) + name.encode() + b"\0" + struct.pack(">Ii", oid, -1) for name, oid, is_key in columns
@@ -58,13 +61,13 @@ def opened() -> Decoder:
     return decoder
 
 
-def test_begin_and_commit():
+def test_begin_and_commit() -> None:
     decoder = Decoder()
     assert decoder.decode(BEGIN, 1) == Begin(0x1000, 946_684_801_000, 742)
     assert decoder.decode(COMMIT, 1) == Commit(0x1000, 0x1030)
 
 
-def test_rows_and_what_the_server_leaves_out():
+def test_rows_and_what_the_server_leaves_out() -> None:
     decoder = opened()
     (insert,) = decoder.decode(INSERT, 5)
     assert (insert.op, insert.before, insert.after, insert.lsn) == ("c", None, [b"1", "é".encode()], 5)
@@ -83,7 +86,7 @@ def test_rows_and_what_the_server_leaves_out():
 
 
 @pytest.mark.parametrize("message", ALL, ids=lambda message: chr(message[0]) + str(len(message)))
-def test_a_message_that_is_cut_or_has_more_than_it_says_is_refused(message):
+def test_a_message_that_is_cut_or_has_more_than_it_says_is_refused(message: bytes) -> None:
     for size in range(1, len(message)):
         with pytest.raises(InvalidRecord):
             opened().decode(message[:size], 5)
@@ -93,7 +96,9 @@ def test_a_message_that_is_cut_or_has_more_than_it_says_is_refused(message):
 
 @settings(deadline=None)
 @given(st.sampled_from(ALL), st.data())
-def test_a_flipped_byte_is_refused_or_changes_a_value_but_nothing_else_happens(message, data):
+def test_a_flipped_byte_is_refused_or_changes_a_value_but_nothing_else_happens(
+    message: bytes, data: st.DataObject
+) -> None:
     at = data.draw(st.integers(0, len(message) - 1))
     flipped = bytearray(message)
     flipped[at] ^= data.draw(st.integers(1, 255))
@@ -101,7 +106,7 @@ def test_a_flipped_byte_is_refused_or_changes_a_value_but_nothing_else_happens(m
         opened().decode(bytes(flipped), 5)
 
 
-def test_what_belongs_to_no_transaction_or_no_table_is_refused():
+def test_what_belongs_to_no_transaction_or_no_table_is_refused() -> None:
     decoder = Decoder()
     decoder.decode(relation_message(), 1)
     with pytest.raises(InvalidRecord, match="belongs to no transaction"):
@@ -115,7 +120,7 @@ def test_what_belongs_to_no_transaction_or_no_table_is_refused():
 
 @settings(deadline=None)
 @given(st.text())
-def test_text_becomes_json_that_reads_back_equal(value):
+def test_text_becomes_json_that_reads_back_equal(value: str) -> None:
     encode = encoder_for(25)
     assert json.loads(encode(value.encode())) == value
 
@@ -135,21 +140,21 @@ def test_text_becomes_json_that_reads_back_equal(value):
         (3802, b'{"a": 1}', '{"a": 1}'),
     ],
 )
-def test_values_by_type(type_oid, text, value):
+def test_values_by_type(type_oid: int, text: bytes, value: object) -> None:
     relation = Relation("s", "t", [Column("c", type_oid, False)])
     assert json.loads(relation.row_json([text])) == {"c": value}
 
 
 @settings(deadline=None)
 @given(st.binary())
-def test_copys_escapes_are_undone(value):
+def test_copys_escapes_are_undone(value: bytes) -> None:
     names = {8: b"b", 12: b"f", 10: b"n", 13: b"r", 9: b"t", 11: b"v", 92: b"\\"}
     escaped = b"".join(b"\\" + names[byte] if byte in names else bytes([byte]) for byte in value)
     assert parse_field(escaped) == value
     assert parse_field(b"\\N") is None
 
 
-def test_a_key_that_is_chosen_replaces_the_replica_identity_and_must_exist():
+def test_a_key_that_is_chosen_replaces_the_replica_identity_and_must_exist() -> None:
     columns = [Column("id", 23, True), Column("v", 25, False)]
     assert Relation("s", "t", columns).key_json([b"1", b"x"]) == b'{"id":1}'
     assert Relation("s", "t", columns, ["v", "id"]).key_json([b"1", b"x"]) == b'{"v":"x","id":1}'
@@ -157,7 +162,7 @@ def test_a_key_that_is_chosen_replaces_the_replica_identity_and_must_exist():
         Relation("s", "t", columns, ["w"])
 
 
-def test_F14_a_change_becomes_the_same_bytes_each_time():
+def test_F14_a_change_becomes_the_same_bytes_each_time() -> None:
     """Replay compares positions, so the same position must mean the same record."""
     first, second = Envelope("s", "db", tombstones=True), Envelope("s", "db", tombstones=True)
     for message in (INSERT, UPDATE, UPDATE_KEY, UPDATE_FULL, DELETE, TRUNCATE):
@@ -165,7 +170,7 @@ def test_F14_a_change_becomes_the_same_bytes_each_time():
         assert first.route(one) == second.route(two)
 
 
-def test_tables_that_are_described_again_and_again_take_no_memory():
+def test_tables_that_are_described_again_and_again_take_no_memory() -> None:
     """Each reconnect and each DDL describes a table again; what was prepared for an old description goes."""
     envelope = Envelope("s", "db")
     for _ in range(50):
@@ -176,6 +181,6 @@ def test_tables_that_are_described_again_and_again_take_no_memory():
 
 @settings(deadline=None)
 @given(st.integers(0, 2**64 - 1))
-def test_positions_print_as_postgresql_prints_them(lsn):
+def test_positions_print_as_postgresql_prints_them(lsn: int) -> None:
     assert parse_lsn(format_lsn(lsn)) == lsn
     assert format_lsn(0x16_B374D848) == "16/B374D848"

@@ -205,7 +205,7 @@ class Counting(list[int]):
 
     looks = 0
 
-    def __getitem__(self, place):  # type: ignore[no-untyped-def]
+    def __getitem__(self, place: Any) -> Any:
         type(self).looks += 1
         return super().__getitem__(place)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 
 import pytest
@@ -142,7 +143,7 @@ def test_L07_one_deadline_covers_every_wait_of_an_append(clock: ManualClock, one
         until(lambda: store.health()["buffered_bytes"] == 0)
 
 
-def test_L10_a_receipt_says_how_durable_the_record_was_when_it_was_acked(wal_dir) -> None:  # type: ignore[no-untyped-def]
+def test_L10_a_receipt_says_how_durable_the_record_was_when_it_was_acked(wal_dir: Callable[[], str]) -> None:
     with running(MemoryStore(), wal_dir=wal_dir()) as store:
         log = partition(store)
         for ack in ("buffered", "local", "durable"):
