@@ -218,7 +218,7 @@ def test_S05_a_filter_that_ends_before_the_read_starts_gets_no_task_and_cuts_no_
 
 def test_S02_offsets_out_of_range_are_data_loss_and_obey_the_flag(make_log: MakeLog) -> None:
     where = make_log("orders", [numbered(0, 10)])
-    beyond = {"subscribe": "orders", "endingOffsets": '{"orders": {"0": 99}}'}
+    beyond: dict[str, Any] = {"subscribe": "orders", "endingOffsets": '{"orders": {"0": 99}}'}
     with pytest.raises(
         logstore.OffsetOutOfRange, match=r"offset 99 is outside of orders/0, which holds 0 to 10"
     ):
@@ -280,7 +280,7 @@ def _manifest(segments: int) -> bytes:
         array("q", (START_MS + n for n in numbers)),
     ]
     end = segments * 1000
-    return Manifest(1, segments, 1, WriterMode.EXCLUSIVE, 0, end, end, -1, SegmentTable(*columns)).pack()
+    return Manifest(1, segments, 1, WriterMode.EXCLUSIVE, 0, end, end, -1, SegmentTable(*columns)).pack()  # type: ignore[arg-type]
 
 
 def test_S04_a_timestamp_without_a_zone_is_utc_and_bounds_are_never_too_narrow() -> None:

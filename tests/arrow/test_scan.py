@@ -53,7 +53,7 @@ def test_S10_every_codec_every_field_and_nulls_come_back_as_they_were_appended(
     where = make_log("orders", [records * 3], compression=codec)
     found = rows(where, COLUMNS, subscribe="orders")
     assert [(row["value"], row["key"]) for row in found] == [(r.value, r.key) for r in records * 3]
-    assert [row["timestamp"] for row in found] == [at(r.timestamp_ms) for r in records * 3]
+    assert [row["timestamp"] for row in found] == [at(r.timestamp_ms) for r in records * 3]  # type: ignore[arg-type]
     assert [row["offset"] for row in found] == list(range(15))
     assert {(row["topic"], row["partition"], row["timestampType"]) for row in found} == {("orders", 0, 0)}
     pairs = [row["headers"] and [(h["key"], h["value"]) for h in row["headers"]] for row in found]

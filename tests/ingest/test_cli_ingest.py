@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from logstore.cli import UsageError, ingest, main
+from logstore.cli import ingest, main
 from logstore.cli.output import Output
-from logstore.ingest.postgres.slot import connect, slot_state
+from logstore.cli.usage import UsageError
+from logstore.ingest.postgres.slot import connect
 from tests.support.ingest.pg_story import events, session
+from tests.support.ingest.pg_waits import confirmed_of
 from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.postgres
@@ -46,7 +48,7 @@ def test_once_catches_up_prints_a_status_line_and_ends_with_0(dsn: str, tmp_path
     assert sorted(tuple(event["key"].values()) for event in events(store, "shop.public.t")) == [
         (n, n) for n in range(1, 11)
     ]
-    last = json.loads(out.stream.getvalue().splitlines()[-1])
+    last = json.loads(out.stream.getvalue().splitlines()[-1])  # type: ignore[attr-defined]
     assert (last["records"], last["transactions"], last["unflushed_bytes"], last["held_by"]) == (
         10,
         1,
@@ -54,7 +56,7 @@ def test_once_catches_up_prints_a_status_line_and_ends_with_0(dsn: str, tmp_path
         None,
     )
     with connect(dsn) as connection:
-        assert slot_state(connection, "cli1").confirmed >= last["confirmed"] > 0
+        assert confirmed_of(connection, "cli1") >= last["confirmed"] > 0
 
 
 def test_SIGTERM_ends_it_in_order_and_the_status_lines_show_the_lag(dsn: str, tmp_path: Path) -> None:
@@ -70,7 +72,7 @@ def test_SIGTERM_ends_it_in_order_and_the_status_lines_show_the_lag(dsn: str, tm
     watchdog.start()
     try:
         lines = []
-        for line in child.stdout:
+        for line in child.stdout:  # type: ignore[union-attr]
             lines.append(json.loads(line))
             if lines[-1]["phase"] == "streaming" and lines[-1]["lag_bytes"] == 0:
                 break
@@ -78,7 +80,7 @@ def test_SIGTERM_ends_it_in_order_and_the_status_lines_show_the_lag(dsn: str, tm
         assert child.wait(PATIENCE_S) == 0
     finally:
         watchdog.cancel()
-        child.stdout.close()
+        child.stdout.close()  # type: ignore[union-attr]
     assert lines[-1]["records"] == 10
     assert len(events(store, "public.t")) == 10
 

@@ -134,7 +134,7 @@ def test_F02_one_partition_whose_upload_hangs_holds_the_report_and_is_named() ->
             gate.wait_held()
             assert reports.seen[-1] <= STORY[2].boundary
             holders = collector.explain().held_by
-            assert {holder.lease.sink[0] for holder in holders} == {"orders"}
+            assert {holder.lease.sink[0] for holder in holders} == {"orders"}  # type: ignore[index]
             assert holders[0].owes == STORY[3].boundary
         reports.wait_for(STORY[3].boundary)
 
@@ -174,8 +174,8 @@ def test_F09_a_fenced_partition_keeps_its_debt_and_the_next_call_says_so() -> No
             with pytest.raises(Fenced):
                 collector.flush()
             assert reports.seen[-1] < STORY[3].boundary
-            assert {holder.lease.sink[0] for holder in collector.explain().held_by} == {"orders"}
-            assert {finding.reason for finding in collector.check()} == {"owner gone"}
+            assert {holder.lease.sink[0] for holder in collector.explain().held_by} == {"orders"}  # type: ignore[index]
+            assert {finding.reason for finding in collector.check()} == {"owner gone"}  # type: ignore[union-attr]
             with pytest.raises(Fenced):
                 collector.rewind()  # this writer is gone for good
     with collecting(objects, reports, start=reports.seen[-1]) as collector:
@@ -247,12 +247,12 @@ def test_F13_heartbeats_count_only_while_nothing_is_owed_or_open() -> None:
 
 def test_F14_only_a_transaction_larger_than_a_chunk_is_ever_appended_in_parts() -> None:
     """Small ones share appends while more are at hand, and each append still ends where a transaction does."""
-    objects, appends = MemoryStore(), []
+    objects, appends = MemoryStore(), list[Any]()
     small, large = transactions(*[{"orders": 8}] * 40), transactions({"orders": 60})
     with collecting(objects, Reports(), chunk_bytes=2_000) as collector:
         feed(collector, small[:1])
         for sink in collector._sinks:
-            sink.log = Recorded(sink.log, appends)
+            sink.log = Recorded(sink.log, appends)  # type: ignore[assignment]
         feed(collector, small[1:], more=True)
         collector.flush()
         whole = [ends_whole(records) for records in appends]

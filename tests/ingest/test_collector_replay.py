@@ -23,6 +23,7 @@ from tests.support.ingest.story import (
     crashing,
     expected,
     feed,
+    position_of,
     stored,
     transactions,
     values,
@@ -37,8 +38,7 @@ def shares_are_whole(objects: ObjectStore) -> bool:
     the last.
     """
     for records in stored(objects).values():
-        places = [dict(record.headers)["source-position"].decode().split("/")[1:] for record in records]
-        numbers = [(int(transaction), int(ordinal)) for transaction, ordinal in places]
+        numbers = [position_of(record) for record in records]
         ends = ["source-end" in dict(record.headers) for record in records]
         wanted = [
             at + 1 == len(numbers) or numbers[at + 1][0] != transaction
@@ -159,7 +159,7 @@ def test_F08_a_sink_that_failed_by_our_own_doing_is_handed_over_and_replayed() -
             def submit(self, *_: object, **__: object) -> None:
                 raise KeyboardInterrupt
 
-        victim.log = Interrupted()
+        victim.log = Interrupted()  # type: ignore[assignment]
         with pytest.raises(KeyboardInterrupt):
             feed(collector, transactions({}, {"items": 30})[1:])
         victim.log = right

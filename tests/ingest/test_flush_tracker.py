@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from logstore.errors import BufferFull, Fenced, StraddlingTransaction
-from logstore.ingest import FlushTracker, Lease, flush_tracker
+from logstore.ingest import FlushTracker, flush_tracker
 from logstore.ingest.ledger import Debt, Ledger
 from logstore.testing import ManualClock
 
 
-def tracked(
-    *sinks: str, start: int = 0, **settings: Any
-) -> tuple[FlushTracker[Any], list[Any], *tuple[Lease, ...]]:
+def tracked(*sinks: str, start: Any = 0, **settings: Any) -> Any:
+    """A tracker, what it reports, and a lease for each sink: how many there are, no type can say."""
     reports: list[Any] = []
     tracker: FlushTracker[Any] = FlushTracker(start, reports.append, **settings)
     return tracker, reports, *(tracker.register(sink) for sink in sinks)

@@ -212,7 +212,9 @@ def test_F10_a_store_that_hangs_while_a_topic_is_opened_is_said_and_the_source_i
         raise Stop
 
     with logstore.open(gated, flush_interval=0.01) as store:
-        collector: Collector = Collector(store, lambda change: [change], print, source="s", on_wait=on_wait)
+        collector: Collector[Any] = Collector(
+            store, lambda change: [change], print, source="s", on_wait=on_wait
+        )
         with gated.hold("put", prefix="catalog/orders"):
             collector.begin(1)
             with pytest.raises(Stop):

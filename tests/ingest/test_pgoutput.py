@@ -8,6 +8,7 @@ import json
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
+from types import EllipsisType
 
 import hypothesis.strategies as st
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 
 from logstore.errors import InvalidRecord
 from logstore.ingest.postgres.envelope import Envelope
-from logstore.ingest.postgres.pgoutput import Begin, Commit, Decoder, format_lsn, parse_lsn
+from logstore.ingest.postgres.pgoutput import Begin, Change, Commit, Decoder, format_lsn, parse_lsn
 from logstore.ingest.postgres.relation import UNCHANGED, Column, Relation
 from logstore.ingest.postgres.snapshot import parse_field
 from logstore.ingest.postgres.values import encoder_for
@@ -33,7 +34,7 @@ def relation_message(
     )
 
 
-def row(*values: bytes | None) -> bytes:
+def row(*values: bytes | EllipsisType | None) -> bytes:
     fields = [
         b"u" if value is ... else b"n" if value is None else b"t" + struct.pack(">I", len(value)) + value
         for value in values
@@ -54,6 +55,12 @@ TRUNCATE = b"T" + struct.pack(">IBI", 1, 0, 7)
 ALL = [BEGIN, relation_message(), INSERT, UPDATE, UPDATE_KEY, UPDATE_FULL, DELETE, TRUNCATE, COMMIT]
 
 
+def changes(decoder: Decoder, message: bytes) -> list[Change]:
+    found = decoder.decode(message, 5)
+    assert isinstance(found, list)
+    return found
+
+
 def opened() -> Decoder:
     decoder = Decoder()
     decoder.decode(BEGIN, 1)
@@ -69,17 +76,17 @@ def test_begin_and_commit() -> None:
 
 def test_rows_and_what_the_server_leaves_out() -> None:
     decoder = opened()
-    (insert,) = decoder.decode(INSERT, 5)
+    (insert,) = changes(decoder, INSERT)
     assert (insert.op, insert.before, insert.after, insert.lsn) == ("c", None, [b"1", "é".encode()], 5)
-    (update,) = decoder.decode(UPDATE, 5)
+    (update,) = changes(decoder, UPDATE)
     assert (update.op, update.before, update.after) == ("u", None, [b"1", UNCHANGED])
-    (update,) = decoder.decode(UPDATE_KEY, 5)
+    (update,) = changes(decoder, UPDATE_KEY)
     assert (update.before, update.after, update.before_is_identity) == ([b"1", None], [b"2", b"x"], True)
-    (update,) = decoder.decode(UPDATE_FULL, 5)
+    (update,) = changes(decoder, UPDATE_FULL)
     assert (update.before, update.after, update.before_is_identity) == ([b"1", b"old"], [b"1", b"old"], False)
-    (delete,) = decoder.decode(DELETE, 5)
+    (delete,) = changes(decoder, DELETE)
     assert (delete.op, delete.before, delete.after) == ("d", [b"1", None], None)
-    (truncate,) = decoder.decode(TRUNCATE, 5)
+    (truncate,) = changes(decoder, TRUNCATE)
     assert (truncate.op, truncate.relation.name) == ("t", "public.t")
     for silent in (b"O" + bytes(8) + b"origin\0", b"Y" + bytes(4) + b"s\0t\0", b"M" + bytes(20)):
         assert decoder.decode(silent, 5) is None
@@ -122,6 +129,7 @@ def test_what_belongs_to_no_transaction_or_no_table_is_refused() -> None:
 @given(st.text())
 def test_text_becomes_json_that_reads_back_equal(value: str) -> None:
     encode = encoder_for(25)
+    assert encode is not None
     assert json.loads(encode(value.encode())) == value
 
 
@@ -166,7 +174,7 @@ def test_F14_a_change_becomes_the_same_bytes_each_time() -> None:
     """Replay compares positions, so the same position must mean the same record."""
     first, second = Envelope("s", "db", tombstones=True), Envelope("s", "db", tombstones=True)
     for message in (INSERT, UPDATE, UPDATE_KEY, UPDATE_FULL, DELETE, TRUNCATE):
-        (one,), (two,) = opened().decode(message, 5), opened().decode(message, 5)
+        (one,), (two,) = changes(opened(), message), changes(opened(), message)
         assert first.route(one) == second.route(two)
 
 
@@ -174,7 +182,7 @@ def test_tables_that_are_described_again_and_again_take_no_memory() -> None:
     """Each reconnect and each DDL describes a table again; what was prepared for an old description goes."""
     envelope = Envelope("s", "db")
     for _ in range(50):
-        (change,) = opened().decode(INSERT, 5)
+        (change,) = changes(opened(), INSERT)
         envelope.route(change)
     assert len(envelope._frames) == 1
 

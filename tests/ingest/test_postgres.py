@@ -20,7 +20,7 @@ from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore, GatedStore
 from tests.support.ingest.pg_server import PostgresServer
 from tests.support.ingest.pg_story import catch_up, events, fold, same_rows, session, settings
-from tests.support.ingest.pg_waits import _run, running, wait_confirmed, wait_until
+from tests.support.ingest.pg_waits import _run, confirmed_of, running, wait_confirmed, wait_until
 from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.postgres
@@ -209,7 +209,7 @@ def test_F13_an_idle_slot_follows_the_end_of_wal_although_nothing_of_ours_is_wri
         (end,) = sql.fetchone()
     catch_up(objects, config)
     with connect(dsn) as connection:
-        assert slot_state(connection, config.slot).confirmed >= end
+        assert confirmed_of(connection, config.slot) >= end
 
 
 def test_F02_the_slot_is_never_confirmed_past_what_the_store_holds(dsn: str) -> None:
@@ -228,7 +228,7 @@ def test_F02_the_slot_is_never_confirmed_past_what_the_store_holds(dsn: str) -> 
                 for number in range(2, 50):
                     sql.execute("insert into t values (%s, 1)", (number,))
                 wait_until(lambda: ingest.status().unstored_bytes > 5_000)
-                assert slot_state(connection, config.slot).confirmed < end_of_first
+                assert confirmed_of(connection, config.slot) < end_of_first
                 assert ingest.status().held_by is not None
             faulty.remove(rule)
             wait_confirmed(ingest, dsn)
@@ -275,7 +275,9 @@ def test_it_reconnects_by_itself_when_the_server_ends_the_connection(dsn: str) -
     assert sorted(event["after"]["id"] for event in events(objects, "public.t")) == list(range(500))
 
 
-def test_a_snapshot_that_was_cut_off_starts_over_and_a_fold_stays_right(dsn: str) -> None:
+def test_a_snapshot_that_was_cut_off_starts_over_and_a_fold_stays_right(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows of the first attempt that are gone by the second one do not come back: a truncate stands between
     them.
     """
@@ -295,7 +297,7 @@ def test_a_snapshot_that_was_cut_off_starts_over_and_a_fold_stays_right(dsn: str
                     finally:
                         collector.commit = whole
 
-                ingest._take_snapshot = interrupted
+                monkeypatch.setattr(ingest, "_take_snapshot", interrupted)
                 ingest.run()
         partial = events(objects, "public.t")
         assert partial

@@ -149,7 +149,7 @@ class Interleaved:
 
 def holds_the_slot(dsn: str, slot: str) -> bool:
     with session(dsn) as sql:
-        return sql.execute(
+        return sql.execute(  # type: ignore[no-any-return]
             "select active from pg_replication_slots where slot_name = %s", (slot,)
         ).fetchone()[0]
 

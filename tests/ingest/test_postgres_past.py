@@ -10,12 +10,12 @@ import pytest
 
 import logstore
 from logstore.errors import UnsupportedStore
-from logstore.ingest.postgres.slot import connect, slot_state
+from logstore.ingest.postgres.slot import connect
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import FaultyStore, GatedStore
 from tests.support.ingest.pg_server import PostgresServer
 from tests.support.ingest.pg_story import catch_up, events, same_rows, session, settings
-from tests.support.ingest.pg_waits import running, wait_confirmed, wait_until
+from tests.support.ingest.pg_waits import confirmed_of, running, wait_confirmed, wait_until
 from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.postgres
@@ -128,7 +128,7 @@ def trim(objects: ObjectStore, topic: str) -> None:
 
 def confirmed(dsn: str, slot: str) -> int:
     with connect(dsn) as connection:
-        return slot_state(connection, slot).confirmed
+        return confirmed_of(connection, slot)
 
 
 def test_F14_after_a_trim_to_the_end_and_a_crash_of_the_server_no_row_comes_twice(

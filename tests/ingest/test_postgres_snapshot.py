@@ -31,7 +31,7 @@ def stored(objects: ObjectStore, topic: str = "public.t") -> list[tuple[str, Any
     with logstore.open(objects, writer="read_only") as store:
         records = store.topic(topic).partition(0).records()
         return [
-            (json.loads(record.value)["op"], json.loads(record.key) if record.key else None)
+            (json.loads(record.value)["op"], json.loads(record.key) if record.key else None)  # type: ignore[arg-type]
             for record in records
         ]
 
@@ -191,5 +191,5 @@ def test_F10_a_roles_limits_end_neither_a_snapshot_nor_the_session_that_holds_it
         for each in (connection, stream.connection):
             found = {}
             for name in limits:
-                (found[name],) = each.execute(f"show {name}").fetchone()
+                (found[name],) = each.execute(f"show {name}").fetchone()  # type: ignore[misc]
             assert found == dict.fromkeys(limits, "0")

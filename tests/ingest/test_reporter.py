@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_F04_waiting_sees_another_threads_report_to_its_end() -> None:
 
 
 def test_F04_a_callback_may_deliver_or_wait_and_is_not_entered_again() -> None:
-    seen = []
+    seen: list[Any] = []
 
     def on_flushed(boundary: int) -> None:
         seen.append(boundary)
@@ -65,7 +66,7 @@ def test_F04_a_callback_may_deliver_or_wait_and_is_not_entered_again() -> None:
 
 
 def test_F04_a_refused_report_is_repeated_with_the_newest_boundary() -> None:
-    seen = []
+    seen: list[Any] = []
 
     def on_flushed(boundary: int) -> None:
         if not seen:
@@ -84,7 +85,7 @@ def test_F04_a_refused_report_is_repeated_with_the_newest_boundary() -> None:
 
 
 def test_F10_nothing_is_reported_after_stop() -> None:
-    seen = []
+    seen: list[Any] = []
     reporter = Reporter(0, seen.append)
     reporter.settle(1)
     reporter.stop()

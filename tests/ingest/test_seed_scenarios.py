@@ -39,7 +39,7 @@ class Sink:
         assert self.last is not None
         self.report(self.alignment.stored(self.last))
 
-    def commit(self, boundary: int) -> None:
+    def commit(self, boundary: Offset) -> None:
         self.report(self.alignment.commit(boundary))
 
     def report(self, reached: Offset | None) -> None:
@@ -47,7 +47,8 @@ class Sink:
             self.tracker.flushed(self.lease, reached)
 
 
-def setup(*names: str, **settings: Any) -> tuple[FlushTracker[Offset], list[Offset], *tuple[Sink, ...]]:
+def setup(*names: str, **settings: Any) -> Any:
+    """A tracker, what it reports, and a sink for each name: how many there are, no type can say."""
     reports: list[Offset] = []
     tracker: FlushTracker[Offset] = FlushTracker((0, 0), reports.append, **settings)
     return tracker, reports, *(Sink(tracker, name) for name in names)

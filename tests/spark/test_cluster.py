@@ -57,7 +57,7 @@ def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             check=False,
         )
     assert job.returncode == 0, job.stderr.decode(errors="replace")[-3000:]
-    return json.loads(job.stdout.splitlines()[-1]) | {"url": url}
+    return json.loads(job.stdout.splitlines()[-1]) | {"url": url}  # type: ignore[no-any-return]
 
 
 def test_S09_both_executors_read_straight_from_the_object_store(outcome: dict[str, Any]) -> None:

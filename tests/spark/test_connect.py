@@ -16,7 +16,7 @@ from tests.support.spark.java_process import java_process
 from tests.support.spark.material import numbered
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(300)]
-STORED = [[number, n, f"k{n % 5}", f"v{n}"] for number in range(2) for n in range(6)]
+STORED: list[Any] = [[number, n, f"k{n % 5}", f"v{n}"] for number in range(2) for n in range(6)]
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ PLACES = [
     for home in ("moto", "seaweedfs", "folder")
 ]
 PLACES.append(pytest.param(("local", "folder", "true"), id="local-folder-unix-sockets"))
-ORDERS = [[number, n, f"k{n % 5}", f"v{n}"] for number in range(2) for n in range(40)]
+ORDERS: list[Any] = [[number, n, f"k{n % 5}", f"v{n}"] for number in range(2) for n in range(40)]
 MIXED = [
     record
     for n in range(len(CODEC_NAMES))

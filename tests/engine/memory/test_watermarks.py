@@ -15,7 +15,6 @@ from logstore.errors import BufferFull, Fenced, OffsetOutOfRange, OutcomeUnknown
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import (
-    PATIENCE_S,
     at,
     background,
     crash,
@@ -27,6 +26,7 @@ from tests.support.engine.harness import (
     running,
     until,
 )
+from tests.support.patience import PATIENCE_S
 
 
 def marks(log: PartitionLog) -> tuple[int, int, int]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pyspark.sql.types import StructType
 
 from logstore.arrow.plan.positions import EARLIEST, LATEST, to_json
+from logstore.arrow.plan.request import ReadOptions
 from logstore.arrow.scan.columns import BASE_COLUMNS, COLUMNS
-from logstore.spark.options.read_options import READ_OPTIONS, ReadOptions, read_options
+from logstore.spark.options.read_options import READ_OPTIONS, read_options
 from logstore.spark.options.schema import columns_of, spark_schema
 from logstore.spark.options.write_options import write_options
 from logstore.spark.write.rows import check_write_schema
@@ -20,7 +23,8 @@ def struct(fields: str) -> StructType:
     """`name type, …` as a schema, without a Spark session to parse it."""
     schema = StructType()
     for field in fields.split(", "):
-        schema.add(*field.split(" "))
+        name, kind = field.split(" ")
+        schema.add(name, kind)
     return schema
 
 
@@ -60,7 +64,7 @@ def test_S02_defaults_are_earliest_to_latest_for_a_batch_and_latest_for_a_stream
 
 
 def test_S02_a_timestamp_wins_over_timestamps_by_partition_and_those_over_offsets() -> None:
-    by_partition = {
+    by_partition: dict[str, Any] = {
         "startingOffsetsByTimestamp": '{"orders": {"0": 7}}',
         "startingOffsets": '{"orders": {"0": 3}}',
     }
@@ -97,7 +101,7 @@ def test_S02_a_timestamp_wins_over_timestamps_by_partition_and_those_over_offset
         ({"startingOffsetsByTimestampStrategy": "guess"}, "error, latest"),
     ],
 )
-def test_S02_a_bad_value_is_answered_with_what_is_allowed(given: dict[str, str], says: str) -> None:
+def test_S02_a_bad_value_is_answered_with_what_is_allowed(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError) as caught:
         read(**given)
     assert says in str(caught.value)
@@ -108,7 +112,7 @@ def test_S02_an_unknown_option_is_answered_with_all_that_there_are() -> None:
         read(startOffset="earliest")
     assert all(name in str(caught.value) for name in READ_OPTIONS)
     with pytest.raises(ValueError, match="there is no broker to configure"):
-        read(**{"kafka.bootstrap.servers": "localhost:9092"})
+        read(**dict[str, Any]({"kafka.bootstrap.servers": "localhost:9092"}))
     with pytest.raises(ValueError, match="what is read is said by subscribe"):
         read(topic="orders")
 

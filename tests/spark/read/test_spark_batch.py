@@ -23,7 +23,7 @@ MakeLog = Callable[..., str]
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
-def read(spark: SparkSession, where: str, **options: object) -> DataFrame:
+def read(spark: SparkSession, where: str, **options: Any) -> DataFrame:
     source = spark.read.format("logstore")
     for name, value in ({"subscribe": "orders"} | options).items():
         source = source.option(name, value)

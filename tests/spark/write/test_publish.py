@@ -117,7 +117,7 @@ def test_S07_a_second_driver_at_any_moment_of_a_commit_changes_nothing(others_ap
         with suppress(logstore.ObjectNotFound):
             store_once(HookedStore(store, other), QUERY, first)
         values = [value for value in all_values(store) if value != b"later"]
-        assert sorted(values) == sorted(keys(5) + keys(6)), f"the other ran at moment {moment} of {total}"
+        assert sorted(values) == sorted(keys(5) + keys(6)), f"the other ran at moment {moment} of {total}"  # type: ignore[type-var]
 
 
 def test_S07_a_run_that_another_one_follows_at_any_moment_of_its_commit_changes_nothing() -> None:
@@ -244,7 +244,7 @@ def test_S07_a_plan_is_found_again_behind_a_merge_that_took_its_segments_away(st
     before = all_values(store)
     store_once(store, QUERY, stage(store, QUERY, 5))
     assert all_values(store) == before
-    assert sorted(value for value in before if value != b"later") == sorted(keys(5))
+    assert sorted(value for value in before if value != b"later") == sorted(keys(5))  # type: ignore[type-var]
 
 
 def all_values(store: ObjectStore) -> list[bytes | None]:
@@ -266,7 +266,7 @@ def test_S07_other_producers_that_append_meanwhile_are_not_disturbed(store: Obje
 
         store_once(HookedStore(store, append), QUERY, stage(store, QUERY, 5))
     values = all_values(store)
-    assert sorted(value for value in values if b"-" in (value or b"")) == sorted(keys(5))
+    assert sorted(value for value in values if b"-" in (value or b"")) == sorted(keys(5))  # type: ignore[type-var]
     assert len({value for value in values if b"-" not in (value or b"")}) == len(values) - 60
 
 
@@ -304,7 +304,7 @@ def test_S07_a_topic_created_anew_with_fewer_partitions_before_the_commit_is_an_
     store_once(store, QUERY, stage(store, QUERY, 5, partitions=2))
     with logstore.open(store, writer="read_only") as opened:
         found = [record.value for n in range(2) for record in opened.topic("out").partition(n).records()]
-    assert sorted(found) == sorted(keys(5))
+    assert sorted(found) == sorted(keys(5))  # type: ignore[type-var]
 
 
 def test_S07_a_topic_created_anew_while_a_plan_stands_gets_its_rows_once(store: ObjectStore) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -29,7 +30,7 @@ def batch(**columns: pa.Array) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def placed(rows: Iterator) -> dict[tuple[str, int], list[bytes]]:
+def placed(rows: Iterator[Any]) -> dict[tuple[str, int], list[bytes]]:
     return {one.target: [record[0] for record in one.records] for one in rows}
 
 

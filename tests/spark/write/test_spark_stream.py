@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 MakeLog = Callable[..., str]
 
 
-def stream(spark: SparkSession, where: str, **options: object) -> DataFrame:
+def stream(spark: SparkSession, where: str, **options: Any) -> DataFrame:
     source = spark.readStream.format("logstore")
     for name, value in ({"subscribe": "orders", "startingOffsets": "earliest"} | options).items():
         source = source.option(name, value)

@@ -75,4 +75,4 @@ def test_S07_a_stream_that_is_killed_again_and_again_stores_each_record_once(
     with logstore.open(url, writer="read_only") as store:
         copy = store.topic("copy")
         found = [record.value for number in range(3) for record in copy.partition(number).records()]
-    assert sorted(found) == sorted(b"v%d" % n for n in range(400)), f"seed {seed}"
+    assert sorted(found) == sorted(b"v%d" % n for n in range(400)), f"seed {seed}"  # type: ignore[type-var]

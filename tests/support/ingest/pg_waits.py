@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
+
+import psycopg
 
 import logstore
 from logstore.ingest.postgres import PostgresIngest, PostgresSettings
+from logstore.ingest.postgres.slot import slot_state
 from logstore.objects import ObjectStore
 from tests.support.ingest.pg_story import session
 from tests.support.patience import PATIENCE_S
@@ -55,3 +59,10 @@ def wait_confirmed(ingest: PostgresIngest, dsn: str) -> None:
         sql.execute("select pg_current_wal_lsn() - '0/0'")
         (end,) = sql.fetchone()
     wait_until(lambda: ingest.status().confirmed >= end)
+
+
+def confirmed_of(connection: psycopg.Connection[Any], slot: str) -> int:
+    """What the slot, which is there, says was confirmed to it."""
+    state = slot_state(connection, slot)
+    assert state is not None
+    return state.confirmed

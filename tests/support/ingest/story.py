@@ -82,13 +82,21 @@ def stored(objects: Any) -> dict[tuple[str, int], list[logstore.Record]]:
     return found
 
 
+def position_of(record: logstore.Record) -> tuple[int, int]:
+    """Where the source had it: the transaction, and its place in it."""
+    position = dict(record.headers)["source-position"]
+    assert position is not None
+    _, transaction, ordinal = position.decode().split("/")
+    return int(transaction), int(ordinal)
+
+
 def values(objects: Any) -> dict[str, list[bytes]]:
     """The values of each topic in source order."""
     found: dict[str, list[tuple[tuple[int, int], bytes]]] = {}
     for (name, _), records in stored(objects).items():
         for record in records:
-            _, transaction, ordinal = dict(record.headers)["source-position"].decode().split("/")
-            found.setdefault(name, []).append(((int(transaction), int(ordinal)), record.value))
+            assert record.value is not None
+            found.setdefault(name, []).append((position_of(record), record.value))
     return {name: [value for _, value in sorted(pairs)] for name, pairs in found.items()}
 
 
