@@ -255,7 +255,7 @@ class Actor:
         """Read after ack, in the process that appends."""
         visibility = self.rng.choice(("buffered", "durable"))
         try:
-            low, high = log.low_watermark, log.mark(visibility)  # type: ignore[arg-type]
+            low, high = log.low_watermark, log.high_watermark(visibility)  # type: ignore[arg-type]
             offset = self.rng.randint(max(low, high - 40), high)
             op = self.journal.read(self.job.topic, self.process, offset, visibility)
             result = log.read(offset, self.rng.choice((0, 300, 1 << 20)), visibility=visibility)  # type: ignore[arg-type]
