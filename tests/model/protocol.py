@@ -338,8 +338,8 @@ class Rules:
             del at_end
 
     def is_listed_end(self, tail: Tail) -> Step:
-        """Whether a listing, asked for after the manifest, shows no place behind it. The newest segment always stays, so then
-        there is none, and no place needs a second look."""
+        """Whether a listing, asked for after the manifest, shows no place behind it. The newest segment always stays, so
+        then there is none, and no place needs a second look."""
         listed = yield ListKeys()
         if any(isinstance(key, int) and key >= tail.next for key in listed):
             return False
