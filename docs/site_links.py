@@ -1,4 +1,4 @@
-"""For the site only: links to files of the repository that are no pages (`../tests/…`) become plain code. A forge shows them."""
+"""For the site only: links to files of the repository that are no pages (`../tests/…`) become plain code."""
 
 from __future__ import annotations
 

@@ -333,6 +333,19 @@ class Rules:
             yield Said("seen", ("a reader reloads",))
             tail, rows = manifest.tail, manifest.rows
             del manifest, more, met, doubt
+            at_end = yield from self.is_listed_end(tail)
+            if at_end:
+                return tail, rows
+            del at_end
+
+    def is_listed_end(self, tail: Tail) -> Step:
+        """Whether a listing, asked for after the manifest, shows no place behind it. The newest segment always stays, so
+        then there is none, and no place needs a second look."""
+        listed = yield ListKeys()
+        if any(isinstance(key, int) and key >= tail.next for key in listed):
+            return False
+        yield Said("seen", ("the end by a listing",))
+        return True
 
     def reader_is_past(self, manifest: Manifest, doubt: int, tail: Tail) -> bool:
         return manifest.until > doubt
