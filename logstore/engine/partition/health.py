@@ -21,14 +21,14 @@ def partition_health(
     told: dict[str, Any] = {"topic": paths.topic, "partition": paths.partition, "state": "not loaded"}
     if state is None:
         return told
-    with state.lock:
+    with state.writers_lock()[0]:
         told |= {
             "state": "reading",
             "epoch": state.tail.epoch,
             "low_watermark": state.low,
             "durable_high_watermark": state.durable,
             "buffered_high_watermark": state.buffered,
-            "unconfirmed": state.unconfirmed(),
+            "unconfirmed": state._unconfirmed(),
             "segments": len(state.segments),
         }
         if writer is None:

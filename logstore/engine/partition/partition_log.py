@@ -335,10 +335,7 @@ class PartitionLog(ReadablePartition):
         """Before this offset a reader may have been anywhere: the high watermark, or, while another process writes or
         after it has died, what it reserved past that. The next writer begins here or later.
         """
-        state = self._state
-        with state.lock:
-            unconfirmed = state.unconfirmed()
-            return state.durable if unconfirmed is None else unconfirmed.end
+        return self._state.reserved_end()
 
     def flush(self, timeout: float | None = None) -> int:
         """Make everything appended so far durable. Returns the durable high watermark."""
@@ -397,8 +394,7 @@ class PartitionLog(ReadablePartition):
         if offset > state.durable:
             self.flush()
         low = self.maintenance.delete_before(offset, self._runtime.clock.now_ms())
-        with state.lock:
-            state.raise_low_watermark(low)
+        state.raise_low_watermark(low)
         state.tell_listeners()
         return low
 
@@ -444,9 +440,7 @@ class PartitionLog(ReadablePartition):
             self._begin_close()
         loaded, problem = self._loaded, self._writers.finish_close(deadline)
         if loaded is not None:
-            with loaded[0].lock:
-                loaded[0].moved.notify_all()
-            loaded[0].tell_listeners()
+            loaded[0].wake_all()
         return problem
 
     def release(self) -> None:

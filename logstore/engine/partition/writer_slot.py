@@ -63,16 +63,14 @@ class PartitionWriters:
     ) -> ExclusiveWriter:
         wal = self._open_wal()
         try:
-            with state.lock:
-                state.has_local_writer = True
+            state.own()
             known = state.lost_ranges()
             take_over(self._runtime, self._chain, state, wal, reserve=ack != "durable", timeout=timeout)
             self._tell_lost(lost for lost in state.lost_ranges() if lost not in known)
             if wal is not None:
                 wal.start(state.tail.epoch, state.tail.end_offset)
         except BaseException:
-            with state.lock:
-                state.has_local_writer = False
+            state.disown()
             if wal is not None:
                 wal.close(-1)
             raise

@@ -63,7 +63,7 @@ class SharedStats(WriterStats):
 
 
 class SharedWriter:
-    """`state.lock` guards what appends touch: buffer, window's entries, flags, stats. Cursor, turns, wishes and
+    """the partition's lock guards what appends touch: buffer, window's entries, flags, stats. Cursor, turns, wishes and
     `_stored` are touched by `run` alone, which the task pool never runs twice at once."""
 
     is_alone = False
@@ -82,6 +82,7 @@ class SharedWriter:
         self._runtime = runtime
         self._chain = chain
         self._state = state
+        self._lock, self._moved = state.writers_lock()
         self._topic = topic
         self._on_commit = on_commit
         self._cursor = ChainCursor(runtime, chain, state, WriterMode.SHARED)
@@ -92,8 +93,8 @@ class SharedWriter:
         self._buffer = SharedBuffer(CODEC_IDS[runtime.config.compression], batch_bytes)
         self._window: SharedWindow | None = None
         self._closing = False
-        self._group_commit = GroupCommitWait(runtime.clock, state.moved)
-        self._commit_loop = CommitLoop(runtime, self, state.lock, f"{chain.paths}: the shared writer")
+        self._group_commit = GroupCommitWait(runtime.clock, self._moved)
+        self._commit_loop = CommitLoop(runtime, self, self._lock, f"{chain.paths}: the shared writer")
 
     @property
     def next_offset(self) -> int:
@@ -141,7 +142,7 @@ class SharedWriter:
             runtime.task_pool.all_now()
             runtime.budget.take(charged, max(0.0, deadline - runtime.clock.monotonic()))
         try:
-            with self._state.lock:
+            with self._lock:
                 self._check_open()
                 if not self._pending():  # until now nothing was held up
                     self.stats.last_progress_at = runtime.clock.monotonic()
@@ -195,7 +196,7 @@ class SharedWriter:
         waiting.cancel()
 
     def flush_now(self, receipt: Receipt) -> Future[Receipt] | None:
-        with self._state.lock:
+        with self._lock:
             last = self._buffer.last() or (self._window.entries[-1] if self._window is not None else None)
             if last is None:
                 return None
@@ -207,7 +208,7 @@ class SharedWriter:
 
     def run(self) -> None:
         """One step: try to commit the window there is, or the next one."""
-        with self._state.lock:
+        with self._lock:
             self._group_commit.wait(lambda: self._buffer.appends, self._need_not_linger)
             window = self._prepare()
         if window is not None and not self._commit_loop.take(lambda: self._attempt(window)):
@@ -291,7 +292,7 @@ class SharedWriter:
     def _lost_race(self, window: SharedWindow) -> None:
         """Take in the winner. The next attempt has another place; if this was not the first loss, we may be far behind and
         it is cheaper to read up to the end than to lose once for each segment."""
-        with self._state.lock:
+        with self._lock:
             self.stats.races_lost += 1
             window.lost()
         self._turns.lost(self._runtime.clock.monotonic())
@@ -309,7 +310,7 @@ class SharedWriter:
 
     def _top_up(self, window: SharedWindow) -> None:
         """What has come while the window lost a race, or waited for its turn, goes with it."""
-        with self._state.lock:
+        with self._lock:
             more = self._buffer.take(self._topic.segment_bytes - window.charged, at_least_one=False)
             if more:
                 window.carry(window.entries + more)
@@ -337,7 +338,7 @@ class SharedWriter:
             self._stored.cover(
                 self._cursor.tail.next_seq
             )  # the producer may have been at another writer meanwhile
-        with self._state.lock:
+        with self._lock:
             if self.failed is not None:  # stopped while the chain was read: everybody was told
                 window.carry([])
                 return
@@ -352,7 +353,7 @@ class SharedWriter:
             fail([future], why)
 
     def _committed(self, window: SharedWindow, seconds: float) -> None:
-        with self._state.lock:
+        with self._lock:
             if self.failed is not None:
                 return  # given up by close() while the upload was under way
             placed = window.place()
@@ -367,7 +368,7 @@ class SharedWriter:
     def _window_done(self) -> None:
         """Holds the lock."""
         self._window = None
-        self._state.moved.notify_all()
+        self._moved.notify_all()
         if len(self._buffer):
             self._commit_loop.ask()
 
@@ -379,14 +380,14 @@ class SharedWriter:
 
     def stop(self, error: LogStoreError) -> None:
         """For good: tell every waiter, free the memory, wake who waits."""
-        with self._state.lock:
+        with self._lock:
             if self.failed is not None:
                 return
             self.failed = error
             self.stats.note(error)
             entries = (self._window.entries if self._window is not None else []) + self._buffer.clear()
             self._window = None
-            self._state.moved.notify_all()
+            self._moved.notify_all()
         self._runtime.watch.ended(self, GIVEN_UP)
         self._runtime.budget.give_back(sum(entry.charged for entry in entries))
         logger.error("%s: %s", self._chain.paths, error)
@@ -395,20 +396,20 @@ class SharedWriter:
 
     def begin_close(self) -> None:
         """Take no more appends and commit what there is."""
-        with self._state.lock:
+        with self._lock:
             self._closing = True
             self._ask()
-            self._state.moved.notify_all()
+            self._moved.notify_all()
 
     def wait_closed(self, deadline: float) -> bool:
         """Whether everything is stored by the deadline."""
-        with self._state.lock:
+        with self._lock:
             stored = self._state.wait_until(lambda: not self._pending(), self._runtime.clock, deadline)
             return stored and self.failed is None
 
     def give_up_closing(self) -> None:
         """The deadline has passed: nobody may wait on for what is not stored."""
-        with self._state.lock:
+        with self._lock:
             start, count = self._state.durable, self._pending()
             if self.failed is None and count:
                 self.unstored = LostRange(start, start + count)

@@ -58,7 +58,7 @@ EXPOSURES = {"durable": Exposure.DURABLE, "local": Exposure.LOCAL, "buffered": E
 
 
 class ExclusiveWriter:
-    """Made by `takeover.take_over`, which has committed the fence. All fields are guarded by `state.lock`.
+    """Made by `takeover.take_over`, which has committed the fence. All fields are guarded by the partition's lock.
 
     `failed` says why it stopped for good, and `unstored` which acked records it took along. `local_sync` brings
     batches that wait for a local ack to disk; None if the store has no WAL.
@@ -84,6 +84,7 @@ class ExclusiveWriter:
         self._runtime = runtime
         self._chain = chain
         self._state = state
+        self._lock, self._moved = state.writers_lock()
         self._topic = topic
         self._on_commit = on_commit
         codec = CODEC_IDS[runtime.config.compression]
@@ -101,10 +102,9 @@ class ExclusiveWriter:
         self._urgent_until = 0
         self._due: float | None = None
         self._closing = False
-        self._group_commit = GroupCommitWait(runtime.clock, state.moved)
+        self._group_commit = GroupCommitWait(runtime.clock, self._moved)
         self.local_sync: Task | None = None
-        with state.lock:
-            state.buffer = self._buffer
+        state.show(self._buffer)
 
     @property
     def next_offset(self) -> int:
@@ -115,7 +115,7 @@ class ExclusiveWriter:
     def add_at_once(self, receipt: Receipt, record: Record, charged: int) -> bool:
         """Ack one record, buffered, if everything it needs is there: the path of a service that appends one by one."""
         state, buffer = self._state, self._buffer
-        with state.lock:
+        with self._lock:
             offset, batch = buffer.next_offset, buffer.open_batch
             if (
                 batch is None
@@ -127,8 +127,7 @@ class ExclusiveWriter:
             self._credit -= charged
             buffer.add_to_open(batch, record, charged)
             receipt.offset = receipt.last_offset = offset
-            state.buffered = offset + 1
-            state.wake()
+            state.advance_high_watermark(offset + 1)
             if buffer.charged >= self._flush_bytes:
                 self._ask_for_flush()
             return True
@@ -145,7 +144,7 @@ class ExclusiveWriter:
     def _take_credit(self) -> None:
         """Room for the next few records in one go. Only where there is data: a flush gives the rest of it back."""
         if self._runtime.budget.try_take(CREDIT_BYTES):
-            with self._state.lock:
+            with self._lock:
                 if self._buffer.open_batch is not None and self.failed is None:
                     self._credit += CREDIT_BYTES
                     return
@@ -177,10 +176,10 @@ class ExclusiveWriter:
     ) -> Future[Receipt] | None:
         """The general way. `charged` bytes are taken already, and are given back if nothing is added."""
         count = len(records) if records is not None else sum(info.count for _, info in batches or ())
-        state, clock = self._state, self._runtime.clock
+        clock = self._runtime.clock
         filled: PendingBatch | None = None
         try:
-            with state.lock:
+            with self._lock:
                 self._check_open()
                 while exposure and self._buffer.next_offset + count > self._may_show:
                     self._await_reservation(count, deadline)
@@ -267,11 +266,27 @@ class ExclusiveWriter:
         state.wait(clock, left)
         self._check_open()
 
+    def synced(self, shown_until: int, end_offset: int) -> None:
+        """The WAL has everything before `end_offset`: show what may be seen of that, and give the `local` acks."""
+        with self._lock:
+            self.stats.wal_error = None
+            if self.failed is not None:
+                return  # its waiters have been told
+            self._state.advance_high_watermark(shown_until)
+            acked = self.local_waiters.release(end_offset)
+        complete(acked)
+        self._state.tell_listeners()
+
+    def not_synced(self, why: str) -> None:
+        """The WAL could not be written."""
+        with self._lock:
+            self.stats.wal_error = why
+
     # Waiting
 
     def when_durable(self, receipt: Receipt) -> Future[Receipt] | None:
         """A future for the moment when the receipt's records are durable; None if they are. Forces no flush."""
-        with self._state.lock:
+        with self._lock:
             if receipt.last_offset < self._stored_until():
                 return None
             if self.failed is not None:
@@ -285,13 +300,13 @@ class ExclusiveWriter:
 
     def give_up(self, waiting: Future[Receipt]) -> None:
         """Its owner's deadline has passed: do not keep it for as long as an outage lasts."""
-        with self._state.lock:
+        with self._lock:
             self.durable_waiters.discard(waiting)
             self.local_waiters.discard(waiting)
 
     def flush_now(self, receipt: Receipt) -> Future[Receipt] | None:
         """Ask for everything appended so far to be flushed; None if it is durable already."""
-        with self._state.lock:
+        with self._lock:
             end = self._buffer.next_offset
             receipt.offset = receipt.last_offset = end - 1
             if end <= self._stored_until():
@@ -307,7 +322,7 @@ class ExclusiveWriter:
 
     def run(self) -> None:
         """One step: upload the window there is, or take the next one."""
-        with self._state.lock:
+        with self._lock:
             self._group_commit.wait(self.durable_waiters.__len__, self._is_over)
             self._due = None  # not before: who comes while it lingers need not ask for another run
             window = self._prepare()
@@ -365,10 +380,9 @@ class ExclusiveWriter:
             mode=WriterMode.EXCLUSIVE,
         )
         self._may_show = min(self._may_show, reserved)  # whether or not its answer comes
-        state.window = FlushWindow(header, batches)
         self._runtime.watch.began(self, self._chain.paths)
         self._return_credit()
-        return state.window
+        return state.begin_window(FlushWindow(header, batches))
 
     def _return_credit(self) -> None:
         if self._credit:
@@ -377,10 +391,10 @@ class ExclusiveWriter:
 
     def _committed(self, window: FlushWindow, summary: SegmentSummary, size: int, seconds: float) -> None:
         state, clock = self._state, self._runtime.clock
-        with state.lock:
+        with self._lock:
             if self.failed is not None:
                 return  # given up by close() while the upload was under way; what it held was freed then
-            state.committed(summary, size)
+            state.commit_window(summary, size)
             self._may_show = state.tail.reserved_until
             released = self.durable_waiters.release(state.durable)
             released += self.local_waiters.release(state.durable)
@@ -398,7 +412,7 @@ class ExclusiveWriter:
     def _retry_later(self, error: Exception) -> None:
         runtime = self._runtime
         runtime.breaker.failure()
-        with self._state.lock:
+        with self._lock:
             self.stats.failed(error)
             wait = runtime.backoff(self.stats.failures)
         logger.warning(
@@ -412,19 +426,17 @@ class ExclusiveWriter:
     def stop(self, error: LogStoreError) -> None:
         """For good: tell every waiter, free the memory, wake the readers."""
         state = self._state
-        with state.lock:
+        with self._lock:
             if self.failed is not None:
                 return
             self.failed, self._stopped_at = error, state.durable
             self.stats.note(error)
             if self.unstored is None and state.buffered > state.durable:
                 self.unstored = LostRange(state.durable, state.buffered)
-            freed = self._buffer.clear() + (state.window.charged if state.window else 0)
+            freed = state.abandon()
             self._return_credit()
-            state.window = state.buffer = None
-            state.has_local_writer = False
             waiting = self.durable_waiters.take_all() + self.local_waiters.take_all()
-            state.moved.notify_all()
+            self._moved.notify_all()
         self._runtime.watch.ended(self, GIVEN_UP)
         if freed:
             self._runtime.budget.give_back(freed)
@@ -443,15 +455,15 @@ class ExclusiveWriter:
 
     def begin_close(self) -> None:
         """Take no more appends; flush what there is and give the rest of the reservation back."""
-        with self._state.lock:
+        with self._lock:
             self._closing = True
             self._buffer.close_batch()
             self._ask_for_flush()
-            self._state.moved.notify_all()
+            self._moved.notify_all()
 
     def wait_closed(self, deadline: float) -> bool:
         """Whether everything is durable, and the reservation given back, by the deadline."""
-        with self._state.lock:
+        with self._lock:
             drained = self._state.wait_until(self._is_drained, self._runtime.clock, deadline)
             return drained and self.failed is None
 
@@ -463,7 +475,7 @@ class ExclusiveWriter:
 
     def give_up_closing(self) -> None:
         """The deadline has passed: nobody may wait on for what is not drained."""
-        with self._state.lock:
+        with self._lock:
             durable, end = self._state.durable, self._buffer.next_offset
             if self.failed is None and end > durable:
                 self.unstored = LostRange(durable, end)
