@@ -18,7 +18,7 @@ from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.results import Receipt, acked
 from logstore.engine.memory.topic_settings import TopicSettings
 from logstore.engine.memory.write_buffer import OPEN_BATCH_BYTES
-from logstore.engine.partition.health import partition_health
+from logstore.engine.partition.health import PartitionHealth
 from logstore.engine.partition.readable_partition import ReadablePartition, check_offset
 from logstore.engine.partition.writer_opening import WriterOpening
 from logstore.engine.partition.writer_slot import PartitionWriters
@@ -402,10 +402,14 @@ class PartitionLog(ReadablePartition):
 
     def health(self) -> dict[str, Any]:
         """What an operator wants to see, from memory alone."""
-        state = self._loaded[0] if self._loaded is not None else None
-        health = partition_health(self.paths, state, self._writer, self._runtime)
-        replicated = self._writers.health()
-        return health | {"replicated": replicated} if replicated else health
+        return self.health_report().as_dict()
+
+    def health_report(self) -> PartitionHealth:
+        """The same, typed."""
+        if self._loaded is None:
+            return PartitionHealth(self.topic, self.partition)
+        overview, (writer, replicated) = self._loaded[0].overview(self._writers.health_reports)
+        return PartitionHealth(self.topic, self.partition, overview, writer, tuple(replicated))
 
     def topic_deleted(self) -> None:
         """Stop at once: what is not stored yet has no place to go any more, and whoever waits for it is told."""

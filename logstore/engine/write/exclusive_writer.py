@@ -18,28 +18,29 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 from logstore.config import Ack
 from logstore.engine.chain.chain import Chain, LostRace
 from logstore.engine.chain.fencing import fenced_by
 from logstore.engine.chain.segment_table import LostRange
-from logstore.engine.host.stall_watch import GIVEN_UP
 from logstore.engine.host.task_pool import Task
 from logstore.engine.memory.flush_window import FlushWindow
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.pending_batch import Exposure, PendingBatch
 from logstore.engine.memory.results import Receipt
 from logstore.engine.memory.topic_settings import TopicLimits
-from logstore.engine.memory.waiters import OffsetWaiters, complete, fail
+from logstore.engine.memory.waiters import OffsetWaiters, complete
 from logstore.engine.memory.write_buffer import OPEN_BATCH_BYTES, WriteBuffer
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.group_commit import GroupCommitWait
+from logstore.engine.write.lifecycle import WriterStats
 from logstore.engine.write.reservation import Reservation
-from logstore.engine.write.writer_protocol import WriterStats
+from logstore.engine.write.writer_health import WriterHealth
+from logstore.engine.write.writer_protocol import Writer
 from logstore.errors import (
     BufferFull,
-    Closed,
     CorruptData,
     LogStoreError,
     OutcomeUnknown,
@@ -57,11 +58,10 @@ CREDIT_BYTES = 16 * 1024
 EXPOSURES = {"durable": Exposure.DURABLE, "local": Exposure.LOCAL, "buffered": Exposure.BUFFERED}
 
 
-class ExclusiveWriter:
+class ExclusiveWriter(Writer):
     """Made by `takeover.take_over`, which has committed the fence. All fields are guarded by the partition's lock.
 
-    `failed` says why it stopped for good, and `unstored` which acked records it took along. `local_sync` brings
-    batches that wait for a local ack to disk; None if the store has no WAL.
+    `local_sync` brings batches that wait for a local ack to disk; None if the store has no WAL.
     """
 
     is_alone = True
@@ -74,17 +74,11 @@ class ExclusiveWriter:
         topic: TopicLimits,
         on_commit: Callable[[], None],
     ) -> None:
+        super().__init__(runtime, chain, state, WriterStats())
         self.epoch = epoch = state.tail.epoch
-        self.stats = WriterStats(last_progress_at=runtime.clock.monotonic())
         self.durable_waiters: OffsetWaiters[Receipt] = OffsetWaiters()
         self.local_waiters: OffsetWaiters[Receipt] = OffsetWaiters()
-        self.failed: LogStoreError | None = None
-        self.unstored: LostRange | None = None
         self._stopped_at = 0
-        self._runtime = runtime
-        self._chain = chain
-        self._state = state
-        self._lock, self._moved = state.writers_lock()
         self._topic = topic
         self._on_commit = on_commit
         codec = CODEC_IDS[runtime.config.compression]
@@ -101,7 +95,6 @@ class ExclusiveWriter:
         self._credit = 0  # bytes taken from the budget that no record has used yet
         self._urgent_until = 0
         self._due: float | None = None
-        self._closing = False
         self._group_commit = GroupCommitWait(runtime.clock, self._moved)
         self.local_sync: Task | None = None
         state.show(self._buffer)
@@ -235,13 +228,6 @@ class ExclusiveWriter:
         if buffer.charged >= self._flush_bytes or self._runtime.budget.pressed:
             return self._runtime.clock.monotonic()
         return buffer.oldest_at + self._runtime.config.flush_interval
-
-    def _check_open(self) -> None:
-        # That a close gave up on what others had appended does not make the outcome of this append unknown.
-        if self.failed is not None and not (self._closing and isinstance(self.failed, OutcomeUnknown)):
-            raise fresh(self.failed)
-        if self._closing:
-            raise Closed(f"{self._chain.paths}: the store is closed")
 
     def _make_room(self, charged: int, deadline: float) -> None:
         runtime = self._runtime
@@ -412,80 +398,61 @@ class ExclusiveWriter:
     def _retry_later(self, error: Exception) -> None:
         runtime = self._runtime
         runtime.breaker.failure()
-        with self._lock:
-            self.stats.failed(error)
-            wait = runtime.backoff(self.stats.failures)
+        failures = self.attempt_failed(error)
         logger.warning(
-            "%s: upload %d of this segment failed, trying again: %s",
-            self._chain.paths,
-            self.stats.failures,
-            error,
+            "%s: upload %d of this segment failed, trying again: %s", self._chain.paths, failures, error
         )
-        runtime.task_pool.at(self, runtime.clock.monotonic() + wait)
+        runtime.task_pool.at(self, runtime.clock.monotonic() + runtime.backoff(failures))
 
-    def stop(self, error: LogStoreError) -> None:
-        """For good: tell every waiter, free the memory, wake the readers."""
+    # The end
+
+    def _let_go(self) -> tuple[int, list[Future[Any]]]:
         state = self._state
-        with self._lock:
-            if self.failed is not None:
-                return
-            self.failed, self._stopped_at = error, state.durable
-            self.stats.note(error)
-            if self.unstored is None and state.buffered > state.durable:
-                self.unstored = LostRange(state.durable, state.buffered)
-            freed = state.abandon()
-            self._return_credit()
-            waiting = self.durable_waiters.take_all() + self.local_waiters.take_all()
-            self._moved.notify_all()
-        self._runtime.watch.ended(self, GIVEN_UP)
-        if freed:
-            self._runtime.budget.give_back(freed)
+        self._stopped_at = state.durable
+        if self.unstored is None and state.buffered > state.durable:
+            self.unstored = LostRange(state.durable, state.buffered)
+        freed, self._credit = state.abandon() + self._credit, 0
+        return freed, self.durable_waiters.take_all() + self.local_waiters.take_all()
+
+    def _log_stop(self, error: LogStoreError) -> None:
         if self.unstored is not None:
             start, end = self.unstored
             logger.error("%s: offsets %d to %d are not stored: %s", self._chain.paths, start, end - 1, error)
-        fail(waiting, error)
-        state.tell_listeners()
 
     def after_fork_in_child(self, error: LogStoreError) -> None:
-        """After a fork, in the child: refuse everything. No credit, so that `add_at_once` takes nothing either."""
+        """No credit either, so that `add_at_once` takes nothing."""
         if self.failed is None:
-            self.failed, self._stopped_at, self._credit = error, self._state.durable, 0
+            self._stopped_at, self._credit = self._state.durable, 0
+        super().after_fork_in_child(error)
 
-    # Closing
-
-    def begin_close(self) -> None:
-        """Take no more appends; flush what there is and give the rest of the reservation back."""
-        with self._lock:
-            self._closing = True
-            self._buffer.close_batch()
-            self._ask_for_flush()
-            self._moved.notify_all()
-
-    def wait_closed(self, deadline: float) -> bool:
-        """Whether everything is durable, and the reservation given back, by the deadline."""
-        with self._lock:
-            drained = self._state.wait_until(self._is_drained, self._runtime.clock, deadline)
-            return drained and self.failed is None
+    def _ask_to_drain(self) -> None:
+        self._buffer.close_batch()
+        self._ask_for_flush()
 
     def _is_drained(self) -> bool:
-        """Or stopped: then it holds nothing, either."""
+        """Everything is durable, and the reservation given back."""
         end, state = self._buffer.next_offset, self._state
-        stored = state.window is None and not len(self._buffer) and state.tail.reserved_until <= end
-        return stored or self.failed is not None
+        return state.window is None and not len(self._buffer) and state.tail.reserved_until <= end
 
-    def give_up_closing(self) -> None:
-        """The deadline has passed: nobody may wait on for what is not drained."""
-        with self._lock:
-            durable, end = self._state.durable, self._buffer.next_offset
-            if self.failed is None and end > durable:
-                self.unstored = LostRange(durable, end)
+    def _left_behind(self, drained: bool) -> LogStoreError | None:
+        if drained:
+            return None
+        durable, end = self._state.durable, self._buffer.next_offset
+        if end > durable:
+            self.unstored = LostRange(durable, end)
         why = self.stats.last_error or "the store did not answer in time"
-        self.stop(
-            OutcomeUnknown(
-                f"{self._chain.paths}: closed before offsets {durable} to {end - 1} were stored: {why}"
-            )
+        return OutcomeUnknown(
+            f"{self._chain.paths}: closed before offsets {durable} to {end - 1} were stored: {why}"
         )
 
-    def health(self) -> dict[str, Any]:
-        """Its own lines of `PartitionLog.health()`. Called with the lock held."""
-        return {"mode": "exclusive", "epoch": self.epoch, "wal_error": self.stats.wal_error}
+    def health_report(self) -> WriterHealth:
+        durable = self._state.durable
+        held = self.failed is None and self.next_offset > durable
+        stalled = held and self._runtime.watch.is_late(self)
+        return replace(
+            self._told("exclusive", self.epoch, durable, stalled),
+            next_offset=self.next_offset,
+            unflushed_records=self.next_offset - durable if held else 0,
+            wal_error=self.stats.wal_error,
+            held_at_offset=durable if stalled else None,
+        )
