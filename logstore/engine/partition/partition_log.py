@@ -63,9 +63,7 @@ class PartitionLog(ReadablePartition):
         self._replace = replace
         self._reopening = threading.Lock()  # held during I/O: of several who reopen it at once, one does
         self._writers = PartitionWriters(runtime, self._chain, settings)
-        self._writer_opening = WriterOpening(
-            runtime, paths, lambda timeout, ack: self.open_writer(timeout=timeout, ack=ack)
-        )
+        self._writer_opening = WriterOpening(runtime, self)
 
     # Appending
 
