@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 import logstore
-from logstore.errors import Fenced, LogStoreError, UnknownTopic
+from logstore.errors import CorruptData, Fenced, LogStoreError, UnknownTopic
 from logstore.format.document import pack_document, parse_document
 from logstore.layout.catalog import Catalog
 from logstore.objects import MemoryStore
@@ -207,3 +207,25 @@ def test_L25_a_topic_deleted_by_a_release_that_kept_no_list_is_swept_too() -> No
             assert store.topics() == []
             assert store.collect_garbage()
         here.check_gone()
+
+
+def test_L20_a_damaged_descriptor_keeps_its_topics_objects_and_stops_no_other_topics_collection() -> None:
+    """Whether what is left of an older topic of that name is garbage, nobody can say; for the other topics it is."""
+    objects, clock = MemoryStore(), ManualClock()
+    with running(objects, clock) as store:
+        for name in ("bad", "good"):
+            store.create_topic(name).append(b"secret")
+        late = [store.topic(name).partition(0).paths.merged(0, 1, "a" * 32) for name in ("bad", "good")]
+    with running(objects, clock) as store:
+        for name in ("bad", "good"):
+            store.delete_topic(name)
+            store.create_topic(name)
+    for key in late:  # what a merge had under way when the topics were deleted
+        objects.put(key, b"secret")
+    objects.put("catalog/bad", b"{")
+    with running(objects, clock) as store:
+        gone = {garbage.key for garbage in store.collect_garbage()}
+        with pytest.raises(CorruptData, match="catalog/bad"):
+            store.collect_garbage("bad")
+    assert gone == {late[1]}
+    assert [objects.head(key) is not None for key in late] == [True, False]
