@@ -36,7 +36,7 @@ def counted(objects) -> dict[int, int]:
 
 def folder(objects, partition) -> str:
     with logstore.open(objects, writer="read_only") as store:
-        return f"topics/orders/{store.topic('orders').incarnation}/{partition}/"
+        return f"topics/orders/{store.topic('orders')._internal.descriptor.incarnation}/{partition}/"
 
 
 def grow(objects, total=4) -> None:

@@ -80,7 +80,7 @@ def test_W11_the_loser_rebases_without_encoding_anew(opened: Open, objects: Memo
     loser, winner = log_of(opened(gated)), log_of(opened())
     raw, _ = encode_batch([Record(b"mine", b"k")], now_ms=1_700_000_000_000)
     with gated.hold("put", suffix=".seg") as gate:
-        future = loser.submit_batches(raw)
+        future = loser._internal.submit_batches(raw)
         gate.wait_held()
         assert winner.append([b"theirs-0", b"theirs-1"]).offset == 0
     receipt = future.result(PATIENCE_S)
@@ -425,7 +425,7 @@ def test_health_shows_mode_era_races_and_a_stall(objects: MemoryStore) -> None:
     with logstore.open(gated, writer="shared", clock=clock, stall_after=60.0) as store:
         log = store.create_topic(TOPIC).partition(0)
         log.append(b"x")
-        assert isinstance(log._writer, SharedWriter)
+        assert isinstance(log._internal._writer, SharedWriter)
         clock.advance(1000.0)  # idle for long is no stall
         (seen,) = store.health()["partitions"]
         assert (seen["mode"], seen["state"], seen["epoch"], seen["frontier"]) == ("shared", "writing", 1, 1)
