@@ -17,7 +17,7 @@ from logstore.testing import S3_LATENCY, SlowStore
 SUITE = "append"
 RECORDS = [logstore.Record(value, key) for key, value in rows(1000)]
 VALUES = [record.value for record in RECORDS]
-ROOM = {"max_buffered_bytes": 1 << 30, "flush_bytes": 8 << 20}
+ROOM: dict[str, Any] = {"max_buffered_bytes": 1 << 30, "flush_bytes": 8 << 20}
 
 
 def check_all(log: logstore.PartitionLog, rounds: int) -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from typing import Any
 
 import logstore
 from benchmarks.material import rows
@@ -21,7 +22,7 @@ from logstore.objects import MemoryStore
 from logstore.testing import SlowStore
 
 SUITE = "growth"
-ROOM = {"max_buffered_bytes": 1 << 30, "flush_bytes": 8 << 20}
+ROOM: dict[str, Any] = {"max_buffered_bytes": 1 << 30, "flush_bytes": 8 << 20}
 
 
 def sweep(work: dict[int, Callable[[], None]], turns: int) -> list[Point]:

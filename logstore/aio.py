@@ -35,6 +35,8 @@ from logstore.objects.protocol import ObjectStore
 from logstore.topic import Topic as BlockingTopic
 from logstore.topic import check_one
 
+__all__ = ["PartitionLog", "Store", "Topic", "open"]
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -512,3 +514,7 @@ def open(
 ) -> _Opening:
     """`logstore.open` for asyncio: `async with logstore.aio.open(…) as store`, or `store = await logstore.aio.open(…)`."""
     return _Opening(partial(blocking.open, where, config=config, clock=clock, rng=rng, disk=disk, **settings))
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

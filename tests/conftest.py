@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Unpack
 
 import pytest
 from xdist.remote import Producer
@@ -132,7 +133,9 @@ def where(tmp_path: Path) -> str:
 def make_log(where: str) -> Callable[..., str]:
     """`make_log("orders", [segments of partition 0], …)`: each segment is a list of records, committed as one."""
 
-    def make(topic: str, *partitions: list[list[logstore.Record]], **settings: object) -> str:
+    def make(
+        topic: str, *partitions: list[list[logstore.Record]], **settings: Unpack[logstore.StoreSettings]
+    ) -> str:
         with logstore.open(where, **settings) as store:
             made = store.create_topic(topic, partitions=len(partitions), exist_ok=True)
             for number, segments in enumerate(partitions):

@@ -295,7 +295,11 @@ def test_W05_a_fenced_partition_is_reopened() -> None:
 def test_L07_a_submit_has_a_timeout_of_its_own() -> None:
     async def work() -> None:
         gated = GatedStore(MemoryStore())
-        limits = {"max_buffered_bytes": 3000, "max_batch_bytes": 3000, "append_timeout": 3600.0}
+        limits: dict[str, Any] = {
+            "max_buffered_bytes": 3000,
+            "max_batch_bytes": 3000,
+            "append_timeout": 3600.0,
+        }
         async with logstore.aio.open(gated, compression="none", **limits) as store:
             log = (await store.create_topic("t")).partition(0)
             await log.append(b"opens the writer")

@@ -166,7 +166,7 @@ def test_bad_alterations_change_nothing() -> None:
         store.create_topic("t", retention_seconds=60)
         before = objects.get("catalog/t")
         with pytest.raises(TypeError, match="retention_seconds, retention_bytes, segment_bytes"):
-            store.alter_topic("t", retention="1h")
+            store.alter_topic("t", retention="1h")  # type: ignore[call-arg]
         with pytest.raises(ValueError, match="at least"):
             store.alter_topic("t", segment_bytes=0)
         for call in (lambda: store.alter_topic("u", segment_bytes=1), lambda: store.add_partitions("u", 2)):

@@ -255,10 +255,10 @@ def test_L25_settings_are_kept_and_checked() -> None:
     with running(objects) as store:
         store.create_topic("t", retention_seconds=60.0, retention_bytes=1 << 30, segment_bytes=1 << 20)
         with pytest.raises(TypeError, match="retention_seconds, retention_bytes, segment_bytes"):
-            store.create_topic("u", retention="1h")
+            store.create_topic("u", retention="1h")  # type: ignore[call-arg]
         for bad in (-1, True, "7", float("nan")):
             with pytest.raises(ValueError, match="at least"):
-                store.create_topic("u", retention_seconds=bad)
+                store.create_topic("u", retention_seconds=bad)  # type: ignore[arg-type]
         assert store.topics() == ["t"]
     with open_store(objects, writer="read_only") as store:
         config = store.topic("t").config
@@ -272,7 +272,7 @@ def test_L25_settings_are_kept_and_checked() -> None:
 @pytest.mark.parametrize("setting", ["retention_seconds", "retention_bytes"])
 def test_L24_a_retention_without_an_end_is_no_retention(setting: str, objects: ObjectStore) -> None:
     with running(objects) as store:
-        topic = store.create_topic("t", **{setting: math.inf})
+        topic = store.create_topic("t", **{setting: math.inf})  # type: ignore[arg-type]
         assert getattr(topic.config, setting) is None
         topic.append(b"kept")
         assert topic.partition(0)._internal.maintenance.expire(1 << 50) == 0

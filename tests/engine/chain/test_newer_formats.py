@@ -9,6 +9,7 @@ import pytest
 from crc32c import crc32c
 
 import logstore
+from logstore.config import WriterKind
 from logstore.engine.chain import segment_reader
 from logstore.errors import LogStoreError, UnsupportedStore
 from logstore.format import manifest, segment, wal
@@ -187,7 +188,7 @@ def test_L20_a_newer_wal_is_refused_and_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("writer", ["exclusive", "read_only"])
-def test_L20_a_newer_store_is_refused(writer: str) -> None:
+def test_L20_a_newer_store_is_refused(writer: WriterKind) -> None:
     objects = MemoryStore()
     open_store(objects).close()
     objects.put("store", pack_document(parse_document(objects.get("store")) | {"format": 2}))

@@ -44,8 +44,8 @@ def opened(objects: MemoryStore) -> Iterator[Open]:
     stores: list[Store] = []
 
     def open_one(home: Any = None, **settings: Any) -> Store:
-        settings = {"writer": "shared", "probe_interval": 0.001} | settings
-        store = logstore.open(home if home is not None else objects, **settings)
+        chosen: Any = {"writer": "shared", "probe_interval": 0.001} | settings
+        store = logstore.open(home if home is not None else objects, **chosen)
         store.create_topic(TOPIC, exist_ok=True)
         stores.append(store)
         return store
