@@ -168,7 +168,7 @@ def test_one_upload_that_acks_many_appends_wakes_the_loop_once() -> None:
             gate.wait_held()
             # These wait for the upload after the one that is held, and are all in it.
             sent = [send(client, batch(n, large=False, pid=-1)) for n, client in enumerate(clients[1:], 2)]
-            broker.until(lambda: broker.log("t").health()["next_offset"] == producers + 1)
+            broker.until(lambda: broker.log("t")._internal.health()["next_offset"] == producers + 1)
             stored, is_held, go_on = threading.Event(), threading.Event(), threading.Event()
             log = broker.log("t")
             # Listeners are told after the appends: then every ack has been handed over, and none was heard.

@@ -31,7 +31,7 @@ class NotingLock:
         self.lock.release()
 
 
-def test_L03_the_three_watermarks_are_of_one_moment() -> None:
+def test_L15_the_three_watermarks_are_of_one_moment() -> None:
     with running(MemoryStore()) as store:
         log = partition(store)
         assert log.marks() == Marks(0, 0, 0)
@@ -42,7 +42,7 @@ def test_L03_the_three_watermarks_are_of_one_moment() -> None:
         assert log.marks() == Marks(low=1, durable=2, buffered=3)
 
 
-def test_L03_a_look_at_the_watermarks_waits_for_a_change_that_is_half_done() -> None:
+def test_L15_a_look_at_the_watermarks_waits_for_a_change_that_is_half_done() -> None:
     with running(MemoryStore()) as store:
         log = partition(store)
         log.append([b"a", b"b"])
@@ -66,7 +66,7 @@ def test_L14_a_tail_from_the_end_shows_what_comes_after_the_call() -> None:
         assert [next(tail).value, next(tail).value] == [b"new-0", b"new-1"]
 
 
-def test_L14_the_end_is_that_of_the_visibility() -> None:
+def test_L19_the_end_is_that_of_the_visibility() -> None:
     with running(MemoryStore()) as store:
         log = partition(store)
         log.append(b"stored")
@@ -138,7 +138,7 @@ def test_L14_asyncio_has_both() -> None:
 
 
 @pytest.mark.parametrize("value", [[b"a", b"b"], (b"a",), Record(b"a"), iter([b"a"])], ids=type)
-def test_L09_append_of_several_names_append_many(value: Any) -> None:
+def test_L27_append_of_several_names_append_many(value: Any) -> None:
     with running(MemoryStore()) as store:
         topic = store.create_topic("t")
         with pytest.raises(
@@ -151,7 +151,7 @@ def test_L09_append_of_several_names_append_many(value: Any) -> None:
         assert topic.append_many([b"a", Record(b"b")])[1].offset == 1, "nothing was taken"
 
 
-def test_L09_append_of_several_names_append_many_for_asyncio_too() -> None:
+def test_L27_append_of_several_names_append_many_for_asyncio_too() -> None:
     async def work() -> None:
         async with logstore.aio.open(MemoryStore()) as store:
             topic = await store.create_topic("t")
