@@ -151,7 +151,7 @@ def test_buffered_at_the_latency_of_s3(partitions: int, figures: Figures, quick:
     segments_each, size = 6 if quick else 12, 4 << 20
     block = [value * 10 for _, value in rows(1000)]
     with logstore.open(
-        SlowStore(MemoryStore(), **S3_LATENCY, seed=3),
+        SlowStore(MemoryStore(), **S3_LATENCY, seed=3),  # type: ignore[arg-type]
         flush_bytes=size,
         compression="none",
         max_buffered_bytes=256 << 20,

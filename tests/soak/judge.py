@@ -110,7 +110,7 @@ class Judge:
 
     @staticmethod
     def _read_all(journal: Journal, log: PartitionLog, process: str) -> set[int]:
-        position, found = log.low_watermark, set()
+        position, found = log.low_watermark, set[int]()
         while True:
             op = journal.read(log.topic, process, position, "durable")
             result = log.read(position, visibility="durable")

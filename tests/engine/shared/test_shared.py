@@ -43,9 +43,9 @@ def opened(objects: MemoryStore) -> Iterator[Open]:
     """Open a store on `objects`, or on a wrapper of them; closed at the end, whatever became of it."""
     stores: list[Store] = []
 
-    def open_one(home: Any = None, **settings: Any) -> Store:
-        chosen: Any = {"writer": "shared", "probe_interval": 0.001} | settings
-        store = logstore.open(home if home is not None else objects, **chosen)
+    def open_one(home: Any = None, **given: Any) -> Store:
+        settings: dict[str, Any] = {"writer": "shared", "probe_interval": 0.001, **given}
+        store = logstore.open(home if home is not None else objects, **settings)
         store.create_topic(TOPIC, exist_ok=True)
         stores.append(store)
         return store
@@ -61,7 +61,7 @@ def headers(objects: MemoryStore) -> list[SegmentHeader]:
     return [SegmentHeader.parse(objects.get(key)) for key in keys]
 
 
-def log_of(store: Store) -> Any:
+def log_of(store: Store) -> logstore.PartitionLog:
     return store.topic(TOPIC).partition(0)
 
 
@@ -88,7 +88,7 @@ def test_W11_the_loser_rebases_without_encoding_anew(opened: Open, objects: Memo
     stored = winner.read(2).raw
     assert stored[PATCH_SIZE:] == raw[PATCH_SIZE:]
     assert split(stored)[0].base_offset == 2
-    assert loser._writer.stats.races_lost == 1
+    assert loser._internal._writer.stats.races_lost == 1
 
 
 def test_W11_nobody_sees_a_record_before_its_commit(opened: Open, objects: MemoryStore) -> None:
@@ -298,9 +298,9 @@ def test_W06_a_writer_that_slept_past_the_grace_period_does_not_ack_into_the_pas
             gate.wait_held()
             for number in range(1, 10):
                 log_of(awake).append(b"%d" % number)
-            assert log_of(awake).maintenance.compact(clock.now_ms(), bytes(16)) > 4
+            assert log_of(awake)._internal.maintenance.compact(clock.now_ms(), bytes(16)) > 4
             clock.advance(200.0)
-            assert log_of(awake).maintenance.collect(clock.now_ms())
+            assert log_of(awake)._internal.maintenance.collect(clock.now_ms())
         assert late.result(PATIENCE_S).offset == 10
         assert log_of(awake).append(b"11").offset == 11
     assert [value for _, value in contents(objects)] == [b"%d" % number for number in range(12)]
