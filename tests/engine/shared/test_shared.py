@@ -88,7 +88,7 @@ def test_W11_the_loser_rebases_without_encoding_anew(opened: Open, objects: Memo
     stored = winner.read(2).raw
     assert stored[PATCH_SIZE:] == raw[PATCH_SIZE:]
     assert split(stored)[0].base_offset == 2
-    assert loser._internal._writer.stats.races_lost == 1
+    assert loser._internal.health()["races_lost"] == 1
 
 
 def test_W11_nobody_sees_a_record_before_its_commit(opened: Open, objects: MemoryStore) -> None:
