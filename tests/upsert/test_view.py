@@ -484,7 +484,7 @@ def test_a_log_cut_by_retention_is_refused(view: Views, objects: MemoryStore, st
         mine.advance(time + 1)
     stores.append(store := logstore.open(objects))
     log = store.topic(TOPIC).partition(0)
-    log.maintenance.delete_before(2, 0)
+    log._internal.maintenance.delete_before(2, 0)
     stores.append(again := logstore.open(objects))
     with pytest.raises(OffsetOutOfRange, match="retention"):
         UpsertView(again.topic(TOPIC).partition(0), "late")
