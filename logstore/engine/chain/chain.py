@@ -343,6 +343,11 @@ class Chain:
                 doubtful = seq
         return None if doubtful is not None and self.is_past(doubtful, tail.horizon) else links
 
+    def holds(self, segments: Segments) -> bool:
+        """Whether the store has the object of every row, as large as the row says: one listing."""
+        sizes = {info.key: info.size for info in self.store.list(self.paths.prefix)}
+        return all(sizes.get(ref.key) == ref.size for ref in segments.all())
+
     def load(self) -> ChainView:
         """GET the manifest, LIST what is newer, one tail GET for each newer segment, and a look at the horizon.
 

@@ -82,7 +82,7 @@ class Checkpointer:
         if old is not None and old.next_seq >= self._state.tail.next_seq:
             self._next_seq = old.next_seq
             return None
-        if old is None and (stored.etag is not None or self._next_seq or self._state.segments.table.merged):
+        if old is None and (stored.etag is not None or self._next_seq or not self._is_first()):
             return self._rewrite(stored)
         table = old.table if old is not None else SegmentTable()
         with self._state.lock:
@@ -94,6 +94,13 @@ class Checkpointer:
         view = stored.replace(stored.next(tail, low, table))
         self._next_seq = tail.next_seq
         return view
+
+    def _is_first(self) -> bool:
+        """Whether the store holds all that we remember, and nothing merged. If not, there was a manifest once that we have
+        never seen, and it is lost."""
+        with self._state.lock:
+            ours = self._state.segments.up_to(self._state.tail.next_seq)
+        return not any(self._chain.store.list(self._chain.paths.merged_prefix)) and self._chain.holds(ours)
 
     def _rewrite(self, stored: StoredManifest) -> ChainView | None:
         """There was a manifest and it is damaged, or lost. The store itself tells which objects hold the records now: those
