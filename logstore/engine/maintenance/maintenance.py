@@ -495,12 +495,19 @@ class Maintenance:
         """Apply `change` to a manifest that covers the whole view. None if somebody else was faster, or if the topic was
         deleted: that must be seen in the chain itself, so no manifest covers its end."""
         stored = StoredManifest.look(self._chain)
-        if view.manifest_version != stored.version or not view.segments.is_complete or view.tail.deleted:
+        if not view.segments.is_complete or view.tail.deleted or not self._is_current(view, stored):
             return None
         try:
             return stored.replace(change(stored.next_of(view, now_ms)))
         except PreconditionFailed:
             return None
+
+    def _is_current(self, view: ChainView, stored: StoredManifest) -> bool:
+        """Whether the view was made from what is stored. The version does not tell: it begins again if a manifest gets
+        lost. Where there is none there may have been one meanwhile, which only the objects show."""
+        if stored.front or view.tail.horizon.front:
+            return stored.front == view.tail.horizon.front
+        return self._chain.holds(view.segments)
 
 
 def standing_at(chain: Chain, seqs: Iterable[int]) -> dict[int, SegmentHeader | None]:
