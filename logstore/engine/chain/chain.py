@@ -29,6 +29,7 @@ from logstore.errors import (
     CorruptData,
     Indeterminate,
     ObjectNotFound,
+    OutcomeUnknown,
     UnsupportedStore,
 )
 from logstore.format.errors import FormatError, UnsupportedVersion
@@ -212,6 +213,11 @@ class Chain:
         except Indeterminate:
             if not is_torn:
                 raise
+            if self._goes_on_behind(header.seq) and self._front_of(key) == b"":
+                raise OutcomeUnknown(
+                    f"{key}: the chain has gone on from here, and garbage collection was cut off as it left a header: no "
+                    "bytes are there, and whose segment it was cannot be told any more. Open the partition again"
+                ) from None
             winner = settle(key, lambda: self._replace_torn(key, data), look, is_ours)
         if winner is not None:
             raise LostRace(winner)
@@ -227,6 +233,11 @@ class Chain:
             "%s: an object of no bytes stood there, left by a put that was cut off; replacing it", key
         )
         self.store.put(key, data, if_match=torn.etag)
+
+    def _goes_on_behind(self, seq: int) -> bool:
+        """Whether a later segment is committed: the newest one always stands."""
+        later = self.store.list(self.paths.prefix, self.paths.segment(seq))
+        return any(info.size and self.paths.seq_of(info.key) is not None for info in later)
 
     def horizon(self) -> Horizon:
         """The manifest's, as it is now: one small request."""
@@ -289,14 +300,24 @@ class Chain:
         return found
 
     def link_at(self, seq: int) -> Link | None:
-        """The segment at `seq`, with one request; None if there is none."""
-        return self._link(self.paths.segment(seq), seq)
+        """The segment at `seq`, with one request; None if there is none. `StalePlace` if garbage collection was cut off in
+        the middle of leaving a header there."""
+        key = self.paths.segment(seq)
+        tail = self._tail_of(key)
+        if tail == b"" and self._goes_on_behind(seq):
+            raise StalePlace(seq)
+        return self._link(key, seq, tail)
 
-    def _link(self, key: str, seq: int) -> Link | None:
+    def _tail_of(self, key: str) -> bytes | None:
         try:
-            tail = self.store.get(key, -TAIL_SIZE)
-            if not tail:
-                return None  # a put was cut off: nobody has committed it
+            return self.store.get(key, -TAIL_SIZE)
+        except ObjectNotFound:
+            return None
+
+    def _link(self, key: str, seq: int, tail: bytes | None) -> Link | None:
+        if not tail:
+            return None  # or a put was cut off: nobody has committed it
+        try:
             link = self._parse_tail(key, tail)
         except ObjectNotFound:
             return None
@@ -334,13 +355,16 @@ class Chain:
         emptied: `load` tells. If nothing was committed it takes one request, two behind an exclusive writer's segment."""
         links: list[Link] = []
         seq, doubtful = tail.next_seq, tail.next_seq if tail.may_be_emptied else None
-        while (link := self.link_at(seq)) is not None:
-            if SegmentFlags.COLLECTED in link.header.flags:
-                return None
-            links.append(link)
-            seq += 1
-            if doubtful is None and link.header.mode is WriterMode.EXCLUSIVE:
-                doubtful = seq
+        try:
+            while (link := self.link_at(seq)) is not None:
+                if SegmentFlags.COLLECTED in link.header.flags:
+                    return None
+                links.append(link)
+                seq += 1
+                if doubtful is None and link.header.mode is WriterMode.EXCLUSIVE:
+                    doubtful = seq
+        except StalePlace:
+            return None
         return None if doubtful is not None and self.is_past(doubtful, tail.horizon) else links
 
     def holds(self, segments: Segments) -> bool:
@@ -430,7 +454,7 @@ class Chain:
     def _links(self, listed: list[_Stored]) -> list[Link | CorruptData | None]:
         def one(stored: _Stored) -> Link | CorruptData | None:
             try:
-                return self._link(stored.info.key, stored.first)
+                return self._link(stored.info.key, stored.first, self._tail_of(stored.info.key))
             except CorruptData as damage:
                 return damage
 

@@ -133,7 +133,7 @@ def _remove(
     if seq is None:
         chain.store.delete(info.key)
         return
-    if seq in standing:
+    if seq in standing and info.size:
         header = standing[seq]
         if header is None:
             return
@@ -141,6 +141,6 @@ def _remove(
             chain.store.delete(info.key)
             return
         bare = replace(header, base_offset=header.end_offset, flags=_GONE)
-    else:  # it cannot be read: it might have been anybody's
+    else:  # it cannot be read, or has no bytes: it might have been anybody's
         bare = _end_header(tail, seq, bytes(16), 0)
     chain.store.put(info.key, build_segment(bare, [])[0])

@@ -15,7 +15,7 @@ import pytest
 import logstore
 from logstore.cli import main
 from logstore.engine.maintenance import checkpoint
-from logstore.errors import CorruptData, Fenced, Indeterminate, PreconditionFailed
+from logstore.errors import CorruptData, Fenced, Indeterminate, OutcomeUnknown, PreconditionFailed, UnknownTopic
 from logstore.objects import LocalStore, MemoryStore, ObjectStore
 from logstore.objects.protocol import Buffer, ObjectInfo
 from logstore.testing import GatedStore, ManualClock
@@ -426,3 +426,47 @@ def test_C09_an_object_of_no_bytes_before_others_is_damage() -> None:
         pytest.raises(CorruptData, match=log.paths.segment(2)),
     ):
         pairs(reading.topic("t").partition(0))
+
+
+def test_C01_a_header_that_was_cut_off_as_it_was_left_is_no_free_place() -> None:
+    """A server that is killed in a put leaves an object of no bytes, also where a segment was and its header was to stay.
+    At the chain's end nobody has committed it; here somebody has, and the chain has gone on."""
+    objects, clock = MemoryStore(), ManualClock()
+    idle = open_store(objects, clock, writer="shared")
+    reader = open_store(objects, clock, writer="read_only")
+    log = idle.create_topic("t").partition(0)
+    log.append(b"v0")
+    follower = reader.topic("t").partition(0)
+    assert pairs(follower) == at(0, [b"v0"])
+    with open_store(objects, clock, writer="shared") as peer:
+        other = peer.topic("t").partition(0)
+        for value in numbered(1, 40):
+            other.append(value)
+        compact(other)
+        collected_at_grace_0(objects)
+        objects.put(log.paths.segment(1), b"")
+        follower.refresh()
+        assert pairs(follower) == at(0, numbered(0, 41))
+        with pytest.raises(OutcomeUnknown, match="gone on"):
+            log.append(b"late")
+        assert log.reopen().append(b"late").offset == 41
+    idle.close()
+    reader.close()
+    assert stored(objects) == at(0, [*numbered(0, 41), b"late"])
+
+
+def test_C01_an_object_of_no_bytes_in_a_deleted_topic_is_replaced_and_stays_so() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    idle = open_store(objects, clock, writer="shared")
+    log = idle.create_topic("t").partition(0)
+    log.append(b"v0")
+    with open_store(objects, clock, writer="shared") as peer:
+        for value in numbered(1, 10):
+            peer.topic("t").partition(0).append(value)
+        peer.delete_topic("t")
+    objects.put(log.paths.segment(1), b"")
+    assert [item.key for item in gc(objects)] == [log.paths.segment(1)]
+    assert gc(objects) == []
+    with pytest.raises(UnknownTopic):
+        log.append(b"late")
+    idle.close()
