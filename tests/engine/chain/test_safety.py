@@ -15,7 +15,14 @@ import pytest
 import logstore
 from logstore.cli import main
 from logstore.engine.maintenance import checkpoint
-from logstore.errors import CorruptData, Fenced, Indeterminate, OutcomeUnknown, PreconditionFailed, UnknownTopic
+from logstore.errors import (
+    CorruptData,
+    Fenced,
+    Indeterminate,
+    OutcomeUnknown,
+    PreconditionFailed,
+    UnknownTopic,
+)
 from logstore.objects import LocalStore, MemoryStore, ObjectStore
 from logstore.objects.protocol import Buffer, ObjectInfo
 from logstore.testing import GatedStore, ManualClock
