@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import logging
 import random
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 from logstore.engine.chain.segment_table import Segments
@@ -44,7 +46,7 @@ from logstore.format.segment import (
     WriterMode,
     parse_segment,
 )
-from logstore.layout.paths import PartitionPaths
+from logstore.layout.paths import PartitionPaths, version_of
 from logstore.objects.protocol import ObjectInfo, ObjectStore
 from logstore.objects.settled import settle
 
@@ -470,16 +472,34 @@ class _Stored(NamedTuple):
     info: ObjectInfo
 
 
+_first, _last = attrgetter("first"), attrgetter("last")
+
+
 def _in_order(segments: list[_Stored], merged: list[_Stored]) -> tuple[list[_Stored], list[_Stored]]:
-    """Each part of the chain once: the widest merged object that starts there, else the segment itself. And the rest."""
+    """Each part of the chain once: the widest merged object that holds it, else the segment itself. And what these hold,
+    too.
+
+    A merge takes whole rows of the manifest that it was made for. So one that lies across another was never named if it is
+    the older of the two: its compaction died, and what it covers beside the newer one is elsewhere, or had expired.
+    """
     chosen: list[_Stored] = []
     rest: list[_Stored] = []
-    for stored in sorted(segments + merged, key=lambda one: (one.first, -one.last)):
-        if not chosen or stored.first > chosen[-1].last:
-            chosen.append(stored)
-        elif stored.last <= chosen[-1].last:
-            rest.append(stored)
-    return chosen, rest
+    for one in sorted(
+        merged, key=lambda it: (version_of(it.identity or ""), it.last - it.first), reverse=True
+    ):
+        begin, end = bisect_left(chosen, one.first, key=_last), bisect_right(chosen, one.last, key=_first)
+        touched = chosen[begin:end]
+        if not touched or (one.first <= touched[0].first and touched[-1].last <= one.last):
+            chosen[begin:end] = [one]
+            rest += touched
+        elif touched[0].first <= one.first and one.last <= touched[0].last:
+            rest.append(one)
+    alone: list[_Stored] = []
+    for stored in segments:
+        at = bisect_left(chosen, stored.first, key=_last)
+        covered = at < len(chosen) and chosen[at].first <= stored.first
+        (rest if covered else alone).append(stored)
+    return sorted(chosen + alone, key=_first), rest
 
 
 class _Assembly:

@@ -57,6 +57,7 @@ from logstore.format.segment import (
     build_segment,
     collected,
 )
+from logstore.layout.paths import for_version, version_of
 from logstore.objects.protocol import ObjectInfo
 
 logger = logging.getLogger(__name__)
@@ -536,16 +537,6 @@ def is_inner(header: SegmentHeader, standing: Mapping[int, SegmentHeader | None]
         return False
     behind = standing[header.seq + 1]
     return behind is None or (behind.epoch == header.epoch and behind.mode is header.mode)
-
-
-def for_version(version: int, identity: bytes) -> bytes:
-    """The identity of a merged object that is made for this version of the manifest, and for no other."""
-    return version.to_bytes(8, "big") + identity[8:]
-
-
-def version_of(identity: str) -> int:
-    """Which version of the manifest a merged object was made for. (Before the name said it, a random one: none there is.)"""
-    return int(identity[:16], 16)
 
 
 def _worth_it(table: SegmentTable, run: range, limit: int) -> range:

@@ -10,11 +10,11 @@ import pytest
 import logstore
 from logstore.engine.maintenance import checkpoint
 from logstore.engine.partition.partition_log import PartitionLog
-from logstore.errors import CorruptData
+from logstore.errors import CorruptData, Determinate
 from logstore.format.manifest import Manifest
 from logstore.format.record import Record
 from logstore.objects import MemoryStore
-from logstore.testing import GatedStore, ManualClock
+from logstore.testing import FaultyStore, GatedStore, ManualClock
 from tests.support.engine.damage import cuts, extensions, flips, shifts
 from tests.support.engine.harness import (
     PATIENCE_S,
@@ -435,3 +435,31 @@ def test_C04_a_merge_that_sleeps_while_manifests_get_lost_changes_nothing(damage
         with open_store(objects, clock, writer="read_only", delete_grace=0.0) as other:
             other.collect_garbage()
     assert stored(objects) == at(0, numbered(0, 32))
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+@pytest.mark.parametrize("damage", ["scribbled", "lost"])
+def test_L20_the_object_of_a_compaction_that_died_hides_nothing_of_a_later_one(
+    damage: str, mode: str
+) -> None:
+    """It lies across that one, because the log's beginning has moved in between. Without a manifest both are found."""
+    objects, clock = MemoryStore(), ManualClock()
+    faulty = FaultyStore(objects)
+    with running(objects, clock, writer=mode, delete_grace=0.0) as store:
+        log = partition(store)
+        for value in numbered(0, 10):
+            log.append(value)
+        log._checkpointer.write()  # type: ignore[union-attr]
+        with open_store(faulty, clock, writer="read_only") as other:
+            faulty.fail("put", suffix="/manifest")
+            with pytest.raises(Determinate):
+                other.topic("t").partition(0).maintenance.compact(clock.now_ms(), b"x" * 16)
+        assert log.delete_before(5) == 5
+        for value in numbered(10, 6):
+            log.append(value)
+        assert log.maintenance.compact(clock.now_ms(), b"y" * 16) == 10
+        assert len(log.maintenance.collect(clock.now_ms())) == 15
+        assert len(list(objects.list(log.paths.merged_prefix))) == 2
+        damage_manifest(objects, log, damage)
+    with open_store(objects, clock, writer="read_only") as reader:
+        assert pairs(reader.topic("t").partition(0), start=5) == at(5, numbered(5, 11))
