@@ -257,11 +257,17 @@ class Chain:
         except FormatError:
             return Horizon(front, _UNREADABLE)
 
-    def is_past(self, seq: int, since: Horizon) -> bool:
+    def is_past(self, seq: int, since: Horizon, found_at: int | None = None) -> bool:
         """Whether places from `seq` on may have been emptied before now. `since`: the horizon when `seq` was surely right.
-        A manifest that is the same has emptied nothing since, also if it is damaged; one that is gone tells nothing."""
+        A manifest that is the same has emptied nothing since, also if it is damaged; one that is gone tells nothing.
+
+        Where there is none, as there was none before, there may have been one in between. So who has created or found
+        something, at `found_at` at last, looks there whether the chain goes on behind it: only one listing tells.
+        """
         now = self.horizon()
-        return now.front != since.front and (now.collected_until > seq or not now.front)
+        if now.front or since.front:
+            return now.front != since.front and (now.collected_until > seq or not now.front)
+        return found_at is not None and self._goes_on_behind(found_at)
 
     def header_at(self, seq: int) -> SegmentHeader | None:
         """The header of the segment at `seq`; None if there is none."""
@@ -367,7 +373,9 @@ class Chain:
                     doubtful = seq
         except StalePlace:
             return None
-        return None if doubtful is not None and self.is_past(doubtful, tail.horizon) else links
+        if doubtful is None:
+            return links
+        return None if self.is_past(doubtful, tail.horizon, seq if links else None) else links
 
     def holds(self, segments: Segments) -> bool:
         """Whether the store has the object of every row, as large as the row says: one listing."""

@@ -109,5 +109,7 @@ class Checkpointer:
         self._next_seq = found.tail.next_seq
         if not found.segments.is_complete or found.tail.deleted:
             return None
+        if stored.etag is None and not self._chain.holds(found.segments):
+            return None  # one came and got lost while we read: its condition is met again, and what it replaced is gone
         found.low_watermark = max(self._state.low, found.low_watermark)
         return stored.replace(stored.next_of(found, self._runtime.clock.now_ms()))

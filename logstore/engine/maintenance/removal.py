@@ -64,7 +64,7 @@ def _end(chain: Chain, new_id: Callable[[], bytes], now_ms: int) -> ChainTail:
         end = _end_header(tail, tail.next_seq, new_id(), now_ms)
         links = None
         if _commit_end(chain, end):
-            if not (tail.may_be_emptied and chain.is_past(end.seq, tail.horizon)):
+            if not (tail.may_be_emptied and chain.is_past(end.seq, tail.horizon, end.seq)):
                 return tail.after(end)
         else:
             links = chain.follow(tail)

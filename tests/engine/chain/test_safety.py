@@ -469,3 +469,47 @@ def test_C01_an_object_of_no_bytes_in_a_deleted_topic_is_replaced_and_stays_so()
     with pytest.raises(UnknownTopic):
         log.append(b"late")
     idle.close()
+
+
+def collected_and_the_manifest_lost(objects: MemoryStore, log: logstore.PartitionLog) -> None:
+    """The first manifest there ever was: who slept since before it saw none, and sees none now."""
+    for value in numbered(1, 30):
+        log.append(value)
+    compact(log)
+    collected_at_grace_0(objects)
+    objects.delete(log.paths.manifest)
+    assert objects.head(log.paths.segment(2)) is None
+
+
+def test_C01_a_shared_writer_from_before_the_first_manifest_appends_at_the_end_though_that_is_lost() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    with open_store(objects, clock) as owner:
+        log = owner.create_topic("t").partition(0)
+        log.append(b"v0")
+        shared = open_store(objects, clock, writer="shared")
+        late = shared.topic("t").partition(0)
+        late.open_writer()
+        collected_and_the_manifest_lost(objects, log)
+        assert late.append(b"late").offset == 31
+        with pytest.raises(Fenced):
+            log.append(b"too late")
+        shared.close()
+    assert stored(objects) == at(0, [*numbered(0, 31), b"late"])
+
+
+def test_C01_a_fence_from_before_the_first_manifest_goes_to_the_end_though_that_is_lost() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    gated = GatedStore(objects)
+    with open_store(objects, clock) as owner, running(gated, clock) as successor:
+        log = owner.create_topic("t").partition(0)
+        log.append(b"v0")
+        late = successor.topic("t").partition(0)
+        with gated.hold("put", suffix=".seg") as gate:
+            opening = background(late.open_writer)
+            gate.wait_held()
+            collected_and_the_manifest_lost(objects, log)
+        opening.result(PATIENCE_S)
+        assert late.append(b"late").offset == 31
+        with pytest.raises(Fenced):
+            log.append(b"too late")
+    assert stored(objects) == at(0, [*numbered(0, 31), b"late"])
