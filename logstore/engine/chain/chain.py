@@ -548,7 +548,8 @@ class _Assembly:
             self._unreadable.append((stored, link or gone))
             return
         if view.manifest_damaged and not len(view.segments) and not self._unreadable:
-            view.low_watermark = link.header.base_offset
+            if self._is_missing_before(stored):
+                view.low_watermark = link.header.base_offset
         elif link.header.base_offset > view.tail.end_offset and self._is_missing_before(stored):
             self._add_hole(link.header.base_offset)
         self._unreadable.clear()

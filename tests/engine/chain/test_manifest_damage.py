@@ -463,3 +463,21 @@ def test_L20_the_object_of_a_compaction_that_died_hides_nothing_of_a_later_one(
         damage_manifest(objects, log, damage)
     with open_store(objects, clock, writer="read_only") as reader:
         assert pairs(reader.topic("t").partition(0), start=5) == at(5, numbered(5, 11))
+
+
+def test_L18_a_damaged_manifest_hides_no_lost_range_at_the_beginning() -> None:
+    """Nothing is missing there: the first writer reserved offsets, showed some, and died. That is no retention."""
+    objects, clock = MemoryStore(), ManualClock()
+    dead = open_store(objects, clock)
+    partition(dead).append(b"gone", ack="buffered")
+    crash(dead)
+    with running(objects, clock) as store:
+        log = partition(store)
+        first = log.append(b"v0").offset
+        assert first > 0
+        log._checkpointer.write()  # type: ignore[union-attr]
+        damage_manifest(objects, log, "scribbled")
+        with open_store(objects, clock, writer="read_only") as reader:
+            found = reader.topic("t").partition(0)
+            assert found.low_watermark == 0
+            assert found.lost_ranges() == log.lost_ranges() == [(0, first)]
