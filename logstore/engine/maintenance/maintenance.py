@@ -41,7 +41,6 @@ from logstore.errors import (
     UnknownTopic,
     UnsupportedStore,
 )
-from logstore.format.batch import PATCH_SIZE
 from logstore.format.errors import FormatError
 from logstore.format.manifest import Manifest, SegmentTable
 from logstore.format.retired import Retired
@@ -54,6 +53,7 @@ from logstore.format.segment import (
     SegmentHeader,
     SegmentSummary,
     WriterMode,
+    as_stored,
     build_segment,
     collected,
 )
@@ -205,9 +205,7 @@ class Maintenance:
             block = self._reader.block(ref, position, scanning=True)
             for base, place, size, count, high_ms, low_ms, _ in block.index.tolist():
                 raw = block.data[place - block.start : place - block.start + size]
-                found.append(
-                    EncodedBatch(bytes(raw[:PATCH_SIZE]), raw[PATCH_SIZE:], base, count, low_ms, high_ms)
-                )
+                found.append(as_stored(raw, base, count, low_ms, high_ms))
             position = block.end_offset
         return found
 

@@ -31,9 +31,9 @@ from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.runtime import Runtime
 from logstore.engine.shared.chain_cursor import ChainCursor
 from logstore.errors import CorruptData, Indeterminate, StoreError, UnknownTopic
-from logstore.format.batch import PATCH_SIZE, BatchInfo, check_crc, patch_head, split
+from logstore.format.batch import BatchInfo, check_crc, split
 from logstore.format.errors import FormatError
-from logstore.format.segment import EncodedBatch, WriterMode, build_segment
+from logstore.format.segment import WriterMode, build_segment, place_all
 from logstore.layout.catalog import Catalog
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import ObjectStore
@@ -171,24 +171,25 @@ class _PartitionPublisher:
         cursor = ChainCursor(self._runtime, self._chain, PartitionState(view), WriterMode.SHARED)
         for number, pieces in enumerate(self._segments):
             if number not in done:
-                self._commit(cursor, number, [self._read(piece) for piece in pieces], done, start)
+                self._commit(
+                    cursor, number, [one for piece in pieces for one in self._read(piece)], done, start
+                )
 
     def _commit(
         self,
         cursor: ChainCursor,
         number: int,
-        batches: list[list[tuple[memoryview, StagedBatch]]],
+        batches: list[tuple[memoryview, BatchInfo]],
         done: set[int],
         start: int,
     ) -> None:
-        flat = [one for run in batches for one in run]
-        failures = 0
+        count, failures = sum(info.count for _, info in batches), 0
         while number not in done:
             try:
                 if cursor.needs_opener:
                     cursor.open_epoch()
-                header = replace(cursor.header(sum(b.count for _, b in flat)), writer_id=self._ids[number])
-                data, summary = build_segment(header, _placed(flat, header.base_offset, header.epoch))
+                header = replace(cursor.header(count), writer_id=self._ids[number])
+                data, summary = build_segment(header, place_all(batches, header.base_offset, header.epoch))
                 if not cursor.commit(header, data, summary):
                     self._rejoin(cursor, done, start)
                 return
@@ -216,8 +217,8 @@ class _PartitionPublisher:
         cursor.rejoin()
         done |= self._found(self._chain.load(), start)
 
-    def _read(self, piece: _Piece) -> list[tuple[memoryview, StagedBatch]]:
-        """The staged batches, checked."""
+    def _read(self, piece: _Piece) -> list[tuple[memoryview, BatchInfo]]:
+        """The staged batches, checked. The plan knows their timestamps better than their headers do."""
         raw = memoryview(self._store.get(piece.part.key, piece.position, piece.position + piece.size))
         try:
             infos = split(raw)
@@ -228,7 +229,12 @@ class _PartitionPublisher:
         if [(info.size, info.count) for info in infos] != [batch[:2] for batch in piece.batches]:
             raise CorruptData(piece.part.key, None, "the staged batches are not those of the plan")
         return [
-            (raw[info.position : info.position + info.size], batch)
+            (
+                raw[info.position : info.position + info.size],
+                info._replace(
+                    min_timestamp_ms=batch.min_timestamp_ms, max_timestamp_ms=batch.max_timestamp_ms
+                ),
+            )
             for info, batch in zip(infos, piece.batches, strict=True)
         ]
 
@@ -286,20 +292,3 @@ def _segments(parts: Sequence[Part]) -> list[list[_Piece]]:
                 segments.append([])
                 room = SEGMENT_BYTES
     return [pieces for pieces in segments if pieces]
-
-
-def _placed(batches: Sequence[tuple[memoryview, StagedBatch]], base: int, epoch: int) -> list[EncodedBatch]:
-    placed = []
-    for raw, batch in batches:
-        placed.append(
-            EncodedBatch(
-                patch_head(base, batch.size, epoch),
-                raw[PATCH_SIZE:],
-                base,
-                batch.count,
-                batch.min_timestamp_ms,
-                batch.max_timestamp_ms,
-            )
-        )
-        base += batch.count
-    return placed
