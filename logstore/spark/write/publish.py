@@ -17,16 +17,18 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 
 import numpy as np
 
-from logstore.arrow.plan.log_partitions import in_parallel
+from logstore.arrow.plan.log_partitions import side_by_side
 from logstore.config import MIB, StoreConfig
 from logstore.engine.chain.block_cache import BlockCache
 from logstore.engine.chain.chain import Chain, ChainView, LostRace, StalePlace
 from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.host.clock import SystemClock
+from logstore.engine.host.fan_out import fan_out
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.runtime import Runtime
 from logstore.engine.shared.chain_cursor import ChainCursor
@@ -44,7 +46,7 @@ from logstore.spark.write.txn_ledger import Ledger, Plan
 SEGMENT_BYTES = 16 * MIB
 """Of a segment that a commit writes: what the driver holds in memory for each partition that is under way."""
 _ATTEMPTS = 10
-_PARALLEL = 4
+_AT_ONCE = 4
 
 
 def store_once(store: ObjectStore, transaction: Transaction, parts: Sequence[Part]) -> None:
@@ -88,7 +90,7 @@ def make_plan(store: ObjectStore, parts: Sequence[Part]) -> Plan:
     """`parts`, and where each partition ends now."""
     targets = sorted({(part.topic, part.partition) for part in parts})
     paths = _find(store, targets)
-    ends = in_parallel(lambda one: Chain(store, paths[one]).load().tail.start_offset, targets)
+    ends = side_by_side(lambda one: Chain(store, paths[one]).load().tail.start_offset, targets)
     return Plan(tuple(parts), {_name(paths[one]): end for one, end in zip(targets, ends, strict=True)})
 
 
@@ -108,7 +110,9 @@ def publish(store: ObjectStore, transaction: Transaction, plan: Plan) -> None:
             publisher = _PartitionPublisher(runtime, transaction, paths[target], by_target[target])
             publisher.run(plan.starts.get(_name(paths[target]), 0))
 
-        in_parallel(one, list(by_target), threads=_PARALLEL)
+        commits = (partial(one, target) for target in by_target)
+        for _ in fan_out(commits, at_once=_AT_ONCE, at_least=2, ahead=True):
+            pass
     finally:
         runtime.close(1.0)
 
