@@ -32,7 +32,7 @@ from logstore.engine.host.fan_out import fan_out
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.runtime import Runtime
 from logstore.engine.shared.chain_cursor import ChainCursor
-from logstore.errors import CorruptData, Indeterminate, StoreError, UnknownTopic
+from logstore.errors import CorruptData, StoreError, UnknownTopic
 from logstore.format.batch import BatchInfo, check_crc, split
 from logstore.format.errors import FormatError
 from logstore.format.segment import WriterMode, build_segment, place_all
@@ -45,7 +45,6 @@ from logstore.spark.write.txn_ledger import Ledger, Plan
 
 SEGMENT_BYTES = 16 * MIB
 """Of a segment that a commit writes: what the driver holds in memory for each partition that is under way."""
-_ATTEMPTS = 10
 _AT_ONCE = 4
 
 
@@ -160,6 +159,7 @@ class _PartitionPublisher:
     ) -> None:
         self._runtime = runtime
         self._store = runtime.store
+        self._retries = replace(runtime.retries, attempts=10)
         self._chain = Chain(runtime.store, paths)
         self._paths = paths
         self._segments = _segments(parts)
@@ -203,7 +203,7 @@ class _PartitionPublisher:
                 self._rejoin(cursor, done, start)
             except StoreError as error:
                 failures += 1
-                if failures >= _ATTEMPTS or not (error.retriable or isinstance(error, Indeterminate)):
+                if not self._retries.allows(error, failures):
                     raise
                 self._runtime.pause(self._runtime.backoff(failures))
 
