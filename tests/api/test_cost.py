@@ -16,16 +16,8 @@ from logstore.format.segment import WriterMode
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore, GatedStore, ManualClock, SlowStore
-from tests.support.engine.harness import (
-    PATIENCE_S,
-    background,
-    drive,
-    open_store,
-    pairs,
-    partition,
-    running,
-    until,
-)
+from tests.support.engine.harness import background, drive, open_store, pairs, partition, running, until
+from tests.support.patience import PATIENCE_S
 
 
 def requests(faulty: FaultyStore) -> Counter[str]:
@@ -373,3 +365,64 @@ def test_L30_every_segment_is_fetched_once_in_a_scan_with_prefetch(clock: Manual
         # At the end a follower asks once for the segment behind the last one.
         assert {key: count for key, count in fetched.items() if count > 1} == {}
         assert {ref.key for ref in refs} <= set(fetched)
+
+
+# What safety costs: the table in docs/protocol.md
+
+
+@pytest.mark.parametrize(("writer", "gets"), [("exclusive", 2), ("shared", 1)])
+def test_C02_an_idle_poll_costs_one_request_and_a_look_at_the_horizon_behind_an_exclusive_writer(
+    writer: str, gets: int
+) -> None:
+    objects = MemoryStore()
+    with running(objects, writer=writer) as store:
+        partition(store).append(b"x")
+    faulty = FaultyStore(objects)
+    with open_store(faulty, writer="read_only") as store:
+        log = store.topic("t").partition(0)
+        assert log.durable_high_watermark == 1
+        faulty.forget_calls()
+        log.refresh()
+        assert requests(faulty) == {"get": gets}
+
+
+def test_C01_a_shared_commit_is_one_put_and_the_first_behind_an_exclusive_writer_two_and_a_look() -> None:
+    objects = MemoryStore()
+    with running(objects) as store:
+        partition(store).append(b"x")
+    faulty = FaultyStore(objects)
+    with running(faulty, writer="shared") as store:
+        log = store.topic("t").partition(0)
+        log.open_writer()
+        faulty.forget_calls()
+        log.append(b"y")
+        assert requests(faulty) == {"put": 2, "get": 1}
+        faulty.forget_calls()
+        log.append(b"z")
+        assert requests(faulty) == {"put": 1}
+
+
+@pytest.mark.parametrize("writer", ["exclusive", "shared"])
+def test_C04_collecting_costs_two_manifests_a_listing_and_two_requests_for_each_segment(writer: str) -> None:
+    objects = MemoryStore()
+    with running(objects, writer=writer) as store:
+        log = partition(store)
+        for _ in range(2):  # the first manifest of all says that anything may have been emptied
+            for _ in range(20):
+                log.append(b"x")
+            log.maintenance.compact(log.now_ms, bytes(16))
+    faulty = FaultyStore(objects)
+    with open_store(faulty, writer="read_only", delete_grace=0.0) as store:
+        maintenance = store.topic("t").partition(0).maintenance
+        faulty.forget_calls()
+        gone = len(maintenance.collect(2**62))
+        assert gone >= 30
+        asked = requests(faulty)
+        assert asked["list"] == 2, "one for the segments, one for merged objects"
+        # Each segment and the one behind the last are looked at; one manifest says the horizon, one forgets what went.
+        assert asked["delete"] + asked["put"] == gone + 2
+        assert asked["get"] <= gone + 1 + 3
+        assert asked["head"] == 2
+        assert asked["delete"] == (gone if writer == "exclusive" else 1), (
+            "a merged object goes, a shared place stays"
+        )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from logstore.layout import paths
+from logstore.layout import broker, paths
 from logstore.layout.paths import PartitionPaths, WishName
 from logstore.objects import LocalStore, MemoryStore
 from logstore.testing import ManualClock
@@ -120,3 +120,13 @@ def test_the_wal_has_its_place_too(tmp_path: Path) -> None:
 def test_the_layout_is_drawn_where_the_keys_are_made(line: str) -> None:
     assert paths.__doc__ is not None
     assert line in paths.__doc__
+
+
+def test_the_brokers_objects_have_the_names_that_the_format_page_says() -> None:
+    assert broker.NODE_PREFIX == "broker/node/"
+    assert broker.producers_prefix("orders") == "broker/producers/orders/"
+    assert broker.ACLS_KEY == "broker/acls"
+    assert broker.INTERNAL_TOPIC == "__consumer_offsets"
+    page = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
+    for name in (broker.NODE_PREFIX, broker.PRODUCERS_PREFIX, broker.ACLS_KEY, broker.INTERNAL_TOPIC):
+        assert name in page
