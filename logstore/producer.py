@@ -16,8 +16,8 @@ from concurrent.futures import Future
 
 from logstore.engine.memory.results import Receipt
 from logstore.engine.partition.partition_log import Appendable, PartitionLog
-from logstore.engine.shared.shared_buffer import SEQUENCE_MODULUS
 from logstore.engine.shared.shared_writer import SharedWriter
+from logstore.format.sequences import MODULUS
 
 
 class Producer:
@@ -52,7 +52,7 @@ class Producer:
         return self._log.submit_batches(self._numbered(records, sequence), ack="durable")
 
     def _numbered(self, records: Appendable, sequence: int) -> bytes:
-        if not 0 <= sequence < SEQUENCE_MODULUS:
+        if not 0 <= sequence < MODULUS:
             raise ValueError(
                 f"sequence={sequence}: 0 to 2**31 - 1 are possible; after that it starts again at 0"
             )

@@ -20,9 +20,7 @@ from logstore.engine.memory.results import Receipt
 from logstore.format.batch import BatchInfo
 from logstore.format.record import Record
 from logstore.format.segment import SegmentHeader, SegmentSummary, build_segment
-
-SEQUENCE_MODULUS = 1 << 31
-"""After the last number a producer starts again at 0, as Kafka's do."""
+from logstore.format.sequences import Sequences
 
 
 class Joined(NamedTuple):
@@ -32,19 +30,6 @@ class Joined(NamedTuple):
     future: Future[Receipt]
     first: int
     records: int
-
-
-class Sequences(NamedTuple):
-    """What an idempotent producer says about its append: record numbers `first` to `last` of `producer_id`, in `epoch`."""
-
-    producer_id: int
-    epoch: int
-    first: int
-    last: int
-
-    @property
-    def records(self) -> int:
-        return (self.last - self.first) % SEQUENCE_MODULUS + 1
 
 
 @dataclass(slots=True, eq=False)

@@ -36,6 +36,7 @@ from logstore.errors import CorruptData, StoreError, UnknownTopic
 from logstore.format.batch import BatchInfo, check_crc, split
 from logstore.format.errors import FormatError
 from logstore.format.segment import WriterMode, build_segment, place_all
+from logstore.format.sequences import advance
 from logstore.layout.catalog import Catalog
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import ObjectStore
@@ -289,7 +290,7 @@ def _segments(parts: Sequence[Part]) -> list[list[_Piece]]:
                 batches = part.batches[first:stop]
                 segments[-1].append(_Piece(part, position, sequence, batches))
                 position += sum(batch.size for batch in batches)
-                sequence = (sequence + sum(batch.count for batch in batches)) % (1 << 31)
+                sequence = advance(sequence, sum(batch.count for batch in batches))
                 room -= int(sizes[stop - 1]) - before
                 first = stop
             if first < len(sizes):
