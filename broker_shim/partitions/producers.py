@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from itertools import islice
 from typing import Any, NamedTuple
 
 from broker_shim.wire.codes import Code
@@ -72,16 +71,17 @@ class ProducerTable:
         standing = self._producers.standing(append)
         if standing is Standing.REPLACED:
             return Verdict(Code.INVALID_PRODUCER_EPOCH)
-        if standing is Standing.BEHIND:
-            recent = islice(reversed(self._producers[append.producer_id].batches), REMEMBERED_BATCHES)
-            for known in recent:
+        if standing in (Standing.UNKNOWN, Standing.NEW_EPOCH):
+            if append.first == 0:
+                return NEW
+            if standing is Standing.UNKNOWN:
+                return Verdict(self._of_others)
+        else:
+            for known in list(self._producers[append.producer_id].batches)[-REMEMBERED_BATCHES:]:
                 if known[:2] == append[2:]:
                     return Verdict(Code.NONE, known)
-        begins = append.first == 0 and standing in (Standing.UNKNOWN, Standing.NEW_EPOCH)
-        if standing is Standing.NEXT or begins:
-            return NEW
-        if standing is Standing.UNKNOWN:
-            return Verdict(self._of_others)
+            if standing is Standing.NEXT:
+                return NEW
         # Some batches before it are missing: they are lost, or not here yet.
         is_lost = standing in (Standing.AHEAD, Standing.NEW_EPOCH) and append.producer_id in self._cut_off
         return Verdict(Code.INVALID_PRODUCER_EPOCH if is_lost else Code.OUT_OF_ORDER_SEQUENCE_NUMBER)
