@@ -149,7 +149,7 @@ def test_W12_a_promotion_ends_when_its_store_is_closed() -> None:
     passive = Process(objects, 0, nothing)
     standby = passive.log.replicated("standby", standby=True)
     passive.switch.inner = gone = DiesAt(objects, 1, after=False)
-    passive.log._runtime.begin_close()
+    passive.log._internal._runtime.begin_close()
     with pytest.raises(StoreUnavailable, match="promote again"):
         standby.promote(timeout=PATIENCE_S)
     assert gone._left > -10
