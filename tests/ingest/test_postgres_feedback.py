@@ -10,7 +10,7 @@ from logstore.ingest.postgres.pgoutput import Commit, Decoder
 from logstore.ingest.postgres.slot import connect_stream
 from logstore.objects import MemoryStore
 from tests.support.ingest.pg_story import catch_up, session, settings
-from tests.support.ingest.pg_waits import wait_until
+from tests.support.ingest.pg_waits import running, wait_until
 
 pytestmark = pytest.mark.postgres
 
@@ -87,3 +87,27 @@ def test_F02_a_ping_inside_of_a_long_transaction_confirms_nothing_that_was_not_c
             assert len(ends) == 2, "it came in the middle of the transaction"
             assert messages[-1].data_start < stored
             assert confirmed(sql, config.slot) == stored < ends[1]
+
+
+def test_F02_where_to_begin_is_read_when_nobody_can_move_it_any_more(dsn):
+    """The connection before ours may have told the server more than it has read yet. Before May 2025 PostgreSQL believed
+    whoever came next with less, and the slot went back behind the WAL that it keeps."""
+    config, store, starts = settings(dsn, retry_max=0.1), MemoryStore(), []
+    with session(dsn) as sql:
+        sql.execute("create table t (id int primary key, v text)")
+        catch_up(store, config)
+        sql.execute("insert into t values (1, 'stored by the one before us')")
+        sql.execute("select pg_current_wal_lsn() - '0/0'")
+        end = int(sql.fetchone()[0])
+        after = running(store, config)
+        collect = after.ingest._collect
+        after.ingest._collect = lambda start, origin: starts.append(start) or collect(start, origin)
+        with closing(connect_stream(dsn, config.slot)) as stream:
+            stream.start(config.publication, 0)
+            with after as ingest:
+                wait_until(lambda: ingest.status().phase == "retrying after ObjectInUse")
+                stream.confirm(end)
+                wait_until(lambda: confirmed(sql, config.slot) == end)
+                stream.close()
+                wait_until(lambda: ingest.status().phase == "streaming")
+    assert starts == [end]

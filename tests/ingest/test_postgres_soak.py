@@ -197,7 +197,7 @@ def test_F02_the_soak_notices_a_client_that_confirms_at_a_keepalive(dsn, tmp_pat
     """The same, with the one client that we had and that did it: else all of this would prove nothing."""
     watched = Round(dsn, tmp_path, 1, 3, kind="hasty")
     with Interleaved(dsn, watched.slot, 1) as load:
-        for number in range(KILLS):
+        for number in range(3 * KILLS):
             watched.begin(number)
             watched.trouble_inside(load)
             watched.kill()
