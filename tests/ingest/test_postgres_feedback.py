@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -20,12 +21,12 @@ LONG_ROWS = 10_000
 """Of 2 kB: more than the sockets' buffers hold, so the server is still inside of the transaction when it pings."""
 
 
-def confirmed(sql, slot):
+def confirmed(sql: Any, slot: str) -> int:
     sql.execute("select confirmed_flush_lsn - '0/0' from pg_replication_slots where slot_name = %s", (slot,))
     return int(sql.fetchone()[0])
 
 
-def silent(sql, slot, timeout_s):
+def silent(sql: Any, slot: str, timeout_s: float) -> Any:
     """Has the server waited for an answer so long that it has pinged, with the transaction half sent?"""
     sql.execute(
         "select a.wait_event = 'WalSenderWriteData' and clock_timestamp() - r.reply_time > make_interval(secs => %s) "
@@ -36,7 +37,7 @@ def silent(sql, slot, timeout_s):
     return sql.fetchone()[0]
 
 
-def answered(sql, slot):
+def answered(sql: Any, slot: str) -> Any:
     sql.execute(
         "select r.reply_time from pg_stat_replication r join pg_replication_slots s on s.active_pid = r.pid "
         "where s.slot_name = %s",
@@ -45,7 +46,7 @@ def answered(sql, slot):
     return sql.fetchone()[0]
 
 
-def test_F02_a_ping_inside_of_a_long_transaction_confirms_nothing_that_was_not_confirmed(dsn):
+def test_F02_a_ping_inside_of_a_long_transaction_confirms_nothing_that_was_not_confirmed(dsn: str) -> None:
     """Rows of a long transaction stand before the end of a short one that was stored meanwhile. So "the last message lies
     below what was confirmed" says nothing about the transactions between them."""
     config = settings(dsn)
@@ -62,7 +63,7 @@ def test_F02_a_ping_inside_of_a_long_transaction_confirms_nothing_that_was_not_c
             stream.start(config.publication, 0)
             decoder, ends, messages = Decoder(), [], []
 
-            def read():
+            def read() -> Any:
                 message = stream.read()
                 if message is not None:
                     messages.append(message)
@@ -89,10 +90,13 @@ def test_F02_a_ping_inside_of_a_long_transaction_confirms_nothing_that_was_not_c
             assert confirmed(sql, config.slot) == stored < ends[1]
 
 
-def test_F02_where_to_begin_is_read_when_nobody_can_move_it_any_more(dsn):
+def test_F02_where_to_begin_is_read_when_nobody_can_move_it_any_more(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The connection before ours may have told the server more than it has read yet. Before May 2025 PostgreSQL believed
     whoever came next with less, and the slot went back behind the WAL that it keeps."""
-    config, store, starts = settings(dsn, retry_max=0.1), MemoryStore(), []
+    config, store = settings(dsn, retry_max=0.1), MemoryStore()
+    starts: list[int] = []
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key, v text)")
         catch_up(store, config)
@@ -101,7 +105,9 @@ def test_F02_where_to_begin_is_read_when_nobody_can_move_it_any_more(dsn):
         end = int(sql.fetchone()[0])
         after = running(store, config)
         collect = after.ingest._collect
-        after.ingest._collect = lambda start, origin: starts.append(start) or collect(start, origin)
+        monkeypatch.setattr(
+            after.ingest, "_collect", lambda start, origin: starts.append(start) or collect(start, origin)
+        )
         with closing(connect_stream(dsn, config.slot)) as stream:
             stream.start(config.publication, 0)
             with after as ingest:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,6 @@ class Round:
     def __init__(self, dsn: str, folder: Path, seed: int, timeout_s: int, kind: str = "") -> None:
         self.store, self.notes = folder / "store", folder / "notes"
         self.slot = f"watched{seed}"
-        self.child: subprocess.Popen[bytes] | None = None
         self.pauses: Counter[str] = Counter()
         self._dsn = dsn
         self._folder = folder
@@ -46,6 +46,7 @@ class Round:
         self._off = switch_for(self.store)
         self._pause = threading.Event()
         self._rng = random.Random(seed)
+        self._children: list[subprocess.Popen[bytes]] = []
         Interleaved.create(dsn)
         catch_up(str(self.store), settings(dsn, slot=self.slot))
 
@@ -54,6 +55,10 @@ class Round:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+
+    @property
+    def child(self) -> subprocess.Popen[bytes]:
+        return self._children[-1]
 
     @property
     def violations(self) -> list[str]:
@@ -66,7 +71,7 @@ class Round:
 
     def begin(self, number: int) -> None:
         wait_until(lambda: self._waits() is None)
-        self.confirmed = self._confirmed()  # nobody has the slot: it stays
+        began = self._confirmed()  # nobody has the slot: it stays
         impatient = f"{self._dsn} options='-c wal_sender_timeout={self._timeout_s}s'"
         command = [
             sys.executable,
@@ -77,9 +82,10 @@ class Round:
             self.slot,
         ]
         with (self._folder / f"ingester-{number}.log").open("wb") as log:
-            self.child = subprocess.Popen(
-                [*command, str(self.notes), str(self.confirmed), self._kind], cwd=ROOT, stdout=log, stderr=log
+            child = subprocess.Popen(
+                [*command, str(self.notes), str(began), self._kind], cwd=ROOT, stdout=log, stderr=log
             )
+        self._children.append(child)
         self._until(lambda: self._waits() is not None)
 
     def trouble(self) -> None:
@@ -113,9 +119,9 @@ class Round:
         self._off.unlink()
 
     def kill(self) -> None:
-        if self.child is not None:
-            self.child.kill()
-            self.child.wait(PATIENCE_S)
+        for child in self._children:
+            child.kill()
+            child.wait(PATIENCE_S)
         self._off.unlink(missing_ok=True)
 
     def end(self) -> None:
@@ -124,7 +130,7 @@ class Round:
 
     def stored(self, table: str) -> list[int]:
         """The rows of a table that the store has, as often as it has them, in order."""
-        found = []
+        found: list[int] = []
         with logstore.open(str(self.store), writer="read_only") as store:
             topic = store.topic(f"public.{table}")
             for partition in range(topic.partitions):
@@ -141,8 +147,8 @@ class Round:
             missing = [row for row in range(1, load.owed(table, confirmed) + 1) if row not in stored]
             assert not missing, f"confirmed {confirmed:x}, but of {table} {missing[:5]} are not in the store"
 
-    def _until(self, done) -> None:
-        def look():
+    def _until(self, done: Callable[[], bool]) -> None:
+        def look() -> bool:
             assert self.child.poll() is None, f"the ingester ended by itself: {self.child.returncode}"
             return done()
 
@@ -150,7 +156,9 @@ class Round:
 
     def _confirmed(self) -> int:
         with connect(self._dsn) as connection:
-            return slot_state(connection, self.slot).confirmed
+            state = slot_state(connection, self.slot)
+        assert state is not None
+        return state.confirmed
 
     def _waits(self) -> str | None:
         """What the server waits for, while somebody has the slot."""
@@ -161,7 +169,7 @@ class Round:
                 (self.slot,),
             )
             row = sql.fetchone()
-        return None if row is None else row[0]
+        return None if row is None else str(row[0])
 
     def _was_pinged(self) -> bool:
         with session(self._dsn) as sql:
@@ -177,8 +185,8 @@ class Round:
 @pytest.mark.parametrize("timeout_s", [3, 1])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_F02_the_slot_is_never_confirmed_past_the_boundary_and_no_row_is_lost_or_doubled(
-    dsn, tmp_path, seed, timeout_s
-):
+    dsn: str, tmp_path: Path, seed: int, timeout_s: int
+) -> None:
     with Round(dsn, tmp_path, seed, timeout_s) as watched:
         with Interleaved(dsn, watched.slot, seed) as load:
             for number in range(KILLS):
@@ -204,7 +212,7 @@ def test_F02_the_slot_is_never_confirmed_past_the_boundary_and_no_row_is_lost_or
     )
 
 
-def test_F02_the_soak_notices_a_client_that_confirms_at_a_keepalive(dsn, tmp_path):
+def test_F02_the_soak_notices_a_client_that_confirms_at_a_keepalive(dsn: str, tmp_path: Path) -> None:
     """The same, with the one client that we had and that did it: else all of this would prove nothing."""
     with Round(dsn, tmp_path, 1, 3, kind="hasty") as watched, Interleaved(dsn, watched.slot, 1) as load:
         for number in range(3 * KILLS):

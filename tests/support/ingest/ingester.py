@@ -22,6 +22,7 @@ from logstore.ingest.postgres.slot import connect, slot_state
 from logstore.ingest.postgres.stream import Message, Stream
 from logstore.objects import ObjectInfo
 from logstore.objects.local import LocalStore
+from logstore.objects.protocol import Buffer
 
 
 class Switched:
@@ -40,7 +41,7 @@ class Switched:
         return self._check().get(key, start, end)
 
     def put(
-        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+        self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None
     ) -> ObjectInfo:
         return self._check().put(key, data, if_absent=if_absent, if_match=if_match)
 
@@ -133,7 +134,7 @@ class Hasty(Stream):
 def main(dsn: str, store: str, slot: str, notes: str | None = None, began: str = "0", kind: str = "") -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(threadName)s %(name)s %(message)s")
     if kind == "hasty":
-        slots.Stream = Hasty  # type: ignore[misc]
+        slots.Stream = Hasty  # type: ignore[attr-defined]
     config = PostgresSettings(
         dsn=dsn, publication="pub", slot=slot, partitions=2, chunk_bytes=100_000, retry_max=0.2
     )
