@@ -54,7 +54,7 @@ ROOMS: dict[str, str] = {
     # above the log
     "ingest": "errors config format layout engine.host engine.memory engine.partition topic store",
     "upsert": "errors format engine.partition engine.replicated",
-    "logstore": "errors config format objects engine.memory engine.partition topic store aio testing ingest upsert",
+    "logstore": "errors config format objects engine.memory engine.partition topic store aio writers testing ingest upsert",
     # columns, and Spark
     "arrow": "",
     "arrow.plan": f"{OPEN} engine.read",

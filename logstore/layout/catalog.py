@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from logstore.config import TopicConfig
+from logstore.config import TopicConfig, check_names
 from logstore.errors import (
     CorruptData,
     Indeterminate,
@@ -142,7 +142,7 @@ class Catalog:
                     yield name, topic
 
     def create(
-        self, name: str, partitions: int, settings: dict[str, Any], exist_ok: bool, incarnation: str
+        self, name: str, partitions: int, settings: Mapping[str, Any], exist_ok: bool, incarnation: str
     ) -> TopicDescriptor:
         new = TopicDescriptor(
             check_topic_name(name), incarnation, _check_partitions(partitions), _topic_config(settings)
@@ -175,11 +175,11 @@ class Catalog:
             raise TopicExists(f"topic {old.name!r} exists with {old.partitions} partitions, not {partitions}")
         return old
 
-    def alter(self, name: str, settings: dict[str, Any]) -> TopicDescriptor:
+    def alter(self, name: str, settings: Mapping[str, Any]) -> TopicDescriptor:
         """Change some of a topic's settings; the others stay."""
 
         def altered(old: TopicDescriptor) -> TopicDescriptor:
-            return replace(old, config=_topic_config(asdict(old.config) | settings))
+            return replace(old, config=_topic_config({**asdict(old.config), **settings}))
 
         return self._change(name, self._of_one_incarnation(altered))
 
@@ -293,9 +293,6 @@ def _check_partitions(partitions: object) -> int:
     return partitions
 
 
-def _topic_config(settings: dict[str, Any]) -> TopicConfig:
-    known = [field.name for field in fields(TopicConfig)]
-    for name in settings:
-        if name not in known:
-            raise TypeError(f"unknown topic setting {name!r}; there are: {', '.join(known)}")
+def _topic_config(settings: Mapping[str, Any]) -> TopicConfig:
+    check_names("topic setting", settings, TopicConfig, "partitions", "exist_ok")
     return TopicConfig(**settings)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from logstore.errors import (
     DivergentWriters,
     Fenced,
     OffsetOutOfRange,
-    OutcomeUnknown,
 )
 from logstore.objects import MemoryStore
 from logstore.store import Store
@@ -35,15 +33,6 @@ TOPIC = "accounts"
 @pytest.fixture
 def objects() -> MemoryStore:
     return MemoryStore()
-
-
-@pytest.fixture
-def stores() -> Iterator[list[Store]]:
-    opened: list[Store] = []
-    yield opened
-    for store in opened:
-        with suppress(OutcomeUnknown):
-            store.close(timeout=0.1)
 
 
 @pytest.fixture
@@ -484,7 +473,7 @@ def test_a_log_cut_by_retention_is_refused(view: Views, objects: MemoryStore, st
         mine.advance(time + 1)
     stores.append(store := logstore.open(objects))
     log = store.topic(TOPIC).partition(0)
-    log.maintenance.delete_before(2, 0)
+    log._internal.maintenance.delete_before(2, 0)
     stores.append(again := logstore.open(objects))
     with pytest.raises(OffsetOutOfRange, match="retention"):
         UpsertView(again.topic(TOPIC).partition(0), "late")

@@ -57,6 +57,7 @@ from logstore.format.segment import (
     build_segment,
     collected,
 )
+from logstore.layout.paths import for_version, version_of
 from logstore.objects.protocol import ObjectInfo
 
 logger = logging.getLogger(__name__)
@@ -495,12 +496,19 @@ class Maintenance:
         """Apply `change` to a manifest that covers the whole view. None if somebody else was faster, or if the topic was
         deleted: that must be seen in the chain itself, so no manifest covers its end."""
         stored = StoredManifest.look(self._chain)
-        if view.manifest_version != stored.version or not view.segments.is_complete or view.tail.deleted:
+        if not view.segments.is_complete or view.tail.deleted or not self._is_current(view, stored):
             return None
         try:
             return stored.replace(change(stored.next_of(view, now_ms)))
         except PreconditionFailed:
             return None
+
+    def _is_current(self, view: ChainView, stored: StoredManifest) -> bool:
+        """Whether the view was made from what is stored. The version does not tell: it begins again if a manifest gets
+        lost. Where there is none there may have been one meanwhile, which only the objects show."""
+        if stored.front or view.tail.horizon.front:
+            return stored.front == view.tail.horizon.front
+        return self._chain.holds(view.segments)
 
 
 def standing_at(chain: Chain, seqs: Iterable[int]) -> dict[int, SegmentHeader | None]:
@@ -529,16 +537,6 @@ def is_inner(header: SegmentHeader, standing: Mapping[int, SegmentHeader | None]
         return False
     behind = standing[header.seq + 1]
     return behind is None or (behind.epoch == header.epoch and behind.mode is header.mode)
-
-
-def for_version(version: int, identity: bytes) -> bytes:
-    """The identity of a merged object that is made for this version of the manifest, and for no other."""
-    return version.to_bytes(8, "big") + identity[8:]
-
-
-def version_of(identity: str) -> int:
-    """Which version of the manifest a merged object was made for. (Before the name said it, a random one: none there is.)"""
-    return int(identity[:16], 16)
 
 
 def _worth_it(table: SegmentTable, run: range, limit: int) -> range:

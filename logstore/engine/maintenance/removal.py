@@ -64,7 +64,7 @@ def _end(chain: Chain, new_id: Callable[[], bytes], now_ms: int) -> ChainTail:
         end = _end_header(tail, tail.next_seq, new_id(), now_ms)
         links = None
         if _commit_end(chain, end):
-            if not (tail.may_be_emptied and chain.is_past(end.seq, tail.horizon)):
+            if not (tail.may_be_emptied and chain.is_past(end.seq, tail.horizon, end.seq)):
                 return tail.after(end)
         else:
             links = chain.follow(tail)
@@ -133,7 +133,7 @@ def _remove(
     if seq is None:
         chain.store.delete(info.key)
         return
-    if seq in standing:
+    if seq in standing and info.size:
         header = standing[seq]
         if header is None:
             return
@@ -141,6 +141,6 @@ def _remove(
             chain.store.delete(info.key)
             return
         bare = replace(header, base_offset=header.end_offset, flags=_GONE)
-    else:  # it cannot be read: it might have been anybody's
+    else:  # it cannot be read, or has no bytes: it might have been anybody's
         bare = _end_header(tail, seq, bytes(16), 0)
     chain.store.put(info.key, build_segment(bare, [])[0])

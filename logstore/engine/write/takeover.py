@@ -112,7 +112,7 @@ def _commit(
 
 def _is_stale(chain: Chain, state: PartitionState, header: SegmentHeader) -> bool:
     """Whether the fence stands in a place that had been emptied. Then the chain is loaded again."""
-    if not (state.tail.may_be_emptied and chain.is_past(header.seq, state.tail.horizon)):
+    if not (state.tail.may_be_emptied and chain.is_past(header.seq, state.tail.horizon, header.seq)):
         return False
     reload(chain, state, by_owner=True)
     return True

@@ -79,7 +79,7 @@ def give_up(store: ObjectStore, transaction: Transaction, parts: Sequence[Part])
     That run may be there already, while this driver is slow to die. What it has staged lies in the same place, and its plan
     is about to name it: nothing is removed but what is known to be ours.
     """
-    if Ledger(store, transaction).pending() is None:
+    if Ledger(store, transaction).withdraw():
         for key in {part.key for part in parts}:
             store.delete(key)
 

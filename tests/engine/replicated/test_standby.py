@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from itertools import count
 
 import pytest
@@ -24,10 +23,7 @@ from logstore.testing.scheduler import Choices, RandomChoices, Schedule, for_eve
 from tests.support.engine.actors import TOPIC, DiesAt, Process, contents, kill
 from tests.support.patience import PATIENCE_S
 
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def nothing(process: Process) -> None:
