@@ -93,7 +93,7 @@ class Scan:
     def _without_the_rest(self, split: Split, position: int) -> Split:
         lost = f"{split.paths}: the topic was deleted, and offsets {position} to {split.stop} were still to be read"
         if self.fail_on_data_loss:
-            raise UnknownTopic(f"{lost}; set failOnDataLoss to false to go on without")
+            raise UnknownTopic(f"{lost} (Spark goes on without if failOnDataLoss is false)")
         logger.warning("%s; failOnDataLoss is false: going on without", lost)
         return replace(split, start=split.stop, refs=())
 

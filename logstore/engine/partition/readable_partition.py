@@ -27,6 +27,7 @@ from logstore.engine.write.writer_protocol import Writer
 from logstore.errors import Closed, LogStoreError, OffsetOutOfRange, UnknownTopic
 from logstore.format.record import Record
 from logstore.layout.paths import PartitionPaths
+from logstore.objects.protocol import ObjectStore
 
 READ_BYTES = 1 << 20
 Loaded = tuple[PartitionState, PartitionReader, Follower]
@@ -245,6 +246,13 @@ class ReadablePartition:
         loaded = self._loaded
         if loaded is not None:
             loaded[0].tell_listeners()
+
+    @property
+    def objects(self) -> ObjectStore:
+        """Where the records are, as the engine sees it. Raises `Closed`, or `UnknownTopic` if the topic was deleted."""
+        if self._ended():
+            raise self._closed_error()
+        return self._runtime.store
 
     def segments(self) -> list[SegmentRef]:
         """The committed objects that hold the records, as last seen."""
