@@ -1,8 +1,8 @@
 """A topic as Arrow, for everybody but Spark: one table, a stream of batches, or splits that other processes read.
 
 A request is checked and planned when it is made: the end of each partition is fixed then, so what comes out is a snapshot of
-what was durable at that moment. Splits are cut by `arrow.plan` and read by `arrow.scan`, as Spark's are. Spark itself judges every
-row by its filters; nobody does that behind us, so rows are picked by their time here.
+what was durable at that moment. Splits are cut by `arrow.plan` and read by `arrow.scan`, as Spark's are. Spark itself judges
+every row by its filters; nobody does that behind us, so rows are picked by their time here.
 """
 
 from __future__ import annotations
@@ -254,8 +254,8 @@ class _Part(NamedTuple):
 
 
 def _one_after_another(parts: Iterable[_Part]) -> Iterator[pa.RecordBatch]:
-    """All batches, in order. A large part fetches ahead by itself; of small ones the next few are begun meanwhile, so that many
-    small partitions are not one wait for the store after the other."""
+    """All batches, in order. A large part fetches ahead by itself; of small ones the next few are begun meanwhile, so that
+    many small partitions are not one wait for the store after the other."""
     begun: deque[tuple[_Part, Future[pa.RecordBatch | None]]] = deque()
     size = 0
     pool = ThreadPoolExecutor(_PARTS_AHEAD, thread_name_prefix="logstore-arrow")
