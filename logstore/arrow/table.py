@@ -110,18 +110,22 @@ class TopicSplit:
 
     @property
     def topic(self) -> str:
+        """The topic's name."""
         return self.split.paths.topic
 
     @property
     def partition(self) -> int:
+        """All of it is of this one."""
         return self.split.paths.partition
 
     @property
     def start(self) -> int:
+        """The first offset."""
         return self.split.start
 
     @property
     def stop(self) -> int:
+        """One past the last offset."""
         return self.split.stop
 
     @property
