@@ -92,7 +92,7 @@ wheel: $(CORE_STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy --strict logstore broker_shim
+	$(BIN)/mypy --strict logstore broker_shim tests benchmarks
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -90,7 +90,7 @@ def test_64_durable_producers(benchmark: Any, figures: Figures, quick: bool) -> 
     p50, p99 = (
         statistics.median(percentile(latencies, share) for latencies, _, _ in found) for share in (0.5, 0.99)
     )
-    details = {"p50_ms": round(p50 * 1e3, 1), "p99_ms": round(p99 * 1e3, 1)}
+    details: dict[str, Any] = {"p50_ms": round(p50 * 1e3, 1), "p99_ms": round(p99 * 1e3, 1)}
     figures.add(SUITE, "64 durable producers, 40 ms PUT", rate, "acks/s", target=1200, **details)
     figures.add(SUITE, "p99 of an ack, in PUT times", p99 / PUT_S, "×", target=2.5, lower_is_better=True)
     acks = sum(len(latencies) for latencies, _, _ in found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from xdist.remote import Producer
@@ -23,7 +24,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer | None) -> 
     return ByFile(config, log)
 
 
-class ByFile(LoadScopeScheduling):
+class ByFile(LoadScopeScheduling):  # type: ignore[misc]
     """With several workers (`make test`) a file stays on one of them, and so does all that needs a JVM: else each worker
     would start servers and clusters of its own. (`--dist=loadgroup` is meant for this; with pytest 9.2 it groups nothing.)
     """
@@ -132,7 +133,7 @@ def where(tmp_path: Path) -> str:
 def make_log(where: str) -> Callable[..., str]:
     """`make_log("orders", [segments of partition 0], …)`: each segment is a list of records, committed as one."""
 
-    def make(topic: str, *partitions: list[list[logstore.Record]], **settings: object) -> str:
+    def make(topic: str, *partitions: list[list[logstore.Record]], **settings: Any) -> str:
         with logstore.open(where, **settings) as store:
             made = store.create_topic(topic, partitions=len(partitions), exist_ok=True)
             for number, segments in enumerate(partitions):

@@ -295,7 +295,11 @@ def test_W05_a_fenced_partition_is_reopened() -> None:
 def test_L07_a_submit_has_a_timeout_of_its_own() -> None:
     async def work() -> None:
         gated = GatedStore(MemoryStore())
-        limits = {"max_buffered_bytes": 3000, "max_batch_bytes": 3000, "append_timeout": 3600.0}
+        limits: dict[str, Any] = {
+            "max_buffered_bytes": 3000,
+            "max_batch_bytes": 3000,
+            "append_timeout": 3600.0,
+        }
         async with logstore.aio.open(gated, compression="none", **limits) as store:
             log = (await store.create_topic("t")).partition(0)
             await log.append(b"opens the writer")
@@ -359,7 +363,7 @@ def test_L07_waits_that_are_given_up_are_not_kept_for_as_long_as_an_outage_lasts
             for _ in range(1000):
                 with pytest.raises(logstore.AppendTimeout):
                     await log.wait_durable(receipt, timeout=0)
-            assert len(log.blocking.open_writer().durable_waiters) < 200
+            assert len(log.blocking.open_writer().durable_waiters) < 200  # type: ignore[attr-defined]
 
     run(work())
 

@@ -13,7 +13,8 @@ from logstore.layout.catalog import Catalog
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.objects.protocol import Buffer, ObjectInfo
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
-from tests.support.engine.harness import PATIENCE_S, open_store, pairs, running, until
+from tests.support.engine.harness import open_store, pairs, running, until
+from tests.support.patience import PATIENCE_S
 
 BIG = b"x" * 40_000
 BUFFERED: dict[str, Any] = {"ack": "buffered", "compression": "none", "max_batch_bytes": 50_000}
@@ -171,7 +172,7 @@ def test_bad_alterations_change_nothing() -> None:
             store.alter_topic("t", segment_bytes=0)
         for call in (lambda: store.alter_topic("u", segment_bytes=1), lambda: store.add_partitions("u", 2)):
             with pytest.raises(UnknownTopic):
-                call()
+                call()  # type: ignore[no-untyped-call]
         assert store.alter_topic("t").config.retention_seconds == 60
         assert objects.get("catalog/t") == before, "what changes nothing writes nothing"
     with open_store(objects, writer="read_only") as reader:

@@ -16,16 +16,8 @@ from logstore.format.segment import WriterMode
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore, GatedStore, ManualClock, SlowStore
-from tests.support.engine.harness import (
-    PATIENCE_S,
-    background,
-    drive,
-    open_store,
-    pairs,
-    partition,
-    running,
-    until,
-)
+from tests.support.engine.harness import background, drive, open_store, pairs, partition, running, until
+from tests.support.patience import PATIENCE_S
 
 
 def requests(faulty: FaultyStore) -> Counter[str]:

@@ -16,7 +16,6 @@ from logstore.errors import Closed, LogStoreError, OutcomeUnknown, StoreUnavaila
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import (
-    PATIENCE_S,
     background,
     crash,
     drive,
@@ -27,6 +26,7 @@ from tests.support.engine.harness import (
     running,
     until,
 )
+from tests.support.patience import PATIENCE_S
 
 PROBE_S = 2.0
 

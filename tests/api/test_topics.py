@@ -21,7 +21,8 @@ from logstore.errors import (
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore
 from tests.support.engine.damage import cuts, extensions, flips
-from tests.support.engine.harness import PATIENCE_S, background, crash, disk_of, open_store, pairs, running
+from tests.support.engine.harness import background, crash, disk_of, open_store, pairs, running
+from tests.support.patience import PATIENCE_S
 
 GOOD_NAMES = ["a", "A.b_c-9", "orders", "...", "-", "__consumer_offsets", "x" * 249]
 BAD_NAMES = [
@@ -58,7 +59,7 @@ def test_L25_no_other_name_reaches_the_store(name: object) -> None:
         before = [info.key for info in objects.list("")]
         for call in (store.create_topic, store.topic, store.delete_topic):
             with pytest.raises(InvalidTopicName) as caught:
-                call(name)  # type: ignore[operator]
+                call(name)  # type: ignore[arg-type]
             assert len(str(caught.value)) < 400, "a huge name is not repeated in full"
         assert [info.key for info in objects.list("")] == before
 
@@ -272,7 +273,7 @@ def test_L25_settings_are_kept_and_checked() -> None:
 @pytest.mark.parametrize("setting", ["retention_seconds", "retention_bytes"])
 def test_L24_a_retention_without_an_end_is_no_retention(setting: str, objects: ObjectStore) -> None:
     with running(objects) as store:
-        topic = store.create_topic("t", **{setting: math.inf})
+        topic = store.create_topic("t", **{setting: math.inf})  # type: ignore[arg-type]
         assert getattr(topic.config, setting) is None
         topic.append(b"kept")
         assert topic.partition(0).maintenance.expire(1 << 50) == 0

@@ -169,7 +169,8 @@ class Rules:
     def end_segment(self, who: str, tail: Tail, what: str, mode: str, wal: Any) -> Segment | None:
         if not what or tail.deleted or (what == "opener" and tail.mode != EXCLUSIVE):
             return None
-        records, end, source = (), tail.end, tail.source
+        records: tuple[Any, ...] = ()
+        end, source = tail.end, tail.source
         if wal is not None and self.is_replayed(wal, tail):
             records, end = (wal[2],), tail.end + 1
         fence = what != "opener"
@@ -602,7 +603,7 @@ def chain_of(objects: Objects) -> tuple[Manifest, list[tuple[Any, int, tuple[Any
     for row in manifest.rows:
         held = objects.get(row.key)
         is_there = held is not None and not held.collected and (held.base, held.end) == (row.base, row.end)
-        found.append((row.key, row.base, held.records if is_there else None))
+        found.append((row.key, row.base, held.records if held is not None and is_there else None))
     place = manifest.tail.next
     while place in objects and not objects[place].deleted:
         segment: Segment = objects[place]

@@ -123,7 +123,7 @@ class TestSweep:
         etag = store.put("k", b"2").etag
         for condition in ({"if_absent": True}, {"if_match": "stale"}):
             with pytest.raises(PreconditionFailed):
-                store.put("k", b"3", **condition)  # type: ignore[arg-type]
+                store.put("k", b"3", **condition)
         store.put("k", b"4", if_match=etag)
         assert temporary_files(root) == []
 
@@ -342,7 +342,7 @@ class TestDurability:
         for condition in ({"if_absent": True}, {"if_match": "stale"}):
             order.clear()
             with pytest.raises(PreconditionFailed):
-                store.put("log/1", b"mine", **condition)  # type: ignore[arg-type]
+                store.put("log/1", b"mine", **condition)
             assert order == ["fsync temporary", "fsync deep/root/log"]
 
     def test_L01_delete_fsyncs_the_folder(self, store: LocalStore, order: list[str]) -> None:

@@ -12,7 +12,8 @@ import pytest
 import logstore
 from logstore.errors import Determinate, Indeterminate, LogStoreError, StoreUnavailable
 from logstore.objects import LocalStore
-from tests.support.engine.harness import PATIENCE_S, until
+from tests.support.engine.harness import until
+from tests.support.patience import PATIENCE_S
 
 
 @pytest.fixture

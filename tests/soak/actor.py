@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import logstore
 from logstore import cli
@@ -49,8 +49,9 @@ from logstore.producer import Producer
 if __package__:
     from tests.soak.journal import Journal
 else:
-    from journal import Journal
+    from journal import Journal  # type: ignore[import-not-found, no-redef]
 
+T = TypeVar("T")
 PATIENCE_S = 30.0  # for a process to come to its end, when nothing disturbs it any more
 FILLERS = (0, 0, 0, 0, 20, 300)
 
@@ -123,7 +124,7 @@ class Actor:
         objects = self.objects()
         return self.insist(lambda: logstore.open(objects, clock=clock, **{**self.job.settings, **settings}))
 
-    def insist(self, call: Callable[[], Any]) -> Any:
+    def insist(self, call: Callable[[], T]) -> T:
         """Until the store lets it: a request that failed is no reason to end."""
         while True:
             self.check_end()
@@ -255,7 +256,10 @@ class Actor:
         """Read after ack, in the process that appends."""
         visibility = self.rng.choice(("buffered", "durable"))
         try:
-            low, high = log.low_watermark, log.high_watermark(visibility)  # type: ignore[arg-type]
+            low, high = (
+                log.low_watermark,
+                (log.durable_high_watermark if visibility == "durable" else log.buffered_high_watermark),
+            )
             offset = self.rng.randint(max(low, high - 40), high)
             op = self.journal.read(self.job.topic, self.process, offset, visibility)
             result = log.read(offset, self.rng.choice((0, 300, 1 << 20)), visibility=visibility)  # type: ignore[arg-type]
@@ -328,7 +332,7 @@ class Actor:
                 self.next_life()
                 log = self.insist(log.reopen)
                 self.journal.note("opened", topic=self.job.topic, process=self.process)
-                writer, position = self.insist(lambda log=log: log.replicated(self.process)), None
+                writer, position = self.insist(lambda log=log: log.replicated(self.process)), None  # type: ignore[misc]
             op = None
             try:
                 if position is None:
@@ -355,7 +359,8 @@ class Actor:
         """Follow all topics; now and then begin again somewhere. At the end it must come to where they end (C02)."""
         store = self.open(writer="read_only")
         logs = {
-            name: self.insist(lambda name=name: store.topic(name)).partition(0) for name in self.job.topics
+            name: self.insist(lambda name=name: store.topic(name)).partition(0)  # type: ignore[misc]
+            for name in self.job.topics
         }
         positions: dict[str, int | None] = dict.fromkeys(logs)
         for name in logs:

@@ -207,7 +207,7 @@ UpsertModel.TestCase.settings = settings(
 
 
 @pytest.mark.timeout(900)
-class TestU01ToU08UpsertModel(UpsertModel.TestCase):  # type: ignore[name-defined,misc]
+class TestU01ToU08UpsertModel(UpsertModel.TestCase):  # type: ignore[misc, valid-type]
     """Any number of writers, any lag, crash, restart: contents = dict fold of the source."""
 
 

@@ -453,7 +453,7 @@ def test_values_spill_to_disk_beyond_the_limit(view: Views, tmp_path: Path) -> N
     mine = view("mine", max_memory_bytes=100_000, spill_dir=tmp_path)
     wanted: dict[bytes, bytes] = {}
     for time in range(8):
-        updates = [
+        updates: list[tuple[bytes, bytes | None]] = [
             (b"%05d" % (number * 7 % 4000), b"%d-%d" % (time, number) + b"x" * 90) for number in range(1000)
         ]
         updates += [
@@ -526,5 +526,5 @@ def test_U02_what_was_dropped_before_a_bad_update_is_counted_too(view: Views) ->
     peer.advance(5)
     mine.refresh()
     with pytest.raises(TypeError):
-        mine.apply_many([(b"k", b"late", 1, 3), (b"k", b"late", 1, 4), (b"k", b"new", 1, 5), (b"k", 6, 1, 6)])
+        mine.apply_many([(b"k", b"late", 1, 3), (b"k", b"late", 1, 4), (b"k", b"new", 1, 5), (b"k", 6, 1, 6)])  # type: ignore[list-item]
     assert (mine.dropped, mine.health()["dropped_below_upper"], mine.stashed) == (2, 2, 1)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
 
 import aiokafka.admin
 import confluent_kafka
@@ -38,9 +40,9 @@ def admin(broker: LocalBroker) -> AdminClient:
     return AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
 
 
-def wait(futures: dict[object, object]) -> None:
+def wait(futures: Mapping[Any, Future[Any]]) -> None:
     for future in futures.values():
-        future.result(PATIENCE_S)  # type: ignore[attr-defined]
+        future.result(PATIENCE_S)
 
 
 def test_B01_topics_are_created_described_grown_and_deleted(broker: LocalBroker, admin: AdminClient) -> None:

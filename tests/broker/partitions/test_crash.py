@@ -98,7 +98,7 @@ def read_one(consumer: confluent_kafka.Consumer) -> bytes | None:
     while time.monotonic() < deadline:
         message = consumer.poll(0.2)
         if message is not None and message.error() is None:
-            return message.value()
+            return message.value()  # type: ignore[no-any-return]
     raise AssertionError("nothing came")
 
 
@@ -156,7 +156,7 @@ def test_B08_the_internal_topic_is_compacted(
             assert commit(client, "g", offset) == Code.NONE
         log = first.log("__consumer_offsets")
         first.until(
-            lambda: first.server.broker.partitions.hosted("__consumer_offsets", 0).low_watermark > 300
+            lambda: first.server.broker.partitions.hosted("__consumer_offsets", 0).low_watermark > 300  # type: ignore[union-attr]
         )
         assert log.durable_high_watermark >= 500
     second = start_broker(store, offsets_partitions=1, node_id=2)

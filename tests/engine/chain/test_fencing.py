@@ -20,7 +20,6 @@ from logstore.format.record import Record
 from logstore.objects import LocalStore, MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import (
-    PATIENCE_S,
     at,
     background,
     drive,
@@ -31,6 +30,7 @@ from tests.support.engine.harness import (
     running,
     stored,
 )
+from tests.support.patience import PATIENCE_S
 
 # W05
 

@@ -15,16 +15,8 @@ from logstore.errors import Fenced
 from logstore.objects import MemoryStore
 from logstore.producer import Producer
 from logstore.testing import GatedStore, ManualClock
-from tests.support.engine.harness import (
-    PATIENCE_S,
-    at,
-    background,
-    numbered,
-    open_store,
-    pairs,
-    running,
-    stored,
-)
+from tests.support.engine.harness import at, background, numbered, open_store, pairs, running, stored
+from tests.support.patience import PATIENCE_S
 
 GRACE_S = 3600.0
 

@@ -19,16 +19,8 @@ from logstore.errors import CorruptData, Fenced, Indeterminate, PreconditionFail
 from logstore.objects import LocalStore, MemoryStore, ObjectStore
 from logstore.objects.protocol import Buffer, ObjectInfo
 from logstore.testing import GatedStore, ManualClock
-from tests.support.engine.harness import (
-    PATIENCE_S,
-    at,
-    background,
-    numbered,
-    open_store,
-    pairs,
-    running,
-    stored,
-)
+from tests.support.engine.harness import at, background, numbered, open_store, pairs, running, stored
+from tests.support.patience import PATIENCE_S
 
 DAY_S = 86_400.0
 

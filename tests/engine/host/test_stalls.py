@@ -78,10 +78,10 @@ def test_C11_a_store_that_hangs_is_seen(mode: str, caplog: pytest.LogCaptureFixt
                 health = store.health()
                 assert (health["store_reachable"], health["stalled"]) == (False, True)
                 assert health["unanswered_seconds"] == 61.0
-                until(lambda turn=turn: told(caplog) == ["WARNING", "INFO"] * (turn - 1) + ["WARNING"])
+                until(lambda turn=turn: told(caplog) == ["WARNING", "INFO"] * (turn - 1) + ["WARNING"])  # type: ignore[misc]
                 clock.advance(600.0)
             waiting.result(PATIENCE_S)
-            until(lambda turn=turn: told(caplog) == ["WARNING", "INFO"] * turn)
+            until(lambda turn=turn: told(caplog) == ["WARNING", "INFO"] * turn)  # type: ignore[misc]
             assert (seen(store, mode)["state"], seen(store, mode)["unanswered_seconds"]) == ("writing", None)
             assert (store.health()["store_reachable"], store.health()["stalled"]) == (True, False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -14,7 +15,6 @@ from logstore.objects.protocol import Buffer, ObjectInfo
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from tests.support.engine.dying import DiesAt
 from tests.support.engine.harness import (
-    PATIENCE_S,
     at,
     background,
     crash,
@@ -24,6 +24,7 @@ from tests.support.engine.harness import (
     partition,
     running,
 )
+from tests.support.patience import PATIENCE_S
 
 VALUES = numbered(0, 10)
 
@@ -150,7 +151,7 @@ class Interrupts(FaultyStore):
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
-        self.first = lambda: None
+        self.first: Callable[[], object] = lambda: None
 
     def put(
         self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -19,8 +19,9 @@ from logstore.format.manifest import Manifest
 from logstore.format.segment import SegmentFlags, SegmentHeader
 from logstore.objects import MemoryStore
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
-from tests.support.engine.harness import PATIENCE_S, background
+from tests.support.engine.harness import background
 from tests.support.format.material import sealed
+from tests.support.patience import PATIENCE_S
 
 GRACE_S = 3600.0
 
@@ -32,7 +33,7 @@ def _how_far_the_store_is(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
         monkeypatch.setattr(fan_out, "QUICK_S", -1.0)
 
 
-def open_store(objects: object, clock: ManualClock, **settings: object) -> logstore.Store:
+def open_store(objects: object, clock: ManualClock, **settings: Any) -> logstore.Store:
     return logstore.open(objects, clock=clock, delete_grace=GRACE_S, **settings)  # type: ignore[arg-type]
 
 

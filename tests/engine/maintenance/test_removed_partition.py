@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, wait
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,8 @@ from logstore.format.manifest import Manifest
 from logstore.objects import MemoryStore
 from logstore.testing import GatedStore, ManualClock
 from tests.support.engine.dying import OvertakenAt
-from tests.support.engine.harness import PATIENCE_S, background, open_store, pairs, running
+from tests.support.engine.harness import background, open_store, pairs, running
+from tests.support.patience import PATIENCE_S
 
 GRACE_S = 3600.0
 
@@ -236,7 +238,7 @@ def test_L25_no_manifest_hides_that_a_partition_was_removed(change: str) -> None
             deletion = background(store.delete_topic, "t")
             removal.wait_held()  # the end stands, and so do the records
             log.refresh()
-            calls = {
+            calls: dict[str, Callable[[], Any]] = {
                 "expire": lambda: upkeep.delete_before(3, 0),
                 "merge": lambda: upkeep.compact(0, bytes(16)),
                 "checkpoint": lambda: log._checkpointer.write(),  # type: ignore[union-attr]

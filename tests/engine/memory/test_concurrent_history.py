@@ -17,7 +17,8 @@ from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import AppendTimeout, BufferFull
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore, History, check_history
-from tests.support.engine.harness import PATIENCE_S, background, crash, disk_of, open_store, partition
+from tests.support.engine.harness import background, crash, disk_of, open_store, partition
+from tests.support.patience import PATIENCE_S
 
 PRODUCERS = 6
 ROUNDS = 25

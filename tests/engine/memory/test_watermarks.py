@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import pairwise
 
@@ -14,7 +15,6 @@ from logstore.errors import BufferFull, Fenced, OffsetOutOfRange, OutcomeUnknown
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import (
-    PATIENCE_S,
     at,
     background,
     crash,
@@ -26,13 +26,14 @@ from tests.support.engine.harness import (
     running,
     until,
 )
+from tests.support.patience import PATIENCE_S
 
 
 def marks(log: PartitionLog) -> tuple[int, int, int]:
     return log.low_watermark, log.durable_high_watermark, log.buffered_high_watermark
 
 
-def test_L15_the_marks_at_each_step_of_each_kind_of_append(wal_dir) -> None:  # type: ignore[no-untyped-def]
+def test_L15_the_marks_at_each_step_of_each_kind_of_append(wal_dir: Callable[[], str]) -> None:
     answers = GatedStore(MemoryStore())
     requests = GatedStore(answers)
     with running(requests, ack="buffered", wal_dir=wal_dir()) as store:

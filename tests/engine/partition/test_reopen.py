@@ -19,7 +19,6 @@ from logstore.layout.catalog import TopicDescriptor
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import (
-    PATIENCE_S,
     at,
     background,
     drive,
@@ -29,6 +28,7 @@ from tests.support.engine.harness import (
     partition,
     running,
 )
+from tests.support.patience import PATIENCE_S
 
 
 def test_W05_a_partition_goes_from_one_store_to_another_and_back_without_either_being_opened_anew(
@@ -87,7 +87,7 @@ def test_a_log_that_is_replaced_while_a_topic_asks_for_it_is_not_kept() -> None:
             found.reopen()
             return found
 
-        again._open = late  # type: ignore[method-assign]
+        again._open = late
         assert again.partition(0) is topic.partition(0)
         assert not again.partition(0).replaced
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,8 @@ from logstore.format.manifest import SegmentTable
 from logstore.format.record import Record
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import FaultyStore, GatedStore, ManualClock
-from tests.support.engine.harness import PATIENCE_S, open_store, partition, running
+from tests.support.engine.harness import open_store, partition, running
+from tests.support.patience import PATIENCE_S
 
 T0 = 1_700_000_000_000
 
@@ -205,7 +207,7 @@ class Counting(list[int]):
 
     looks = 0
 
-    def __getitem__(self, place):  # type: ignore[no-untyped-def]
+    def __getitem__(self, place: Any) -> Any:
         type(self).looks += 1
         return super().__getitem__(place)
 

@@ -133,7 +133,7 @@ def two_way(
 
 def test_W07_contrast_the_two_way_rule_wedges_where_ours_moves(writer: Writers, objects: MemoryStore) -> None:
     """A peer has stored up to 10 while we held 5 and 7. Two-way: they never come to be *at* 10 and pin us at 5 for ever."""
-    held, frontier, stored = [(5, 6), (7, 8)], 10, []
+    held, frontier, stored = [(5, 6), (7, 8)], 10, list[Any]()
     for _ in range(100):
         stored, held = two_way(held, frontier)
     assert stored == []

@@ -186,5 +186,5 @@ ReplicatedModel.TestCase.settings = settings(
 
 
 @pytest.mark.timeout(900)
-class TestW07ToW14ReplicatedModel(ReplicatedModel.TestCase):  # type: ignore[name-defined,misc]
+class TestW07ToW14ReplicatedModel(ReplicatedModel.TestCase):  # type: ignore[misc, valid-type]
     """Any mix of lag, crash, restart and promotion: the partition holds the source, once, in order."""

@@ -43,8 +43,8 @@ def opened(objects: MemoryStore) -> Iterator[Open]:
     """Open a store on `objects`, or on a wrapper of them; closed at the end, whatever became of it."""
     stores: list[Store] = []
 
-    def open_one(home: Any = None, **settings: Any) -> Store:
-        settings = {"writer": "shared", "probe_interval": 0.001} | settings
+    def open_one(home: Any = None, **given: Any) -> Store:
+        settings: dict[str, Any] = {"writer": "shared", "probe_interval": 0.001, **given}
         store = logstore.open(home if home is not None else objects, **settings)
         store.create_topic(TOPIC, exist_ok=True)
         stores.append(store)

@@ -284,7 +284,7 @@ def test_W13_a_slow_writers_append_is_acked_among_two_fast_ones_that_never_pause
 
 
 def test_W13_wishes_that_fail_change_nothing() -> None:
-    wishes = Wishes(Chain(Dead(), PartitionPaths(TOPIC, "0" * 16, 0)))  # type: ignore[arg-type]
+    wishes = Wishes(Chain(Dead(), PartitionPaths(TOPIC, "0" * 16, 0)))
     wishes.leave(wish_of(b"12345678", 3))
     assert wishes.standing() == []
     wishes.take_back()

@@ -25,7 +25,6 @@ from logstore.objects import MemoryStore, ObjectInfo, ObjectStore
 from logstore.objects.protocol import Buffer
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import (
-    PATIENCE_S,
     at,
     background,
     crash,
@@ -38,11 +37,12 @@ from tests.support.engine.harness import (
     stored,
     until,
 )
+from tests.support.patience import PATIENCE_S
 
 
 def headers(objects: ObjectStore, log: PartitionLog) -> list[SegmentHeader]:
     """The whole chain as it is in the store."""
-    return [link.header for link in Chain(objects, log.paths).follow(ChainTail())]
+    return [link.header for link in Chain(objects, log.paths).follow(ChainTail())]  # type: ignore[union-attr]
 
 
 class Witness:

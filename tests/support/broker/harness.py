@@ -199,6 +199,7 @@ class Wire:
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+        self.unsent = memoryview(b"")
         self._correlation = 0
 
     def __enter__(self) -> Self:
