@@ -189,9 +189,7 @@ class ReadablePartition:
         While an exclusive writer is open here: what it has acked and not yet stored. Elsewhere: what the last writer has
         reserved, at most so much is acked there. If that writer has died, the next one to open makes it a lost range.
         """
-        state = self._state
-        with state.lock:
-            return state.unconfirmed()
+        return self._state.unconfirmed()
 
     # The watermarks
 
@@ -256,9 +254,7 @@ class ReadablePartition:
 
     def segments(self) -> list[SegmentRef]:
         """The committed objects that hold the records, as last seen."""
-        state = self._state
-        with state.lock:
-            return state.segments.all()
+        return self._state.refs()
 
     @property
     def maintenance(self) -> Maintenance:

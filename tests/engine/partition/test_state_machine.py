@@ -290,7 +290,7 @@ class LogMachine(RuleBasedStateMachine):
     @invariant()
     def marks_are_in_order(self) -> None:
         log = self.life.log
-        with log._load()[0].lock:
+        with log._load()[0]._lock:
             state = log._load()[0]
             assert state.low <= state.durable <= state.buffered
             assert state.buffered <= max(state.tail.reserved_until, state.durable), (
