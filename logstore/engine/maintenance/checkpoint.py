@@ -94,8 +94,7 @@ class Checkpointer:
     def _is_first(self) -> bool:
         """Whether the store holds all that we remember, and nothing merged. If not, there was a manifest once that we have
         never seen, and it is lost."""
-        with self._state.lock:
-            ours = self._state.segments.up_to(self._state.tail.next_seq)
+        ours = self._state.refs()
         return not any(self._chain.store.list(self._chain.paths.merged_prefix)) and self._chain.holds(ours)
 
     def _rewrite(self, stored: StoredManifest) -> ChainView | None:
@@ -105,7 +104,7 @@ class Checkpointer:
         self._next_seq = found.tail.next_seq
         if not found.segments.is_complete or found.tail.deleted:
             return None
-        if stored.etag is None and not self._chain.holds(found.segments):
+        if stored.etag is None and not self._chain.holds(found.segments.all()):
             return None  # one came and got lost while we read: its condition is met again, and what it replaced is gone
         found.low_watermark = max(self._state.low, found.low_watermark)
         return stored.replace(stored.next_of(found, self._runtime.clock.now_ms()))
