@@ -373,16 +373,16 @@ def test_L24_what_is_expired_goes_from_the_beginning_on(rounds: int) -> None:
 
 def damage_manifest(objects: MemoryStore, log: PartitionLog, damage: str) -> None:
     if damage == "lost":
-        objects.delete(log.paths.manifest)
+        objects.delete(log._internal.paths.manifest)
     else:
-        objects.put(log.paths.manifest, b"scribble")
+        objects.put(log._internal.paths.manifest, b"scribble")
 
 
 def compacted_and_collected_elsewhere(objects: MemoryStore, clock: ManualClock) -> None:
     """By another process, which gives nobody any time."""
     with open_store(objects, clock, writer="read_only", delete_grace=0.0) as store:
         log = store.topic("t").partition(0)
-        assert log.maintenance.compact(clock.now_ms(), bytes(range(16))) >= 10
+        assert log._internal.maintenance.compact(clock.now_ms(), bytes(range(16))) >= 10
         assert len(store.collect_garbage()) >= 10
 
 
@@ -395,10 +395,10 @@ def test_C04_a_writer_that_never_saw_the_lost_manifest_names_nothing_that_was_co
         for value in numbered(0, 30):
             log.append(value)
         compacted_and_collected_elsewhere(objects, clock)
-        objects.delete(log.paths.manifest)
+        objects.delete(log._internal.paths.manifest)
         for value in numbered(30, 5):
             log.append(value)
-        log._checkpointer.write()  # type: ignore[union-attr]
+        log._internal._checkpointer.write()  # type: ignore[union-attr]
         with open_store(objects, clock, writer="read_only", delete_grace=0.0) as other:
             other.collect_garbage()
     assert stored(objects) == at(0, numbered(0, 35))
@@ -415,23 +415,23 @@ def test_C04_a_merge_that_sleeps_while_manifests_get_lost_changes_nothing(damage
         for value in numbered(0, 30):
             log.append(value)
         if began == "with a manifest":
-            log._checkpointer.write()  # type: ignore[union-attr]
+            log._internal._checkpointer.write()  # type: ignore[union-attr]
         sleeper = slow.topic("t").partition(0)
-        with gated.hold("put", prefix=log.paths.merged_prefix) as gate:
-            merge = background(sleeper.maintenance.compact, clock.now_ms(), b"s" * 16)
+        with gated.hold("put", prefix=log._internal.paths.merged_prefix) as gate:
+            merge = background(sleeper._internal.maintenance.compact, clock.now_ms(), b"s" * 16)
             gate.wait_held()
             if began == "with a manifest":
                 damage_manifest(objects, log, damage)
             log.append(b"v30")
-            log._checkpointer.write()  # type: ignore[union-attr]
+            log._internal._checkpointer.write()  # type: ignore[union-attr]
             compacted_and_collected_elsewhere(objects, clock)
             damage_manifest(objects, log, damage)
             log.append(b"v31")
             if began == "with a manifest":
-                log._checkpointer.write()  # type: ignore[union-attr]
-                assert Manifest.parse(objects.get(log.paths.manifest)).version == 1
+                log._internal._checkpointer.write()  # type: ignore[union-attr]
+                assert Manifest.parse(objects.get(log._internal.paths.manifest)).version == 1
         assert merge.result(PATIENCE_S) == 0
-        log._checkpointer.write()  # type: ignore[union-attr]
+        log._internal._checkpointer.write()  # type: ignore[union-attr]
         with open_store(objects, clock, writer="read_only", delete_grace=0.0) as other:
             other.collect_garbage()
     assert stored(objects) == at(0, numbered(0, 32))
@@ -449,17 +449,17 @@ def test_L20_the_object_of_a_compaction_that_died_hides_nothing_of_a_later_one(
         log = partition(store)
         for value in numbered(0, 10):
             log.append(value)
-        log._checkpointer.write()  # type: ignore[union-attr]
+        log._internal._checkpointer.write()  # type: ignore[union-attr]
         with open_store(faulty, clock, writer="read_only") as other:
             faulty.fail("put", suffix="/manifest")
             with pytest.raises(Determinate):
-                other.topic("t").partition(0).maintenance.compact(clock.now_ms(), b"x" * 16)
+                other.topic("t").partition(0)._internal.maintenance.compact(clock.now_ms(), b"x" * 16)
         assert log.delete_before(5) == 5
         for value in numbered(10, 6):
             log.append(value)
-        assert log.maintenance.compact(clock.now_ms(), b"y" * 16) == 10
-        assert len(log.maintenance.collect(clock.now_ms())) == 15
-        assert len(list(objects.list(log.paths.merged_prefix))) == 2
+        assert log._internal.maintenance.compact(clock.now_ms(), b"y" * 16) == 10
+        assert len(log._internal.maintenance.collect(clock.now_ms())) == 15
+        assert len(list(objects.list(log._internal.paths.merged_prefix))) == 2
         damage_manifest(objects, log, damage)
     with open_store(objects, clock, writer="read_only") as reader:
         assert pairs(reader.topic("t").partition(0), start=5) == at(5, numbered(5, 11))
@@ -475,7 +475,7 @@ def test_L18_a_damaged_manifest_hides_no_lost_range_at_the_beginning() -> None:
         log = partition(store)
         first = log.append(b"v0").offset
         assert first > 0
-        log._checkpointer.write()  # type: ignore[union-attr]
+        log._internal._checkpointer.write()  # type: ignore[union-attr]
         damage_manifest(objects, log, "scribbled")
         with open_store(objects, clock, writer="read_only") as reader:
             found = reader.topic("t").partition(0)

@@ -443,7 +443,7 @@ def test_C01_a_header_that_was_cut_off_as_it_was_left_is_no_free_place() -> None
             other.append(value)
         compact(other)
         collected_at_grace_0(objects)
-        objects.put(log.paths.segment(1), b"")
+        objects.put(log._internal.paths.segment(1), b"")
         follower.refresh()
         assert pairs(follower) == at(0, numbered(0, 41))
         with pytest.raises(OutcomeUnknown, match="gone on"):
@@ -463,8 +463,8 @@ def test_C01_an_object_of_no_bytes_in_a_deleted_topic_is_replaced_and_stays_so()
         for value in numbered(1, 10):
             peer.topic("t").partition(0).append(value)
         peer.delete_topic("t")
-    objects.put(log.paths.segment(1), b"")
-    assert [item.key for item in gc(objects)] == [log.paths.segment(1)]
+    objects.put(log._internal.paths.segment(1), b"")
+    assert [item.key for item in gc(objects)] == [log._internal.paths.segment(1)]
     assert gc(objects) == []
     with pytest.raises(UnknownTopic):
         log.append(b"late")
@@ -477,8 +477,8 @@ def collected_and_the_manifest_lost(objects: MemoryStore, log: logstore.Partitio
         log.append(value)
     compact(log)
     collected_at_grace_0(objects)
-    objects.delete(log.paths.manifest)
-    assert objects.head(log.paths.segment(2)) is None
+    objects.delete(log._internal.paths.manifest)
+    assert objects.head(log._internal.paths.segment(2)) is None
 
 
 def test_C01_a_shared_writer_from_before_the_first_manifest_appends_at_the_end_though_that_is_lost() -> None:
