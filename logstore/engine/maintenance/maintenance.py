@@ -41,7 +41,6 @@ from logstore.errors import (
     UnknownTopic,
     UnsupportedStore,
 )
-from logstore.format.batch import PATCH_SIZE
 from logstore.format.errors import FormatError
 from logstore.format.manifest import Manifest, SegmentTable
 from logstore.format.retired import Retired
@@ -54,18 +53,19 @@ from logstore.format.segment import (
     SegmentHeader,
     SegmentSummary,
     WriterMode,
+    as_stored,
     build_segment,
     collected,
 )
 from logstore.layout.paths import for_version, version_of
 from logstore.objects.protocol import ObjectInfo
+from logstore.objects.settled import Doubts
 
 logger = logging.getLogger(__name__)
 
 COMPACT_AT_LEAST = 4
 COLLECT_AT_MOST = 1000
 """In one round beside the writer: far more than it retires meanwhile, and not all that a day without one has left."""
-_DOUBTS_MAX = 5  # answers that may get lost before the caller is asked to look
 
 
 @dataclass(slots=True)
@@ -206,9 +206,7 @@ class Maintenance:
             block = self._reader.block(ref, position, scanning=True)
             for base, place, size, count, high_ms, low_ms, _ in block.index.tolist():
                 raw = block.data[place - block.start : place - block.start + size]
-                found.append(
-                    EncodedBatch(bytes(raw[:PATCH_SIZE]), raw[PATCH_SIZE:], base, count, low_ms, high_ms)
-                )
+                found.append(as_stored(raw, base, count, low_ms, high_ms))
             position = block.end_offset
         return found
 
@@ -235,7 +233,7 @@ class Maintenance:
         Raises `CorruptData` if that cannot be noted, because an object of the partition is missing or damaged, and
         `UnknownTopic` if the topic was deleted.
         """
-        doubts = 0
+        doubts = Doubts()
         while True:
             view = self._chain.load()
             if view.tail.deleted:
@@ -247,13 +245,9 @@ class Maintenance:
                 raise view.tail.damaged or CorruptData(
                     self._chain.paths.prefix, low, "an object is missing or damaged: nothing was deleted"
                 )
-            try:
+            with doubts:  # the next look at the manifest tells
                 if self._raise_low(view, low, now_ms):
                     return low
-            except Indeterminate:  # the next look at the manifest tells
-                doubts += 1
-                if doubts == _DOUBTS_MAX:
-                    raise
 
     def _raise_low(self, view: ChainView, low: int, now_ms: int) -> ChainView | None:
         def cut(manifest: Manifest) -> Manifest:

@@ -14,7 +14,6 @@ import pytest
 
 import logstore
 from logstore.cli import main
-from logstore.engine.maintenance import checkpoint
 from logstore.errors import (
     CorruptData,
     Fenced,
@@ -29,13 +28,9 @@ from logstore.testing import GatedStore, ManualClock
 from tests.support.engine.harness import at, background, numbered, open_store, pairs, running, stored
 from tests.support.patience import PATIENCE_S
 
+pytestmark = pytest.mark.usefixtures("no_checkpoints")
+
 DAY_S = 86_400.0
-
-
-@pytest.fixture(autouse=True)
-def _no_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Maintenance runs where the test says."""
-    monkeypatch.setattr(checkpoint, "EVERY_SEGMENTS", 1 << 30)
 
 
 def compact(log: logstore.PartitionLog) -> None:
