@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from logstore.engine.chain.chain import Chain, ChainView
 from logstore.engine.chain.manifest_store import StoredManifest
-from logstore.engine.chain.segment_table import Segments
 from logstore.engine.maintenance.maintenance import Maintenance
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.runtime import Runtime
