@@ -20,12 +20,13 @@ from __future__ import annotations
 import logging
 import random
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
-from logstore.engine.chain.segment_table import Segments
+from logstore.engine.chain.segment_table import SegmentRef, Segments
 from logstore.engine.host.fan_out import fan_out
 from logstore.errors import (
     CorruptData,
@@ -377,10 +378,10 @@ class Chain:
             return links
         return None if self.is_past(doubtful, tail.horizon, seq if links else None) else links
 
-    def holds(self, segments: Segments) -> bool:
-        """Whether the store has the object of every row, as large as the row says: one listing."""
+    def holds(self, refs: Iterable[SegmentRef]) -> bool:
+        """Whether the store has all of these objects, as large as the rows say: one listing."""
         sizes = {info.key: info.size for info in self.store.list(self.paths.prefix)}
-        return all(sizes.get(ref.key) == ref.size for ref in segments.all())
+        return all(sizes.get(ref.key) == ref.size for ref in refs)
 
     def load(self) -> ChainView:
         """GET the manifest, LIST what is newer, one tail GET for each newer segment, and a look at the horizon.

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from logstore.engine.chain.chain import Chain, ChainView
 from logstore.engine.chain.manifest_store import StoredManifest
-from logstore.engine.chain.segment_table import Segments
 from logstore.engine.maintenance.maintenance import Maintenance
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.runtime import Runtime
@@ -95,11 +94,8 @@ class Checkpointer:
     def _is_first(self) -> bool:
         """Whether the store holds all that we remember, and nothing merged. If not, there was a manifest once that we have
         never seen, and it is lost."""
-        table = SegmentTable()
-        self._state.extend_table(table, 0)
-        if any(self._chain.store.list(self._chain.paths.merged_prefix)):
-            return False
-        return self._chain.holds(Segments(self._chain.paths, table))
+        ours = self._state.refs()
+        return not any(self._chain.store.list(self._chain.paths.merged_prefix)) and self._chain.holds(ours)
 
     def _rewrite(self, stored: StoredManifest) -> ChainView | None:
         """There was a manifest and it is damaged, or lost. The store itself tells which objects hold the records now: those
@@ -108,7 +104,7 @@ class Checkpointer:
         self._next_seq = found.tail.next_seq
         if not found.segments.is_complete or found.tail.deleted:
             return None
-        if stored.etag is None and not self._chain.holds(found.segments):
+        if stored.etag is None and not self._chain.holds(found.segments.all()):
             return None  # one came and got lost while we read: its condition is met again, and what it replaced is gone
         found.low_watermark = max(self._state.low, found.low_watermark)
         return stored.replace(stored.next_of(found, self._runtime.clock.now_ms()))

@@ -502,7 +502,7 @@ class Maintenance:
         lost. Where there is none there may have been one meanwhile, which only the objects show."""
         if stored.front or view.tail.horizon.front:
             return stored.front == view.tail.horizon.front
-        return self._chain.holds(view.segments)
+        return self._chain.holds(view.segments.all())
 
 
 def standing_at(chain: Chain, seqs: Iterable[int]) -> dict[int, SegmentHeader | None]:
