@@ -1,12 +1,15 @@
-"""Shared writers, and the winner commits for all: whoever creates the next segment takes along what others have pending.
+"""Shared writers, and the winner commits for all: whoever creates the next segment takes along what others have
+pending.
 
-An append has one id for its whole life. Its owner may create the next place with it, alone. Or it puts it aside as an object of
-its own, `pending/‹born›-‹id›`: born is the place at which its owner stood, which had read every place below and found it in none.
-Then anybody may commit it. A segment's header says the ids of its appends and their offsets, and keeps them when it is
-collected; places of shared writers are never emptied. To find one's own id in a segment is the only ack, whoever created it.
+An append has one id for its whole life. Its owner may create the next place with it, alone. Or it puts it aside as an
+object of its own, `pending/‹born›-‹id›`: born is the place at which its owner stood, which had read every place below
+and found it in none. Then anybody may commit it. A segment's header says the ids of its appends and their offsets,
+and keeps them when it is collected; places of shared writers are never emptied. To find one's own id in a segment is
+the only ack, whoever created it.
 
-A pending may go into place e only by one who knows the ids of every place in [born, e), only if e < born + window, and only if
-no fence stands between. So older ones are dead: anybody may sweep them, without a clock, and their owners may deny them.
+A pending may go into place e only by one who knows the ids of every place in [born, e), only if e < born + window,
+and only if no fence stands between. So older ones are dead: anybody may sweep them, without a clock, and their owners
+may deny them.
 
 Each rule is a method of `Combining`, so that `combining_runs` can break one and leave the rest.
 """
@@ -111,8 +114,8 @@ class Combining:
     # Writers
 
     def writer(self, who: str, count: int, posts: bool = False) -> Actor:
-        """Alone first, or (`posts`) as one that knows that it is not alone. A lone one looks beside every few commits whether
-        others have something pending: here with its last append."""
+        """Alone first, or (`posts`) as one that knows that it is not alone. A lone one looks beside every few commits
+        whether others have something pending: here with its last append."""
         at = yield from self.open()
         while count and not at.fenced:
             mine, born = f"{who}{count}", at.next
@@ -135,7 +138,8 @@ class Combining:
             del mine, born
 
     def combine(self, who: str, at: At, mine: str) -> Step:
-        """Put aside, list, read to the end, create with all that may go in. Its window is over: put aside again, same id."""
+        """Put aside, list, read to the end, create with all that may go in. Its window is over: put aside again, same
+        id."""
         born = -1
         while mine not in at.known and not at.fenced:
             if born < 0 or at.next >= born + self.window:
@@ -232,7 +236,9 @@ class Combining:
         """Deletes what is dead: its window is over. No clock."""
         keys = yield ListKeys()
         end = 1 + max((key for key in keys if isinstance(key, int)), default=-1)
-        dead = tuple(sorted(key for key in keys if isinstance(key, Pending) and key.born + self.window <= end))
+        dead = tuple(
+            sorted(key for key in keys if isinstance(key, Pending) and key.born + self.window <= end)
+        )
         del keys, end
         while dead:
             yield Said("seen", ("swept",))

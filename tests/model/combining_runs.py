@@ -1,7 +1,8 @@
-"""Shared writers that commit for each other: the rules that hold, and every variant with what the search must find in it.
+"""Shared writers that commit for each other: the rules that hold, and every variant with what the search must find in
+it.
 
-`a:2` is a writer a with two appends that tries alone first; `b+1` knows that it is not alone and puts its append aside;
-`c-1` puts it aside and waits until it may be denied. The window is two places.
+`a:2` is a writer a with two appends that tries alone first; `b+1` knows that it is not alone and puts its append
+aside; `c-1` puts it aside and waits until it may be denied. The window is two places.
 """
 
 from __future__ import annotations
@@ -132,26 +133,6 @@ class AcrossAFence(Combining):
         return at.since
 
 
-class BornAhead(Combining):
-    """A pending says the end of the chain as its birth, not the place up to which its owner has read."""
-
-    def combine(self, who: str, at: At, mine: str) -> Step:
-        born = -1
-        while mine not in at.known and not at.fenced:
-            keys = yield ListKeys()
-            born = 1 + max((key for key in keys if isinstance(key, int)), default=-1)
-            yield from self.post(Pending(born, mine))
-            listed = frozenset(key for key in keys if isinstance(key, Pending))
-            del keys
-            at = yield from self.follow(at, mine)
-            if mine not in at.known:
-                appends = (mine, *self.others(at, listed, mine))
-                at = yield from self.commit(who, at, appends, mine)
-                del appends
-            del listed
-        return at, born
-
-
 class LooksForItsSegment(Combining):
     """Who finds another's segment in its place takes its own append for not stored, and does not look for its id."""
 
@@ -203,7 +184,6 @@ CONTRASTS = [
     Contrast(DeniedEarly, "denied", Run("a+1 b:1 c-1")),
     Contrast(NoWindow, "denied", Run("a+1 b:2 c-1")),
     Contrast(AcrossAFence, "denied", Run("a+1 b+1 fencer")),
-    Contrast(BornAhead, "twice", Run("a+1 b:3 c+1 d+1")),
     Contrast(LooksForItsSegment, "twice", Run("a+1 b+1")),
 ]
 NOT_NEEDED = [Contrast(ChainFirst, "", Run("a+1 b+1 c:1"))]
@@ -222,7 +202,9 @@ RULES = [
     _holds("two that were alone", "a:2 b:1 sweeper", 1, *FOR_OTHERS, *LATE),
     _holds("three", "a:1 b+1 c:1", 1, *FOR_OTHERS, *LATE, WINDOW),
     _holds("collected underneath", "a+1 b+1 c:1 collector*1", 0, *FOR_OTHERS, "acked by a collected header"),
-    _holds("collected, in doubt", "a+1 b:2 collector*2", 1, *FOR_OTHERS, *LATE, "acked by a collected header"),
+    _holds(
+        "collected, in doubt", "a+1 b:2 collector*2", 1, *FOR_OTHERS, *LATE, "acked by a collected header"
+    ),
     _holds("swept", "a:2 b+2 sweeper", 1, *FOR_OTHERS, *LATE, WINDOW, "swept", progress=True),
     _holds("denied when its window is over", "a+1 b:2 c-1", 1, *FOR_OTHERS, *LATE, "a pending was denied"),
     _holds("a fence", "a+1 b+1 fencer", 1, *FOR_OTHERS, *LATE, progress=True),
@@ -239,6 +221,8 @@ WIDE = [
 
 DEEP = [
     _holds("everything", "a:3 b+2 c:2 d+2 e-1 collector*3 sweeper", 3, *FOR_OTHERS, *LATE, WINDOW, window=3),
-    _holds("everything, and a fence", "a:2 b+2 c:2 d+1 e-1 collector*2 sweeper fencer", 3, *FOR_OTHERS, *LATE),
+    _holds(
+        "everything, and a fence", "a:2 b+2 c:2 d+1 e-1 collector*2 sweeper fencer", 3, *FOR_OTHERS, *LATE
+    ),
 ]
 """For random walks: far beyond what can be searched."""

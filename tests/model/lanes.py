@@ -1,15 +1,19 @@
-"""Lanes: one chain of combined segments for a process, for all its partitions. Each actor as a sequence of single requests.
+"""Lanes: one chain of combined segments for a process, for all its partitions. Each actor as a sequence of single
+requests.
 
-A lane is a chain of places, filled by create-if-absent. An entry is data, a seal, or a fence. A data entry names the id of the
-last one before it that counts (`prev`), so that several may be under way at once; one whose `prev` is not that is void, and
-counts for nothing. Seals and fences always count. Who writes a partition is said by the topic's chain of claims: claim k of p is lane L. The records of p are, claim by
-claim, the batches marked (p, k) in valid entries of its lane, up to the seal of (p, k).
+A lane is a chain of places, filled by create-if-absent. An entry is data, a seal, or a fence. A data entry names the
+id of the last one before it that counts (`prev`), so that several may be under way at once; one whose `prev` is not
+that is void, and counts for nothing. Seals and fences always count. Who writes a partition is said by the topic's
+chain of claims: claim k of p is lane L. The records of p are, claim by claim, the batches marked (p, k) in valid
+entries of its lane, up to the seal of (p, k).
 
-A splitter rewrites what is below `until` of a lane by partition, into the topic's table, publishes `until` in the lane's
-checkpoint, and deletes the data entries below it. Seals, fences and void entries stay, and the checkpoint says where (`kept`):
-any other place below `until` may have been emptied, and whatever is found or missed there counts for nothing.
+A splitter rewrites what is below `until` of a lane by partition, into the topic's table, publishes `until` in the
+lane's checkpoint, and deletes the data entries below it. Seals, fences and void entries stay, and the checkpoint says
+where (`kept`): any other place below `until` may have been emptied, and whatever is found or missed there counts for
+nothing.
 
-A partition's own chain, which shared writers append to, is here one more lane, whose entries come from several writers.
+A partition's own chain, which shared writers append to, is here one more lane, whose entries come from several
+writers.
 
 Each rule is a method of `Lanes`, so that `lanes_runs` can break one and leave the rest.
 """
@@ -66,7 +70,8 @@ class Claim(NamedTuple):
 
 
 class Claims(NamedTuple):
-    """A place in a topic's chain of claims: of one partition or of many, never deleted. `closed`: the topic is gone."""
+    """A place in a topic's chain of claims: of one partition or of many, never deleted. `closed`: the topic is
+    gone."""
 
     id: tuple[Any, ...]
     claims: tuple[Claim, ...] = ()
@@ -84,8 +89,9 @@ class Known(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """Of a lane: everything below `until` is in the tables. `edge`: the id of the last entry below it that counts. `kept`: where seals,
-    fences and voids are below it; every other place below it held valid data, and may be empty."""
+    """Of a lane: everything below `until` is in the tables. `edge`: the id of the last entry below it that counts.
+    `kept`: where seals, fences and voids are below it; every other place below it held valid data, and may be
+    empty."""
 
     version: int = 0
     nonce: str = ""
@@ -194,8 +200,8 @@ class Lanes:
         return Stand(found.until, found.until, found.edge, found.claims)
 
     def is_past(self, checkpoint: Checkpoint, at: Stand) -> bool:
-        """Whether any place from where the reading began may have been emptied by the time the checkpoint was read: then
-        nothing counts that was found, missed or created there."""
+        """Whether any place from where the reading began may have been emptied by the time the checkpoint was read:
+        then nothing counts that was found, missed or created there."""
         return checkpoint.until > at.start
 
     def create(self, place: Place, entry: Any) -> Step:
@@ -224,8 +230,8 @@ class Lanes:
             del found
 
     def end_lane(self, lane: str, entry: Entry, wanted: tuple[Claim, ...] = ()) -> Step:
-        """Put it at the lane's end, THEN ask the checkpoint. If that has passed the place where the reading began, begin again
-        from there; what was put stays."""
+        """Put it at the lane's end, THEN ask the checkpoint. If that has passed the place where the reading began,
+        begin again from there; what was put stays."""
         while True:
             at = yield from self.load(lane)
             at = yield from self.put_at_end(lane, at, entry, wanted)
@@ -248,14 +254,14 @@ class Lanes:
         return next((c for one in reversed(known) for c in one.claims if c.part == part), None)
 
     def take(self, who: str, at: Writer, parts: str) -> Step:
-        """Seal first, claim second. One seal, and one entry of claims, for all that is in the same lane and topic. Who loses the
-        claim to another begins again; here once, or two takers could go on for ever."""
+        """Seal first, claim second. One seal, and one entry of claims, for all that is in the same lane and topic.
+        Who loses the claim to another begins again; here once, or two takers could go on for ever."""
         topic, tries = self.topic(parts[0]), 2
         known = yield from self.read_claims(topic)
         while True:
             held = {own.part for own in at.own}
             todo = [self.newest(known, p) or Claim(p, -1, "", 0) for p in parts if p not in held]
-            if not todo or not tries or known[-1:] and known[-1].closed:
+            if not todo or not tries or (known[-1:] and known[-1].closed):
                 if todo and tries:
                     yield Said("seen", ("a taker met a closed topic",))
                 return at
@@ -304,11 +310,13 @@ class Lanes:
     # A process
 
     def process(self, who: str, lane: str, script: str, own: tuple[Own, ...] = ()) -> Actor:
-        """`2`: a flush of two uploads under way at once; `p`, `q`, `b`: takes p, q, both; `n`: is the next life of its lane;
-        `g`: flushes, and gives p up by the same entry; `x`: closes."""
+        """`2`: a flush of two uploads under way at once; `p`, `q`, `b`: takes p, q, both; `n`: is the next life of
+        its lane; `g`: flushes, and gives p up by the same entry; `x`: closes."""
         at = Writer(lane, own=own)
         while script and not at.stopped:
             word, script = script[0], script[1:]
+            if word == "b" and self.apart:
+                word, script = "p", "q" + script
             if word == "n":
                 at = yield from self.adopt(who, at)
             elif word in "pqb":
@@ -393,7 +401,9 @@ class Lanes:
         for n in range(at.made, at.made + count):
             mark = "&" if self.atomic and n % 2 and len(at.own) > 1 else ""
             names = {own.part: range(2 if own.part == "p" else 1) for own in at.own}
-            wanted.append({part: tuple(f"{who}{n}{part}{i}{mark}" for i in some) for part, some in names.items()})
+            wanted.append(
+                {part: tuple(f"{who}{n}{part}{i}{mark}" for i in some) for part, some in names.items()}
+            )
         seals = frozenset((own.part, own.claim) for own in at.own if give and own.part == "p")
         at, ups = self.linked(who, at._replace(made=at.made + count), wanted, seals)
         return at, ups, self.may_show(at, ups)
@@ -416,8 +426,8 @@ class Lanes:
         return at._replace(ids=at.ids + len(wanted)), tuple(ups)
 
     def may_show(self, at: Writer, ups: tuple[Upload, ...]) -> tuple[Any, ...]:
-        """Buffered records are shown before they are stored, below the reservation that was acked last and below every one
-        that is under way before them; and nothing from an atomic append on that is under way."""
+        """Buffered records are shown before they are stored, below the reservation that was acked last and below
+        every one that is under way before them; and nothing from an atomic append on that is under way."""
         limits, shown = {own.part: own.reserved for own in at.own}, []
         for up in ups:
             if self.hides(up):
@@ -433,9 +443,9 @@ class Lanes:
         return is_atomic(up)
 
     def blocked(self, who: str, at: Writer, ups: tuple[Upload, ...], found: Entry) -> Step:
-        """Another's entry stands where our oldest upload should be. Ask first: it may stand where ours was split and deleted.
-        Else take it in, and make all uploads anew behind it, with new ids: those under way are void wherever they land. Only the
-        oldest is sent until it stands: else our own voids may stand in our way for ever."""
+        """Another's entry stands where our oldest upload should be. Ask first: it may stand where ours was split and
+        deleted. Else take it in, and make all uploads anew behind it, with new ids: those under way are void wherever
+        they land. Only the oldest is sent until it stands: else our own voids may stand in our way for ever."""
         checkpoint = yield from self.checkpoint(at.lane)
         if self.was_split(checkpoint, at.seq):
             yield Said("seen", ("its own was split, and another stands there",))
@@ -466,7 +476,8 @@ class Lanes:
         return (*ups[:1], *(up._replace(state=HELD) for up in ups[1:]))
 
     def was_split(self, checkpoint: Checkpoint, seq: int) -> bool:
-        """A place below `until` that is not kept held valid data; and behind what we know, only ours could be valid there."""
+        """A place below `until` that is not kept held valid data; and behind what we know, only ours could be valid
+        there."""
         return seq < checkpoint.until and seq not in checkpoint.kept
 
     def stops(self, found: Entry) -> bool:
@@ -488,8 +499,8 @@ class Lanes:
     # Shared writers, in a partition's own chain
 
     def shared(self, who: str, count: int) -> Actor:
-        """Appends to p in its own chain, which it claims if it is claimed for a lane, or was ended. Who meets the end reads the
-        claims again, and creates nothing behind it without a claim of its own or a peer's."""
+        """Appends to p in its own chain, which it claims if it is claimed for a lane, or was ended. Who meets the end
+        reads the claims again, and creates nothing behind it without a claim of its own or a peer's."""
         known, claim, at, left, tries = (), None, None, count, 3
         while left and tries:
             if claim is None:
@@ -533,7 +544,8 @@ class Lanes:
         return at.claim("p", claim.claim).sealed
 
     def switch(self, who: str, known: tuple[Claims, ...], wanted: tuple[Claim, ...]) -> Step:
-        """A switch is a claim like any other: p is in its own chain from now on. Returns None to read the claims again."""
+        """A switch is a claim like any other: p is in its own chain from now on. Returns None to read the claims
+        again."""
         bases = yield from self.ended(who, Writer("own"), wanted)
         new = (Claim("p", wanted[0].claim + 1, "own", bases[0]),)
         known, _ = yield from self.put_claims(who, self.topic("p"), known, new)
@@ -543,8 +555,8 @@ class Lanes:
     # Readers
 
     def reader(self, who: str, rounds: int) -> Actor:
-        """Follows p: reads places, THEN asks the checkpoint, and only then believes them, those that it found and the empty
-        one. From the table it takes what was split over it: the checkpoint first, the table afterwards."""
+        """Follows p: reads places, THEN asks the checkpoint, and only then believes them, those that it found and the
+        empty one. From the table it takes what was split over it: the checkpoint first, the table afterwards."""
         claim, lane, at, offset = -1, "", Stand(0, 0, None, ()), 0
         while rounds:
             need = yield Begin()
@@ -562,10 +574,14 @@ class Lanes:
                     claim, lane = found.claim, found.lane
                     del found, closed
                     at, offset = yield from self.reload(claim, lane, offset)
+                    if at is None:
+                        return
                 at, got, past = yield from self.read_run(claim, lane, at)
                 if past:
                     yield Said("seen", ("a reader reloads",))
                     at, offset = yield from self.reload(claim, lane, offset)
+                    if at is None:
+                        return
                     sealed = False
                     del got, past
                     continue
@@ -597,10 +613,17 @@ class Lanes:
     def reload(self, claim: int, lane: str, offset: int) -> Step:
         at = yield from self.load(lane)
         table = yield from self.table(self.topic("p"))
+        if self.is_gone(table):
+            yield Said("seen", ("a reader met a tombstone",))
+            return None, offset
         got = tuple(b for b in table.batches if (b.part, b.claim) == ("p", claim))
         del table
         offset = yield from self.give(offset, got)
         return at, offset
+
+    def is_gone(self, table: Table) -> bool:
+        """A tombstone is not a table without rows: the topic is gone, and so is what was split."""
+        return table.gone
 
     def give(self, offset: int, got: tuple[Batch, ...]) -> Step:
         """What is below its offset it has: a table may hold more than the checkpoint says."""
@@ -637,11 +660,13 @@ class Lanes:
             rounds -= 1
 
     def plan(self, objects: Objects, lane: str) -> Any:
-        """From `until` to the first empty place, and never the newest entry. At once, although it is many requests: nothing
-        changes in a place that is filled."""
+        """From `until` to the first empty place, and never the newest entry. At once, although it is many requests:
+        nothing changes in a place that is filled."""
         base: Checkpoint = objects.get(("checkpoint", lane), Checkpoint())
         at = Stand(base.until, base.until, base.edge, base.claims)
-        end = next(n for n in range(base.until, len(objects) + 1 + base.until) if Place(lane, n) not in objects)
+        end = next(
+            n for n in range(base.until, len(objects) + 1 + base.until) if Place(lane, n) not in objects
+        )
         batches, left, kept, goes = [], [], set(base.kept), []
         for seq in range(base.until, self.split_end(end)):
             entry: Entry = objects[Place(lane, seq)]
@@ -687,16 +712,17 @@ class Lanes:
             yield from self.remove(goes)
 
     def fill_tables(self, who: str, topics: tuple[str, ...], batches: tuple[Batch, ...]) -> Step:
-        """What a table has of a claim already is known by its offsets: a splitter before us may have died in between."""
+        """What a table has of a claim already is known by its offsets: a splitter before us may have died in
+        between."""
         while topics:
             base = yield from self.table(topics[0])
             more = tuple(
-                b
-                for b in batches
-                if self.topic(b.part) == topics[0] and b.base >= base.end(b.part, b.claim)
+                b for b in batches if self.topic(b.part) == topics[0] and b.base >= base.end(b.part, b.claim)
             )
             if more and not base.gone:
-                new = base._replace(version=base.version + 1, nonce=who, batches=self.filed(base.batches + more))
+                new = base._replace(
+                    version=base.version + 1, nonce=who, batches=self.filed(base.batches + more)
+                )
                 stands = yield from self.swap(("table", topics[0]), base, new)
                 if stands == new:
                     topics = topics[1:]

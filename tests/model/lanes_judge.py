@@ -56,9 +56,7 @@ def view(rules: Lanes, objects: Objects, part: str) -> tuple[Log, Violation | No
     return tuple(log), None
 
 
-def _batches(
-    rules: Lanes, objects: Objects, table: Table, part: str, claim: int, lane: str
-) -> list[Batch]:
+def _batches(rules: Lanes, objects: Objects, table: Table, part: str, claim: int, lane: str) -> list[Batch]:
     """Those of the table, then those of valid entries; a table may be ahead of the checkpoint."""
     found = [b for b in table.batches if (b.part, b.claim) == (part, claim)]
     checkpoint: Checkpoint = objects.get(("checkpoint", lane), Checkpoint())
@@ -132,7 +130,10 @@ class LaneJudge:
             case "end":
                 part, offset, need = said.args
                 if offset < need:
-                    return told, ("short", f"a reader believes in the end {offset} of {part}; {need} were acked")
+                    return told, (
+                        "short",
+                        f"a reader believes in the end {offset} of {part}; {need} were acked",
+                    )
             case "endless":
                 return told, ("endless", f"{said.args[0]} are made anew again and again")
             case "ended":
@@ -155,5 +156,8 @@ class LaneJudge:
         for part, offset, record in shown:
             log = dict(told.logs[self._rules.parts.index(part)])
             if log.get(offset, record) != record:
-                return told, ("reused", f"{record} is shown at {offset} of {part}, where {log[offset]} is stored")
+                return told, (
+                    "reused",
+                    f"{record} is shown at {offset} of {part}, where {log[offset]} is stored",
+                )
         return told._replace(shown=told.shown | set(shown)), None

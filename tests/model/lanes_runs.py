@@ -1,8 +1,9 @@
 """Which actors meet on lanes: the rules that hold, and every variant with what the search must find in it.
 
-A cast is written as words. `a:o2` is a process a with a lane of its own, A, that owns p and q from the start (`o`) and flushes
-twice, both uploads under way at once. `b:p1` takes p over and flushes; `b:b1` takes both; `c/A:n1` is the next life of lane A.
-`x` closes, `g` gives p up with its next flush. `w~2` is a shared writer of p. `split/A*1` splits lane A once.
+A cast is written as words. `a:o2` is a process a with a lane of its own, A, that owns p and q from the start (`o`)
+and flushes twice, both uploads under way at once. `b:p1` takes p over and flushes; `b:b1` takes both; `c/A:n1` is the
+next life of lane A. `x` closes, `g` gives p up with its next flush. `w~2` is a shared writer of p. `split/A*1` splits
+lane A once.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tests.model.lanes import (
     Place,
     Stand,
     Step,
+    Table,
     Upload,
     Writer,
 )
@@ -57,7 +59,9 @@ class Run(NamedTuple):
                 lane = lane or who.upper()
                 own = tuple(Own(part, 0, 0, 0) for part in rules.parts) if owns else ()
                 for topic in rules.topics() if owns else ():
-                    claims = tuple(Claim(part, 0, lane, 0) for part in rules.parts if rules.topic(part) == topic)
+                    claims = tuple(
+                        Claim(part, 0, lane, 0) for part in rules.parts if rules.topic(part) == topic
+                    )
                     before[Place(f"claims/{topic}", 0)] = Claims((who, 0), claims)
                 made.append((who, partial(rules.process, who, lane, script, own)))
             elif "~" in word:
@@ -241,7 +245,9 @@ class ShownEarly(Lanes):
 
     def may_show(self, at: Writer, ups: tuple[Upload, ...]) -> tuple[Any, ...]:
         batches = [batch for up in ups for batch in up.entry.batches]
-        limits = {part: max(b.reserved for b in batches if b.part == part) for part in {b.part for b in batches}}
+        limits = {
+            part: max(b.reserved for b in batches if b.part == part) for part in {b.part for b in batches}
+        }
         found = ((b.part, b.base + n, record) for b in batches for n, record in enumerate(b.records))
         return tuple(one for one in found if one[1] < limits[one[0]])
 
@@ -251,7 +257,9 @@ class ShownPastSmaller(Lanes):
 
     def may_show(self, at: Writer, ups: tuple[Upload, ...]) -> tuple[Any, ...]:
         ups = tuple(
-            up._replace(entry=up.entry._replace(batches=tuple(b._replace(reserved=99) for b in up.entry.batches)))
+            up._replace(
+                entry=up.entry._replace(batches=tuple(b._replace(reserved=99) for b in up.entry.batches))
+            )
             for up in ups
         )
         return super().may_show(at, ups)
@@ -279,7 +287,8 @@ class OwnerTrusts(Lanes):
 
 
 class AllBelowWasSplit(Lanes):
-    """An owner takes every place below the checkpoint for its own entry that was split, also one with a seal that stays."""
+    """An owner takes every place below the checkpoint for its own entry that was split, also one with a seal that
+    stays."""
 
     def was_split(self, checkpoint: Checkpoint, seq: int) -> bool:
         return seq < checkpoint.until
@@ -397,7 +406,9 @@ class BlindTable(Lanes):
         while topics:
             base = yield from self.table(topics[0])
             more = tuple(b for b in batches if b.base >= base.end(b.part, b.claim))
-            yield Put(("table", topics[0]), base._replace(version=base.version + 1, batches=base.batches + more))
+            yield Put(
+                ("table", topics[0]), base._replace(version=base.version + 1, batches=base.batches + more)
+            )
             topics = topics[1:]
             del base, more
 
@@ -438,6 +449,13 @@ class NotSealed(Lanes):
     def seal_all(self, who: str, known: tuple[Claims, ...]) -> Step:
         return
         yield
+
+
+class TombstoneIsEmpty(Lanes):
+    """A reader takes the tombstone of a topic for a table without rows."""
+
+    def is_gone(self, table: Table) -> bool:
+        return False
 
 
 class MissingTableMeansGone(Lanes):
@@ -548,6 +566,7 @@ CONTRASTS = [
     _broken(NotClosed, "undead", "a:o1 b:p1 deleter"),
     _broken(SealedBeforeClosed, "undead", "a:o1 b:p1 deleter"),
     _broken(NotSealed, "undead", "a:o1 deleter"),
+    _broken(TombstoneIsEmpty, "misread", "a:o11 reader*1 split/A*1 deleter"),
     _broken(MissingTableMeansGone, "lost", "a:o11 split/A*1"),
     _broken(SharedGoesOn, "lost", "a:o1 w~2 b:p1"),
 ]
@@ -566,9 +585,7 @@ SEALED, VOIDED = "a seal in its place", "a void entry of its own in its place"
 OVERWRITTEN = "its own was split, and another stands there"
 
 
-def _holds(
-    name: str, words: str, faults: int, *seen: str, rules: Any = (), progress: bool = False
-) -> Holds:
+def _holds(name: str, words: str, faults: int, *seen: str, rules: Any = (), progress: bool = False) -> Holds:
     return Holds(name, Run(words, faults, rules=rules), frozenset(seen), progress)
 
 
@@ -582,7 +599,16 @@ RULES = [
     _holds("a next life of a next life", "a:o2 c/A:n1 d/A:n1", 1, "adopted", "a late fence at the end"),
     _holds("a next life, and a taker", "a:o2 b:p1 c/A:n1", 1, "adopted", SEALED, VOIDED, *LATE),
     _holds("closed, and opened again", "a:o1x b:b1 c/A:nb1", 0, "closed", "adopted", SEALED),
-    _holds("split under a taker", "a:o11 b:p1 split/A*2", 1, *LATE, *SPLIT, SEALED, "a seal began again", OVERWRITTEN),
+    _holds(
+        "split under a taker",
+        "a:o11 b:p1 split/A*2",
+        1,
+        *LATE,
+        *SPLIT,
+        SEALED,
+        "a seal began again",
+        OVERWRITTEN,
+    ),
     _holds("split under two uploads", "a:o21 b:p1 split/A*1", 1, *LATE, *SPLIT, SEALED, VOIDED, OVERWRITTEN),
     _holds("split, two takers", "a:o11 b:p1 d:q1 split/A*1", 0, "split", SEALED, "a seal began again"),
     _holds("two splitters", "a:o2 b:p1 split/A*1 split/A*1", 0, "split", SEALED, progress=True),
@@ -598,8 +624,11 @@ RULES = [
     _holds("atomic appends", "a:o12 b:p1", 1, *LATE, SEALED, VOIDED, rules=ATOMIC),
     _holds("atomic appends, split", "a:o3 b:p1 split/A*1", 0, "split", SEALED, rules=ATOMIC + APART),
     _holds("atomic and buffered, split", "a:o12 b:p1 split/A*1", 0, "split", rules=ATOMIC + BUFFERED),
-    _holds("deletion beside a taker", "a:o11 b:p1 split/A*1 deleter", 0, "a taker met a closed topic", "split"),
+    _holds(
+        "deletion beside a taker", "a:o11 b:p1 split/A*1 deleter", 0, "a taker met a closed topic", "split"
+    ),
     _holds("deletion of one topic of two", "a:o11 b:p1 split/A*1 deleter", 0, "split", rules=APART),
+    _holds("deletion beside a reader", "a:o2 reader*1 split/A*1 deleter", 0, "a reader met a tombstone"),
     _holds("switched to its own chain", "a:o1 w~1 v~1", 0, "p was switched to its own chain", SEALED),
     _holds("and back", "a:o1 w~1 b:p1", 0, "a shared writer met the end of its chain", "another's claim"),
     _holds("and back, read", "a:o1 w~1 b:p1 reader*1", 0, "a shared writer met the end of its chain"),
@@ -622,6 +651,8 @@ DEEP = [
     _holds("everything buffered", EVERYTHING, 3, "adopted", "split", SEALED, rules=BUFFERED),
     _holds("everything atomic", EVERYTHING, 3, "adopted", "split", SEALED, rules=BUFFERED + ATOMIC + APART),
     _holds("everything, and shared", f"{EVERYTHING} w~2 v~1", 3, SEALED, "p was switched to its own chain"),
-    _holds("everything deleted", f"{EVERYTHING} deleter", 3, SEALED, "a taker met a closed topic", rules=APART),
+    _holds(
+        "everything deleted", f"{EVERYTHING} deleter", 3, SEALED, "a taker met a closed topic", rules=APART
+    ),
 ]
 """For random walks: far beyond what can be searched."""
