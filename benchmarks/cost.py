@@ -21,7 +21,7 @@ MONTH_S = 30 * 86400
 
 def measure(rate: int, partitions: int, ack: Ack, seconds: float) -> str:
     """One row of the table: requests a second, dollars a month, and how long an ack took."""
-    objects = SlowStore(MemoryStore(), **S3_LATENCY)
+    objects = SlowStore(MemoryStore(), **S3_LATENCY)  # type: ignore[arg-type]
     waits: list[float] = []
     with logstore.open(objects, ack=ack) as store:
         topic = store.create_topic("cost", partitions=partitions)

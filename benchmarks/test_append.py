@@ -17,7 +17,7 @@ from logstore.testing import S3_LATENCY, SlowStore
 SUITE = "append"
 RECORDS = [logstore.Record(value, key) for key, value in rows(1000)]
 VALUES = [record.value for record in RECORDS]
-ROOM = {"max_buffered_bytes": 1 << 30, "flush_bytes": 8 << 20}
+ROOM: dict[str, Any] = {"max_buffered_bytes": 1 << 30, "flush_bytes": 8 << 20}
 
 
 def check_all(log: logstore.PartitionLog, rounds: int) -> None:
@@ -151,7 +151,7 @@ def test_buffered_at_the_latency_of_s3(partitions: int, figures: Figures, quick:
     segments_each, size = 6 if quick else 12, 4 << 20
     block = [value * 10 for _, value in rows(1000)]
     with logstore.open(
-        SlowStore(MemoryStore(), **S3_LATENCY, seed=3),
+        SlowStore(MemoryStore(), **S3_LATENCY, seed=3),  # type: ignore[arg-type]
         flush_bytes=size,
         compression="none",
         max_buffered_bytes=256 << 20,

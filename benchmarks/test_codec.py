@@ -56,7 +56,8 @@ TEN = split(RAW_TEN)
 @pytest.fixture(params=KERNELS)
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(kernels, "active", KERNELS[request.param])
-    return request.param
+    way: str = request.param
+    return way
 
 
 def peer_encode(builder_type: Any, records: Sequence[Record]) -> bytes:
@@ -163,8 +164,8 @@ def test_two_threads_side_by_side(figures: Figures) -> None:
         raw, info = encode_batch(records, now_ms=NOW_MS, codec_id=0)
         assert len(decode_columns(raw, [info])) == count
         calls: dict[str, Run] = {
-            "encode": lambda records=records: encode_batch(records, now_ms=NOW_MS, codec_id=0),
-            "decode to columns": lambda raw=raw, info=info: decode_columns(
+            "encode": lambda records=records: encode_batch(records, now_ms=NOW_MS, codec_id=0),  # type: ignore[misc]
+            "decode to columns": lambda raw=raw, info=info: decode_columns(  # type: ignore[misc]
                 raw, [info], columns=("key", "value")
             ),
         }

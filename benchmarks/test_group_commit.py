@@ -61,7 +61,9 @@ def run_producers(
 
 def commits(objects: MemoryStore, log: logstore.PartitionLog) -> int:
     """How many segments were committed. (Not how many there are: small ones are merged in the background.)"""
-    return sum(log.paths.seq_of(info.key) is not None for info in objects.list(log.paths.prefix))
+    return sum(
+        log._internal.paths.seq_of(info.key) is not None for info in objects.list(log._internal.paths.prefix)
+    )
 
 
 def check_acks(log: logstore.PartitionLog, acked: dict[int, bytes]) -> None:
@@ -90,7 +92,7 @@ def test_64_durable_producers(benchmark: Any, figures: Figures, quick: bool) -> 
     p50, p99 = (
         statistics.median(percentile(latencies, share) for latencies, _, _ in found) for share in (0.5, 0.99)
     )
-    details = {"p50_ms": round(p50 * 1e3, 1), "p99_ms": round(p99 * 1e3, 1)}
+    details: dict[str, Any] = {"p50_ms": round(p50 * 1e3, 1), "p99_ms": round(p99 * 1e3, 1)}
     figures.add(SUITE, "64 durable producers, 40 ms PUT", rate, "acks/s", target=1200, **details)
     figures.add(SUITE, "p99 of an ack, in PUT times", p99 / PUT_S, "×", target=2.5, lower_is_better=True)
     acks = sum(len(latencies) for latencies, _, _ in found)

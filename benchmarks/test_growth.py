@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from typing import Any
 
 import logstore
 from benchmarks.material import rows
@@ -21,7 +22,7 @@ from logstore.objects import MemoryStore
 from logstore.testing import SlowStore
 
 SUITE = "growth"
-ROOM = {"max_buffered_bytes": 1 << 30, "flush_bytes": 8 << 20}
+ROOM: dict[str, Any] = {"max_buffered_bytes": 1 << 30, "flush_bytes": 8 << 20}
 
 
 def sweep(work: dict[int, Callable[[], None]], turns: int) -> list[Point]:
@@ -127,7 +128,7 @@ def test_producers(figures: Figures, quick: bool) -> None:
             def produce(
                 number: int, log: logstore.PartitionLog = log, stop_at: float = stop_at
             ) -> list[bytes]:
-                mine = []
+                mine: list[bytes] = []
                 while time.perf_counter() < stop_at:
                     mine.append(b"%d-%d" % (number, len(mine)))
                     log.append(mine[-1])
@@ -135,7 +136,7 @@ def test_producers(figures: Figures, quick: bool) -> None:
 
             with ThreadPoolExecutor(size) as pool:
                 acked = [value for mine in pool.map(produce, range(size)) for value in mine]
-            assert sorted(acked) == sorted(record.value for record in log.records(1, visibility="durable"))
+            assert sorted(acked) == sorted(record.value for record in log.records(1, visibility="durable"))  # type: ignore[type-var]
             points.append((size, len(acked) / seconds_each))
     figures.add_sweep(
         SUITE,

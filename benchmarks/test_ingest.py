@@ -70,7 +70,7 @@ def stored_rows(store: Path) -> dict[int, tuple[str, int]]:
         topic = reader.topic("public.t")
         for partition in range(topic.partitions):
             for record in topic.partition(partition).records(visibility="durable"):
-                after = json.loads(record.value)["after"]
+                after = json.loads(record.value)["after"]  # type: ignore[arg-type]
                 rows[after["id"]] = (after["v"], after["n"])
     return rows
 

@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ US = "logstore"
 
 
 def openers(folder: Path, *, synced: bool) -> dict[str, Opener]:
-    settings = {"wal_dir": str(folder / "wal"), "max_buffered_bytes": 256 << 20}
+    settings: dict[str, Any] = {"wal_dir": str(folder / "wal"), "max_buffered_bytes": 256 << 20}
     found: dict[str, Opener] = {
         US: lambda: ours.opened(
             str(folder / "ours"),

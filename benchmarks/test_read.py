@@ -56,7 +56,7 @@ def test_records_from_buffer_and_from_cache(benchmark: Any, figures: Figures, qu
 
 @contextmanager
 def reader_at_s3_latency(objects: MemoryStore, *, prefetch: bool) -> Iterator[logstore.PartitionLog]:
-    slow = SlowStore(objects, **S3_LATENCY, seed=4)
+    slow = SlowStore(objects, **S3_LATENCY, seed=4)  # type: ignore[arg-type]
     with logstore.open(slow, writer="read_only", cache_bytes=64 << 20) as store:
         if not prefetch:
             store._runtime.reader._prefetcher = None

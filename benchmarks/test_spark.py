@@ -124,7 +124,7 @@ class Bench:
     def from_parquet(self) -> DataFrame:
         return self.spark.read.parquet(self.parquet)
 
-    def read(self, topic: str = "rows", form: str = "logstore", **options: object) -> DataFrame:
+    def read(self, topic: str = "rows", form: str = "logstore", **options: Any) -> DataFrame:
         return self.spark.read.format(form).options(subscribe=topic, **options).load(self.log)
 
     def write_log(self, topic: str) -> None:
@@ -193,13 +193,13 @@ def test_a_full_scan_against_parquet_and_against_tuples(bench: Bench, figures: F
     )
     best = {name: found.best for name, found in times.items()}
     rate = bench.rows / best["logstore"]
-    details = {"rows_per_second": rate, "seconds": best}
+    details: dict[str, Any] = {"rows_per_second": rate, "seconds": best}
     figures.add(
         SUITE, "full scan, against Parquet, on the clock", best["parquet"] / best["logstore"], "×", **details
     )
     # A quiet machine's cores are full either way, and both say the same; on a busy one the clock says who has more threads.
     # The best turn: the JVM compiles and collects garbage in whose turn it happens to fall.
-    spent = {name: min(seconds) for name, seconds in cpu.items()}
+    spent: dict[str, Any] = {name: min(seconds) for name, seconds in cpu.items()}
     in_cpu = "against Parquet, in CPU seconds of all processes"
     full = spent["parquet"] / spent["logstore"]
     figures.add(SUITE, f"full scan, {in_cpu}", full, "×", target=0.75, **spent)
@@ -372,7 +372,7 @@ def manifest_of(segments: int) -> bytes:
         numbers,
         numbers,
     ]
-    table = SegmentTable(*(array("q", column) for column in columns))
+    table = SegmentTable(*(array("q", column) for column in columns))  # type: ignore[arg-type]
     end = segments * 1000
     return Manifest(1, segments, 1, WriterMode.EXCLUSIVE, 0, end, end, -1, table).pack()
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 import logstore
+from logstore.engine.maintenance import checkpoint
 from logstore.objects import LocalStore, MemoryStore, ObjectStore, close_store, open_url
 from logstore.testing import ManualClock
 from tests.support.descriptor_guard import DescriptorGuard
@@ -23,7 +27,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer | None) -> 
     return ByFile(config, log)
 
 
-class ByFile(LoadScopeScheduling):
+class ByFile(LoadScopeScheduling):  # type: ignore[misc]
     """With several workers (`make test`) a file stays on one of them, and so does all that needs a JVM: else each worker
     would start servers and clusters of its own. (`--dist=loadgroup` is meant for this; with pytest 9.2 it groups nothing.)
     """
@@ -132,7 +136,7 @@ def where(tmp_path: Path) -> str:
 def make_log(where: str) -> Callable[..., str]:
     """`make_log("orders", [segments of partition 0], …)`: each segment is a list of records, committed as one."""
 
-    def make(topic: str, *partitions: list[list[logstore.Record]], **settings: object) -> str:
+    def make(topic: str, *partitions: list[list[logstore.Record]], **settings: Any) -> str:
         with logstore.open(where, **settings) as store:
             made = store.create_topic(topic, partitions=len(partitions), exist_ok=True)
             for number, segments in enumerate(partitions):
@@ -141,3 +145,25 @@ def make_log(where: str) -> Callable[..., str]:
         return where
 
     return make
+
+
+@pytest.fixture
+def stores() -> Iterator[list[logstore.Store]]:
+    """What a test appends to it is closed at the end, whatever became of it."""
+    opened: list[logstore.Store] = []
+    yield opened
+    for store in opened:
+        with suppress(logstore.OutcomeUnknown):  # what a test left unstored on purpose
+            store.close(timeout=0.1)
+
+
+@pytest.fixture
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """A writer that stops says so in the log. For tests in which thousands do, as planned."""
+    caplog.set_level(logging.CRITICAL)
+
+
+@pytest.fixture
+def no_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Maintenance runs where the test says, so that the same seed gives the same run."""
+    monkeypatch.setattr(checkpoint, "EVERY_SEGMENTS", 1 << 30)

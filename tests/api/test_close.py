@@ -17,7 +17,6 @@ from logstore.errors import (
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import (
-    PATIENCE_S,
     at,
     background,
     numbered,
@@ -27,6 +26,7 @@ from tests.support.engine.harness import (
     running,
     until,
 )
+from tests.support.patience import PATIENCE_S
 
 
 def test_L06_close_makes_the_tail_durable(any_home: ObjectStore) -> None:

@@ -12,7 +12,6 @@ from logstore.format.batch import split
 from logstore.objects import ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import (
-    PATIENCE_S,
     at,
     background,
     crash,
@@ -23,6 +22,7 @@ from tests.support.engine.harness import (
     running,
     until,
 )
+from tests.support.patience import PATIENCE_S
 
 
 def test_L11_read_after_ack_before_flush(objects: ObjectStore, clock: ManualClock) -> None:

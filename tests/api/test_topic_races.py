@@ -7,7 +7,6 @@ finished no old record is left anywhere, while every acked record of the topic t
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 import re
@@ -30,13 +29,10 @@ from logstore.testing.scheduler import (
 from tests.support.engine.actors import Switch
 from tests.support.patience import PATIENCE_S
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 A, B, C = "a" * 16, "b" * 16, "c" * 16
 FAULTS = pytest.mark.parametrize("faults", [0, 1, pytest.param(2, marks=pytest.mark.soak)])
-
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL)
 
 
 def outcome(call: Callable[[], TopicDescriptor]) -> TopicDescriptor | Exception:
@@ -205,7 +201,7 @@ class Member:
 
     def append(self, topic: logstore.Topic, value: bytes) -> None:
         receipt = topic.append(value)
-        self.acked.append((topic.incarnation, receipt.partition, receipt.offset, value))
+        self.acked.append((topic._internal.descriptor.incarnation, receipt.partition, receipt.offset, value))
 
     def close(self) -> None:
         with suppress(LogStoreError):
@@ -227,7 +223,7 @@ def collecting(member: Member) -> None:
 
 
 def merging(member: Member) -> None:
-    upkeep = member.store.topic("t").partition(0).maintenance
+    upkeep = member.store.topic("t").partition(0)._internal.maintenance
     assert upkeep.compact(0, bytes(16)) in (0, 4)
 
 
@@ -242,7 +238,7 @@ def growing(member: Member) -> None:
 def contents(objects: MemoryStore, incarnation: str) -> set[tuple[str, int, int, bytes]]:
     with logstore.open(objects, writer="read_only") as store:
         topic = store.topic("t")
-        assert topic.incarnation == incarnation
+        assert topic._internal.descriptor.incarnation == incarnation
         return {
             (incarnation, number, record.offset or 0, record.value or b"")
             for number in range(topic.partitions)
@@ -265,9 +261,9 @@ def run_members(choices: Choices, *acts: Callable[[Member], None], faults: int) 
         with logstore.open(objects, rng=random.Random(99)) as last:
             last.collect_garbage()
             assert last._catalog.unfinished() == []
-            alive = last.topic("t").incarnation if last.topics() else None
+            alive = last.topic("t")._internal.descriptor.incarnation if last.topics() else None
             check(objects, alive, members)
-            if alive != topic.incarnation:
+            if alive != topic._internal.descriptor.incarnation:
                 with pytest.raises((UnknownTopic, logstore.Fenced)):
                     topic.append(b"old, and late")
                 check(objects, alive, members)

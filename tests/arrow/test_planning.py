@@ -8,6 +8,7 @@ import tracemalloc
 from array import array
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from pyspark import cloudpickle
@@ -15,8 +16,9 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan, Le
 
 import logstore
 from logstore.arrow.plan.bounds import EVERYTHING, Bounds
-from logstore.arrow.plan.log_partitions import in_parallel
+from logstore.arrow.plan.log_partitions import side_by_side
 from logstore.arrow.plan.planner import plan_batch
+from logstore.engine.host import fan_out
 from logstore.format.manifest import Manifest, SegmentTable
 from logstore.format.segment import WriterMode
 from logstore.layout.catalog import Catalog
@@ -29,7 +31,7 @@ pytestmark = pytest.mark.spark
 MakeLog = Callable[..., str]
 
 
-def test_S03_a_read_is_a_snapshot_of_the_moment_it_was_planned(make_log: MakeLog):
+def test_S03_a_read_is_a_snapshot_of_the_moment_it_was_planned(make_log: MakeLog) -> None:
     where = make_log("orders", [numbered(0, 10)])
     planned = plan(where, subscribe="orders")
     make_log("orders", [numbered(10, 20)])
@@ -39,7 +41,7 @@ def test_S03_a_read_is_a_snapshot_of_the_moment_it_was_planned(make_log: MakeLog
     assert len(rows(where, subscribe="orders")) == 20
 
 
-def test_S03_only_durable_records_are_read(where: str):
+def test_S03_only_durable_records_are_read(where: str) -> None:
     with logstore.open(where, flush_interval=3600) as store:
         orders = store.create_topic("orders")
         orders.append(b"stored")
@@ -47,7 +49,9 @@ def test_S03_only_durable_records_are_read(where: str):
         assert [row["value"] for row in rows(where, subscribe="orders")] == [b"stored"]
 
 
-def test_S04_planning_costs_a_manifest_a_listing_and_a_tail_for_each_newer_segment_alone(make_log: MakeLog):
+def test_S04_planning_costs_a_manifest_a_listing_and_a_tail_for_each_newer_segment_alone(
+    make_log: MakeLog,
+) -> None:
     where = make_log("orders", [numbered(n, n + 1) for n in range(150)], [numbered(0, 5)])
     metered = MeteredStore(open_url(where))
     planned = plan_batch(metered, options(where, subscribe="orders"))
@@ -59,7 +63,7 @@ def test_S04_planning_costs_a_manifest_a_listing_and_a_tail_for_each_newer_segme
     assert newer < 100, "a manifest is written every 64 segments"
 
 
-def test_S04_a_split_comes_to_an_executor_as_it_was_planned(make_log: MakeLog):
+def test_S04_a_split_comes_to_an_executor_as_it_was_planned(make_log: MakeLog) -> None:
     where = make_log("orders", [numbered(n, n + 1) for n in range(150)])
     narrow = narrowed([GreaterThanOrEqual(("offset",), 17), LessThan(("offset",), 120)])
     for bounds in (EVERYTHING, narrow):
@@ -68,20 +72,23 @@ def test_S04_a_split_comes_to_an_executor_as_it_was_planned(make_log: MakeLog):
         assert [pickle.loads(cloudpickle.dumps(split)) for split in planned] == planned
 
 
-@pytest.mark.parametrize("threads", [None, 3])
+@pytest.mark.parametrize("is_far", [True, False])
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 1000])
-def test_S04_what_is_asked_side_by_side_comes_in_order(count: int, threads: int | None):
-    assert in_parallel(lambda n: n * n, list(range(count)), threads) == [n * n for n in range(count)]
+def test_S04_what_is_asked_side_by_side_comes_in_order(
+    count: int, is_far: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fan_out, "QUICK_S", -1.0 if is_far else 10.0)
+    assert side_by_side(lambda n: n * n, range(count)) == [n * n for n in range(count)]
 
 
 @pytest.mark.parametrize("bad", [0, 1, 2, 999])
-def test_S04_the_first_error_of_what_is_asked_side_by_side_is_raised(bad: int):
+def test_S04_the_first_error_of_what_is_asked_side_by_side_is_raised(bad: int) -> None:
     def call(number: int) -> None:
         if number >= bad:
             raise LookupError(number)
 
     with pytest.raises(LookupError):
-        in_parallel(call, list(range(1000)))
+        side_by_side(call, range(1000))
 
 
 def _segments_behind_the_manifest(where: str, paths: PartitionPaths) -> int:
@@ -91,7 +98,9 @@ def _segments_behind_the_manifest(where: str, paths: PartitionPaths) -> int:
     return sum(number is not None and number >= next_seq for number in numbers)
 
 
-def test_S04_filters_prune_partitions_segments_and_batches_before_a_byte_is_fetched(make_log: MakeLog):
+def test_S04_filters_prune_partitions_segments_and_batches_before_a_byte_is_fetched(
+    make_log: MakeLog,
+) -> None:
     where = make_log(
         "orders", *([numbered(n, n + 10) for n in range(0, 100, 10)] for _ in range(3)), flush_interval=3600
     )
@@ -120,14 +129,16 @@ def test_S04_filters_prune_partitions_segments_and_batches_before_a_byte_is_fetc
         ([GreaterThanOrEqual(("partition",), 1), LessThan(("partition",), 2)], {1, 2}, (0, None)),
     ],
 )
-def test_S04_a_filter_that_an_index_cannot_judge_prunes_nothing(filters, partitions, low_high):
+def test_S04_a_filter_that_an_index_cannot_judge_prunes_nothing(
+    filters: list[Any], partitions: set[int], low_high: tuple[int, int | None]
+) -> None:
     bounds = narrowed(filters)
     assert {n for n in range(3) if bounds.takes("orders", n)} == partitions
     assert bounds.offset_range[0] == low_high[0]
     assert low_high[1] is None or bounds.offset_range[1] == low_high[1]
 
 
-def test_S04_timestamps_start_and_end_a_read_at_the_exact_offset(make_log: MakeLog):
+def test_S04_timestamps_start_and_end_a_read_at_the_exact_offset(make_log: MakeLog) -> None:
     late = [record._replace(timestamp_ms=START_MS + 500 - n) for n, record in enumerate(numbered(0, 10))]
     where = make_log("orders", [numbered(0, 100), late, numbered(600, 700)])
     found = rows(where, subscribe="orders", startingTimestamp=START_MS + 42, endingTimestamp=START_MS + 650)
@@ -147,7 +158,9 @@ def test_S04_timestamps_start_and_end_a_read_at_the_exact_offset(make_log: MakeL
     assert rows(where, subscribe="orders", startingOffsetsByTimestamp=some)[0]["offset"] == 90
 
 
-def test_S05_one_large_partition_becomes_many_tasks_that_together_read_each_record_once(make_log: MakeLog):
+def test_S05_one_large_partition_becomes_many_tasks_that_together_read_each_record_once(
+    make_log: MakeLog,
+) -> None:
     where = make_log("orders", [numbered(0, 5000, prefix=b"x" * 100)], compression="none")
     for given in ({"maxBytesPerPartition": 60_000}, {"minPartitions": 7}, {"maxRecordsPerPartition": 333}):
         planned = plan(where, subscribe="orders", **given)
@@ -158,7 +171,7 @@ def test_S05_one_large_partition_becomes_many_tasks_that_together_read_each_reco
     assert all(len(read_all(where, [split])) <= 333 for split in exact)
 
 
-def test_S05_small_segments_share_a_task_and_are_never_cut(make_log: MakeLog):
+def test_S05_small_segments_share_a_task_and_are_never_cut(make_log: MakeLog) -> None:
     where = make_log("orders", [numbered(n * 10, n * 10 + 10) for n in range(40)])
     (whole,) = plan(where, subscribe="orders")
     assert len(whole.refs) == 40
@@ -168,7 +181,7 @@ def test_S05_small_segments_share_a_task_and_are_never_cut(make_log: MakeLog):
     assert [row["value"] for row in read_all(where, cut)] == [b"v%d" % n for n in range(400)]
 
 
-def test_S05_a_task_takes_64_MiB_unless_told_otherwise():
+def test_S05_a_task_takes_64_MiB_unless_told_otherwise() -> None:
     store = MemoryStore()
     topic = Catalog(store).create("orders", 1, {}, False, "1" * 16)
     store.put(PartitionPaths("orders", topic.incarnation, 0).manifest, _manifest(segments=512))
@@ -176,19 +189,23 @@ def test_S05_a_task_takes_64_MiB_unless_told_otherwise():
     assert [len(split.refs) for split in planned] == [64] * 8, "segments of 1 MiB"
 
 
-def test_S05_every_partition_with_records_gets_a_task_and_an_empty_one_none(make_log: MakeLog):
+def test_S05_every_partition_with_records_gets_a_task_and_an_empty_one_none(make_log: MakeLog) -> None:
     where = make_log("orders", [numbered(0, 3)], [], [numbered(0, 2)])
     assert [split.paths.partition for split in plan(where, subscribe="orders")] == [0, 2]
 
 
 @pytest.mark.parametrize("offset", [0, 5, 10])
-def test_S05_a_range_that_is_empty_gets_no_task_also_inside_of_a_segment(make_log: MakeLog, offset: int):
+def test_S05_a_range_that_is_empty_gets_no_task_also_inside_of_a_segment(
+    make_log: MakeLog, offset: int
+) -> None:
     where = make_log("orders", [numbered(0, 10)])
     here = json.dumps({"orders": {"0": offset}})
     assert plan(where, subscribe="orders", startingOffsets=here, endingOffsets=here) == []
 
 
-def test_S05_a_filter_that_ends_before_the_read_starts_gets_no_task_and_cuts_no_other(make_log: MakeLog):
+def test_S05_a_filter_that_ends_before_the_read_starts_gets_no_task_and_cuts_no_other(
+    make_log: MakeLog,
+) -> None:
     where = make_log("orders", [numbered(0, 1000)], [numbered(0, 1000)])
     below_20 = Bounds(offset_range=(0, 20))
 
@@ -203,9 +220,9 @@ def test_S05_a_filter_that_ends_before_the_read_starts_gets_no_task_and_cuts_no_
     assert planned({"0": 500, "1": 10}, subscribe="orders") == alone
 
 
-def test_S02_offsets_out_of_range_are_data_loss_and_obey_the_flag(make_log: MakeLog):
+def test_S02_offsets_out_of_range_are_data_loss_and_obey_the_flag(make_log: MakeLog) -> None:
     where = make_log("orders", [numbered(0, 10)])
-    beyond = {"subscribe": "orders", "endingOffsets": '{"orders": {"0": 99}}'}
+    beyond: dict[str, Any] = {"subscribe": "orders", "endingOffsets": '{"orders": {"0": 99}}'}
     with pytest.raises(
         logstore.OffsetOutOfRange, match=r"offset 99 is outside of orders/0, which holds 0 to 10"
     ):
@@ -215,7 +232,7 @@ def test_S02_offsets_out_of_range_are_data_loss_and_obey_the_flag(make_log: Make
         rows(where, subscribe="orders", startingOffsets='{"orders": {"7": 1}}')
 
 
-def test_S02_subscribe_pattern_and_assign_choose_partitions(make_log: MakeLog):
+def test_S02_subscribe_pattern_and_assign_choose_partitions(make_log: MakeLog) -> None:
     where = make_log("orders", [numbered(0, 2)], [numbered(0, 3)])
     make_log("orders-eu", [numbered(0, 4)])
     make_log("refunds", [numbered(0, 5)])
@@ -228,7 +245,9 @@ def test_S02_subscribe_pattern_and_assign_choose_partitions(make_log: MakeLog):
         rows(where, assign='{"orders": [4]}')
 
 
-def test_S04_planning_ten_thousand_partitions_takes_two_requests_each_and_memory_in_proportion_to_segments():
+def test_S04_planning_ten_thousand_partitions_takes_two_requests_each_and_memory_in_proportion_to_segments() -> (
+    None
+):
     store = MemoryStore()
     catalog = Catalog(store)
     one = _manifest(segments=1)
@@ -265,10 +284,10 @@ def _manifest(segments: int) -> bytes:
         array("q", (START_MS + n for n in numbers)),
     ]
     end = segments * 1000
-    return Manifest(1, segments, 1, WriterMode.EXCLUSIVE, 0, end, end, -1, SegmentTable(*columns)).pack()
+    return Manifest(1, segments, 1, WriterMode.EXCLUSIVE, 0, end, end, -1, SegmentTable(*columns)).pack()  # type: ignore[arg-type]
 
 
-def test_S04_a_timestamp_without_a_zone_is_utc_and_bounds_are_never_too_narrow():
+def test_S04_a_timestamp_without_a_zone_is_utc_and_bounds_are_never_too_narrow() -> None:
     moment = at(START_MS + 5) + timedelta(microseconds=700)
     naive = narrowed([GreaterThanOrEqual(("timestamp",), moment.replace(tzinfo=None))])
     assert naive == narrowed([GreaterThanOrEqual(("timestamp",), moment)])
@@ -276,7 +295,7 @@ def test_S04_a_timestamp_without_a_zone_is_utc_and_bounds_are_never_too_narrow()
 
 
 @pytest.mark.parametrize("first_ms", [0, START_MS, 2_200_000_000_000], ids=["1970", "2023", "2039"])
-def test_S04_a_bound_lies_in_the_very_millisecond_of_its_timestamp(first_ms: int):
+def test_S04_a_bound_lies_in_the_very_millisecond_of_its_timestamp(first_ms: int) -> None:
     """With seconds as a float, a quarter of those in 2039 lay in the millisecond before: their segments were pruned."""
     for moment in range(first_ms, first_ms + 20_000, 7):
         bounds = narrowed([LessThanOrEqual(("timestamp",), at(moment))])

@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
 from broker_shim.wire.messages import Message
+from logstore.format.batch import BatchInfo, split
 from tests.support.broker.clients import CLIENTS, AioKafka, Client, Confluent, Sent, kcat
 from tests.support.broker.harness import LocalBroker, Wire
 from tests.support.broker.steps import make_topic
@@ -79,9 +80,7 @@ def test_B01_idempotent_producers(broker: LocalBroker, client: Client, settings:
     assert any(batch.producer_id >= 0 for batch in batches(broker, "once"))
 
 
-def batches(broker: LocalBroker, topic: str) -> list[object]:
-    from logstore.format.batch import split
-
+def batches(broker: LocalBroker, topic: str) -> list[BatchInfo]:
     return split(broker.log(topic).read(0, 1 << 20).raw)
 
 

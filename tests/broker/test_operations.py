@@ -22,7 +22,7 @@ from broker_shim.server import Server
 from logstore.objects.memory import MemoryStore
 from logstore.testing import FaultyStore
 from logstore.writers import WriterMetrics
-from tests.support.broker.clients import Confluent
+from tests.support.broker.clients import Confluent, Sent
 from tests.support.broker.harness import BrokerProcess, LocalBroker, Wire
 from tests.support.broker.steps import batch, owned
 from tests.support.patience import PATIENCE_S
@@ -220,7 +220,7 @@ def test_B10_it_runs_on_the_standard_event_loop_too(start_broker: Callable[..., 
     import asyncio
 
     broker = start_broker(loop_factory=asyncio.SelectorEventLoop)
-    records = [(b"k", b"%d" % i * 1000, []) for i in range(300)]
+    records: list[Sent] = [(b"k", b"%d" % i * 1000, []) for i in range(300)]
     Confluent().produce(broker.address, "t", records)
     found = Confluent().consume(broker.address, "t", 300)
     assert [value for _, _, value, _ in found] == [value for _, value, _ in records]

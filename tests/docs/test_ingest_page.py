@@ -12,7 +12,7 @@ from logstore.cli import build_parser
 PAGE = Path(__file__).parents[2] / "docs" / "ingest.md"
 
 
-def test_the_examples_of_the_page_run():
+def test_the_examples_of_the_page_run() -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(blocks) == 3
     names: dict[str, Any] = {}
@@ -21,7 +21,7 @@ def test_the_examples_of_the_page_run():
     assert names["confirmed"] == [1288, 1288]
 
 
-def test_the_command_of_the_page_is_one():
+def test_the_command_of_the_page_is_one() -> None:
     """As it is there, but for the database, which `test_cli_ingest` has."""
     (line,) = re.findall(r"```sh\n(.*?)\n```", PAGE.read_text(), re.DOTALL)
     program, *words = shlex.split(line)

@@ -24,4 +24,5 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     if threshold is not None:
         monkeypatch.setattr(encode, "COLUMN_WISE_FROM", threshold)
         monkeypatch.setattr(kernels, "ARRAYS_FROM", threshold)
-    return request.param
+    way: str = request.param
+    return way

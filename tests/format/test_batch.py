@@ -27,7 +27,7 @@ def test_L27_what_is_encoded_is_decoded_and_valid(records: list[Record], codec_i
     assert validate(raw, max_batch_bytes=LIMIT) == [info]
     assert decode_records(raw, info) == stored(records)
     stamps = [record.timestamp_ms for record in stored(records)]
-    assert (info.min_timestamp_ms, info.max_timestamp_ms) == (min(stamps), max(stamps))
+    assert (info.min_timestamp_ms, info.max_timestamp_ms) == (min(stamps), max(stamps))  # type: ignore[type-var]
     assert info.size == len(raw)
     assert info.size <= batch.HEADER_SIZE + sum(map(record_size, checked))
 
@@ -68,7 +68,7 @@ def test_a_range_of_offsets_gives_exactly_those_records(count: int) -> None:
     whole = (1000, 1000 + count)
     ranges = [(0, None), whole, (1002, None), (0, 1003), (1001, 1004), (1000 + count, None), (0, 1000)]
     for start, stop in ranges:
-        wanted = [r for r in expected if r.offset >= start and (stop is None or r.offset < stop)]
+        wanted = [r for r in expected if r.offset >= start and (stop is None or r.offset < stop)]  # type: ignore[operator]
         assert decode_records(raw, info, start_offset=start, stop_offset=stop) == wanted
 
 
@@ -125,7 +125,7 @@ def test_a_batch_needs_a_record_and_a_known_codec() -> None:
 @pytest.mark.parametrize("count", [1, 60])
 @pytest.mark.parametrize("nothing", [(), [], None])
 def test_no_headers_are_no_headers_whatever_they_are_made_of(nothing: object, count: int) -> None:
-    raw, info = encode_batch([Record(b"x", headers=nothing)] * count, now_ms=NOW_MS)
+    raw, info = encode_batch([Record(b"x", headers=nothing)] * count, now_ms=NOW_MS)  # type: ignore[arg-type]
     assert decode_records(raw, info) == stored([Record(b"x")] * count)
 
 
@@ -139,20 +139,20 @@ def test_what_could_not_be_read_back_is_not_written(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     "bad",
     [
-        Record("text"),
-        Record(bytearray(b"x")),
-        Record(memoryview(b"x")),
-        Record(b"x", key="text"),
-        Record(b"x", key=5),
-        Record(b"x", headers=(("a", "text"),)),
-        Record(b"x", headers=((b"a", b"bytes"),)),
+        Record("text"),  # type: ignore[arg-type]
+        Record(bytearray(b"x")),  # type: ignore[arg-type]
+        Record(memoryview(b"x")),  # type: ignore[arg-type]
+        Record(b"x", key="text"),  # type: ignore[arg-type]
+        Record(b"x", key=5),  # type: ignore[arg-type]
+        Record(b"x", headers=(("a", "text"),)),  # type: ignore[arg-type]
+        Record(b"x", headers=((b"a", b"bytes"),)),  # type: ignore[arg-type]
         Record(b"x", headers=(("\ud800", b"lone surrogate"),)),
-        Record(b"x", headers=(("a",),)),
-        Record(b"x", headers=5),
+        Record(b"x", headers=(("a",),)),  # type: ignore[arg-type]
+        Record(b"x", headers=5),  # type: ignore[arg-type]
         Record(b"x", timestamp_ms=-2),
         Record(b"x", timestamp_ms=1 << 62),
         Record(b"x", timestamp_ms=1 << 80),
-        Record(b"x", timestamp_ms=1.5),
+        Record(b"x", timestamp_ms=1.5),  # type: ignore[arg-type]
         (b"x", b"y"),
         None,
     ],
@@ -161,4 +161,4 @@ def test_what_could_not_be_read_back_is_not_written(monkeypatch: pytest.MonkeyPa
 def test_encoding_refuses_what_check_record_would(bad: object, around: int) -> None:
     records = [Record(b"good")] * around + [bad] + [Record(b"good")] * around
     with pytest.raises(FormatError):
-        encode_batch(records, now_ms=NOW_MS, codec_id=0)
+        encode_batch(records, now_ms=NOW_MS, codec_id=0)  # type: ignore[arg-type]

@@ -64,7 +64,7 @@ def test_L27_we_read_what_they_write(peer: str, codec_id: int, count: int) -> No
     (info,) = validate(raw, max_batch_bytes=LIMIT)
     assert decode_records(raw, info) == stored(records)
     stamps = [record.timestamp_ms for record in records]
-    assert (info.min_timestamp_ms, info.max_timestamp_ms) == (min(stamps), max(stamps))
+    assert (info.min_timestamp_ms, info.max_timestamp_ms) == (min(stamps), max(stamps))  # type: ignore[type-var]
     assert (info.producer_id, info.producer_epoch, info.base_sequence) == (12, 1, 3)
 
 

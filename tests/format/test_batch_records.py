@@ -19,7 +19,7 @@ def test_a_plain_record_passes_as_it_is() -> None:
 
 
 def test_bytes_like_fields_become_bytes_and_headers_a_tuple() -> None:
-    record = Record(bytearray(b"v"), memoryview(b"k"), [["a", bytearray(b"1")], ("b", None)], 5, offset=9)
+    record = Record(bytearray(b"v"), memoryview(b"k"), [["a", bytearray(b"1")], ("b", None)], 5, offset=9)  # type: ignore[arg-type]
     checked = check_record(record)
     assert checked == Record(b"v", b"k", (("a", b"1"), ("b", None)), 5, None)
     assert {type(checked.value), type(checked.key), type(checked.headers[0][1])} == {bytes}
@@ -27,7 +27,7 @@ def test_bytes_like_fields_become_bytes_and_headers_a_tuple() -> None:
 
 def test_a_memoryview_of_wide_items_counts_its_bytes() -> None:
     wide = memoryview(bytearray(16)).cast("I")
-    assert check_record(Record(wide)).value == bytes(16)
+    assert check_record(Record(wide)).value == bytes(16)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -35,23 +35,23 @@ def test_a_memoryview_of_wide_items_counts_its_bytes() -> None:
     [
         ("text", "must be a Record"),
         ((b"v", b"k", (), None, None), "must be a Record"),
-        (Record("text"), "value must be bytes or None, not str"),
-        (Record(b"", key=5), "key must be bytes or None, not int"),
-        (Record(b"", headers=(("a", 5),)), "header value must be bytes or None, not int"),
-        (Record(b"", headers=((b"a", b""),)), "header key must be a str, not bytes"),
+        (Record("text"), "value must be bytes or None, not str"),  # type: ignore[arg-type]
+        (Record(b"", key=5), "key must be bytes or None, not int"),  # type: ignore[arg-type]
+        (Record(b"", headers=(("a", 5),)), "header value must be bytes or None, not int"),  # type: ignore[arg-type]
+        (Record(b"", headers=((b"a", b""),)), "header key must be a str, not bytes"),  # type: ignore[arg-type]
         (Record(b"", headers=(("\ud800", b""),)), "header key has no UTF-8 form"),
-        (Record(b"", headers=(("a",),)), "pairs"),
-        (Record(b"", headers=7), "pairs"),
-        (Record(b"", headers={"a": b"b"}), "pairs"),
+        (Record(b"", headers=(("a",),)), "pairs"),  # type: ignore[arg-type]
+        (Record(b"", headers=7), "pairs"),  # type: ignore[arg-type]
+        (Record(b"", headers={"a": b"b"}), "pairs"),  # type: ignore[arg-type]
         (Record(b"", timestamp_ms=True), "timestamp_ms must be an int or None, not bool"),
-        (Record(b"", timestamp_ms=1.0), "timestamp_ms must be an int or None, not float"),
+        (Record(b"", timestamp_ms=1.0), "timestamp_ms must be an int or None, not float"),  # type: ignore[arg-type]
         (Record(b"", timestamp_ms=-1), "between 0 and"),
         (Record(b"", timestamp_ms=MAX_TIMESTAMP_MS + 1), "between 0 and"),
     ],
 )
 def test_L27_a_bad_record_is_refused_and_the_error_says_which_field(record: object, what: str) -> None:
     with pytest.raises(FormatError, match=what):
-        check_record(record)
+        check_record(record)  # type: ignore[arg-type]
 
 
 def test_the_size_is_an_upper_bound_and_not_far_off() -> None:

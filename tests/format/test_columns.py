@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import subprocess
 import sys
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -36,7 +37,7 @@ def rows(batch: pa.RecordBatch) -> list[Record]:
 
 def mixed_log() -> tuple[bytes, list[BatchInfo], list[Record]]:
     """Batches of many sizes and all codecs, from offset 100."""
-    raw, records = b"", []
+    raw, records = b"", list[Any]()
     for index, count in enumerate((1, 5, 1, 200, 7, 1, 90, 1, 1, 30)):
         batch = varied(count, seed=index)
         raw += log_of([batch], codec_id=index % 5, base_offset=100 + len(records))
@@ -141,10 +142,10 @@ def test_offsets_alone_need_no_record_area() -> None:
 
 def test_a_range_of_offsets_gives_exactly_those_rows() -> None:
     raw, infos, records = mixed_log()
-    last = records[-1].offset
+    last: Any = records[-1].offset
     ranges = [(0, None), (101, 103), (105, 106), (150, 320), (last, None), (last + 1, None), (0, 100)]
     for start, stop in ranges:
-        expected = [r for r in records if r.offset >= start and (stop is None or r.offset < stop)]
+        expected = [r for r in records if r.offset >= start and (stop is None or r.offset < stop)]  # type: ignore[operator]
         assert rows(decode_columns(raw, infos, start_offset=start, stop_offset=stop)) == expected
         chunks = column_chunks(raw, infos, start_offset=start, stop_offset=stop, rows=50)
         assert [row for chunk in chunks for row in rows(chunk)] == expected

@@ -86,8 +86,8 @@ def random_records(rng: random.Random) -> list[Any]:
     wild = rng.random() < 0.3
     return [
         Record(
-            blob(*(("text", bytearray(2), 3) if wild else ())),
-            blob(),
+            blob(*(("text", bytearray(2), 3) if wild else ())),  # type: ignore[arg-type]
+            blob(),  # type: ignore[arg-type]
             headers() if wild else tuple((f"k{n}", b"v") for n in range(rng.choice([0, 0, 2]))),
             stamp() if wild else 1_700_000_000_000 + rng.randrange(3),
         )

@@ -86,7 +86,7 @@ def batches() -> list[EncodedBatch]:
 
 
 def segment_bytes() -> bytes:
-    return build_segment(HEADER, batches())[0]
+    return bytes(build_segment(HEADER, batches())[0])
 
 
 def collected_bytes() -> bytes:

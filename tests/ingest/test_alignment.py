@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from logstore.ingest import Alignment
 
 
-def test_F06_a_flush_pays_every_pair_it_covers_and_nothing_more():
-    sink = Alignment()
+def test_F06_a_flush_pays_every_pair_it_covers_and_nothing_more() -> None:
+    sink: Alignment[int, int] = Alignment()
     for written, boundary in [(10, 19), (20, 29), (30, 39)]:
         sink.wrote(written)
         assert sink.commit(boundary) is None
@@ -18,23 +20,23 @@ def test_F06_a_flush_pays_every_pair_it_covers_and_nothing_more():
     assert sink.stored(30) == 39
 
 
-def test_F06_a_flush_between_the_last_write_and_the_boundary_pays_it():
+def test_F06_a_flush_between_the_last_write_and_the_boundary_pays_it() -> None:
     """Wrote 16, boundary 18, storage reports 17 because of a record of its own: 18 is reached, not 17."""
-    sink = Alignment()
+    sink: Alignment[tuple[int, int], tuple[int, int]] = Alignment()
     sink.wrote((5, 16))
     assert sink.commit((5, 18)) is None
     assert sink.stored((5, 17)) == (5, 18)
 
 
-def test_F07_size_triggered_flush_before_the_commit_then_silence():
-    sink = Alignment()
+def test_F07_size_triggered_flush_before_the_commit_then_silence() -> None:
+    sink: Alignment[int, int] = Alignment()
     sink.wrote(1)
     assert sink.stored(1) is None
     assert sink.commit(9) == 9
 
 
-def test_F07_nothing_to_write_is_reached_at_once_or_together_with_what_is_unstored():
-    sink = Alignment()
+def test_F07_nothing_to_write_is_reached_at_once_or_together_with_what_is_unstored() -> None:
+    sink: Alignment[int, int] = Alignment()
     assert sink.commit(5) == 5
     sink.wrote(6)
     assert sink.commit(7) is None
@@ -50,16 +52,18 @@ def test_F07_nothing_to_write_is_reached_at_once_or_together_with_what_is_unstor
         max_size=40,
     )
 )
-def test_F06_F07_reports_equal_a_recount_of_all_events(events):
+def test_F06_F07_reports_equal_a_recount_of_all_events(events: list[Any]) -> None:
     """After each event: the newest boundary all of whose earlier writes are stored. Nothing waits for a later
     event.
     """
-    sink, reported = Alignment(), 0
-    stored, writes, boundaries = 0, [], []
+    sink: Alignment[int, int] = Alignment()
+    reported = 0
+    stored, writes, boundaries = 0, list[int](), list[int]()
     for now, event in enumerate(events, 1):
         if event == "write":
             writes.append(now)
-            reached = sink.wrote(now)
+            sink.wrote(now)
+            reached = None
         elif event == "commit":
             boundaries.append(now)
             reached = sink.commit(now)
@@ -72,7 +76,7 @@ def test_F06_F07_reports_equal_a_recount_of_all_events(events):
         assert reported == (expected or [0])[-1]
 
 
-def test_F06_what_a_boundary_waits_for():
+def test_F06_what_a_boundary_waits_for() -> None:
     sink: Alignment[int, int] = Alignment()
     assert sink.awaited(5) is None
     sink.wrote(1)

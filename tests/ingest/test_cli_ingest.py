@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from logstore.cli import UsageError, ingest, main
+from logstore.cli import ingest, main
 from logstore.cli.output import Output
-from logstore.ingest.postgres.slot import connect, slot_state
+from logstore.cli.usage import UsageError
+from logstore.ingest.postgres.slot import connect
 from tests.support.ingest.pg_story import events, session
+from tests.support.ingest.pg_waits import confirmed_of
 from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.postgres
@@ -35,7 +37,7 @@ def command(*arguments: str) -> argparse.Namespace:
     return parser.parse_args(["postgres", *arguments])
 
 
-def test_once_catches_up_prints_a_status_line_and_ends_with_0(dsn, tmp_path):
+def test_once_catches_up_prints_a_status_line_and_ends_with_0(dsn: str, tmp_path: Path) -> None:
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key, a int, b int)")
         sql.execute("alter table t replica identity full")
@@ -46,7 +48,7 @@ def test_once_catches_up_prints_a_status_line_and_ends_with_0(dsn, tmp_path):
     assert sorted(tuple(event["key"].values()) for event in events(store, "shop.public.t")) == [
         (n, n) for n in range(1, 11)
     ]
-    last = json.loads(out.stream.getvalue().splitlines()[-1])
+    last = json.loads(out.stream.getvalue().splitlines()[-1])  # type: ignore[attr-defined]
     assert (last["records"], last["transactions"], last["unflushed_bytes"], last["held_by"]) == (
         10,
         1,
@@ -54,10 +56,10 @@ def test_once_catches_up_prints_a_status_line_and_ends_with_0(dsn, tmp_path):
         None,
     )
     with connect(dsn) as connection:
-        assert slot_state(connection, "cli1").confirmed >= last["confirmed"] > 0
+        assert confirmed_of(connection, "cli1") >= last["confirmed"] > 0
 
 
-def test_SIGTERM_ends_it_in_order_and_the_status_lines_show_the_lag(dsn, tmp_path):
+def test_SIGTERM_ends_it_in_order_and_the_status_lines_show_the_lag(dsn: str, tmp_path: Path) -> None:
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key)")
         sql.execute("insert into t select generate_series(1, 10)")
@@ -70,7 +72,7 @@ def test_SIGTERM_ends_it_in_order_and_the_status_lines_show_the_lag(dsn, tmp_pat
     watchdog.start()
     try:
         lines = []
-        for line in child.stdout:
+        for line in child.stdout:  # type: ignore[union-attr]
             lines.append(json.loads(line))
             if lines[-1]["phase"] == "streaming" and lines[-1]["lag_bytes"] == 0:
                 break
@@ -78,12 +80,14 @@ def test_SIGTERM_ends_it_in_order_and_the_status_lines_show_the_lag(dsn, tmp_pat
         assert child.wait(PATIENCE_S) == 0
     finally:
         watchdog.cancel()
-        child.stdout.close()
+        child.stdout.close()  # type: ignore[union-attr]
     assert lines[-1]["records"] == 10
     assert len(events(store, "public.t")) == 10
 
 
-def test_what_is_missing_or_wrong_is_said(dsn, tmp_path, capsys, monkeypatch):
+def test_what_is_missing_or_wrong_is_said(
+    dsn: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("DATABASE_URL", raising=False)
     store, out = ["--store", str(tmp_path / "store")], Output(io.StringIO(), True)
     with pytest.raises(UsageError, match="--dsn, or set DATABASE_URL"):
@@ -99,7 +103,9 @@ def test_what_is_missing_or_wrong_is_said(dsn, tmp_path, capsys, monkeypatch):
     assert "topsecret" not in said
 
 
-def test_a_chosen_key_that_the_table_does_not_have_is_said_and_is_no_crash(dsn, tmp_path, capsys):
+def test_a_chosen_key_that_the_table_does_not_have_is_said_and_is_no_crash(
+    dsn: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key)")
     given = ["--store", str(tmp_path / "store"), "--dsn", dsn, "--publication", "p", "--key", "public.t=nope"]
@@ -116,7 +122,9 @@ def test_a_chosen_key_that_the_table_does_not_have_is_said_and_is_no_crash(dsn, 
         (["--table", "orders"], "'orders' is not of the form schema.table"),
     ],
 )
-def test_a_setting_that_no_topic_could_have_is_refused_before_anything_is_asked(wrong, said, tmp_path):
+def test_a_setting_that_no_topic_could_have_is_refused_before_anything_is_asked(
+    wrong: list[str], said: str, tmp_path: Path
+) -> None:
     """The first row would fail otherwise, after the publication was made and the snapshot had begun."""
     given = ["--store", str(tmp_path / "store"), "--dsn", "host=127.0.0.1 port=1", "--publication", "p"]
     with pytest.raises(UsageError, match=said):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 import threading
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import logstore
+from logstore.config import Ack
 from logstore.errors import (
     Closed,
     Fenced,
@@ -18,7 +21,7 @@ from logstore.errors import (
     StraddlingTransaction,
 )
 from logstore.ingest import EVERY_PARTITION, Routed
-from logstore.objects import MemoryStore
+from logstore.objects import MemoryStore, ObjectStore
 from logstore.objects.local import LocalStore
 from logstore.testing import FaultyStore, GatedStore
 from tests.support.ingest.story import (
@@ -37,11 +40,11 @@ STORY = transactions({"orders": 3, "items": 5}, {"items": 1}, {}, {"orders": 40}
 
 
 @pytest.fixture(params=["memory", "local"])
-def objects(request, tmp_path):
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     return MemoryStore() if request.param == "memory" else LocalStore(tmp_path / "store")
 
 
-def test_F01_F02_every_record_is_stored_once_and_the_last_boundary_is_reported(objects):
+def test_F01_F02_every_record_is_stored_once_and_the_last_boundary_is_reported(objects: ObjectStore) -> None:
     reports = Reports()
     with collecting(objects, reports) as collector:
         feed(collector, STORY)
@@ -52,7 +55,7 @@ def test_F01_F02_every_record_is_stored_once_and_the_last_boundary_is_reported(o
     assert reports.seen[-1] == STORY[-1].boundary
 
 
-def test_F14_records_carry_position_transaction_and_the_end_of_their_share(objects):
+def test_F14_records_carry_position_transaction_and_the_end_of_their_share(objects: ObjectStore) -> None:
     with collecting(objects, Reports(), source="shop") as collector:
         feed(collector, transactions({"orders": 4}), fragment=1)
         collector.flush()
@@ -72,7 +75,9 @@ def test_F14_records_carry_position_transaction_and_the_end_of_their_share(objec
 @pytest.mark.parametrize(
     ("fragment", "chunk_bytes", "more"), list(itertools.product([1, 3, 1_000], [1, 2_000, 1 << 20], [0, 1]))
 )
-def test_F03_fragment_size_chunk_size_and_batching_do_not_change_the_answer(fragment, chunk_bytes, more):
+def test_F03_fragment_size_chunk_size_and_batching_do_not_change_the_answer(
+    fragment: int, chunk_bytes: int, more: int
+) -> None:
     objects, reports = MemoryStore(), Reports()
     with collecting(objects, reports, chunk_bytes=chunk_bytes) as collector:
         feed(collector, STORY, fragment=fragment, more=bool(more))
@@ -81,7 +86,7 @@ def test_F03_fragment_size_chunk_size_and_batching_do_not_change_the_answer(frag
     assert reports.seen[-1] == STORY[-1].boundary
 
 
-def test_F05_a_fragment_over_64_KB_is_stored_before_its_commit_and_the_commit_is_still_reported():
+def test_F05_a_fragment_over_64_KB_is_stored_before_its_commit_and_the_commit_is_still_reported() -> None:
     """The first change is stored while the transaction is open; at the commit nothing is left to flush for it."""
     objects, reports = MemoryStore(), Reports()
     (big,) = transactions({"items": 3, "orders": 2}, value_bytes=70_000)
@@ -100,14 +105,14 @@ def test_F05_a_fragment_over_64_KB_is_stored_before_its_commit_and_the_commit_is
     assert values(objects) == expected([big])
 
 
-def test_F07_size_triggers_only_then_silence_and_the_report_reaches_the_last_boundary():
+def test_F07_size_triggers_only_then_silence_and_the_report_reaches_the_last_boundary() -> None:
     objects, reports = MemoryStore(), Reports()
     with collecting(objects, reports) as collector:
         feed(collector, [*STORY, *transactions(*[{"orders": 1}] * 9)[4:]])
         reports.wait_for(950)  # and no call on the collector meanwhile
 
 
-def test_F07_an_empty_transaction_waits_only_for_its_elders():
+def test_F07_an_empty_transaction_waits_only_for_its_elders() -> None:
     gated, reports = GatedStore(MemoryStore()), Reports()
     with collecting(gated, reports) as collector:
         feed(collector, STORY[:1])
@@ -119,7 +124,7 @@ def test_F07_an_empty_transaction_waits_only_for_its_elders():
         reports.wait_for(STORY[2].boundary)
 
 
-def test_F02_one_partition_whose_upload_hangs_holds_the_report_and_is_named():
+def test_F02_one_partition_whose_upload_hangs_holds_the_report_and_is_named() -> None:
     gated, reports = GatedStore(MemoryStore()), Reports()
     with collecting(gated, reports) as collector:
         feed(collector, STORY[:2])
@@ -129,16 +134,16 @@ def test_F02_one_partition_whose_upload_hangs_holds_the_report_and_is_named():
             gate.wait_held()
             assert reports.seen[-1] <= STORY[2].boundary
             holders = collector.explain().held_by
-            assert {holder.lease.sink[0] for holder in holders} == {"orders"}
+            assert {holder.lease.sink[0] for holder in holders} == {"orders"}  # type: ignore[index]
             assert holders[0].owes == STORY[3].boundary
         reports.wait_for(STORY[3].boundary)
 
 
-def test_F04_a_refused_report_is_repeated_on_the_sources_thread():
+def test_F04_a_refused_report_is_repeated_on_the_sources_thread() -> None:
     objects, refusing, seen = MemoryStore(), threading.Event(), []
     refused = threading.Event()
 
-    def on_flushed(boundary):
+    def on_flushed(boundary: int) -> None:
         if refusing.is_set():
             refused.set()
             raise ConnectionError("the source is away")
@@ -156,7 +161,7 @@ def test_F04_a_refused_report_is_repeated_on_the_sources_thread():
     assert values(objects) == expected(STORY[:1])
 
 
-def test_F09_a_fenced_partition_keeps_its_debt_and_the_next_call_says_so():
+def test_F09_a_fenced_partition_keeps_its_debt_and_the_next_call_says_so() -> None:
     objects, reports = MemoryStore(), Reports()
     with suppress(OutcomeUnknown):  # the thief left this store records that it cannot store
         with collecting(objects, reports) as collector:
@@ -169,8 +174,8 @@ def test_F09_a_fenced_partition_keeps_its_debt_and_the_next_call_says_so():
             with pytest.raises(Fenced):
                 collector.flush()
             assert reports.seen[-1] < STORY[3].boundary
-            assert {holder.lease.sink[0] for holder in collector.explain().held_by} == {"orders"}
-            assert {finding.reason for finding in collector.check()} == {"owner gone"}
+            assert {holder.lease.sink[0] for holder in collector.explain().held_by} == {"orders"}  # type: ignore[index]
+            assert {finding.reason for finding in collector.check()} == {"owner gone"}  # type: ignore[union-attr]
             with pytest.raises(Fenced):
                 collector.rewind()  # this writer is gone for good
     with collecting(objects, reports, start=reports.seen[-1]) as collector:
@@ -180,7 +185,7 @@ def test_F09_a_fenced_partition_keeps_its_debt_and_the_next_call_says_so():
     assert reports.seen[-1] == STORY[3].boundary
 
 
-def test_F10_close_discards_nothing_and_reports_nothing_new():
+def test_F10_close_discards_nothing_and_reports_nothing_new() -> None:
     gated, reports = GatedStore(MemoryStore()), Reports()
     with collecting(gated, reports) as collector:
         feed(collector, STORY[:2])
@@ -195,7 +200,7 @@ def test_F10_close_discards_nothing_and_reports_nothing_new():
     assert reports.seen == [*before, STORY[2].boundary]  # the empty one, which owed nobody anything
 
 
-def test_F12_a_fragment_whose_beginning_was_never_seen_raises():
+def test_F12_a_fragment_whose_beginning_was_never_seen_raises() -> None:
     with collecting(MemoryStore(), Reports()) as collector:
         with pytest.raises(StraddlingTransaction, match=r"changes of a transaction .* never seen"):
             collector.changes(STORY[0].changes)
@@ -206,7 +211,7 @@ def test_F12_a_fragment_whose_beginning_was_never_seen_raises():
             collector.begin(200)
 
 
-def test_F12_a_position_that_does_not_rise_is_not_taken_for_a_replay():
+def test_F12_a_position_that_does_not_rise_is_not_taken_for_a_replay() -> None:
     """Two transactions under one position: the second one's records would be skipped as known."""
     objects = MemoryStore()
     with collecting(objects, Reports()) as collector:
@@ -222,7 +227,7 @@ def test_F12_a_position_that_does_not_rise_is_not_taken_for_a_replay():
     assert values(objects) == expected(STORY)
 
 
-def test_F13_heartbeats_count_only_while_nothing_is_owed_or_open():
+def test_F13_heartbeats_count_only_while_nothing_is_owed_or_open() -> None:
     gated, reports = GatedStore(MemoryStore()), Reports()
     with collecting(gated, reports) as collector:
         assert collector.heartbeat(10)
@@ -240,14 +245,14 @@ def test_F13_heartbeats_count_only_while_nothing_is_owed_or_open():
     assert reports.seen == [10, *(transaction.boundary for transaction in STORY[:3]), STORY[2].boundary + 7]
 
 
-def test_F14_only_a_transaction_larger_than_a_chunk_is_ever_appended_in_parts():
+def test_F14_only_a_transaction_larger_than_a_chunk_is_ever_appended_in_parts() -> None:
     """Small ones share appends while more are at hand, and each append still ends where a transaction does."""
-    objects, appends = MemoryStore(), []
+    objects, appends = MemoryStore(), list[Any]()
     small, large = transactions(*[{"orders": 8}] * 40), transactions({"orders": 60})
     with collecting(objects, Reports(), chunk_bytes=2_000) as collector:
         feed(collector, small[:1])
         for sink in collector._sinks:
-            sink.log = Recorded(sink.log, appends)
+            sink.log = Recorded(sink.log, appends)  # type: ignore[assignment]
         feed(collector, small[1:], more=True)
         collector.flush()
         whole = [ends_whole(records) for records in appends]
@@ -263,19 +268,19 @@ def test_F14_only_a_transaction_larger_than_a_chunk_is_ever_appended_in_parts():
 class Recorded:
     """A log that remembers what was submitted to it."""
 
-    def __init__(self, log, appends):
+    def __init__(self, log: Any, appends: list[Any]) -> None:
         self._log, self._appends = log, appends
 
-    def submit(self, records, *, ack):
+    def submit(self, records: list[logstore.Record], *, ack: Ack) -> Any:
         self._appends.append(records)
         return self._log.submit(records, ack=ack)
 
 
-def ends_whole(records) -> bool:
+def ends_whole(records: list[logstore.Record]) -> bool:
     return "source-end" in dict(records[-1].headers)
 
 
-def test_F15_at_the_limit_the_source_waits_and_memory_does_not_grow():
+def test_F15_at_the_limit_the_source_waits_and_memory_does_not_grow() -> None:
     """An outage: the uploads hang, the source's thread stands still at the limit, and goes on when they
     return.
     """
@@ -302,7 +307,7 @@ def test_F15_at_the_limit_the_source_waits_and_memory_does_not_grow():
     assert reports.seen[-1] == huge.boundary + 1_000
 
 
-def test_F15_past_the_trackers_limit_commits_wait_until_debts_are_paid():
+def test_F15_past_the_trackers_limit_commits_wait_until_debts_are_paid() -> None:
     objects, reports = MemoryStore(), Reports()
     story = transactions(*[{"orders": 2}] * 50)
     with collecting(objects, reports, max_outstanding=3) as collector:
@@ -312,7 +317,7 @@ def test_F15_past_the_trackers_limit_commits_wait_until_debts_are_paid():
     assert reports.seen[-1] == story[-1].boundary
 
 
-def test_F02_lost_answers_refusals_and_a_store_that_is_down_for_a_while_lose_and_double_nothing():
+def test_F02_lost_answers_refusals_and_a_store_that_is_down_for_a_while_lose_and_double_nothing() -> None:
     faulty, reports = FaultyStore(MemoryStore(), seed=7), Reports()
     story = transactions(*[{"orders": 3, "items": 2}, {"items": 7}] * 20)
     with collecting(faulty, reports, chunk_bytes=500) as collector:
@@ -331,10 +336,10 @@ def test_F02_lost_answers_refusals_and_a_store_that_is_down_for_a_while_lose_and
     assert reports.seen[-1] == story[-1].boundary
 
 
-def test_every_partition_of_a_topic_gets_a_change_that_is_for_all_of_them():
+def test_every_partition_of_a_topic_gets_a_change_that_is_for_all_of_them() -> None:
     objects, reports = MemoryStore(), Reports()
 
-    def to_all(change):
+    def to_all(change: bytes) -> list[Routed]:
         return [Routed("orders", None, change, partition=EVERY_PARTITION)]
 
     with collecting(objects, reports, routing=to_all) as collector:
@@ -349,7 +354,7 @@ def test_every_partition_of_a_topic_gets_a_change_that_is_for_all_of_them():
 
 
 @pytest.mark.parametrize("partition", [2, -2, True, "0", 1.0])
-def test_a_route_to_a_partition_that_does_not_exist_is_refused_and_lands_nowhere_else(partition):
+def test_a_route_to_a_partition_that_does_not_exist_is_refused_and_lands_nowhere_else(partition: Any) -> None:
     """Also one that Python would take for an index: both partitions are open already."""
     objects = MemoryStore()
     with collecting(objects, Reports(), routing=lambda change: [change]) as collector:
@@ -362,7 +367,7 @@ def test_a_route_to_a_partition_that_does_not_exist_is_refused_and_lands_nowhere
 
 
 @pytest.mark.parametrize("key", ["text", bytearray(b"k"), 7])
-def test_a_route_with_a_key_that_is_not_bytes_is_refused(key):
+def test_a_route_with_a_key_that_is_not_bytes_is_refused(key: Any) -> None:
     with collecting(MemoryStore(), Reports(), routing=lambda change: [change]) as collector:
         collector.begin(1)
         with pytest.raises(InvalidRecord, match="a key is bytes or None"):
@@ -370,11 +375,11 @@ def test_a_route_with_a_key_that_is_not_bytes_is_refused(key):
         collector.rewind()
 
 
-def test_F02_a_transaction_that_an_error_kept_a_part_out_of_is_neither_continued_nor_committed():
+def test_F02_a_transaction_that_an_error_kept_a_part_out_of_is_neither_continued_nor_committed() -> None:
     """The source must not forget a change that was routed and never taken in; once replayed, all of it is stored once."""
     objects, reports, broken = MemoryStore(), Reports(), True
 
-    def routing(change):
+    def routing(change: bytes) -> list[tuple[str, bytes, bytes]]:
         if broken and change == b"b":
             raise LookupError("the schema is not there yet")
         return [("t", b"k", change)]
@@ -397,13 +402,13 @@ def test_F02_a_transaction_that_an_error_kept_a_part_out_of_is_neither_continued
     assert values(objects) == {"t": [b"a", b"b", b"c"]}
 
 
-def test_a_source_name_that_would_break_the_header_is_refused():
+def test_a_source_name_that_would_break_the_header_is_refused() -> None:
     with pytest.raises(ValueError, match="without '/'"):
         with collecting(MemoryStore(), Reports(), source="a/b"):
             pass
 
 
-def test_F09_a_store_that_refuses_the_first_append_leaves_the_debt_and_rewind_recovers():
+def test_F09_a_store_that_refuses_the_first_append_leaves_the_debt_and_rewind_recovers() -> None:
     """The topic cannot be opened while the store is down: the error reaches the source, which replays later."""
     faulty, reports = FaultyStore(MemoryStore(), seed=1), Reports()
     with collecting(faulty, reports) as collector:

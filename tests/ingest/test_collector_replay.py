@@ -12,15 +12,18 @@ from hypothesis import given, settings
 
 from logstore.errors import InvalidRecord, StraddlingTransaction, UnsupportedStore
 from logstore.format.record import Record
-from logstore.objects import MemoryStore
+from logstore.ingest import Collector
+from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import GatedStore
 from tests.support.ingest.story import (
+    Change,
     Reports,
     Transaction,
     collecting,
     crashing,
     expected,
     feed,
+    position_of,
     stored,
     transactions,
     values,
@@ -30,13 +33,12 @@ STORY = transactions({"orders": 3, "items": 5}, {"items": 1}, {}, {"orders": 40}
 LARGE = transactions({"orders": 5}, {"orders": 300}, {"orders": 2}, value_bytes=500)
 
 
-def shares_are_whole(objects) -> bool:
+def shares_are_whole(objects: ObjectStore) -> bool:
     """Each partition's positions rise strictly, and exactly the last record of each transaction says it is
     the last.
     """
     for records in stored(objects).values():
-        places = [dict(record.headers)["source-position"].decode().split("/")[1:] for record in records]
-        numbers = [(int(transaction), int(ordinal)) for transaction, ordinal in places]
+        numbers = [position_of(record) for record in records]
         ends = ["source-end" in dict(record.headers) for record in records]
         wanted = [
             at + 1 == len(numbers) or numbers[at + 1][0] != transaction
@@ -47,7 +49,7 @@ def shares_are_whole(objects) -> bool:
     return True
 
 
-def test_F14_a_replay_of_everything_after_a_restart_is_skipped_and_still_reported():
+def test_F14_a_replay_of_everything_after_a_restart_is_skipped_and_still_reported() -> None:
     objects, first, second = MemoryStore(), Reports(), Reports()
     with collecting(objects, first) as collector:
         feed(collector, STORY)
@@ -61,7 +63,7 @@ def test_F14_a_replay_of_everything_after_a_restart_is_skipped_and_still_reporte
     assert second.seen[-1] == STORY[-1].boundary
 
 
-def test_F14_a_replay_of_another_history_is_not_skipped_over():
+def test_F14_a_replay_of_another_history_is_not_skipped_over() -> None:
     """The source went back and on in another way: what is at lower positions now was never stored."""
     objects, reports = MemoryStore(), Reports()
     with collecting(objects, reports) as collector:
@@ -78,7 +80,7 @@ def test_F14_a_replay_of_another_history_is_not_skipped_over():
     assert values(objects) == expected(STORY)
 
 
-def test_F14_a_partition_that_has_more_than_the_source_is_refused_when_it_is_opened_and_later():
+def test_F14_a_partition_that_has_more_than_the_source_is_refused_when_it_is_opened_and_later() -> None:
     objects, reports = MemoryStore(), Reports()
     with collecting(objects, reports) as collector:
         feed(collector, STORY)
@@ -95,7 +97,7 @@ def test_F14_a_partition_that_has_more_than_the_source_is_refused_when_it_is_ope
         collector.own("orders")
 
 
-def test_F14_a_crash_inside_a_large_transaction_resumes_behind_what_is_stored():
+def test_F14_a_crash_inside_a_large_transaction_resumes_behind_what_is_stored() -> None:
     objects, reports = MemoryStore(), Reports()
     with crashing(objects, reports, chunk_bytes=20_000) as collector:
         feed(collector, LARGE[:1])
@@ -115,7 +117,7 @@ def test_F14_a_crash_inside_a_large_transaction_resumes_behind_what_is_stored():
     assert reports.seen[-1] == LARGE[-1].boundary
 
 
-def test_F14_a_broken_connection_inside_a_transaction_rewinds_in_the_same_process():
+def test_F14_a_broken_connection_inside_a_transaction_rewinds_in_the_same_process() -> None:
     objects, reports = MemoryStore(), Reports()
     with collecting(objects, reports, chunk_bytes=20_000) as collector:
         feed(collector, LARGE[:1], more=True)
@@ -128,7 +130,7 @@ def test_F14_a_broken_connection_inside_a_transaction_rewinds_in_the_same_proces
     assert reports.seen[-1] == LARGE[-1].boundary
 
 
-def test_F14_a_rewind_while_uploads_are_in_flight_sends_nothing_twice():
+def test_F14_a_rewind_while_uploads_are_in_flight_sends_nothing_twice() -> None:
     gated, reports = GatedStore(MemoryStore()), Reports()
     with collecting(gated, reports) as collector:
         feed(collector, STORY[:2])
@@ -144,7 +146,7 @@ def test_F14_a_rewind_while_uploads_are_in_flight_sends_nothing_twice():
     assert reports.seen[-1] == STORY[-1].boundary
 
 
-def test_F08_a_sink_that_failed_by_our_own_doing_is_handed_over_and_replayed():
+def test_F08_a_sink_that_failed_by_our_own_doing_is_handed_over_and_replayed() -> None:
     """The source's thread is interrupted while it hands records to a log: only the log knows what it has."""
     objects, reports = MemoryStore(), Reports()
     with collecting(objects, reports) as collector:
@@ -154,10 +156,10 @@ def test_F08_a_sink_that_failed_by_our_own_doing_is_handed_over_and_replayed():
         right, before = victim.log, victim.lease
 
         class Interrupted:
-            def submit(self, *_, **__):
+            def submit(self, *_: object, **__: object) -> None:
                 raise KeyboardInterrupt
 
-        victim.log = Interrupted()
+        victim.log = Interrupted()  # type: ignore[assignment]
         with pytest.raises(KeyboardInterrupt):
             feed(collector, transactions({}, {"items": 30})[1:])
         victim.log = right
@@ -169,7 +171,7 @@ def test_F08_a_sink_that_failed_by_our_own_doing_is_handed_over_and_replayed():
     assert reports.seen[-1] == story[-1].boundary
 
 
-def stored_story(story=STORY):
+def stored_story(story: list[Transaction] = STORY) -> MemoryStore:
     objects = MemoryStore()
     with collecting(objects, Reports()) as collector:
         feed(collector, story)
@@ -177,7 +179,7 @@ def stored_story(story=STORY):
     return objects
 
 
-def torn_story():
+def torn_story() -> MemoryStore:
     objects = MemoryStore()
     with crashing(objects, Reports(), chunk_bytes=5_000) as collector:
         feed(collector, LARGE[:1])
@@ -187,7 +189,7 @@ def torn_story():
     return objects
 
 
-def test_F14_a_transaction_that_has_grown_since_it_was_stored_straddles():
+def test_F14_a_transaction_that_has_grown_since_it_was_stored_straddles() -> None:
     objects = stored_story()
     grown = [Transaction(t.position, t.boundary, t.changes * 2) for t in STORY]
     with collecting(objects, Reports()) as collector:
@@ -196,7 +198,7 @@ def test_F14_a_transaction_that_has_grown_since_it_was_stored_straddles():
     assert values(objects) == expected(STORY)
 
 
-def test_F14_a_source_that_forgot_the_rest_of_a_torn_transaction_straddles():
+def test_F14_a_source_that_forgot_the_rest_of_a_torn_transaction_straddles() -> None:
     objects = torn_story()
     before = values(objects)
     with collecting(objects, Reports()) as collector:
@@ -205,7 +207,7 @@ def test_F14_a_source_that_forgot_the_rest_of_a_torn_transaction_straddles():
     assert values(objects) == before
 
 
-def test_F14_a_torn_transaction_that_comes_back_shorter_straddles():
+def test_F14_a_torn_transaction_that_comes_back_shorter_straddles() -> None:
     objects = torn_story()
     shorter = [Transaction(t.position, t.boundary, t.changes[:100]) for t in LARGE]
     with collecting(objects, Reports()) as collector:
@@ -213,10 +215,10 @@ def test_F14_a_torn_transaction_that_comes_back_shorter_straddles():
             feed(collector, shorter)
 
 
-def test_F14_a_torn_transaction_that_comes_back_routed_otherwise_straddles():
+def test_F14_a_torn_transaction_that_comes_back_routed_otherwise_straddles() -> None:
     objects = torn_story()
 
-    def only_late(change):
+    def only_late(change: Change) -> list[Change]:
         return [change] if change[1] > b"orders-2" else []
 
     with collecting(objects, Reports(), routing=only_late) as collector:
@@ -224,7 +226,7 @@ def test_F14_a_torn_transaction_that_comes_back_routed_otherwise_straddles():
             feed(collector, LARGE)
 
 
-def test_F14_a_replay_that_ends_earlier_than_what_is_owed_raises_instead_of_waiting_without_end():
+def test_F14_a_replay_that_ends_earlier_than_what_is_owed_raises_instead_of_waiting_without_end() -> None:
     """The append was refused after the commit had made the debt; the routing that caused it is mended, and gives less."""
     reports = Reports()
     with collecting(MemoryStore(), reports, routing=lambda change: [change]) as collector:
@@ -247,14 +249,14 @@ def test_F14_a_replay_that_ends_earlier_than_what_is_owed_raises_instead_of_wait
     assert reports.seen == [2]
 
 
-def test_F14_a_boundary_that_was_reported_cannot_bring_anything_new():
+def test_F14_a_boundary_that_was_reported_cannot_bring_anything_new() -> None:
     objects = stored_story(STORY[:2])
     with collecting(objects, Reports(), start=10_000) as collector:
         with pytest.raises(StraddlingTransaction, match=r"40 of its records were not"):
             feed(collector, STORY)
 
 
-def test_F14_a_source_that_starts_over_leaves_the_torn_part_behind_it():
+def test_F14_a_source_that_starts_over_leaves_the_torn_part_behind_it() -> None:
     objects, reports = torn_story(), Reports()
     with collecting(objects, reports) as collector:
         collector.begin(10_000, "snapshot", starts_over=True)
@@ -269,7 +271,7 @@ def test_F14_a_source_that_starts_over_leaves_the_torn_part_behind_it():
     "position",
     [b"source", b"source/1", b"source/x/1", b"other/9/9", b"\xff/9/9", b"source/-9/1", b"9/source/9/9", b""],
 )
-def test_F14_the_upper_is_found_behind_records_of_others(position):
+def test_F14_the_upper_is_found_behind_records_of_others(position: bytes) -> None:
     """Somebody else appended to the partition too, under a header of the same name: the newest record of *this* source
     counts."""
     import logstore
@@ -308,13 +310,13 @@ class Stop(Exception):
     more=st.booleans(),
 )
 def test_F14_any_crashes_and_rewinds_at_any_change_store_everything_once(
-    shapes, stops, chunk_bytes, fragment, more
-):
+    shapes: list[dict[str, int]], stops: list[tuple[int, str]], chunk_bytes: int, fragment: int, more: bool
+) -> None:
     """Runs of the source that end at some change, by a crash or a rewind; then one that reaches the end."""
     story = transactions(*shapes)
     objects, reports = MemoryStore(), Reports()
 
-    def run(collector, after, steps):
+    def run(collector: Collector[Change], after: int, steps: int) -> None:
         for transaction in story:
             if transaction.boundary <= after:
                 continue

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from logstore.errors import BufferFull, Fenced, StraddlingTransaction
 from logstore.ingest import FlushTracker, flush_tracker
-from logstore.ingest.ledger import Ledger
+from logstore.ingest.ledger import Debt, Ledger
 from logstore.testing import ManualClock
 
 
-def tracked(*sinks: str, start: int = 0, **settings):
-    reports: list = []
-    tracker = FlushTracker(start, reports.append, **settings)
+def tracked(*sinks: str, start: Any = 0, **settings: Any) -> Any:
+    """A tracker, what it reports, and a lease for each sink: how many there are, no type can say."""
+    reports: list[Any] = []
+    tracker: FlushTracker[Any] = FlushTracker(start, reports.append, **settings)
     return tracker, reports, *(tracker.register(sink) for sink in sinks)
 
 
-def test_F01_only_committed_boundaries_are_reported_never_a_predecessor():
+def test_F01_only_committed_boundaries_are_reported_never_a_predecessor() -> None:
     tracker, reports, a = tracked("a")
     tracker.commit(42, ["a"])
     tracker.flushed(a, 41)  # inside the transaction
@@ -30,7 +33,7 @@ def test_F01_only_committed_boundaries_are_reported_never_a_predecessor():
     assert reports == [42, 50]
 
 
-def test_F02_one_sink_that_owes_holds_everybody_back():
+def test_F02_one_sink_that_owes_holds_everybody_back() -> None:
     tracker, reports, a, b, c = tracked("a", "b", "c")
     tracker.commit(10, ["a", "b", "c"])
     tracker.flushed(a, 10)
@@ -40,7 +43,7 @@ def test_F02_one_sink_that_owes_holds_everybody_back():
     assert reports == [10]
 
 
-def test_F03_the_report_is_the_largest_boundary_allowed_not_the_one_before():
+def test_F03_the_report_is_the_largest_boundary_allowed_not_the_one_before() -> None:
     tracker, reports, a, _b = tracked("a", "b")
     tracker.commit(10, ["a"])
     tracker.commit(11, [])
@@ -49,7 +52,7 @@ def test_F03_the_report_is_the_largest_boundary_allowed_not_the_one_before():
     assert reports == [11]  # 11 owes nothing to anybody; 12 does
 
 
-def test_F03_alternating_sinks_under_endless_traffic_do_not_starve_the_report():
+def test_F03_alternating_sinks_under_endless_traffic_do_not_starve_the_report() -> None:
     """A and B take turns, so that at no moment nothing is owed."""
     tracker, reports, a, b = tracked("a", "b")
     tracker.commit(1, ["a"])
@@ -60,7 +63,7 @@ def test_F03_alternating_sinks_under_endless_traffic_do_not_starve_the_report():
         assert tracker.outstanding == 1
 
 
-def test_F03_every_order_of_reports_ends_at_the_same_boundary():
+def test_F03_every_order_of_reports_ends_at_the_same_boundary() -> None:
     for order in itertools.permutations([(0, 10), (0, 30), (1, 20), (2, 30)]):
         tracker, reports, *leases = tracked("a", "b", "c")
         for boundary, sinks in [(10, ["a"]), (20, ["a", "b"]), (30, ["a", "c"])]:
@@ -70,7 +73,7 @@ def test_F03_every_order_of_reports_ends_at_the_same_boundary():
         assert reports[-1] == 30
 
 
-def test_F04_reports_rise_strictly_and_repeat_nothing():
+def test_F04_reports_rise_strictly_and_repeat_nothing() -> None:
     tracker, reports, a = tracked("a")
     tracker.commit(5, ["a"])
     for up_to in (5, 5, 3, 5):
@@ -80,10 +83,10 @@ def test_F04_reports_rise_strictly_and_repeat_nothing():
     assert reports == [5, 6]
 
 
-def test_F04_a_callback_that_raises_corrupts_nothing_and_is_tried_again():
+def test_F04_a_callback_that_raises_corrupts_nothing_and_is_tried_again() -> None:
     refusing, reports = True, []
 
-    def on_flushed(boundary):
+    def on_flushed(boundary: int) -> None:
         if refusing:
             raise ConnectionError("the source is away")
         reports.append(boundary)
@@ -101,11 +104,11 @@ def test_F04_a_callback_that_raises_corrupts_nothing_and_is_tried_again():
     assert reports == [6]
 
 
-def test_F04_a_callback_that_raises_takes_no_lease_and_no_finding_along():
+def test_F04_a_callback_that_raises_takes_no_lease_and_no_finding_along() -> None:
     """The source is away when a stuck sink is challenged and handed over: once it is back, the same calls do both."""
     refusing, reports, clock = True, [], ManualClock()
 
-    def on_flushed(boundary):
+    def on_flushed(boundary: int) -> None:
         if refusing:
             raise ConnectionError("the source is away")
         reports.append(boundary)
@@ -127,10 +130,10 @@ def test_F04_a_callback_that_raises_takes_no_lease_and_no_finding_along():
     assert reports == [5, 6]
 
 
-def test_F04_a_callback_that_calls_back_is_not_entered_twice():
+def test_F04_a_callback_that_calls_back_is_not_entered_twice() -> None:
     depth, seen = 0, []
 
-    def on_flushed(boundary):
+    def on_flushed(boundary: int) -> None:
         nonlocal depth
         depth += 1
         assert depth == 1
@@ -144,7 +147,7 @@ def test_F04_a_callback_that_calls_back_is_not_entered_twice():
     assert seen == [1, 2, 3, 4, 5]
 
 
-def test_F05_a_flush_before_the_commit_pays_the_debt_when_it_is_made():
+def test_F05_a_flush_before_the_commit_pays_the_debt_when_it_is_made() -> None:
     tracker, reports, a = tracked("a")
     tracker.flushed(a, 7)
     tracker.commit(7, ["a"])
@@ -152,7 +155,7 @@ def test_F05_a_flush_before_the_commit_pays_the_debt_when_it_is_made():
     assert tracker.outstanding == 0
 
 
-def test_F06_a_report_past_the_boundary_pays_it():
+def test_F06_a_report_past_the_boundary_pays_it() -> None:
     """Equality would wait for 18 for ever: the sink wrote a control record of its own after it."""
     tracker, reports, a = tracked("a", start=(0, 0))
     tracker.commit((9, 18), ["a"])
@@ -160,7 +163,7 @@ def test_F06_a_report_past_the_boundary_pays_it():
     assert reports == [(9, 18)]
 
 
-def test_F07_a_transaction_that_touches_no_sink_is_reported_at_once_or_when_its_elders_are():
+def test_F07_a_transaction_that_touches_no_sink_is_reported_at_once_or_when_its_elders_are() -> None:
     tracker, reports, a = tracked("a")
     tracker.commit(1, [])
     assert reports == [1]
@@ -171,7 +174,7 @@ def test_F07_a_transaction_that_touches_no_sink_is_reported_at_once_or_when_its_
     assert reports == [1, 3]
 
 
-def test_F08_a_replaced_incarnation_has_no_say():
+def test_F08_a_replaced_incarnation_has_no_say() -> None:
     tracker, reports, old = tracked("a")
     tracker.commit(5, ["a"])
     new = tracker.hand_over(old)
@@ -181,7 +184,7 @@ def test_F08_a_replaced_incarnation_has_no_say():
     assert reports == [5]
 
 
-def test_F08_what_the_old_incarnation_claimed_early_does_not_count_for_the_new_one():
+def test_F08_what_the_old_incarnation_claimed_early_does_not_count_for_the_new_one() -> None:
     tracker, reports, old = tracked("a")
     tracker.flushed(old, 5)
     new = tracker.hand_over(old)
@@ -191,7 +194,7 @@ def test_F08_what_the_old_incarnation_claimed_early_does_not_count_for_the_new_o
     assert reports == [5]
 
 
-def test_F08_late_reports_of_a_removed_sink_are_ignored_also_when_its_name_is_used_again():
+def test_F08_late_reports_of_a_removed_sink_are_ignored_also_when_its_name_is_used_again() -> None:
     tracker, reports, old = tracked("a")
     tracker.discard(old, "decision-1")
     tracker.flushed(old, 100)
@@ -204,7 +207,7 @@ def test_F08_late_reports_of_a_removed_sink_are_ignored_also_when_its_name_is_us
     assert reports == [5]
 
 
-def test_F08_a_stale_lease_cannot_hand_over_or_discard():
+def test_F08_a_stale_lease_cannot_hand_over_or_discard() -> None:
     tracker, _, old = tracked("a")
     tracker.hand_over(old)
     with pytest.raises(Fenced, match="generation 2"):
@@ -213,13 +216,13 @@ def test_F08_a_stale_lease_cannot_hand_over_or_discard():
         tracker.discard(old, "decision-1")
 
 
-def test_F08_registering_a_sink_that_has_an_owner_is_refused():
+def test_F08_registering_a_sink_that_has_an_owner_is_refused() -> None:
     tracker, _, _ = tracked("a")
     with pytest.raises(ValueError, match="hand_over"):
         tracker.register("a")
 
 
-def test_F09_a_sink_that_nobody_registered_owes_all_the_same():
+def test_F09_a_sink_that_nobody_registered_owes_all_the_same() -> None:
     tracker, reports, a = tracked("a")
     tracker.commit(5, ["a", "nobody"])
     tracker.flushed(a, 5)
@@ -230,7 +233,7 @@ def test_F09_a_sink_that_nobody_registered_owes_all_the_same():
     assert reports == [5]
 
 
-def test_F10_a_dead_owner_is_seen_at_once_and_keeps_its_debt():
+def test_F10_a_dead_owner_is_seen_at_once_and_keeps_its_debt() -> None:
     clock, alive = ManualClock(), True
     tracker, reports, *_ = tracked(clock=clock)
     lease = tracker.register("a", alive=lambda: alive)
@@ -246,7 +249,7 @@ def test_F10_a_dead_owner_is_seen_at_once_and_keeps_its_debt():
     assert reports == [5]
 
 
-def test_F10_everybody_dies_in_a_shutdown_and_nothing_is_reported_or_forgotten():
+def test_F10_everybody_dies_in_a_shutdown_and_nothing_is_reported_or_forgotten() -> None:
     alive = True
     tracker, reports, *_ = tracked()
     for sink in "abc":
@@ -257,7 +260,7 @@ def test_F10_everybody_dies_in_a_shutdown_and_nothing_is_reported_or_forgotten()
     assert (reports, tracker.outstanding) == ([], 3)
 
 
-def test_F11_challenge_then_verdict_then_again_each_period():
+def test_F11_challenge_then_verdict_then_again_each_period() -> None:
     clock = ManualClock()
     tracker, reports, a = tracked("a", clock=clock, grace=60.0)
     tracker.commit(5, ["a"])
@@ -274,7 +277,7 @@ def test_F11_challenge_then_verdict_then_again_each_period():
     assert reports == []  # the watchdog never moves the report
 
 
-def test_F11_a_partial_flush_is_progress_and_new_transactions_are_not():
+def test_F11_a_partial_flush_is_progress_and_new_transactions_are_not() -> None:
     clock = ManualClock()
     tracker, _, a = tracked("a", clock=clock, grace=60.0)
     tracker.commit(50, ["a"])
@@ -289,7 +292,7 @@ def test_F11_a_partial_flush_is_progress_and_new_transactions_are_not():
     assert len(tracker.check()) == 1
 
 
-def test_F11_a_sink_that_says_what_it_waits_for_is_left_alone():
+def test_F11_a_sink_that_says_what_it_waits_for_is_left_alone() -> None:
     clock = ManualClock()
     tracker, _, a = tracked("a", clock=clock, grace=60.0)
     tracker.commit(5, ["a"])
@@ -302,7 +305,7 @@ def test_F11_a_sink_that_says_what_it_waits_for_is_left_alone():
     assert [type(finding).__name__ for finding in tracker.check()] == ["Challenge"]
 
 
-def test_F11_idle_time_before_there_was_a_debt_is_not_held_against_a_sink():
+def test_F11_idle_time_before_there_was_a_debt_is_not_held_against_a_sink() -> None:
     clock = ManualClock()
     tracker, _, _ = tracked("a", clock=clock, grace=60.0)
     clock.advance(10_000.0)
@@ -310,7 +313,7 @@ def test_F11_idle_time_before_there_was_a_debt_is_not_held_against_a_sink():
     assert tracker.check() == []
 
 
-def test_F11_a_clock_that_is_set_back_grants_no_extra_time():
+def test_F11_a_clock_that_is_set_back_grants_no_extra_time() -> None:
     clock = ManualClock()
     tracker, _, _ = tracked("a", clock=clock, grace=60.0)
     clock.advance(1_000.0)
@@ -321,7 +324,7 @@ def test_F11_a_clock_that_is_set_back_grants_no_extra_time():
     assert len(tracker.check()) == 1
 
 
-def test_F13_heartbeats_count_only_while_nothing_is_owed():
+def test_F13_heartbeats_count_only_while_nothing_is_owed() -> None:
     tracker, reports, a = tracked("a")
     assert tracker.heartbeat(3)
     tracker.commit(5, ["a"])
@@ -334,7 +337,7 @@ def test_F13_heartbeats_count_only_while_nothing_is_owed():
     assert reports == [3, 5, 10]
 
 
-def test_F13_a_single_fragment_transaction_stops_heartbeats_as_any_other_does():
+def test_F13_a_single_fragment_transaction_stops_heartbeats_as_any_other_does() -> None:
     """Theirs kept a flag that only multi-fragment transactions cleared: keepalives overtook data."""
     tracker, reports, a = tracked("a")
     for boundary in (10, 20, 30):
@@ -345,7 +348,7 @@ def test_F13_a_single_fragment_transaction_stops_heartbeats_as_any_other_does():
     assert reports == [10, 16, 20, 26, 30, 36]
 
 
-def test_F14_a_replayed_boundary_changes_nothing():
+def test_F14_a_replayed_boundary_changes_nothing() -> None:
     tracker, reports, a, _b = tracked("a", "b")
     tracker.commit(5, ["a"])
     tracker.commit(6, ["a", "b"])
@@ -355,7 +358,7 @@ def test_F14_a_replayed_boundary_changes_nothing():
     assert (reports, tracker.outstanding) == ([5], 2)
 
 
-def test_F14_a_boundary_out_of_order_that_would_make_a_new_debt_raises():
+def test_F14_a_boundary_out_of_order_that_would_make_a_new_debt_raises() -> None:
     tracker, reports, _a = tracked("a")
     tracker.commit(6, [])
     with pytest.raises(StraddlingTransaction, match="boundary 5 is not above 6, yet sink 'a'"):
@@ -363,7 +366,7 @@ def test_F14_a_boundary_out_of_order_that_would_make_a_new_debt_raises():
     assert (reports, tracker.outstanding) == ([6], 0)
 
 
-def test_F15_past_the_limit_a_commit_is_refused_whole_and_may_be_repeated():
+def test_F15_past_the_limit_a_commit_is_refused_whole_and_may_be_repeated() -> None:
     tracker, reports, a, _b = tracked("a", "b", max_outstanding=3)
     tracker.commit(1, ["a"])
     tracker.commit(2, ["a"])
@@ -376,7 +379,7 @@ def test_F15_past_the_limit_a_commit_is_refused_whole_and_may_be_repeated():
     assert (reports, tracker.outstanding) == ([1], 3)
 
 
-def test_F15_a_commit_wider_than_the_limit_passes_alone():
+def test_F15_a_commit_wider_than_the_limit_passes_alone() -> None:
     tracker, reports, *leases = tracked("a", "b", "c", max_outstanding=2)
     tracker.commit(1, ["a", "b", "c"])
     for lease in leases:
@@ -384,7 +387,7 @@ def test_F15_a_commit_wider_than_the_limit_passes_alone():
     assert reports == [1]
 
 
-def test_F15_one_stuck_sink_lets_the_others_run_for_ever_in_constant_memory():
+def test_F15_one_stuck_sink_lets_the_others_run_for_ever_in_constant_memory() -> None:
     tracker, reports, stuck, busy = tracked("stuck", "busy", max_outstanding=10)
     tracker.commit(1, ["stuck"])
     for boundary in range(2, 5_000):
@@ -395,7 +398,7 @@ def test_F15_one_stuck_sink_lets_the_others_run_for_ever_in_constant_memory():
     assert reports == [4_999]
 
 
-def test_F15_explain_names_sinks_ages_and_offsets():
+def test_F15_explain_names_sinks_ages_and_offsets() -> None:
     clock = ManualClock()
     tracker, _, a, b = tracked("orders-0", "orders-1", clock=clock)
     tracker.commit(100, ["orders-0", "orders-1"])
@@ -417,7 +420,7 @@ def test_F15_explain_names_sinks_ages_and_offsets():
     assert str(tracker.explain()) == "flushed up to 200: nothing is owed"
 
 
-def test_F16_one_stuck_among_100_000_is_named_at_once():
+def test_F16_one_stuck_among_100_000_is_named_at_once() -> None:
     tracker, reports, *_ = tracked()
     leases = [tracker.register(sink) for sink in range(100_000)]
     tracker.commit(1, range(100_000))
@@ -433,11 +436,13 @@ def test_F16_one_stuck_among_100_000_is_named_at_once():
     assert reports == [999]
 
 
-def test_F16_one_that_owes_much_is_named_without_looking_at_all_of_it(monkeypatch):
+def test_F16_one_that_owes_much_is_named_without_looking_at_all_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     walked = []
 
-    class Walked(Ledger):
-        def __iter__(self):
+    class Walked(Ledger[Any]):
+        def __iter__(self) -> Iterator[Debt[Any]]:
             for debt in super().__iter__():
                 walked.append(debt.boundary)
                 yield debt
@@ -451,7 +456,7 @@ def test_F16_one_that_owes_much_is_named_without_looking_at_all_of_it(monkeypatc
     assert walked == [1]
 
 
-def test_F02_discarding_needs_the_place_where_the_decision_is_stored():
+def test_F02_discarding_needs_the_place_where_the_decision_is_stored() -> None:
     tracker, reports, a = tracked("a")
     tracker.commit(5, ["a"])
     with pytest.raises(ValueError, match="needs the place"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -40,7 +42,7 @@ def test_F11_new_commits_must_not_count_as_progress() -> None:
         clock = ManualClock()
         tracker = (mutant(name) if name else FlushTracker)(0, lambda _: None, grace=60.0, clock=clock)
         tracker.register("stuck")
-        found = []
+        found: list[Any] = []
         for boundary in range(1, 100):
             tracker.commit(boundary, ["stuck"])
             clock.advance(1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -11,11 +12,13 @@ from logstore.errors import Fenced, StoreUnavailable, UnsupportedStore
 from logstore.ingest import EVERY_PARTITION, Collector, journal
 from logstore.ingest.journal import Journal, Mark, Route
 from logstore.ingest.position import Position, Upper
-from logstore.objects import MemoryStore
+from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import GatedStore
 from tests.support.ingest.story import (
     PARTITIONS,
+    Change,
     Reports,
+    Transaction,
     collecting,
     crashing,
     expected,
@@ -29,22 +32,24 @@ from tests.support.patience import PATIENCE_S
 STORY = transactions({"orders": 40}, {"orders": 40}, {"orders": 40})
 
 
-def counted(objects) -> dict[int, int]:
+def counted(objects: ObjectStore) -> dict[int, int]:
     """How many records of `orders` each partition has."""
     return {partition: len(records) for (_, partition), records in stored(objects).items()}
 
 
-def folder(objects, partition) -> str:
+def folder(objects: ObjectStore, partition: int) -> str:
     with logstore.open(objects, writer="read_only") as store:
-        return f"topics/orders/{store.topic('orders').incarnation}/{partition}/"
+        return f"topics/orders/{store.topic('orders')._internal.descriptor.incarnation}/{partition}/"
 
 
-def grow(objects, total=4) -> None:
+def grow(objects: ObjectStore, total: int = 4) -> None:
     with logstore.open(objects) as store:
         store.add_partitions("orders", total)
 
 
-def crash_between_the_partitions(objects, reports, story, stuck) -> None:
+def crash_between_the_partitions(
+    objects: ObjectStore, reports: Reports, story: list[Transaction], stuck: int
+) -> None:
     """The first transaction is stored and reported. Of the second, all partitions but one have their share."""
     gated = GatedStore(objects)
     with collecting(gated, reports) as collector:
@@ -69,7 +74,7 @@ def crash_between_the_partitions(objects, reports, story, stuck) -> None:
 
 
 @pytest.mark.parametrize("stuck", range(PARTITIONS))
-def test_F14_partitions_added_between_a_crash_and_the_replay_lose_and_double_nothing(stuck):
+def test_F14_partitions_added_between_a_crash_and_the_replay_lose_and_double_nothing(stuck: int) -> None:
     objects, reports = MemoryStore(), Reports()
     crash_between_the_partitions(objects, reports, STORY, stuck)
     grow(objects)
@@ -81,7 +86,7 @@ def test_F14_partitions_added_between_a_crash_and_the_replay_lose_and_double_not
     assert reports.seen[-1] == STORY[-1].boundary
 
 
-def test_F14_a_source_that_goes_back_behind_two_growths_finds_every_record_where_it_was():
+def test_F14_a_source_that_goes_back_behind_two_growths_finds_every_record_where_it_was() -> None:
     objects, reports = MemoryStore(), Reports()
     story = transactions(*[{"orders": 40}] * 4)
     for number, total in enumerate((2, 3, 7, 7), 1):
@@ -95,8 +100,8 @@ def test_F14_a_source_that_goes_back_behind_two_growths_finds_every_record_where
     assert len(counted(objects)) == 7
 
 
-def test_F14_a_copy_for_every_partition_is_made_for_those_that_there_were():
-    def everywhere(change):
+def test_F14_a_copy_for_every_partition_is_made_for_those_that_there_were() -> None:
+    def everywhere(change: Change) -> list[tuple[Any, ...]]:
         return [(*change, (), None, EVERY_PARTITION)]
 
     objects = MemoryStore()
@@ -112,7 +117,9 @@ def test_F14_a_copy_for_every_partition_is_made_for_those_that_there_were():
 
 
 @pytest.mark.parametrize("made_anew", [False, True])
-def test_F14_a_topic_that_was_deleted_since_it_was_filled_is_not_made_again_without_a_word(made_anew):
+def test_F14_a_topic_that_was_deleted_since_it_was_filled_is_not_made_again_without_a_word(
+    made_anew: bool,
+) -> None:
     objects = MemoryStore()
     with collecting(objects, Reports()) as collector:
         feed(collector, STORY[:1])
@@ -136,7 +143,7 @@ def test_F14_a_topic_that_was_deleted_since_it_was_filled_is_not_made_again_with
     assert values(objects) == {"orders": [b"fresh"]}
 
 
-def trim(objects, *, all_of_it=True) -> None:
+def trim(objects: ObjectStore, *, all_of_it: bool = True) -> None:
     with logstore.open(objects) as store:
         topic = store.topic("orders")
         for partition in range(topic.partitions):
@@ -145,7 +152,7 @@ def trim(objects, *, all_of_it=True) -> None:
 
 
 @pytest.mark.parametrize("all_of_it", [True, False])
-def test_F14_a_replay_of_what_was_trimmed_away_is_skipped_all_the_same(all_of_it):
+def test_F14_a_replay_of_what_was_trimmed_away_is_skipped_all_the_same(all_of_it: bool) -> None:
     objects, reports = MemoryStore(), Reports()
     with collecting(objects, reports) as collector:
         feed(collector, STORY[:2])
@@ -160,7 +167,7 @@ def test_F14_a_replay_of_what_was_trimmed_away_is_skipped_all_the_same(all_of_it
     assert values(objects)["orders"] == [*left, *expected(STORY[2:])["orders"]]
 
 
-def test_F14_what_was_trimmed_before_it_was_noted_is_an_error_and_not_stored_again():
+def test_F14_what_was_trimmed_before_it_was_noted_is_an_error_and_not_stored_again() -> None:
     objects = MemoryStore()
     with collecting(objects, Reports()) as collector:
         feed(collector, STORY[:2])
@@ -178,7 +185,7 @@ def test_F14_what_was_trimmed_before_it_was_noted_is_an_error_and_not_stored_aga
     assert values(objects) == {"orders": [b"fresh"] * 40}
 
 
-def test_F14_what_others_had_in_a_topic_and_trimmed_is_nothing_to_the_source():
+def test_F14_what_others_had_in_a_topic_and_trimmed_is_nothing_to_the_source() -> None:
     objects = MemoryStore()
     with logstore.open(objects) as store:
         store.create_topic("orders", PARTITIONS)
@@ -192,20 +199,22 @@ def test_F14_what_others_had_in_a_topic_and_trimmed_is_nothing_to_the_source():
     assert values(objects) == expected(STORY)
 
 
-def test_F10_a_store_that_hangs_while_a_topic_is_opened_is_said_and_the_source_is_kept_awake():
+def test_F10_a_store_that_hangs_while_a_topic_is_opened_is_said_and_the_source_is_kept_awake() -> None:
     gated, waited = GatedStore(MemoryStore()), threading.Event()
     seen: list[str | None] = []
 
     class Stop(Exception):
         pass
 
-    def on_wait():
+    def on_wait() -> None:
         seen.append(collector.opening)
         waited.set()
         raise Stop
 
     with logstore.open(gated, flush_interval=0.01) as store:
-        collector: Collector = Collector(store, lambda change: [change], print, source="s", on_wait=on_wait)
+        collector: Collector[Any] = Collector(
+            store, lambda change: [change], print, source="s", on_wait=on_wait
+        )
         with gated.hold("put", prefix="catalog/orders"):
             collector.begin(1)
             with pytest.raises(Stop):
@@ -214,7 +223,7 @@ def test_F10_a_store_that_hangs_while_a_topic_is_opened_is_said_and_the_source_i
         collector.close()
 
 
-def test_F08_the_journal_is_owned_by_the_collector_that_wrote_to_it_last():
+def test_F08_the_journal_is_owned_by_the_collector_that_wrote_to_it_last() -> None:
     objects = MemoryStore()
     with logstore.open(objects) as first, logstore.open(objects) as second:
         route = {"t": Route("1", [(0, 1)])}
@@ -229,7 +238,9 @@ def test_F08_the_journal_is_owned_by_the_collector_that_wrote_to_it_last():
         assert Journal(second, "s").read().routes == newer.routes
 
 
-def test_F15_the_journal_is_written_anew_when_it_is_long_and_says_the_same(monkeypatch):
+def test_F15_the_journal_is_written_anew_when_it_is_long_and_says_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(journal, "NOTES_MAX", 10)
     monkeypatch.setattr(journal, "_MARKS_IN_A_NOTE", 3)
     objects = MemoryStore()

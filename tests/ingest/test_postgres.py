@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from contextlib import closing, suppress
+from typing import Any
 
 import psycopg
 import pytest
@@ -17,14 +18,15 @@ from logstore.ingest.postgres.origin import Origin
 from logstore.ingest.postgres.slot import connect, slot_state
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore, GatedStore
+from tests.support.ingest.pg_server import PostgresServer
 from tests.support.ingest.pg_story import catch_up, events, fold, same_rows, session, settings
-from tests.support.ingest.pg_waits import _run, running, wait_confirmed, wait_until
+from tests.support.ingest.pg_waits import _run, confirmed_of, running, wait_confirmed, wait_until
 from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.postgres
 
 
-def test_F14_snapshot_then_stream_without_a_gap_or_an_overlap(dsn):
+def test_F14_snapshot_then_stream_without_a_gap_or_an_overlap(dsn: str) -> None:
     """Rows are written before, during and after the snapshot; each is in the topic exactly once."""
     objects = MemoryStore()
     with session(dsn) as sql:
@@ -43,13 +45,13 @@ def test_F14_snapshot_then_stream_without_a_gap_or_an_overlap(dsn):
     assert same_rows(objects, dsn, "public.t")
 
 
-def _insert(dsn, first, last):
+def _insert(dsn: str, first: int, last: int) -> None:
     with session(dsn) as sql:
         for number in range(first, last + 1):
             sql.execute("insert into t values (%s, 'during')", (number,))
 
 
-def test_the_shape_of_create_update_delete_and_truncate(dsn):
+def test_the_shape_of_create_update_delete_and_truncate(dsn: str) -> None:
     objects = MemoryStore()
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key, v text, n numeric, ok bool, raw bytea)")
@@ -82,7 +84,9 @@ def test_the_shape_of_create_update_delete_and_truncate(dsn):
     assert fold(found) == {}
 
 
-def test_replica_identity_full_gives_before_images_and_large_values_that_an_update_did_not_touch(dsn):
+def test_replica_identity_full_gives_before_images_and_large_values_that_an_update_did_not_touch(
+    dsn: str,
+) -> None:
     objects, large = MemoryStore(), "x" * 100_000
     with session(dsn) as sql:
         for table in ("full_row", "key_only"):
@@ -109,7 +113,7 @@ def test_replica_identity_full_gives_before_images_and_large_values_that_an_upda
     assert same_rows(objects, dsn, "public.key_only")
 
 
-def test_snapshot_and_stream_say_the_same_of_every_type(dsn):
+def test_snapshot_and_stream_say_the_same_of_every_type(dsn: str) -> None:
     """The row as the snapshot's COPY prints it, and as the stream sends it: the same JSON."""
     objects = MemoryStore()
     columns = {
@@ -148,7 +152,9 @@ def test_snapshot_and_stream_say_the_same_of_every_type(dsn):
     assert snapshot["timestamptz value"] == "2024-02-29 18:29:59.123456+00"
 
 
-def test_a_publication_with_column_lists_and_row_filters_means_the_same_in_snapshot_and_stream(dsn):
+def test_a_publication_with_column_lists_and_row_filters_means_the_same_in_snapshot_and_stream(
+    dsn: str,
+) -> None:
     objects = MemoryStore()
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key, secret text, v int)")
@@ -163,7 +169,7 @@ def test_a_publication_with_column_lists_and_row_filters_means_the_same_in_snaps
     ]
 
 
-def test_a_column_that_is_added_later_is_in_the_rows_from_then_on(dsn):
+def test_a_column_that_is_added_later_is_in_the_rows_from_then_on(dsn: str) -> None:
     objects = MemoryStore()
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key)")
@@ -178,7 +184,7 @@ def test_a_column_that_is_added_later_is_in_the_rows_from_then_on(dsn):
     assert [event["after"] for event in events(objects, "public.later")] == [{"id": 7}]
 
 
-def test_a_table_without_a_key_is_stored_in_order_in_one_partition(dsn):
+def test_a_table_without_a_key_is_stored_in_order_in_one_partition(dsn: str) -> None:
     objects = MemoryStore()
     with session(dsn) as sql:
         sql.execute("create table t (v int)")
@@ -191,7 +197,7 @@ def test_a_table_without_a_key_is_stored_in_order_in_one_partition(dsn):
     assert {(event["key"], event["partition"]) for event in found} == {(None, 0)}
 
 
-def test_F13_an_idle_slot_follows_the_end_of_wal_although_nothing_of_ours_is_written(dsn):
+def test_F13_an_idle_slot_follows_the_end_of_wal_although_nothing_of_ours_is_written(dsn: str) -> None:
     objects = MemoryStore()
     config = settings(dsn, tables=("public.t",))
     with session(dsn) as sql:
@@ -203,10 +209,10 @@ def test_F13_an_idle_slot_follows_the_end_of_wal_although_nothing_of_ours_is_wri
         (end,) = sql.fetchone()
     catch_up(objects, config)
     with connect(dsn) as connection:
-        assert slot_state(connection, config.slot).confirmed >= end
+        assert confirmed_of(connection, config.slot) >= end
 
 
-def test_F02_the_slot_is_never_confirmed_past_what_the_store_holds(dsn):
+def test_F02_the_slot_is_never_confirmed_past_what_the_store_holds(dsn: str) -> None:
     """The object store goes away in mid-load: changes keep coming, the slot stands still; then it catches up."""
     faulty, config = FaultyStore(MemoryStore(), seed=3), settings(dsn)
     with session(dsn) as sql:
@@ -222,21 +228,21 @@ def test_F02_the_slot_is_never_confirmed_past_what_the_store_holds(dsn):
                 for number in range(2, 50):
                     sql.execute("insert into t values (%s, 1)", (number,))
                 wait_until(lambda: ingest.status().unstored_bytes > 5_000)
-                assert slot_state(connection, config.slot).confirmed < end_of_first
+                assert confirmed_of(connection, config.slot) < end_of_first
                 assert ingest.status().held_by is not None
             faulty.remove(rule)
             wait_confirmed(ingest, dsn)
     assert sorted(event["after"]["id"] for event in events(faulty, "public.t")) == list(range(-20, 50))
 
 
-def test_F02_nothing_is_said_to_be_confirmed_before_the_slot_is_there_to_keep_it(dsn):
+def test_F02_nothing_is_said_to_be_confirmed_before_the_slot_is_there_to_keep_it(dsn: str) -> None:
     """Every row of the snapshot is stored, but the slot has no lasting name yet: a crash now would start over."""
     gated, config = GatedStore(MemoryStore()), settings(dsn)
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key)")
         sql.execute("insert into t select generate_series(1, 20)")
 
-    def rows():
+    def rows() -> list[int]:
         with suppress(UnknownTopic):
             return sorted(event["after"]["id"] for event in events(gated, "public.t"))
         return []
@@ -253,7 +259,7 @@ def test_F02_nothing_is_said_to_be_confirmed_before_the_slot_is_there_to_keep_it
             assert slot_state(connection, config.slot) is not None
 
 
-def test_it_reconnects_by_itself_when_the_server_ends_the_connection(dsn):
+def test_it_reconnects_by_itself_when_the_server_ends_the_connection(dsn: str) -> None:
     objects, config = MemoryStore(), settings(dsn)
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key)")
@@ -269,7 +275,9 @@ def test_it_reconnects_by_itself_when_the_server_ends_the_connection(dsn):
     assert sorted(event["after"]["id"] for event in events(objects, "public.t")) == list(range(500))
 
 
-def test_a_snapshot_that_was_cut_off_starts_over_and_a_fold_stays_right(dsn):
+def test_a_snapshot_that_was_cut_off_starts_over_and_a_fold_stays_right(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows of the first attempt that are gone by the second one do not come back: a truncate stands between
     them.
     """
@@ -282,14 +290,14 @@ def test_a_snapshot_that_was_cut_off_starts_over_and_a_fold_stays_right(dsn):
             with PostgresIngest(lambda: logstore.open(objects), config) as ingest:
                 take = ingest._take_snapshot
 
-                def interrupted(stream, collector, origin):
+                def interrupted(stream: Any, collector: Any, origin: Any) -> None:
                     whole, collector.commit = collector.commit, _interrupt
                     try:
                         take(stream, collector, origin)
                     finally:
                         collector.commit = whole
 
-                ingest._take_snapshot = interrupted
+                monkeypatch.setattr(ingest, "_take_snapshot", interrupted)
                 ingest.run()
         partial = events(objects, "public.t")
         assert partial
@@ -306,11 +314,11 @@ class Interrupted(Exception):
     pass
 
 
-def _interrupt(*_, **__):
+def _interrupt(*_: object, **__: object) -> None:
     raise Interrupted
 
 
-def test_W05_a_second_ingester_on_the_same_partitions_fences_the_first_one_for_good(dsn):
+def test_W05_a_second_ingester_on_the_same_partitions_fences_the_first_one_for_good(dsn: str) -> None:
     objects, config = MemoryStore(), settings(dsn)
     ended: list[BaseException] = []
     with session(dsn) as sql:
@@ -330,7 +338,7 @@ def test_W05_a_second_ingester_on_the_same_partitions_fences_the_first_one_for_g
     assert sorted(event["after"]["id"] for event in events(objects, "public.t")) == list(range(1, 101))
 
 
-def test_bad_settings_say_what_is_wrong(dsn):
+def test_bad_settings_say_what_is_wrong(dsn: str) -> None:
     with pytest.raises(ValueError, match="lower-case letters"):
         PostgresSettings(dsn=dsn, publication="p", slot="Not Good")
     with pytest.raises(ValueError, match=r"schema\.table"):
@@ -343,7 +351,7 @@ def test_bad_settings_say_what_is_wrong(dsn):
             no.run()
 
 
-def test_a_slot_name_that_stands_for_something_else_is_refused(dsn, postgres):
+def test_a_slot_name_that_stands_for_something_else_is_refused(dsn: str, postgres: PostgresServer) -> None:
     config = settings(dsn)
     with session(dsn) as sql:
         sql.execute("select pg_create_physical_replication_slot(%s)", (config.slot,))
@@ -360,7 +368,7 @@ def test_a_slot_name_that_stands_for_something_else_is_refused(dsn, postgres):
             elsewhere.execute("select pg_drop_replication_slot(%s)", (config.slot,))
 
 
-def test_a_slot_that_was_filled_into_another_store_is_refused(dsn):
+def test_a_slot_that_was_filled_into_another_store_is_refused(dsn: str) -> None:
     """It would go on where the other store is, and nobody would see the hole."""
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key)")
@@ -376,7 +384,7 @@ def test_a_slot_that_was_filled_into_another_store_is_refused(dsn):
     catch_up(right, config)
 
 
-def test_a_stop_in_the_middle_of_a_snapshot_is_heard_and_leaves_no_slot(dsn):
+def test_a_stop_in_the_middle_of_a_snapshot_is_heard_and_leaves_no_slot(dsn: str) -> None:
     objects, config = MemoryStore(), settings(dsn)
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key)")
@@ -388,7 +396,7 @@ def test_a_stop_in_the_middle_of_a_snapshot_is_heard_and_leaves_no_slot(dsn):
         assert slot_state(connection, config.slot) is None
 
 
-def test_a_stop_is_heard_while_the_slot_waits_for_transactions_of_others(dsn):
+def test_a_stop_is_heard_while_the_slot_waits_for_transactions_of_others(dsn: str) -> None:
     """The server creates a slot once all that were open have ended, and says nothing until then."""
     with session(dsn) as sql, session(dsn) as other:
         sql.execute("create table t (id int primary key)")
@@ -408,7 +416,7 @@ def test_a_stop_is_heard_while_the_slot_waits_for_transactions_of_others(dsn):
         assert sql.fetchone() == (0,)
 
 
-def test_a_row_larger_than_a_batch_stops_it_and_nothing_is_confirmed_past_it(dsn):
+def test_a_row_larger_than_a_batch_stops_it_and_nothing_is_confirmed_past_it(dsn: str) -> None:
     """Waiting cannot help: it says so, the slot keeps the row, and a store with room for it goes on from
     there.
     """
@@ -426,7 +434,7 @@ def test_a_row_larger_than_a_batch_stops_it_and_nothing_is_confirmed_past_it(dsn
     assert same_rows(objects, dsn, "public.t")
 
 
-def test_the_options_of_the_dsn_are_kept_and_a_roles_limits_do_not_bind(dsn):
+def test_the_options_of_the_dsn_are_kept_and_a_roles_limits_do_not_bind(dsn: str) -> None:
     objects = MemoryStore()
     with session(dsn) as sql:
         sql.execute("create schema shop")
@@ -439,7 +447,7 @@ def test_the_options_of_the_dsn_are_kept_and_a_roles_limits_do_not_bind(dsn):
     assert {event["after"]["at"] for event in found} == {"2020-01-01 10:00:00+00"}
 
 
-def test_the_server_is_restarted_under_load_and_it_goes_on(dsn, postgres):
+def test_the_server_is_restarted_under_load_and_it_goes_on(dsn: str, postgres: PostgresServer) -> None:
     """A crash of the server and its recovery, seen from the ingester: retries, then goes on where it was."""
     objects, config = MemoryStore(), settings(dsn, retry_max=0.2)
     with session(dsn) as sql:

@@ -7,7 +7,10 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,12 +31,12 @@ LONG_ROWS = 10_000
 """Of 2 kB: more than the sockets' buffers hold, so the server is still inside of the transaction when it pings."""
 
 
-def confirmed(sql, slot):
+def confirmed(sql: Any, slot: str) -> int:
     sql.execute("select confirmed_flush_lsn - '0/0' from pg_replication_slots where slot_name = %s", (slot,))
     return int(sql.fetchone()[0])
 
 
-def silent(sql, slot, timeout_s):
+def silent(sql: Any, slot: str, timeout_s: float) -> Any:
     """Has the server waited for an answer so long that it has pinged, with the transaction half sent?"""
     sql.execute(
         "select a.wait_event = 'WalSenderWriteData' and clock_timestamp() - r.reply_time > make_interval(secs => %s) "
@@ -44,7 +47,7 @@ def silent(sql, slot, timeout_s):
     return sql.fetchone()[0]
 
 
-def answered(sql, slot):
+def answered(sql: Any, slot: str) -> Any:
     sql.execute(
         "select r.reply_time from pg_stat_replication r join pg_replication_slots s on s.active_pid = r.pid "
         "where s.slot_name = %s",
@@ -53,7 +56,7 @@ def answered(sql, slot):
     return sql.fetchone()[0]
 
 
-def test_F02_a_ping_inside_of_a_long_transaction_confirms_nothing_that_was_not_confirmed(dsn):
+def test_F02_a_ping_inside_of_a_long_transaction_confirms_nothing_that_was_not_confirmed(dsn: str) -> None:
     """Rows of a long transaction stand before the end of a short one that was stored meanwhile. So "the last message lies
     below what was confirmed" says nothing about the transactions between them."""
     config = settings(dsn)
@@ -70,7 +73,7 @@ def test_F02_a_ping_inside_of_a_long_transaction_confirms_nothing_that_was_not_c
             stream.start(config.publication, 0)
             decoder, ends, messages = Decoder(), [], []
 
-            def read():
+            def read() -> Any:
                 message = stream.read()
                 if message is not None:
                     messages.append(message)
@@ -112,26 +115,26 @@ class Interleaved:
             threading.Thread(target=self._guarded, args=(run,)) for run in (self._long, self._short)
         ]
 
-    def __enter__(self):
+    def __enter__(self) -> Interleaved:
         for thread in self._threads:
             thread.start()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         for thread in self._threads:
             thread.join(PATIENCE_S)
         assert not any(thread.is_alive() for thread in self._threads)
         assert self.failures == []
 
-    def _guarded(self, run):
+    def _guarded(self, run: Callable[[Any], None]) -> None:
         try:
             with session(self._dsn) as sql:
                 run(sql)
         except BaseException as error:
             self.failures.append(error)
 
-    def _long(self, sql):
+    def _long(self, sql: Any) -> None:
         while not self._stop.is_set():
             sql.execute("begin")
             for _ in range(4):
@@ -139,14 +142,14 @@ class Interleaved:
                 self._stop.wait(0.3)
             sql.execute("commit")
 
-    def _short(self, sql):
+    def _short(self, sql: Any) -> None:
         while not self._stop.wait(self._rng.uniform(0.0, 0.05)):
             sql.execute("insert into short (v) values ('x')")
 
 
-def holds_the_slot(dsn, slot):
+def holds_the_slot(dsn: str, slot: str) -> bool:
     with session(dsn) as sql:
-        return sql.execute(
+        return sql.execute(  # type: ignore[no-any-return]
             "select active from pg_replication_slots where slot_name = %s", (slot,)
         ).fetchone()[0]
 
@@ -154,7 +157,9 @@ def holds_the_slot(dsn, slot):
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_F02_the_slot_is_never_confirmed_past_the_boundary_and_no_row_is_lost_or_doubled(dsn, tmp_path, seed):
+def test_F02_the_slot_is_never_confirmed_past_the_boundary_and_no_row_is_lost_or_doubled(
+    dsn: str, tmp_path: Path, seed: int
+) -> None:
     """The store goes away and comes back, the ingester is stopped for so long that the server pings it in the middle of
     something, and is killed with -9."""
     store, notes, slot = tmp_path / "store", tmp_path / "notes", "watched" + str(seed)

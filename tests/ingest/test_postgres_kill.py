@@ -115,12 +115,12 @@ def run_and_kill(dsn: str, tmp_path: Path, kills: int, seed: int) -> None:
         assert same_rows(str(store), dsn, table), table
 
 
-def test_F14_killed_4_times_the_topics_equal_the_tables(dsn, tmp_path):
+def test_F14_killed_4_times_the_topics_equal_the_tables(dsn: str, tmp_path: Path) -> None:
     run_and_kill(dsn, tmp_path, kills=4, seed=11)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_F14_killed_20_times_the_topics_equal_the_tables(dsn, tmp_path, seed):
+def test_F14_killed_20_times_the_topics_equal_the_tables(dsn: str, tmp_path: Path, seed: int) -> None:
     run_and_kill(dsn, tmp_path, kills=20, seed=seed)

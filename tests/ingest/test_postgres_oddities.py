@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import psycopg
 import pytest
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.postgres
 LONG = os.urandom(1300).hex()  # does not compress: it lies outside of its row
 
 
-def test_F14_a_large_key_that_an_update_does_not_touch_stays_the_key(dsn):
+def test_F14_a_large_key_that_an_update_does_not_touch_stays_the_key(dsn: str) -> None:
     """The server does not repeat it in the new row: it is in the old one's identity."""
     objects = MemoryStore()
     with session(dsn) as sql:
@@ -34,7 +35,7 @@ def test_F14_a_large_key_that_an_update_does_not_touch_stays_the_key(dsn):
     assert found[1]["after"] == {"id": LONG, "n": 2}
 
 
-def test_a_chosen_key_that_the_stream_does_not_have_is_an_error_not_a_null(dsn):
+def test_a_chosen_key_that_the_stream_does_not_have_is_an_error_not_a_null(dsn: str) -> None:
     """Of a deleted row the server sends the replica identity, and the key that was asked for is not in it."""
     objects, config = MemoryStore(), settings(dsn, keys={"public.t": ["name"]})
     with session(dsn) as sql:
@@ -50,7 +51,7 @@ def test_a_chosen_key_that_the_stream_does_not_have_is_an_error_not_a_null(dsn):
         assert len(events(objects, "public.t")) == 2
 
 
-def test_a_chosen_key_that_is_too_large_to_be_repeated_is_an_error_not_a_null(dsn):
+def test_a_chosen_key_that_is_too_large_to_be_repeated_is_an_error_not_a_null(dsn: str) -> None:
     objects, config = MemoryStore(), settings(dsn, keys={"public.t": ["name"]})
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key, name text, n int)")
@@ -64,7 +65,7 @@ def test_a_chosen_key_that_is_too_large_to_be_repeated_is_an_error_not_a_null(ds
     assert [event["key"] for event in events(objects, "public.t")] == [{"name": LONG}]
 
 
-def test_replica_identity_full_with_a_chosen_key_folds_to_the_table(dsn):
+def test_replica_identity_full_with_a_chosen_key_folds_to_the_table(dsn: str) -> None:
     objects, config = MemoryStore(), settings(dsn, keys={"public.t": ["id"]})
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key, name text, big text)")
@@ -79,7 +80,7 @@ def test_replica_identity_full_with_a_chosen_key_folds_to_the_table(dsn):
     assert same_rows(objects, dsn, "public.t")
 
 
-def test_replica_identity_by_an_index_keys_the_records_by_its_columns(dsn):
+def test_replica_identity_by_an_index_keys_the_records_by_its_columns(dsn: str) -> None:
     objects, config = MemoryStore(), settings(dsn)
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key, name text not null)")
@@ -95,7 +96,7 @@ def test_replica_identity_by_an_index_keys_the_records_by_its_columns(dsn):
     assert found == [("r", "a"), ("u", "a"), ("d", "a"), ("c", "b"), ("d", "b")]
 
 
-def partitioned(sql, *, by_root):
+def partitioned(sql: Any, *, by_root: bool) -> None:
     sql.execute("create table m (id int, at date, primary key (id, at)) partition by range (at)")
     for year in (2020, 2021):
         sql.execute(
@@ -105,12 +106,12 @@ def partitioned(sql, *, by_root):
     sql.execute("insert into m values (1, '2020-05-05')")
 
 
-def move_a_row(sql):
+def move_a_row(sql: Any) -> None:
     sql.execute("insert into m values (2, '2021-05-05')")
     sql.execute("update m set at = '2021-06-06' where id = 1")
 
 
-def test_a_partitioned_table_that_is_published_as_one_is_one_topic(dsn):
+def test_a_partitioned_table_that_is_published_as_one_is_one_topic(dsn: str) -> None:
     objects = MemoryStore()
     with session(dsn) as sql:
         partitioned(sql, by_root=True)
@@ -126,7 +127,7 @@ def test_a_partitioned_table_that_is_published_as_one_is_one_topic(dsn):
     ]
 
 
-def test_a_partitioned_table_that_is_published_by_its_parts_is_a_topic_for_each(dsn):
+def test_a_partitioned_table_that_is_published_by_its_parts_is_a_topic_for_each(dsn: str) -> None:
     objects = MemoryStore()
     with session(dsn) as sql:
         partitioned(sql, by_root=False)
@@ -137,7 +138,7 @@ def test_a_partitioned_table_that_is_published_by_its_parts_is_a_topic_for_each(
     assert [event["after"]["id"] for event in events(objects, "public.m_2021")] == [2, 1]
 
 
-def test_odd_types_values_and_names_mean_the_same_in_snapshot_and_stream(dsn):
+def test_odd_types_values_and_names_mean_the_same_in_snapshot_and_stream(dsn: str) -> None:
     """Domains, enums, composites, arrays of them, infinities, empty strings, quotes; generated columns are left out."""
     objects = MemoryStore()
     values = """7, 'so-so "quoted"', '(1,"x, y\\\\")', array[row(1, 'a\b')::pair, null], '{{a,NULL},{"b\\\\",""}}',
@@ -164,7 +165,7 @@ def test_odd_types_values_and_names_mean_the_same_in_snapshot_and_stream(dsn):
     assert first == {"id": 1, **printed, "raw": ""}
 
 
-def test_a_table_that_is_renamed_goes_on_in_the_topic_of_its_new_name(dsn):
+def test_a_table_that_is_renamed_goes_on_in_the_topic_of_its_new_name(dsn: str) -> None:
     objects = MemoryStore()
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key)")
@@ -180,7 +181,7 @@ def test_a_table_that_is_renamed_goes_on_in_the_topic_of_its_new_name(dsn):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_table_whose_name_cannot_be_a_topic_is_refused_by_name(dsn, when):
+def test_a_table_whose_name_cannot_be_a_topic_is_refused_by_name(dsn: str, when: str) -> None:
     objects = MemoryStore()
     with session(dsn) as sql:
         sql.execute("create table fine (id int primary key)")
@@ -193,7 +194,7 @@ def test_a_table_whose_name_cannot_be_a_topic_is_refused_by_name(dsn, when):
 
 
 @pytest.mark.parametrize("when", ["before", "after", "while it runs"])
-def test_two_tables_that_would_be_one_topic_are_refused_by_name(dsn, when):
+def test_two_tables_that_would_be_one_topic_are_refused_by_name(dsn: str, when: str) -> None:
     """Rows of both under one name could not be told apart, and a truncate of one would be the end of the other's."""
     objects = MemoryStore()
     with session(dsn) as sql:
@@ -213,7 +214,7 @@ def test_two_tables_that_would_be_one_topic_are_refused_by_name(dsn, when):
         sql.execute('drop schema "a" cascade; drop schema "a.b" cascade')
 
 
-def test_a_publication_that_was_dropped_is_said_and_not_made_anew_over_a_hole(dsn):
+def test_a_publication_that_was_dropped_is_said_and_not_made_anew_over_a_hole(dsn: str) -> None:
     objects, config = MemoryStore(), settings(dsn)
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key)")
@@ -226,7 +227,7 @@ def test_a_publication_that_was_dropped_is_said_and_not_made_anew_over_a_hole(ds
         assert sql.fetchone() == (0,)
 
 
-def test_a_table_that_joins_the_publication_later_is_in_the_stream_from_then_on(dsn):
+def test_a_table_that_joins_the_publication_later_is_in_the_stream_from_then_on(dsn: str) -> None:
     objects, config = MemoryStore(), settings(dsn)
     with session(dsn) as sql:
         sql.execute("create table a (id int primary key)")
@@ -244,7 +245,7 @@ def test_a_table_that_joins_the_publication_later_is_in_the_stream_from_then_on(
         events(objects, "public.a")
 
 
-def test_a_slot_that_somebody_dropped_starts_over_with_a_snapshot_and_a_truncate(dsn):
+def test_a_slot_that_somebody_dropped_starts_over_with_a_snapshot_and_a_truncate(dsn: str) -> None:
     objects, config = MemoryStore(), settings(dsn)
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key)")
@@ -263,7 +264,7 @@ def test_a_slot_that_somebody_dropped_starts_over_with_a_snapshot_and_a_truncate
     assert {event["op"] for event in events(objects, "public.t")} == {"r", "t"}
 
 
-def test_a_server_without_logical_wal_is_refused_with_the_setting_to_change():
+def test_a_server_without_logical_wal_is_refused_with_the_setting_to_change() -> None:
     with postgres_server(wal_level="replica") as server:
         with session(server.dsn()) as sql:
             sql.execute("create table t (id int primary key)")
@@ -271,7 +272,7 @@ def test_a_server_without_logical_wal_is_refused_with_the_setting_to_change():
             catch_up(MemoryStore(), settings(server.dsn()))
 
 
-def test_a_standby_is_refused_with_what_to_connect_to():
+def test_a_standby_is_refused_with_what_to_connect_to() -> None:
     """A slot there waits for news of the primary's transactions, without end and without a word."""
     with postgres_server() as server:
         with session(server.dsn()) as sql:
@@ -284,7 +285,7 @@ def test_a_standby_is_refused_with_what_to_connect_to():
             catch_up(MemoryStore(), settings(server.dsn()))
 
 
-def test_a_user_who_may_not_replicate_is_refused_with_the_right_that_is_missing(dsn):
+def test_a_user_who_may_not_replicate_is_refused_with_the_right_that_is_missing(dsn: str) -> None:
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key)")
         sql.execute("create publication pub for all tables")
@@ -294,7 +295,7 @@ def test_a_user_who_may_not_replicate_is_refused_with_the_right_that_is_missing(
         catch_up(MemoryStore(), settings(mortal))
 
 
-def test_updates_leave_large_values_out_and_say_so(dsn):
+def test_updates_leave_large_values_out_and_say_so(dsn: str) -> None:
     objects = MemoryStore()
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key, big text, n int)")

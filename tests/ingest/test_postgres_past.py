@@ -4,34 +4,38 @@ a store that hangs while a topic is opened. Right rows, or an error that says wh
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import pytest
 
 import logstore
 from logstore.errors import UnsupportedStore
-from logstore.ingest.postgres.slot import connect, slot_state
-from logstore.objects import MemoryStore
+from logstore.ingest.postgres.slot import connect
+from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import FaultyStore, GatedStore
+from tests.support.ingest.pg_server import PostgresServer
 from tests.support.ingest.pg_story import catch_up, events, same_rows, session, settings
-from tests.support.ingest.pg_waits import running, wait_confirmed, wait_until
+from tests.support.ingest.pg_waits import confirmed_of, running, wait_confirmed, wait_until
 from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.postgres
 
 
-def ids(objects, topic="public.t"):
+def ids(objects: ObjectStore, topic: str = "public.t") -> list[int]:
     return sorted(event["after"]["id"] for event in events(objects, topic) if event["op"] != "t")
 
 
 @pytest.mark.parametrize("stuck", [0, 1])
-def test_F14_partitions_added_between_a_crash_and_the_replay_lose_and_double_nothing(dsn, stuck):
+def test_F14_partitions_added_between_a_crash_and_the_replay_lose_and_double_nothing(
+    dsn: str, stuck: int
+) -> None:
     faulty, config = FaultyStore(MemoryStore(), seed=1), settings(dsn, stop_timeout=0.0)
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key)")
         sql.execute("insert into t select generate_series(1, 40)")
         catch_up(faulty, config)
         with logstore.open(faulty, writer="read_only") as store:
-            incarnation = store.topic("public.t").incarnation
+            incarnation = store.topic("public.t")._internal.descriptor.incarnation
         with running(faulty, config) as ingest:
             sql.execute("insert into t values (41), (42), (43), (44), (45), (46), (47)")  # both are open
             wait_confirmed(ingest, dsn)
@@ -51,7 +55,7 @@ def test_F14_partitions_added_between_a_crash_and_the_replay_lose_and_double_not
     assert {event["partition"] for event in events(faulty, "public.t")} == {0, 1, 2, 3}
 
 
-def test_F14_a_topic_that_was_deleted_is_said_at_every_start_until_it_starts_over(dsn):
+def test_F14_a_topic_that_was_deleted_is_said_at_every_start_until_it_starts_over(dsn: str) -> None:
     objects, config = MemoryStore(), settings(dsn)
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key)")
@@ -68,7 +72,7 @@ def test_F14_a_topic_that_was_deleted_is_said_at_every_start_until_it_starts_ove
     assert ids(objects) == [1, 2]
 
 
-def _drop_slot(sql, slot):
+def _drop_slot(sql: Any, slot: str) -> None:
     """The server may not have noticed yet that our connection has ended."""
     sql.execute(
         "select pg_terminate_backend(active_pid, 60000) from pg_replication_slots where slot_name = %s and active",
@@ -78,14 +82,14 @@ def _drop_slot(sql, slot):
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-def test_F14_a_publication_that_was_dropped_and_made_again_is_said(dsn, is_running):
+def test_F14_a_publication_that_was_dropped_and_made_again_is_said(dsn: str, is_running: bool) -> None:
     """From version 18 on the server passes over what was committed in between, and says so in its own log alone."""
     objects, config = MemoryStore(), settings(dsn, status_interval=0.05)
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key)")
         sql.execute("insert into t values (1)")
 
-        def replace_it():
+        def replace_it() -> None:
             sql.execute("drop publication pub")
             sql.execute("insert into t values (2)")
             sql.execute("create publication pub for all tables")
@@ -116,18 +120,20 @@ def test_F14_a_publication_that_was_dropped_and_made_again_is_said(dsn, is_runni
     assert same_rows(objects, dsn, "public.t")
 
 
-def trim(objects, topic):
+def trim(objects: ObjectStore, topic: str) -> None:
     with logstore.open(objects) as store:
         for log in map(store.topic(topic).partition, range(2)):
             log.delete_before(log.durable_high_watermark)
 
 
-def confirmed(dsn, slot):
+def confirmed(dsn: str, slot: str) -> int:
     with connect(dsn) as connection:
-        return slot_state(connection, slot).confirmed
+        return confirmed_of(connection, slot)
 
 
-def test_F14_after_a_trim_to_the_end_and_a_crash_of_the_server_no_row_comes_twice(dsn, postgres):
+def test_F14_after_a_trim_to_the_end_and_a_crash_of_the_server_no_row_comes_twice(
+    dsn: str, postgres: PostgresServer
+) -> None:
     """The crash takes the slot back to what the server last wrote down of it: that is not with every confirmation, and
     happens by itself every few seconds. Hence a few attempts."""
     objects, config = MemoryStore(), settings(dsn)
@@ -152,7 +158,9 @@ def test_F14_after_a_trim_to_the_end_and_a_crash_of_the_server_no_row_comes_twic
     raise AssertionError("the slot never went back")
 
 
-def test_F10_a_store_that_hangs_while_a_topic_is_opened_is_said_and_pings_and_a_stop_are_heard(dsn):
+def test_F10_a_store_that_hangs_while_a_topic_is_opened_is_said_and_pings_and_a_stop_are_heard(
+    dsn: str,
+) -> None:
     gated, config = GatedStore(MemoryStore()), settings(dsn, status_interval=0.05)
     reply = (
         "select r.reply_time from pg_stat_replication r join pg_replication_slots s on s.active_pid = r.pid "
@@ -174,7 +182,7 @@ def test_F10_a_store_that_hangs_while_a_topic_is_opened_is_said_and_pings_and_a_
     assert ids(gated, "public.late") == [1]
 
 
-def test_W05_an_ingester_that_waits_for_the_slot_fences_nobody(dsn):
+def test_W05_an_ingester_that_waits_for_the_slot_fences_nobody(dsn: str) -> None:
     objects, config = MemoryStore(), settings(dsn, retry_max=0.05)
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key)")

@@ -6,6 +6,8 @@ import json
 import shutil
 import subprocess
 from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import psycopg.errors
 import pytest
@@ -13,28 +15,28 @@ import pytest
 import logstore
 from logstore.errors import StraddlingTransaction, UnsupportedStore
 from logstore.ingest.postgres.slot import connect, connect_stream
-from logstore.objects import MemoryStore
+from logstore.objects import MemoryStore, ObjectStore
 from tests.support.ingest.pg_server import PostgresServer, fresh_database, postgres_server
 from tests.support.ingest.pg_story import catch_up, events, session, settings
 
 pytestmark = pytest.mark.postgres
 
 
-def keys(objects, topic="public.t"):
+def keys(objects: ObjectStore, topic: str = "public.t") -> list[tuple[str, Any]]:
     return [(event["op"], event["key"]) for event in events(objects, topic)]
 
 
-def stored(objects, topic="public.t"):
+def stored(objects: ObjectStore, topic: str = "public.t") -> list[tuple[str, Any]]:
     """The same in the order of the log, where the positions of two servers cannot be compared."""
     with logstore.open(objects, writer="read_only") as store:
         records = store.topic(topic).partition(0).records()
         return [
-            (json.loads(record.value)["op"], json.loads(record.key) if record.key else None)
+            (json.loads(record.value)["op"], json.loads(record.key) if record.key else None)  # type: ignore[arg-type]
             for record in records
         ]
 
 
-def test_F14_a_table_that_others_inherit_from_has_its_own_rows_alone(dsn):
+def test_F14_a_table_that_others_inherit_from_has_its_own_rows_alone(dsn: str) -> None:
     """The stream tells each child's changes as the child's; a plain select of the parent shows the children's rows too."""
     objects = MemoryStore()
     with session(dsn) as sql:
@@ -50,7 +52,7 @@ def test_F14_a_table_that_others_inherit_from_has_its_own_rows_alone(dsn):
     assert keys(objects, "public.child") == [("r", {"id": 2}), ("u", {"id": 2}), ("d", {"id": 2})]
 
 
-def test_F14_columns_that_an_index_only_includes_are_not_in_the_key(dsn):
+def test_F14_columns_that_an_index_only_includes_are_not_in_the_key(dsn: str) -> None:
     objects = MemoryStore()
     with session(dsn) as sql:
         sql.execute("create table t (id int, n int, primary key (id) include (n))")
@@ -62,7 +64,7 @@ def test_F14_columns_that_an_index_only_includes_are_not_in_the_key(dsn):
     assert keys(objects) == [(op, {"id": 1}) for op in "rud"]
 
 
-def test_F14_a_deferrable_primary_key_identifies_nothing(dsn):
+def test_F14_a_deferrable_primary_key_identifies_nothing(dsn: str) -> None:
     """The server does not take it for a replica identity."""
     objects = MemoryStore()
     with session(dsn) as sql:
@@ -74,7 +76,7 @@ def test_F14_a_deferrable_primary_key_identifies_nothing(dsn):
     assert keys(objects) == [("r", None), ("c", None)]
 
 
-def test_F14_generated_columns_are_in_both_or_in_neither(dsn):
+def test_F14_generated_columns_are_in_both_or_in_neither(dsn: str) -> None:
     objects = MemoryStore()
     with session(dsn) as sql:
         sql.execute(
@@ -89,7 +91,9 @@ def test_F14_generated_columns_are_in_both_or_in_neither(dsn):
 
 
 @pytest.mark.parametrize("snapshot", [True, False])
-def test_F14_a_server_that_is_behind_the_store_is_refused(postgres: PostgresServer, dsn, snapshot):
+def test_F14_a_server_that_is_behind_the_store_is_refused(
+    postgres: PostgresServer, dsn: str, snapshot: bool
+) -> None:
     """Another cluster, or this one restored to an earlier time: its positions have been used, so its changes would be taken
     for a replay and left out without a word."""
     objects, config = MemoryStore(), settings(dsn, partitions=1)
@@ -115,14 +119,16 @@ def test_F14_a_server_that_is_behind_the_store_is_refused(postgres: PostgresServ
     assert stored(objects)[2:] == [("r", {"id": 2}), ("r", {"id": 3})]
 
 
-def _written(server, first, last):
+def _written(server: PostgresServer, first: int, last: int) -> None:
     with session(server.dsn()) as sql:
         for number in range(first, last):
             sql.execute("insert into t values (%s)", (number,))
 
 
 @pytest.mark.parametrize("went_on", [0, 100])
-def test_F14_a_server_that_was_restored_together_with_its_slot_is_refused(tmp_path, went_on):
+def test_F14_a_server_that_was_restored_together_with_its_slot_is_refused(
+    tmp_path: Path, went_on: int
+) -> None:
     """A disk's snapshot brings the slot back as it was. What is committed from then on is at positions that the store
     has already, of transactions that are gone. `went_on`: its WAL may have passed the store's position before we look."""
     objects = MemoryStore()
@@ -151,7 +157,7 @@ def test_F14_a_server_that_was_restored_together_with_its_slot_is_refused(tmp_pa
     assert stored(objects) == before
 
 
-def test_F14_a_policy_on_rows_does_not_leave_any_out_of_the_snapshot_without_a_word(dsn):
+def test_F14_a_policy_on_rows_does_not_leave_any_out_of_the_snapshot_without_a_word(dsn: str) -> None:
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key)")
         sql.execute("insert into t values (1), (2)")
@@ -167,7 +173,7 @@ def test_F14_a_policy_on_rows_does_not_leave_any_out_of_the_snapshot_without_a_w
             sql.execute("drop owned by restricted; drop role restricted")
 
 
-def test_F10_a_roles_limits_end_neither_a_snapshot_nor_the_session_that_holds_it(dsn):
+def test_F10_a_roles_limits_end_neither_a_snapshot_nor_the_session_that_holds_it(dsn: str) -> None:
     """While rows are read for hours the one is in a transaction, and the other in one too, and idle."""
     with session(dsn) as sql:
         sql.execute("select name from pg_settings where name like '%timeout' and context = 'user'")
@@ -185,5 +191,5 @@ def test_F10_a_roles_limits_end_neither_a_snapshot_nor_the_session_that_holds_it
         for each in (connection, stream.connection):
             found = {}
             for name in limits:
-                (found[name],) = each.execute(f"show {name}").fetchone()
+                (found[name],) = each.execute(f"show {name}").fetchone()  # type: ignore[misc]
             assert found == dict.fromkeys(limits, "0")

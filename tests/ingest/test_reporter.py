@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -10,10 +11,10 @@ from logstore.ingest.reporter import Reporter
 from tests.support.patience import PATIENCE_S
 
 
-def test_F04_what_settles_meanwhile_is_reported_by_the_thread_that_is_at_it():
+def test_F04_what_settles_meanwhile_is_reported_by_the_thread_that_is_at_it() -> None:
     entered, go_on, seen = threading.Event(), threading.Event(), []
 
-    def on_flushed(boundary):
+    def on_flushed(boundary: int) -> None:
         seen.append((boundary, threading.current_thread().name))
         entered.set()
         assert go_on.wait(PATIENCE_S)
@@ -31,10 +32,10 @@ def test_F04_what_settles_meanwhile_is_reported_by_the_thread_that_is_at_it():
     assert seen == [(1, "first"), (3, "first")]
 
 
-def test_F04_waiting_sees_another_threads_report_to_its_end():
+def test_F04_waiting_sees_another_threads_report_to_its_end() -> None:
     entered, go_on, seen = threading.Event(), threading.Event(), []
 
-    def on_flushed(boundary):
+    def on_flushed(boundary: int) -> None:
         entered.set()
         assert go_on.wait(PATIENCE_S)
         seen.append(boundary)
@@ -50,10 +51,10 @@ def test_F04_waiting_sees_another_threads_report_to_its_end():
     first.join(PATIENCE_S)
 
 
-def test_F04_a_callback_may_deliver_or_wait_and_is_not_entered_again():
-    seen = []
+def test_F04_a_callback_may_deliver_or_wait_and_is_not_entered_again() -> None:
+    seen: list[Any] = []
 
-    def on_flushed(boundary):
+    def on_flushed(boundary: int) -> None:
         seen.append(boundary)
         reporter.settle(2)
         reporter.deliver(wait=True)
@@ -64,10 +65,10 @@ def test_F04_a_callback_may_deliver_or_wait_and_is_not_entered_again():
     assert seen == [1, 2]
 
 
-def test_F04_a_refused_report_is_repeated_with_the_newest_boundary():
-    seen = []
+def test_F04_a_refused_report_is_repeated_with_the_newest_boundary() -> None:
+    seen: list[Any] = []
 
-    def on_flushed(boundary):
+    def on_flushed(boundary: int) -> None:
         if not seen:
             seen.append("refused")
             raise ConnectionError
@@ -83,8 +84,8 @@ def test_F04_a_refused_report_is_repeated_with_the_newest_boundary():
     assert seen == ["refused", 2]
 
 
-def test_F10_nothing_is_reported_after_stop():
-    seen = []
+def test_F10_nothing_is_reported_after_stop() -> None:
+    seen: list[Any] = []
     reporter = Reporter(0, seen.append)
     reporter.settle(1)
     reporter.stop()

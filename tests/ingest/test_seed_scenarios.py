@@ -7,8 +7,12 @@ Offsets are (commit LSN of the transaction, index of the operation in it). A sin
 
 from __future__ import annotations
 
+from typing import Any
+
 from logstore.ingest import Alignment, FlushTracker, Lease
 from logstore.testing import ManualClock
+
+Offset = tuple[int, int]
 
 
 class Sink:
@@ -16,14 +20,14 @@ class Sink:
 
     FLUSH_BYTES = 64 * 1024
 
-    def __init__(self, tracker: FlushTracker, name: str) -> None:
+    def __init__(self, tracker: FlushTracker[Offset], name: str) -> None:
         self.tracker = tracker
         self.lease: Lease = tracker.register(name)
-        self.alignment: Alignment = Alignment()
+        self.alignment: Alignment[Offset, Offset] = Alignment()
         self.buffered_bytes = 0
-        self.last = None
+        self.last: Offset | None = None
 
-    def write(self, offset, size: int) -> None:
+    def write(self, offset: Offset, size: int) -> None:
         self.alignment.wrote(offset)
         self.last = offset
         self.buffered_bytes += size
@@ -32,23 +36,25 @@ class Sink:
 
     def flush(self) -> None:
         self.buffered_bytes = 0
+        assert self.last is not None
         self.report(self.alignment.stored(self.last))
 
-    def commit(self, boundary) -> None:
+    def commit(self, boundary: Offset) -> None:
         self.report(self.alignment.commit(boundary))
 
-    def report(self, reached) -> None:
+    def report(self, reached: Offset | None) -> None:
         if reached is not None:
             self.tracker.flushed(self.lease, reached)
 
 
-def setup(*names: str, **settings):
-    reports: list = []
-    tracker: FlushTracker = FlushTracker((0, 0), reports.append, **settings)
+def setup(*names: str, **settings: Any) -> Any:
+    """A tracker, what it reports, and a sink for each name: how many there are, no type can say."""
+    reports: list[Offset] = []
+    tracker: FlushTracker[Offset] = FlushTracker((0, 0), reports.append, **settings)
     return tracker, reports, *(Sink(tracker, name) for name in names)
 
 
-def test_F05_a_non_commit_fragment_over_64_KB_flushes_before_its_commit():
+def test_F05_a_non_commit_fragment_over_64_KB_flushes_before_its_commit() -> None:
     """Electric #3985: the flush of fragment 1 arrives before anything is tracked; after the commit nothing
     flushes.
     """
@@ -60,7 +66,7 @@ def test_F05_a_non_commit_fragment_over_64_KB_flushes_before_its_commit():
     assert reports == [boundary]
 
 
-def test_F06_last_sent_47520_with_one_change_at_0():
+def test_F06_last_sent_47520_with_one_change_at_0() -> None:
     """Electric #4063: the shape's only change is at 0 and flushes at once; another table raises the end to
     47520.
     """
@@ -78,7 +84,7 @@ def test_F06_last_sent_47520_with_one_change_at_0():
     assert reports == [boundary]
 
 
-def test_F07_a_commit_fragment_without_changes_for_the_sink():
+def test_F07_a_commit_fragment_without_changes_for_the_sink() -> None:
     """Begin and changes came in fragment 1 and stored; the commit fragment has nothing for this sink."""
     tracker, reports, items, orders = setup("items", "orders")
     items.write((7, 0), 10)
@@ -91,7 +97,7 @@ def test_F07_a_commit_fragment_without_changes_for_the_sink():
     assert reports == [(7, 1)]
 
 
-def test_F09_a_consumer_that_dies_during_delivery_keeps_its_debt_and_is_replayed():
+def test_F09_a_consumer_that_dies_during_delivery_keeps_its_debt_and_is_replayed() -> None:
     """It never got the fragment, so no flush of its own will ever come; the debt was made by routing."""
     tracker, reports, healthy = setup("healthy")
     dead = tracker.register("dead", alive=lambda: False)
@@ -111,7 +117,7 @@ def test_F09_a_consumer_that_dies_during_delivery_keeps_its_debt_and_is_replayed
     assert reports == [(9, 1)]
 
 
-def test_F08_a_replacement_in_the_middle_of_a_transaction_inherits_no_claim():
+def test_F08_a_replacement_in_the_middle_of_a_transaction_inherits_no_claim() -> None:
     tracker, reports, _ = setup("other")
     first = tracker.register("items")
     tracker.flushed(first, (9, 4))  # two fragments stored, then it dies
@@ -123,7 +129,7 @@ def test_F08_a_replacement_in_the_middle_of_a_transaction_inherits_no_claim():
     assert reports == [(9, 8)]
 
 
-def test_F08_a_removed_sink_unpins_by_decision_and_its_queued_report_is_ignored():
+def test_F08_a_removed_sink_unpins_by_decision_and_its_queued_report_is_ignored() -> None:
     tracker, reports, kept, gone = setup("kept", "gone")
     for sink in (kept, gone):
         sink.write((3, 0), 10)
@@ -136,7 +142,7 @@ def test_F08_a_removed_sink_unpins_by_decision_and_its_queued_report_is_ignored(
     assert reports == [(3, 1)]
 
 
-def test_F11_a_stuck_sink_pins_the_slot_and_is_named_until_it_is_handed_over():
+def test_F11_a_stuck_sink_pins_the_slot_and_is_named_until_it_is_handed_over() -> None:
     """33 stuck shapes, 16 GB of WAL and no word: here every period says who, since when and where."""
     clock = ManualClock()
     tracker, reports, healthy, stuck = setup("healthy", "stuck", clock=clock, grace=60.0)

@@ -100,6 +100,7 @@ def _where(running: Any) -> tuple[tuple[CodeType, int, frozenset[tuple[str, Any]
     frames = []
     while isinstance(running, GeneratorType):
         frame = running.gi_frame
+        assert frame is not None, "it has not ended"
         held = frozenset((name, value) for name, value in frame.f_locals.items() if name != "self")
         frames.append((frame.f_code, frame.f_lasti, held))
         running = running.gi_yieldfrom

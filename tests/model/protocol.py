@@ -169,7 +169,8 @@ class Rules:
     def end_segment(self, who: str, tail: Tail, what: str, mode: str, wal: Any) -> Segment | None:
         if not what or tail.deleted or (what == "opener" and tail.mode != EXCLUSIVE):
             return None
-        records, end, source = (), tail.end, tail.source
+        records: tuple[Any, ...] = ()
+        end, source = tail.end, tail.source
         if wal is not None and self.is_replayed(wal, tail):
             records, end = (wal[2],), tail.end + 1
         fence = what != "opener"
@@ -332,6 +333,19 @@ class Rules:
             yield Said("seen", ("a reader reloads",))
             tail, rows = manifest.tail, manifest.rows
             del manifest, more, met, doubt
+            at_end = yield from self.is_listed_end(tail)
+            if at_end:
+                return tail, rows
+            del at_end
+
+    def is_listed_end(self, tail: Tail) -> Step:
+        """Whether a listing, asked for after the manifest, shows no place behind it. The newest segment always stays, so
+        then there is none, and no place needs a second look."""
+        listed = yield ListKeys()
+        if any(isinstance(key, int) and key >= tail.next for key in listed):
+            return False
+        yield Said("seen", ("the end by a listing",))
+        return True
 
     def reader_is_past(self, manifest: Manifest, doubt: int, tail: Tail) -> bool:
         return manifest.until > doubt
@@ -589,7 +603,7 @@ def chain_of(objects: Objects) -> tuple[Manifest, list[tuple[Any, int, tuple[Any
     for row in manifest.rows:
         held = objects.get(row.key)
         is_there = held is not None and not held.collected and (held.base, held.end) == (row.base, row.end)
-        found.append((row.key, row.base, held.records if is_there else None))
+        found.append((row.key, row.base, held.records if held is not None and is_there else None))
     place = manifest.tail.next
     while place in objects and not objects[place].deleted:
         segment: Segment = objects[place]

@@ -286,7 +286,7 @@ def _search(world: World, prelude: str, limit: int, progress: bool) -> Outcome:
     for label, after in world.played(first, prelude):
         came[after], before[after] = (first, label), [first]
         first = after
-    todo, over = deque([first]), []
+    todo, over = deque([first]), list[State]()
     while todo and len(came) < limit:
         state = todo.popleft()
         for label, after, why in world.steps(state):

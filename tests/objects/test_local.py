@@ -20,6 +20,7 @@ from logstore.errors import (
     PreconditionFailed,
 )
 from logstore.objects import LocalStore
+from tests.support.objects.folders import temporary_files
 from tests.support.objects.local_children import add_ones, create_each, die_at
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -32,11 +33,6 @@ PATHS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "deep" / "root"
-
-
-@pytest.fixture
 def store(root: Path) -> LocalStore:
     return LocalStore(root)
 
@@ -45,10 +41,6 @@ def store(root: Path) -> LocalStore:
 def processes() -> Iterator[ProcessPoolExecutor]:
     with ProcessPoolExecutor(PROCESSES, mp_context=SPAWN) as pool:
         yield pool
-
-
-def temporary_files(root: Path) -> list[Path]:
-    return list((root / ".logstore" / "tmp").iterdir())
 
 
 class TestAcrossProcesses:
@@ -123,7 +115,7 @@ class TestSweep:
         etag = store.put("k", b"2").etag
         for condition in ({"if_absent": True}, {"if_match": "stale"}):
             with pytest.raises(PreconditionFailed):
-                store.put("k", b"3", **condition)  # type: ignore[arg-type]
+                store.put("k", b"3", **condition)
         store.put("k", b"4", if_match=etag)
         assert temporary_files(root) == []
 
@@ -342,7 +334,7 @@ class TestDurability:
         for condition in ({"if_absent": True}, {"if_match": "stale"}):
             order.clear()
             with pytest.raises(PreconditionFailed):
-                store.put("log/1", b"mine", **condition)  # type: ignore[arg-type]
+                store.put("log/1", b"mine", **condition)
             assert order == ["fsync temporary", "fsync deep/root/log"]
 
     def test_L01_delete_fsyncs_the_folder(self, store: LocalStore, order: list[str]) -> None:

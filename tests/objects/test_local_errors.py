@@ -12,12 +12,9 @@ import pytest
 import logstore
 from logstore.errors import Determinate, Indeterminate, LogStoreError, StoreUnavailable
 from logstore.objects import LocalStore
-from tests.support.engine.harness import PATIENCE_S, until
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "deep" / "root"
+from tests.support.engine.harness import until
+from tests.support.objects.folders import temporary_files
+from tests.support.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -25,10 +22,6 @@ def store(root: Path) -> LocalStore:
     made = LocalStore(root)
     made.put("log/first", b"x")
     return made
-
-
-def temporary_files(root: Path) -> list[Path]:
-    return list((root / ".logstore" / "tmp").iterdir())
 
 
 def broken(monkeypatch: pytest.MonkeyPatch, call: str, number: int, when: Callable[..., bool]) -> None:
@@ -161,7 +154,7 @@ def test_L03_no_durable_ack_while_the_folder_cannot_be_fsynced(
         log.append(b"before")
         broken(monkeypatch, "fsync", errno.EIO, is_folder)
         future = log.submit(b"meanwhile")
-        until(lambda: log.health()["upload_failures"] >= 3)
+        until(lambda: log._internal.health()["upload_failures"] >= 3)
         assert not future.done()
         monkeypatch.undo()
         assert future.result(PATIENCE_S).offset == 1

@@ -446,11 +446,11 @@ def _simulated(kernel: Kernel) -> Iterator[None]:
         (time, "sleep", _chosen(time.sleep, kernel.sleep)),
         # Bound when they were defined:
         (fan_out, "__defaults__", (lambda: kernel.now,)),
-        (retrying.repeat, "__kwdefaults__", {"sleep": kernel.sleep, "dice": kernel.entropy.random}),
+        (retrying.repeat, "__kwdefaults__", {"sleep": kernel.sleep, "rng": kernel.entropy.random}),
         (
             retrying.RetryingStore.__init__,
             "__kwdefaults__",
-            {"sleep": kernel.sleep, "dice": kernel.entropy.random},
+            {"sleep": kernel.sleep, "rng": kernel.entropy.random},
         ),
     ]
     kept = [(place, name, getattr(place, name)) for place, name, _ in replaced]

@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import logstore
 from logstore import cli
@@ -49,8 +49,9 @@ from logstore.producer import Producer
 if __package__:
     from tests.soak.journal import Journal
 else:
-    from journal import Journal
+    from journal import Journal  # type: ignore[import-not-found, no-redef]
 
+T = TypeVar("T")
 PATIENCE_S = 30.0  # for a process to come to its end, when nothing disturbs it any more
 FILLERS = (0, 0, 0, 0, 20, 300)
 
@@ -123,7 +124,7 @@ class Actor:
         objects = self.objects()
         return self.insist(lambda: logstore.open(objects, clock=clock, **{**self.job.settings, **settings}))
 
-    def insist(self, call: Callable[[], Any]) -> Any:
+    def insist(self, call: Callable[[], T]) -> T:
         """Until the store lets it: a request that failed is no reason to end."""
         while True:
             self.check_end()
@@ -198,7 +199,7 @@ class Actor:
                 log.open_writer(timeout=5.0, ack=self.rng.choice(self.job.acks))  # type: ignore[arg-type]
             except LogStoreError as error:
                 self.excuse(error, "open_writer", fenced=not self.job.alone)
-                if log.stopped is not None:
+                if log._internal.stopped is not None:
                     log = self.reopened(log)
                     self.journal.note("opened", topic=topic, process=self.process)
                 self.pause()
@@ -212,10 +213,12 @@ class Actor:
 
     def take_stock(self, log: PartitionLog) -> PartitionLog:
         """A writer that has stopped is dead, with all that it held: its next life begins."""
-        if log.stopped is None:
+        if log._internal.stopped is None:
             return log
-        self.excuse(log.stopped, "stopped", fenced=not self.job.alone)
-        self.journal.note("stopped", topic=self.job.topic, process=self.process, why=str(log.stopped))
+        self.excuse(log._internal.stopped, "stopped", fenced=not self.job.alone)
+        self.journal.note(
+            "stopped", topic=self.job.topic, process=self.process, why=str(log._internal.stopped)
+        )
         self.journal.note("crashed", process=self.process)
         return self.open_writer(self.reopened(log))
 
@@ -255,7 +258,10 @@ class Actor:
         """Read after ack, in the process that appends."""
         visibility = self.rng.choice(("buffered", "durable"))
         try:
-            low, high = log.low_watermark, log.mark(visibility)  # type: ignore[arg-type]
+            low, high = (
+                log.low_watermark,
+                (log.durable_high_watermark if visibility == "durable" else log.buffered_high_watermark),
+            )
             offset = self.rng.randint(max(low, high - 40), high)
             op = self.journal.read(self.job.topic, self.process, offset, visibility)
             result = log.read(offset, self.rng.choice((0, 300, 1 << 20)), visibility=visibility)  # type: ignore[arg-type]
@@ -267,7 +273,7 @@ class Actor:
             self.excuse(error, "read", fenced=True)
         else:
             # One that has lost the partition meanwhile has lost what it held: that is not this read's fault.
-            if log.stopped is None and found is not None:
+            if log._internal.stopped is None and found is not None:
                 self.journal.got(op, self.job.topic, result)
 
     def insist_on_progress(self, log: PartitionLog) -> None:
@@ -294,7 +300,7 @@ class Actor:
         sequence, finished = None, False
         while not finished:
             self.check_end()
-            if log.stopped is not None:
+            if log._internal.stopped is not None:
                 log, sequence = self.take_stock(log), None
             if sequence is None:
                 producer = Producer(log, identity)
@@ -328,7 +334,7 @@ class Actor:
                 self.next_life()
                 log = self.insist(log.reopen)
                 self.journal.note("opened", topic=self.job.topic, process=self.process)
-                writer, position = self.insist(lambda log=log: log.replicated(self.process)), None
+                writer, position = self.insist(lambda log=log: log.replicated(self.process)), None  # type: ignore[misc]
             op = None
             try:
                 if position is None:
@@ -355,7 +361,8 @@ class Actor:
         """Follow all topics; now and then begin again somewhere. At the end it must come to where they end (C02)."""
         store = self.open(writer="read_only")
         logs = {
-            name: self.insist(lambda name=name: store.topic(name)).partition(0) for name in self.job.topics
+            name: self.insist(lambda name=name: store.topic(name)).partition(0)  # type: ignore[misc]
+            for name in self.job.topics
         }
         positions: dict[str, int | None] = dict.fromkeys(logs)
         for name in logs:

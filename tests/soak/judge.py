@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import logstore
 from logstore.cli import compact, gc, verify
@@ -32,7 +33,9 @@ class Judge:
     def prepare(self, where: ObjectStore, topics: Iterable[str], retention_bytes: int | None) -> None:
         with logstore.open(where) as store:
             for topic in topics:
-                limits = {"retention_bytes": retention_bytes} if topic == "shared" and retention_bytes else {}
+                limits: dict[str, Any] = (
+                    {"retention_bytes": retention_bytes} if topic == "shared" and retention_bytes else {}
+                )
                 store.create_topic(topic, segment_bytes=20_000, **limits)
 
     def ends(self, where: ObjectStore, topics: Iterable[str]) -> dict[str, int]:
@@ -107,7 +110,7 @@ class Judge:
 
     @staticmethod
     def _read_all(journal: Journal, log: PartitionLog, process: str) -> set[int]:
-        position, found = log.low_watermark, set()
+        position, found = log.low_watermark, set[int]()
         while True:
             op = journal.read(log.topic, process, position, "durable")
             result = log.read(position, visibility="durable")

@@ -25,7 +25,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 HEAD_MAX = 1 << 16
 WRITES = ("PUT", "POST", "DELETE")
@@ -108,7 +108,7 @@ class Proxy:
         self._clients: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
 
-    def __enter__(self) -> Proxy:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -120,7 +120,8 @@ class Proxy:
 
     def port(self, client: str) -> int:
         """A port of loopback for that client."""
-        return self._run(self._listen(client))
+        port: int = self._run(self._listen(client))
+        return port
 
     def doom(self, client: str, doom: Doom) -> None:
         self._dooms[client] = doom

@@ -18,7 +18,7 @@ RECORDS = 200
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
 def test_S10_what_a_kafka_producer_sent_is_what_a_kafka_consumer_and_spark_both_read(
     tmp_path: Path, codec: str | None
-):
+) -> None:
     with LocalBroker(LocalStore(tmp_path), auto_create_topics=True, num_partitions=2) as broker:
         server = broker.address
         producer = KafkaProducer(bootstrap_servers=server, compression_type=codec, linger_ms=20)

@@ -57,34 +57,36 @@ def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             check=False,
         )
     assert job.returncode == 0, job.stderr.decode(errors="replace")[-3000:]
-    return json.loads(job.stdout.splitlines()[-1]) | {"url": url}
+    return json.loads(job.stdout.splitlines()[-1]) | {"url": url}  # type: ignore[no-any-return]
 
 
-def test_S09_both_executors_read_straight_from_the_object_store(outcome: dict[str, Any]):
+def test_S09_both_executors_read_straight_from_the_object_store(outcome: dict[str, Any]) -> None:
     assert outcome["scan"] == EXPECTED
     assert outcome["executors"] >= 2
 
 
 def test_S09_an_executor_killed_in_the_middle_of_a_scan_costs_no_row_and_doubles_none(
     outcome: dict[str, Any],
-):
+) -> None:
     assert "killed-in-scan" in outcome["flags"]
     assert outcome["scan with a killed executor"] == EXPECTED
 
 
-def test_S07_S09_an_executor_killed_in_the_middle_of_a_write_leaves_each_row_once(outcome: dict[str, Any]):
+def test_S07_S09_an_executor_killed_in_the_middle_of_a_write_leaves_each_row_once(
+    outcome: dict[str, Any],
+) -> None:
     assert "killed-in-write" in outcome["flags"]
     assert outcome["write with a killed executor"] == EXPECTED
 
 
-def test_S07_S09_a_speculative_copy_of_a_writing_task_leaves_each_row_once(outcome: dict[str, Any]):
+def test_S07_S09_a_speculative_copy_of_a_writing_task_leaves_each_row_once(outcome: dict[str, Any]) -> None:
     assert "copy-started" in outcome["flags"], "Spark ran a second copy of the slow task"
     assert outcome["speculative write"] == EXPECTED
 
 
 def test_S07_S09_nothing_that_was_staged_is_part_of_the_log(
     outcome: dict[str, Any], partitions: Callable[[str], list[list[bytes | None]]]
-):
+) -> None:
     for topic in ("copied", "speculated"):
         stored = partitions(topic)
         assert sorted(int(value or b"") for values in stored for value in values) == list(range(400))

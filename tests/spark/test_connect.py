@@ -16,7 +16,7 @@ from tests.support.spark.java_process import java_process
 from tests.support.spark.material import numbered
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(300)]
-STORED = [[number, n, f"k{n % 5}", f"v{n}"] for number in range(2) for n in range(6)]
+STORED: list[Any] = [[number, n, f"k{n % 5}", f"v{n}"] for number in range(2) for n in range(6)]
 
 
 @pytest.fixture(scope="module")
@@ -63,23 +63,23 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-def test_S01_over_connect_the_format_is_known_without_a_register_call(outcome: dict[str, Any]):
+def test_S01_over_connect_the_format_is_known_without_a_register_call(outcome: dict[str, Any]) -> None:
     assert outcome["client"].startswith("pyspark.sql.connect")
     assert outcome["read"] == STORED
 
 
-def test_S02_over_connect_the_helpers_give_the_same_rows(outcome: dict[str, Any]):
+def test_S02_over_connect_the_helpers_give_the_same_rows(outcome: dict[str, Any]) -> None:
     assert outcome["scan"] == STORED
     assert outcome["described"] == [[0, 0, 6], [1, 0, 6]]
 
 
-def test_S07_over_connect_a_write_stores_each_row_once(outcome: dict[str, Any]):
+def test_S07_over_connect_a_write_stores_each_row_once(outcome: dict[str, Any]) -> None:
     assert outcome["written"] == [row for row in STORED if row[1] < 3]
 
 
-def test_S06_over_connect_a_stream_reads_and_writes(outcome: dict[str, Any]):
+def test_S06_over_connect_a_stream_reads_and_writes(outcome: dict[str, Any]) -> None:
     assert outcome["streamed"] == STORED
 
 
-def test_S02_over_connect_an_error_reaches_the_client_with_its_words(outcome: dict[str, Any]):
+def test_S02_over_connect_an_error_reaches_the_client_with_its_words(outcome: dict[str, Any]) -> None:
     assert "'none'" in outcome["error"]

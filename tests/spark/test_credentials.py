@@ -65,7 +65,7 @@ def bucket_and_prefix(log: str) -> str:
 
 def test_a_read_with_a_wrong_secret_names_the_object_and_what_to_do(
     spark: SparkSession, log: str, set_secret: Callable[[str], None]
-):
+) -> None:
     assert f"get {bucket_and_prefix(log)}/" in refused(read(spark, log).collect)
     set_secret(RIGHT)
     assert sorted(bytes(row.value) for row in read(spark, log).collect()) == [b"v%d" % n for n in range(10)]
@@ -73,7 +73,7 @@ def test_a_read_with_a_wrong_secret_names_the_object_and_what_to_do(
 
 def test_credentials_that_go_bad_after_planning_fail_the_task_with_the_segments_name(
     spark: SparkSession, log: str, set_secret: Callable[[str], None]
-):
+) -> None:
     (split,) = plan(log, subscribe="orders")
     set_secret(RIGHT)
     frame = read(spark, log)
@@ -84,7 +84,7 @@ def test_credentials_that_go_bad_after_planning_fail_the_task_with_the_segments_
 
 def test_a_write_with_a_wrong_secret_stores_nothing_and_says_why(
     spark: SparkSession, log: str, set_secret: Callable[[str], None]
-):
+) -> None:
     rows = spark.sql("select 'v' value").write.format("logstore").option("topic", "orders").mode("append")
     assert bucket_and_prefix(log) in refused(lambda: rows.save(f"{log}&profile=shop"))
     with logstore.open(log, writer="read_only") as store:
@@ -95,7 +95,7 @@ def test_a_write_with_a_wrong_secret_stores_nothing_and_says_why(
 
 def test_a_stream_with_a_wrong_secret_ends_and_says_why(
     spark: SparkSession, log: str, set_secret: Callable[[str], None], tmp_path: Path
-):
+) -> None:
     source = spark.readStream.format("logstore").option("subscribe", "orders").load(f"{log}&profile=shop")
     sink = source.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
     query = sink.trigger(availableNow=True).start()

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 
 
-def test_S01_the_page_about_spark_tells_the_truth(spark: SparkSession, tmp_path: Path):
+def test_S01_the_page_about_spark_tells_the_truth(spark: SparkSession, tmp_path: Path) -> None:
     url = (tmp_path / "shop").as_uri()
     with logstore.open(url) as store:
         store.create_topic("orders", partitions=4).partition(3).append(numbered(0, 20))

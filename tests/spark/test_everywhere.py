@@ -29,7 +29,7 @@ PLACES = [
     for home in ("moto", "seaweedfs", "folder")
 ]
 PLACES.append(pytest.param(("local", "folder", "true"), id="local-folder-unix-sockets"))
-ORDERS = [[number, n, f"k{n % 5}", f"v{n}"] for number in range(2) for n in range(40)]
+ORDERS: list[Any] = [[number, n, f"k{n % 5}", f"v{n}"] for number in range(2) for n in range(40)]
 MIXED = [
     record
     for n in range(len(CODEC_NAMES))
@@ -91,7 +91,9 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return answer | {"damaged key": damaged}
 
 
-def test_S01_S02_the_kafka_row_partial_offsets_and_an_error_that_names_what_is_allowed(found: dict[str, Any]):
+def test_S01_S02_the_kafka_row_partial_offsets_and_an_error_that_names_what_is_allowed(
+    found: dict[str, Any],
+) -> None:
     assert found["S02 schema"] == (
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
         "timestampType:int>"
@@ -100,31 +102,31 @@ def test_S01_S02_the_kafka_row_partial_offsets_and_an_error_that_names_what_is_a
     assert "startingOffsets" in found["S02 bad option"]
 
 
-def test_S03_the_same_range_read_twice_gives_the_same_rows(found: dict[str, Any]):
+def test_S03_the_same_range_read_twice_gives_the_same_rows(found: dict[str, Any]) -> None:
     assert found["S03 twice"] == [ORDERS, ORDERS]
 
 
-def test_S04_S05_filters_leave_one_task_and_minPartitions_makes_many(found: dict[str, Any]):
+def test_S04_S05_filters_leave_one_task_and_minPartitions_makes_many(found: dict[str, Any]) -> None:
     assert found["S04 pruned"] == [1, [row for row in ORDERS if row[0] == 1 and row[1] >= 30]]
     assert found["S05 tasks"] >= 6
 
 
-def test_S06_a_stream_keeps_to_its_rate_and_a_restart_adds_nothing(found: dict[str, Any]):
+def test_S06_a_stream_keeps_to_its_rate_and_a_restart_adds_nothing(found: dict[str, Any]) -> None:
     assert found["S06 micro-batches"] == [30, 30, 20]
     assert found["S06 restarted"] == []
     assert found["S06 streamed"] == ORDERS
 
 
-def test_S07_a_write_that_is_run_again_is_stored_once(found: dict[str, Any]):
+def test_S07_a_write_that_is_run_again_is_stored_once(found: dict[str, Any]) -> None:
     rows = [[number, key, value] for number, _, key, value in found["S07 written"]]
     assert sorted(rows) == sorted([number, key, value] for number, n, key, value in ORDERS if n < 5)
 
 
-def test_S08_a_damaged_segment_fails_the_query_with_the_objects_name(found: dict[str, Any]):
+def test_S08_a_damaged_segment_fails_the_query_with_the_objects_name(found: dict[str, Any]) -> None:
     assert found["damaged key"] in found["S08 damaged"]
 
 
-def test_S10_every_codec_headers_null_keys_and_tombstones_come_back(found: dict[str, Any]):
+def test_S10_every_codec_headers_null_keys_and_tombstones_come_back(found: dict[str, Any]) -> None:
     def text(value: bytes | None) -> str | None:
         return None if value is None else value.decode("latin-1")
 

@@ -36,7 +36,7 @@ def table(frame: DataFrame) -> dict[str, tuple[int, int]]:
 
 def test_S07_the_orders_pipeline_adds_up_and_goes_on_where_it_was(
     spark: SparkSession, pipeline: ModuleType, where: str, tmp_path: Path
-):
+) -> None:
     for seed in (1, 2):
         pipeline.serve(where, orders=300, seed=seed)
         pipeline.publish_running_sums(spark, where, tmp_path)

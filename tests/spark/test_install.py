@@ -43,7 +43,7 @@ def run(command: list[str], folder: Path) -> str:
     return done.stdout
 
 
-def test_S01_a_wheel_in_a_fresh_environment_needs_no_jar_no_register_call_and_no_path(tmp_path: Path):
+def test_S01_a_wheel_in_a_fresh_environment_needs_no_jar_no_register_call_and_no_path(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     for (

@@ -110,9 +110,10 @@ def make_moto_writes_atomic() -> None:
     from moto.s3.responses import S3Response
 
     if getattr(S3Response, "_logstore_lock", None) is None:
-        S3Response._logstore_lock = threading.RLock()
+        lock = threading.RLock()
+        setattr(S3Response, "_logstore_lock", lock)  # noqa: B010  (moto has no such attribute)
         for name in ("put_object", "copy_object", "delete_object", "_key_response_post"):
-            setattr(S3Response, name, _locked(S3Response._logstore_lock, getattr(S3Response, name)))
+            setattr(S3Response, name, _locked(lock, getattr(S3Response, name)))
 
 
 def _locked(lock: threading.RLock, handler: Callable[..., Any]) -> Callable[..., Any]:

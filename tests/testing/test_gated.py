@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -128,7 +129,7 @@ def test_calls_are_let_go_one_by_one_oldest_first(gated: GatedStore, pool: Threa
 
 def test_leaving_lets_go_of_everything(gated: GatedStore, pool: ThreadPoolExecutor) -> None:
     with gated.hold("*") as gate:
-        calls = [
+        calls: list[Future[Any]] = [
             pool.submit(gated.put, "k", b"x"),
             pool.submit(gated.head, "other"),
             pool.submit(lambda: list(gated.list("none/"))),

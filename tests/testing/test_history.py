@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -22,7 +22,7 @@ class Seen:
     durable_high_watermark: int
     buffered_high_watermark: int
 
-    def records(self):  # type: ignore[no-untyped-def]
+    def records(self) -> Iterator[Record]:
         return iter(Record(value, None, (), None, offset) for offset, value in self.found)
 
 

@@ -6,9 +6,7 @@ dict fold of the source below that upper. And nothing may be stuck at the end.
 
 from __future__ import annotations
 
-import logging
 import random
-from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -23,6 +21,8 @@ from logstore.testing import Fault, FaultyStore
 from logstore.upsert import UpsertView, decode_change
 from tests.support.engine.actors import TOPIC, Process, kill
 from tests.support.patience import PATIENCE_S
+
+pytestmark = pytest.mark.usefixtures("quiet")
 
 Update = tuple[bytes, bytes | None, int]
 FAULTS = (Fault.LOSE_ANSWER, Fault.LOSE_REQUEST, Fault.REFUSE, Fault.CONFLICT)
@@ -59,7 +59,7 @@ def check_log(objects: MemoryStore, source: list[list[Update]]) -> int:
                 del state[record.key or b""]
             else:
                 state[record.key or b""] = new
-        upper = max(0, log._state.tail.source_upper)
+        upper = max(0, log._internal.state.tail.source_upper)
         assert at <= upper
         assert state == fold(source, upper)
         return upper
@@ -191,23 +191,13 @@ class UpsertModel(RuleBasedStateMachine):
         assert check_log(self.objects, self.source) == len(self.source)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _quiet() -> Iterator[None]:
-    """A writer that stops says so in the log; here thousands do, as planned."""
-    logger = logging.getLogger("logstore")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(before)
-
-
 UpsertModel.TestCase.settings = settings(
     max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 
 @pytest.mark.timeout(900)
-class TestU01ToU08UpsertModel(UpsertModel.TestCase):  # type: ignore[name-defined,misc]
+class TestU01ToU08UpsertModel(UpsertModel.TestCase):  # type: ignore[misc, valid-type]
     """Any number of writers, any lag, crash, restart: contents = dict fold of the source."""
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from logstore.errors import (
     DivergentWriters,
     Fenced,
     OffsetOutOfRange,
-    OutcomeUnknown,
 )
 from logstore.objects import MemoryStore
 from logstore.store import Store
@@ -35,15 +33,6 @@ TOPIC = "accounts"
 @pytest.fixture
 def objects() -> MemoryStore:
     return MemoryStore()
-
-
-@pytest.fixture
-def stores() -> Iterator[list[Store]]:
-    opened: list[Store] = []
-    yield opened
-    for store in opened:
-        with suppress(OutcomeUnknown):
-            store.close(timeout=0.1)
 
 
 @pytest.fixture
@@ -453,7 +442,7 @@ def test_values_spill_to_disk_beyond_the_limit(view: Views, tmp_path: Path) -> N
     mine = view("mine", max_memory_bytes=100_000, spill_dir=tmp_path)
     wanted: dict[bytes, bytes] = {}
     for time in range(8):
-        updates = [
+        updates: list[tuple[bytes, bytes | None]] = [
             (b"%05d" % (number * 7 % 4000), b"%d-%d" % (time, number) + b"x" * 90) for number in range(1000)
         ]
         updates += [
@@ -484,7 +473,7 @@ def test_a_log_cut_by_retention_is_refused(view: Views, objects: MemoryStore, st
         mine.advance(time + 1)
     stores.append(store := logstore.open(objects))
     log = store.topic(TOPIC).partition(0)
-    log.maintenance.delete_before(2, 0)
+    log._internal.maintenance.delete_before(2, 0)
     stores.append(again := logstore.open(objects))
     with pytest.raises(OffsetOutOfRange, match="retention"):
         UpsertView(again.topic(TOPIC).partition(0), "late")
@@ -526,5 +515,5 @@ def test_U02_what_was_dropped_before_a_bad_update_is_counted_too(view: Views) ->
     peer.advance(5)
     mine.refresh()
     with pytest.raises(TypeError):
-        mine.apply_many([(b"k", b"late", 1, 3), (b"k", b"late", 1, 4), (b"k", b"new", 1, 5), (b"k", 6, 1, 6)])
+        mine.apply_many([(b"k", b"late", 1, 3), (b"k", b"late", 1, 4), (b"k", b"new", 1, 5), (b"k", 6, 1, 6)])  # type: ignore[list-item]
     assert (mine.dropped, mine.health()["dropped_below_upper"], mine.stashed) == (2, 2, 1)

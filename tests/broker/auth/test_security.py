@@ -37,7 +37,7 @@ from broker_shim.wire.codes import Code
 from logstore.objects.memory import MemoryStore
 from logstore.testing import FaultyStore
 from tests.support.broker.access import acl
-from tests.support.broker.clients import AioKafka, Confluent, KafkaPython
+from tests.support.broker.clients import AioKafka, Confluent, KafkaPython, Sent
 from tests.support.broker.harness import LocalBroker, Wire
 from tests.support.broker.steps import batch
 from tests.support.patience import PATIENCE_S
@@ -229,7 +229,7 @@ def test_B11_tls(start_broker: Start, authority: Authority) -> None:
         plain.send(Api.API_VERSIONS, 0, b"")
         assert plain.receive() == b"", "no plain text on a TLS port"
     settings = {"security_protocol": "SSL", "ssl_ca_location": authority.path}
-    records = [(b"k", b"%d" % i * 20_000, []) for i in range(20)]
+    records: list[Sent] = [(b"k", b"%d" % i * 20_000, []) for i in range(20)]
     Confluent().produce(address, "t", records, **settings)
     found = AioKafka().consume(address, "t", 20, security_protocol="SSL", ssl_context=context)
     assert [value for _, _, value, _ in found] == [value for _, value, _ in records]
@@ -240,7 +240,7 @@ def test_B11_a_certificate_that_cannot_be_read_is_named(
     setting: str, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     certificate, key = authority.issue("broker")
-    files = {"tls_cert": certificate, "tls_key": key, setting: "absent.pem"}
+    files: dict[str, Any] = {"tls_cert": certificate, "tls_key": key, setting: "absent.pem"}
     assert asyncio.run(serve(BrokerConfig(store="memory://tls", listen="127.0.0.1:0", **files))) == 1
     assert f"--{setting.replace('_', '-')} absent.pem" in caplog.text
 

@@ -71,6 +71,7 @@ def test_B08_who_joins_a_group_that_is_being_deleted_keeps_it(broker: LocalBroke
         member_id, _ = stable_member(client)
         client.ask(Api.LEAVE_GROUP, 1, group_id=GROUP, member_id=member_id)
         member_id = client.ask(Api.JOIN_GROUP, 5, **join_body()).member_id
+        shard: Any
         [shard] = broker.server.broker.coordinator._shards.values()
         outcome: list[Code] = []
         broker.call(lambda: _delete_and_hold(shard, outcome))

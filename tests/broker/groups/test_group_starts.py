@@ -11,6 +11,7 @@ import itertools
 import pickle
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,7 @@ class World:
 
     def key(self) -> object:
         group = self.group
-        tokens = {each.token: i for i, each in enumerate(self.clients)}
+        tokens: dict[Any, int] = {each.token: i for i, each in enumerate(self.clients)}
         members = [
             (
                 m.member_id,

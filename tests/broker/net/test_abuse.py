@@ -42,10 +42,8 @@ def is_closed(client: socket.socket) -> bool:
 
 def serves(broker: LocalBroker) -> bool:
     with Wire(broker.port) as client:
-        return (
-            client.ask(Api.API_VERSIONS, 3, client_software_name="t", client_software_version="1").error_code
-            == 0
-        )
+        answer = client.ask(Api.API_VERSIONS, 3, client_software_name="t", client_software_version="1")
+        return bool(answer.error_code == 0)
 
 
 @pytest.mark.parametrize(
@@ -313,7 +311,7 @@ def test_B10_idle_connections_and_busy_ones(tmp_path: Path, idle: int, busy: int
         found = sum(len(read_all(workers[0], partition=index)) for index in range(4))
         assert found == busy * rounds + 4
         assert broker.memory_bytes() - before < 60 * MIB
-        for client in sleepers:
-            client.close()
+        for sleeper in sleepers:
+            sleeper.close()
         for worker in workers:
             worker.socket.close()

@@ -25,7 +25,7 @@ from tests.support.broker.steps import batch, make_topic, values
 
 Start = Callable[..., LocalBroker]
 NAMES = [f"nothing-{number}" for number in range(100)]
-EMPTY = {"partitions": [], "partition_indexes": [], "partition_data": []}
+EMPTY: dict[str, list[Any]] = {"partitions": [], "partition_indexes": [], "partition_data": []}
 GROUP = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": ""}
 ONE_FETCH = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1, "rack_id": ""}
 PRODUCE = {"transactional_id": None, "acks": -1, "timeout": 10_000}
@@ -78,7 +78,7 @@ def test_B10_a_large_request_is_taken_apart_and_answered_beside_the_event_loop(
     broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where: list[bool] = []
-    real = {"decode": messages.decode, "encode": messages.encode}
+    real: dict[str, Callable[..., Any]] = {"decode": messages.decode, "encode": messages.encode}
 
     def noting(name: str) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:

@@ -98,7 +98,7 @@ def read_one(consumer: confluent_kafka.Consumer) -> bytes | None:
     while time.monotonic() < deadline:
         message = consumer.poll(0.2)
         if message is not None and message.error() is None:
-            return message.value()
+            return message.value()  # type: ignore[no-any-return]
     raise AssertionError("nothing came")
 
 
@@ -156,7 +156,7 @@ def test_B08_the_internal_topic_is_compacted(
             assert commit(client, "g", offset) == Code.NONE
         log = first.log("__consumer_offsets")
         first.until(
-            lambda: first.server.broker.partitions.hosted("__consumer_offsets", 0).low_watermark > 300
+            lambda: first.server.broker.partitions.hosted("__consumer_offsets", 0).low_watermark > 300  # type: ignore[union-attr]
         )
         assert log.durable_high_watermark >= 500
     second = start_broker(store, offsets_partitions=1, node_id=2)
@@ -194,7 +194,9 @@ def test_B01_commits_wait_for_room_in_order_while_producers_fill_the_buffer(
             assert answer.topics[0].partitions[0].error_code == Code.NONE
         last = broker.call(lambda: group_shard.offsets["g"][("t", 0)].offset)
         keys = [r for r in broker.log("__consumer_offsets").records() if r.key is not None]
-        assert decode_committed(keys[-1].value).offset == last, "memory and log agree on which came last"
+        newest = keys[-1].value
+        assert newest is not None
+        assert decode_committed(newest).offset == last, "memory and log agree on which came last"
     finally:
         for client in clients:
             client.socket.close()

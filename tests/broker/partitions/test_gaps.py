@@ -168,7 +168,7 @@ def test_C10_librdkafka_reports_nothing_that_is_not_stored_when_one_request_is_t
     with gated.hold("put", prefix="topics/t/", suffix=".seg") as gate:
         producer.produce("t", b"A", on_delivery=report)
         gate.wait_held()
-        hosted = second.server.broker.partitions.hosted("t", 0)
+        hosted: Any = second.server.broker.partitions.hosted("t", 0)
         producer.produce("t", b"B", on_delivery=report)
         second.until(lambda: len(hosted._queue) == 2)
         second.call(lambda: hosted._queue._waiting.popleft().answer(Code.REQUEST_TIMED_OUT, -1))
@@ -379,7 +379,7 @@ def judge(store: str, reports: Reports, last_life: int, *, flush_on_ack: bool) -
             if record.value != b"other":
                 number = int(record.value)
                 assert number not in places, f"{number} is stored at {places[number]} and at {record.offset}"
-                places[number] = record.offset
+                places[number] = record.offset  # type: ignore[assignment]
     assert list(places) == sorted(places), "stored in the order in which they were sent"
     for number, (offset, life) in reports.delivered.items():
         if number in places:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -21,7 +22,7 @@ from tests.support.patience import PATIENCE_S
 
 Start = Callable[..., LocalBroker]
 # Who leaves says so: nobody waits for the timeout.
-CLUSTER = {"heartbeat_interval": 0.05, "heartbeat_timeout": 60.0}
+CLUSTER: dict[str, Any] = {"heartbeat_interval": 0.05, "heartbeat_timeout": 60.0}
 FLAGS = ("--heartbeat-interval", "0.1", "--heartbeat-timeout", "2")
 
 
@@ -117,7 +118,7 @@ def test_B09_several_brokers_share_the_partitions_and_agree(start_broker: Start)
             assert refused.error_code == Code.NOT_LEADER_OR_FOLLOWER
     Confluent().produce(one.address, "t", [(b"%d" % i, b"x", []) for i in range(200)])
     found = Confluent().consume(two.address, "t", 208)
-    assert sorted(value for _, _, value, _ in found) == [b"v"] * 8 + [b"x"] * 200
+    assert sorted(value for _, _, value, _ in found) == [b"v"] * 8 + [b"x"] * 200  # type: ignore[type-var]
 
 
 def test_B09_what_moves_to_a_newcomer_is_flushed_before_it_is_fenced(start_broker: Start) -> None:

@@ -24,7 +24,7 @@ def test_L30_room_is_made_before_a_load_begins() -> None:
     """Two pieces fill the cache; while a third is being loaded, the oldest of them is gone already."""
     cache = BlockCache(100)
     for name in ("old", "new"):
-        cache.get(name, 50, lambda name=name: Piece(name, 50))
+        cache.get(name, 50, lambda name=name: Piece(name, 50))  # type: ignore[misc]
     begun, go_on = threading.Event(), threading.Event()
 
     def slow() -> Piece:

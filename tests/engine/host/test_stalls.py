@@ -14,6 +14,7 @@ import pytest
 
 import logstore
 from logstore import aio
+from logstore.engine.host.stall_watch import StallWatch
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import OutcomeUnknown, StoreUnavailable
 from logstore.objects import MemoryStore
@@ -78,10 +79,10 @@ def test_C11_a_store_that_hangs_is_seen(mode: str, caplog: pytest.LogCaptureFixt
                 health = store.health()
                 assert (health["store_reachable"], health["stalled"]) == (False, True)
                 assert health["unanswered_seconds"] == 61.0
-                until(lambda turn=turn: told(caplog) == ["WARNING", "INFO"] * (turn - 1) + ["WARNING"])
+                until(lambda turn=turn: told(caplog) == ["WARNING", "INFO"] * (turn - 1) + ["WARNING"])  # type: ignore[misc]
                 clock.advance(600.0)
             waiting.result(PATIENCE_S)
-            until(lambda turn=turn: told(caplog) == ["WARNING", "INFO"] * turn)
+            until(lambda turn=turn: told(caplog) == ["WARNING", "INFO"] * turn)  # type: ignore[misc]
             assert (seen(store, mode)["state"], seen(store, mode)["unanswered_seconds"]) == ("writing", None)
             assert (store.health()["store_reachable"], store.health()["stalled"]) == (True, False)
 
@@ -194,7 +195,7 @@ def test_C11_close_ends_within_its_deadline_and_names_what_is_not_stored(
         waiting = feed(log, mode, 1)
         gate.wait_held()
         closing = background(store.close, timeout)
-        until(lambda: log.closed)
+        until(lambda: log._internal.closed)
         clock.advance((timeout or logstore.StoreConfig().close_timeout) - 0.5)
         assert not closing.done()
         clock.advance(0.6)  # and no further
@@ -241,7 +242,7 @@ def test_C11_asyncio_sees_it_and_its_close_ends_too() -> None:
             (health,) = store.health()["partitions"]
             assert (health["stalled"], health["unanswered_seconds"]) == (True, 61.0)
             closing = asyncio.ensure_future(store.close(timeout=3.0))
-            await asyncio.to_thread(until, lambda: log.blocking.closed)
+            await asyncio.to_thread(until, lambda: log.blocking._internal.closed)
             await asyncio.to_thread(until_any, lambda: False)
             while not closing.done():
                 clock.advance(0.5)
@@ -252,3 +253,26 @@ def test_C11_asyncio_sees_it_and_its_close_ends_too() -> None:
                 await waiting
 
     asyncio.run(main())
+
+
+def test_C11_a_wait_whose_length_rounds_to_less_than_the_limit_is_late_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """69.37276790362019 + 60 is rounded down, and the difference is less than 60 then: the timer was set to now for ever."""
+
+    class Rounding(ManualClock):
+        seconds = 69.37276790362019
+
+        def monotonic(self) -> float:
+            return self.seconds
+
+    clock = Rounding()
+    watch = StallWatch(clock, 60.0)
+    try:
+        watch.began("somebody", "t/0")
+        clock.seconds += 60.0
+        assert clock.seconds - 69.37276790362019 < 60.0
+        watch.run()
+        assert "t/0" in caplog.text
+    finally:
+        watch.close(PATIENCE_S)

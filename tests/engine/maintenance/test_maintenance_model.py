@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 import pytest
 
 import logstore
-from logstore.engine.maintenance import checkpoint
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import Fenced, LogStoreError, OffsetOutOfRange, OutcomeUnknown
 from logstore.objects import MemoryStore
 from logstore.testing import ManualClock
 from tests.support.engine.dying import DiesAt
 from tests.support.engine.harness import crash, open_store, until
+
+pytestmark = pytest.mark.usefixtures("no_checkpoints")
 
 GRACE_S = 3600.0
 STEPS = 60  # enough for a sleeper to find its place taken, merged and free again
@@ -146,21 +147,21 @@ class World:
         if process.writes:
             log = process.log
             log.refresh()
-            assert log._checkpointer is not None
+            assert log._internal._checkpointer is not None
             with suppress(LogStoreError):
-                log._checkpointer._maintain(log._checkpointer.write())
+                log._internal._checkpointer._maintain(log._internal._checkpointer.write())
 
     def _merge(self, process: Process) -> None:
-        process.log.maintenance.compact(self.clock.now_ms(), self.rng.randbytes(16))
+        process.log._internal.maintenance.compact(self.clock.now_ms(), self.rng.randbytes(16))
 
     def _collect(self, process: Process) -> None:
-        process.log.maintenance.collect(self.clock.now_ms(), self.rng.choice([None, 3]))
+        process.log._internal.maintenance.collect(self.clock.now_ms(), self.rng.choice([None, 3]))
 
     def _sweep(self, process: Process) -> None:
         process.store.collect_garbage()
 
     def _expire(self, process: Process) -> None:
-        process.log.maintenance.expire(self.clock.now_ms())
+        process.log._internal.maintenance.expire(self.clock.now_ms())
 
     def _delete_before(self, process: Process) -> None:
         if process.writes:
@@ -190,7 +191,9 @@ class World:
         low, high = log.low_watermark, log.durable_high_watermark
         assert process.low <= low <= high, "a mark moved back"
         # A writer that does not know of its successor yet knows of nothing that came since.
-        assert high == len(self.values) or not log.follows, f"sees {high} of {len(self.values)} records"
+        assert high == len(self.values) or not log._internal.follows, (
+            f"sees {high} of {len(self.values)} records"
+        )
         assert process.high <= high, "a mark moved back"
         for _ in range(2):
             try:
@@ -215,12 +218,6 @@ def run(seed: int, steps: int) -> None:
     finally:
         for process in world.processes:
             process.end()
-
-
-@pytest.fixture(autouse=True)
-def _no_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They run where the model says, so that the same seed gives the same run."""
-    monkeypatch.setattr(checkpoint, "EVERY_SEGMENTS", 1 << 30)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -17,7 +17,8 @@ from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import AppendTimeout, BufferFull
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore, History, check_history
-from tests.support.engine.harness import PATIENCE_S, background, crash, disk_of, open_store, partition
+from tests.support.engine.harness import background, crash, disk_of, open_store, partition
+from tests.support.patience import PATIENCE_S
 
 PRODUCERS = 6
 ROUNDS = 25
@@ -71,7 +72,7 @@ class Racers:
     def look(self, rng: Random) -> None:
         kinds: tuple[Visibility, ...] = ("buffered", "durable")
         visibility = rng.choice(kinds)
-        offset = rng.randint(0, self.log.high_watermark(visibility))
+        offset = rng.randint(0, self.log._internal.high_watermark(visibility))
         with self.history.read(self.process, offset, visibility) as call:
             call.returned(self.log.read(offset, rng.choice((0, 200, 1 << 20)), visibility=visibility))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import pairwise
 
@@ -14,7 +15,6 @@ from logstore.errors import BufferFull, Fenced, OffsetOutOfRange, OutcomeUnknown
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import (
-    PATIENCE_S,
     at,
     background,
     crash,
@@ -26,13 +26,14 @@ from tests.support.engine.harness import (
     running,
     until,
 )
+from tests.support.patience import PATIENCE_S
 
 
 def marks(log: PartitionLog) -> tuple[int, int, int]:
     return log.low_watermark, log.durable_high_watermark, log.buffered_high_watermark
 
 
-def test_L15_the_marks_at_each_step_of_each_kind_of_append(wal_dir) -> None:  # type: ignore[no-untyped-def]
+def test_L15_the_marks_at_each_step_of_each_kind_of_append(wal_dir: Callable[[], str]) -> None:
     answers = GatedStore(MemoryStore())
     requests = GatedStore(answers)
     with running(requests, ack="buffered", wal_dir=wal_dir()) as store:
@@ -108,7 +109,7 @@ def test_L15_no_mark_moves_back_and_the_durable_one_covers_only_what_is_stored()
                 if witness.durable_high_watermark < durable:
                     wrong.append(f"durable high watermark {durable}, stored {witness.durable_high_watermark}")
 
-        log.add_listener(look)
+        log._internal.add_listener(look)
         faulty.random(put=0.3, suffix=".seg", faults=(Fault.REFUSE, Fault.LOSE_ANSWER, Fault.LOSE_REQUEST))
 
         def produce(number: int) -> None:
@@ -118,7 +119,7 @@ def test_L15_no_mark_moves_back_and_the_durable_one_covers_only_what_is_stored()
         for producer in [background(produce, number) for number in range(4)]:
             producer.result(PATIENCE_S)
         faulty.heal()
-        log.remove_listener(look)
+        log._internal.remove_listener(look)
         other.close()
     assert wrong == []
     assert all(low <= durable <= buffered for low, durable, buffered in seen)
@@ -170,7 +171,7 @@ def test_L17_no_offset_is_shown_past_the_committed_reservation(clock: ManualCloc
     with running(gated, clock, ack="buffered") as store:
         log = partition(store)
         log.append(b"v0")
-        reserved = log._load()[0].tail.reserved_until
+        reserved = log._internal.state.tail.reserved_until
         assert reserved == RESERVATION
         with gated.hold("put", suffix=".seg"):
             log.append([b"x"] * (reserved - 1))
@@ -205,7 +206,7 @@ def test_L17_a_segment_reserves_past_everything_shown_and_not_only_past_its_own_
     receipt = log.append([b"x"] * 10_000)
     assert (receipt.offset, receipt.last_offset) == (0, 9_999)
     log.flush()
-    reserved = log._load()[0].tail.reserved_until
+    reserved = log._internal.state.tail.reserved_until
     while log.buffered_high_watermark < reserved:
         log.append([b"y"] * min(10_000, reserved - log.buffered_high_watermark))
     with gated.hold("put", suffix=".seg") as gate:
@@ -231,7 +232,7 @@ def test_L17_C12_a_reservation_that_becomes_smaller_holds_before_it_is_committed
     log = partition(store)
     log.append([b"x"] * 10_000)
     drive(clock, background(log.flush), step_s=0.0)
-    large = log._load()[0].tail.reserved_until
+    large = log._internal.state.tail.reserved_until
     clock.advance(10.0)
     log.append(b"quiet")
     with gated.hold("put", suffix=".seg", after=carried_out) as gate:
@@ -391,7 +392,7 @@ def test_L18_a_waiting_reader_at_a_lost_offset_waits_instead_of_spinning(clock: 
             log.append(b"x", ack="durable")
         faulty.forget_calls()
         reading = background(log.read, lost, wait=1e6)
-        until(lambda: log._load()[0]._readers_waiting == 1 or reading.done())
+        until(lambda: log._internal.state._readers_waiting == 1 or reading.done())
         asked = len(faulty.calls)
         assert asked <= 3, "it asks the store once an interval, not all the time"
         receipt = partition(new).append(b"new")

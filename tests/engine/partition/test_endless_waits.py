@@ -16,7 +16,8 @@ from logstore.engine.partition.partition_log import PartitionLog
 from logstore.ingest import Collector
 from logstore.objects import MemoryStore
 from logstore.testing import GatedStore
-from tests.support.engine.harness import PATIENCE_S, background, until
+from tests.support.engine.harness import background, until
+from tests.support.patience import PATIENCE_S
 
 ENDLESS = (math.inf, 1e10, 1e300)
 
@@ -57,7 +58,7 @@ def test_L06_a_close_without_an_end_leaves_no_thread_behind(timeout: float) -> N
         log.submit(b"x")
         gate.wait_held()
         closing = background(store.close, timeout)
-        until(lambda: log.closed)
+        until(lambda: log._internal.closed)
         gate.release()
         closing.result(PATIENCE_S)
     until(lambda: not set(threading.enumerate()) - before)
@@ -98,7 +99,7 @@ def test_W07_replicated_writers_and_collectors_wait_without_an_end(timeout: floa
     with logstore.open(MemoryStore(), append_timeout=timeout) as store:
         writer = store.create_topic("mirror").partition(0).replicated("a")
         assert writer.compare_and_append([b"x"], 0, 1).by == "us"
-        with Collector(store, lambda change: [change], print, source="s") as collector:
+        with Collector(store, lambda change: [change], print, source="s") as collector:  # type: ignore[var-annotated]
             collector.begin(position=1, txid="1")
             collector.changes([("orders", b"k", b"v")])
             collector.commit(boundary=2)

@@ -10,7 +10,8 @@ import logstore
 from logstore.errors import Closed, StoreUnavailable
 from logstore.objects import MemoryStore
 from logstore.testing import Fault, FaultyStore, GatedStore
-from tests.support.engine.harness import PATIENCE_S, background, pairs, stored
+from tests.support.engine.harness import background, pairs, stored
+from tests.support.patience import PATIENCE_S
 
 
 @pytest.fixture(params=["put", "get"])

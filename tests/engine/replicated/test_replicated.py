@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,11 +24,12 @@ from logstore.errors import (
     StraddlingTransaction,
 )
 from logstore.format.record import Record
-from logstore.format.segment import SegmentHeader, WriterMode
+from logstore.format.segment import WriterMode
 from logstore.objects import MemoryStore
 from logstore.store import Store
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from tests.support.engine.actors import TOPIC, contents
+from tests.support.engine.harness import headers
 from tests.support.patience import PATIENCE_S
 
 Writers = Callable[..., ReplicatedWriter]
@@ -38,15 +38,6 @@ Writers = Callable[..., ReplicatedWriter]
 @pytest.fixture
 def objects() -> MemoryStore:
     return MemoryStore()
-
-
-@pytest.fixture
-def stores() -> Iterator[list[Store]]:
-    opened: list[Store] = []
-    yield opened
-    for store in opened:
-        with suppress(OutcomeUnknown):  # what a test left unstored on purpose
-            store.close(timeout=0.1)
 
 
 @pytest.fixture
@@ -69,11 +60,6 @@ def source(lower: int, upper: int) -> list[bytes]:
 
 def values(objects: MemoryStore) -> list[bytes | None]:
     return [value for _, value in contents(objects)]
-
-
-def headers(objects: MemoryStore) -> list[SegmentHeader]:
-    keys = [info.key for info in objects.list("topics/") if info.key.endswith(".seg")]
-    return [SegmentHeader.parse(objects.get(key)) for key in keys]
 
 
 # The three-way rule
@@ -133,7 +119,7 @@ def two_way(
 
 def test_W07_contrast_the_two_way_rule_wedges_where_ours_moves(writer: Writers, objects: MemoryStore) -> None:
     """A peer has stored up to 10 while we held 5 and 7. Two-way: they never come to be *at* 10 and pin us at 5 for ever."""
-    held, frontier, stored = [(5, 6), (7, 8)], 10, []
+    held, frontier, stored = [(5, 6), (7, 8)], 10, list[Any]()
     for _ in range(100):
         stored, held = two_way(held, frontier)
     assert stored == []

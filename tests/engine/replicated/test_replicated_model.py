@@ -5,8 +5,6 @@ The oracle is the source itself: at every moment the partition holds exactly its
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 
@@ -22,6 +20,8 @@ from logstore.objects import MemoryStore
 from logstore.testing import Fault, FaultyStore
 from tests.support.engine.actors import Process, contents, kill
 from tests.support.patience import PATIENCE_S
+
+pytestmark = pytest.mark.usefixtures("quiet")
 
 FAULTS = (Fault.LOSE_ANSWER, Fault.LOSE_REQUEST, Fault.REFUSE, Fault.CONFLICT)
 
@@ -170,21 +170,11 @@ class Fencing:
         return True
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _quiet() -> Iterator[None]:
-    """A writer that stops says so in the log; here thousands do, as planned."""
-    logger = logging.getLogger("logstore")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(before)
-
-
 ReplicatedModel.TestCase.settings = settings(
     max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 
 @pytest.mark.timeout(900)
-class TestW07ToW14ReplicatedModel(ReplicatedModel.TestCase):  # type: ignore[name-defined,misc]
+class TestW07ToW14ReplicatedModel(ReplicatedModel.TestCase):  # type: ignore[misc, valid-type]
     """Any mix of lag, crash, restart and promotion: the partition holds the source, once, in order."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 
 import pytest
@@ -17,7 +18,6 @@ from logstore.errors import (
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import (
-    PATIENCE_S,
     at,
     background,
     crash,
@@ -28,6 +28,7 @@ from tests.support.engine.harness import (
     running,
     until,
 )
+from tests.support.patience import PATIENCE_S
 
 
 def test_L01_a_durable_record_is_there_for_a_fresh_reader_after_a_crash(any_home: ObjectStore) -> None:
@@ -113,9 +114,9 @@ def test_L07_giving_up_by_the_thousand_keeps_no_memory() -> None:
             for _ in range(1000):
                 with pytest.raises(AppendTimeout):
                     log.append(b"y", timeout=0.0)
-            writer = log._writer
+            writer = log._internal._writer
             assert writer is not None
-            assert len(writer.durable_waiters) < 200
+            assert len(writer.durable_waiters) < 200  # type: ignore[attr-defined]
         assert receipt.result(PATIENCE_S).offset == 1
         assert log.flush() == 1002
 
@@ -142,12 +143,12 @@ def test_L07_one_deadline_covers_every_wait_of_an_append(clock: ManualClock, one
         until(lambda: store.health()["buffered_bytes"] == 0)
 
 
-def test_L10_a_receipt_says_how_durable_the_record_was_when_it_was_acked(wal_dir) -> None:  # type: ignore[no-untyped-def]
+def test_L10_a_receipt_says_how_durable_the_record_was_when_it_was_acked(wal_dir: Callable[[], str]) -> None:
     with running(MemoryStore(), wal_dir=wal_dir()) as store:
         log = partition(store)
         for ack in ("buffered", "local", "durable"):
             before = log.durable_high_watermark
-            receipt = log.append(b"x", ack=ack)  # type: ignore[arg-type]
+            receipt = log.append(b"x", ack=ack)
             assert receipt.durability == ack
             assert (log.durable_high_watermark > before) == (ack == "durable")
             assert log.buffered_high_watermark == receipt.last_offset + 1

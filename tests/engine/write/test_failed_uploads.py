@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from random import Random
 from typing import Any
 
@@ -14,10 +15,10 @@ from logstore.errors import (
     AppendTimeout,
     Fenced,
 )
+from logstore.format.segment import build_segment
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import (
-    PATIENCE_S,
     at,
     background,
     drive,
@@ -28,6 +29,7 @@ from tests.support.engine.harness import (
     running,
     until,
 )
+from tests.support.patience import PATIENCE_S
 
 FAULTS = (Fault.REFUSE, Fault.LOSE_ANSWER, Fault.LOSE_REQUEST, Fault.CONFLICT, Fault.UNAVAILABLE)
 
@@ -88,7 +90,7 @@ def test_L03_when_a_flush_ends_for_good_each_waiter_hears_it_and_none_of_it_is_s
             in_buffer = [log.submit(b"b1"), log.submit([b"b2", b"b3"])]
             waiting = background(log.flush)
             partition(rival).append(b"winner")
-        for future in (*in_window, *in_buffer, waiting):
+        for future in list[Future[Any]]([*in_window, *in_buffer, waiting]):
             with pytest.raises(Fenced):
                 future.result(PATIENCE_S)
         assert pairs(partition(rival)) == [(0, b"v0"), (1, b"winner")]
@@ -169,7 +171,7 @@ def test_L03_running_out_of_memory_in_a_flush_is_one_failed_try(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The segment cannot be built this time. The window stays, readable, and its waiter learns of the next try."""
-    real, failures = flush_window.build_segment, []
+    real, failures = build_segment, list[Any]()
 
     def failing(*args: Any) -> Any:
         if len(failures) < 5:
@@ -198,8 +200,8 @@ def test_L03_a_listener_that_fails_makes_no_append_fail() -> None:
         def broken() -> None:
             raise RuntimeError("the event loop is closed")
 
-        log.add_listener(broken)
-        log.add_listener(lambda: told.append(log.buffered_high_watermark))
+        log._internal.add_listener(broken)
+        log._internal.add_listener(lambda: told.append(log.buffered_high_watermark))
         assert log.append(b"v1", ack="buffered").offset == 1
         assert store.topic("t").append(b"v2", ack="buffered").offset == 2
         assert log.append(b"v3").offset == 3
@@ -218,7 +220,7 @@ def test_L03_append_many_raises_only_when_every_partition_has_ended() -> None:
         rival.topic("wide").append(b"winner", partition=1)
         with pytest.raises(Fenced):
             topic.append(b"x", partition=1)
-        keys = {topic.pick(b"k%d" % n): b"k%d" % n for n in range(20)}
+        keys = {topic._internal.pick(b"k%d" % n): b"k%d" % n for n in range(20)}
         records = [
             logstore.Record(b"to %d" % place, key) for place, key in sorted(keys.items(), reverse=True)
         ]

@@ -10,16 +10,8 @@ from logstore.engine.partition.partition_log import PartitionLog
 from logstore.engine.write.exclusive_writer import ExclusiveWriter
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore, GatedStore, ManualClock
-from tests.support.engine.harness import (
-    PATIENCE_S,
-    at,
-    background,
-    numbered,
-    pairs,
-    partition,
-    running,
-    until,
-)
+from tests.support.engine.harness import at, background, numbered, pairs, partition, running, until
+from tests.support.patience import PATIENCE_S
 
 
 def segment_sizes(log: PartitionLog) -> list[int]:
@@ -27,7 +19,7 @@ def segment_sizes(log: PartitionLog) -> list[int]:
 
 
 def writer_of(log: PartitionLog) -> ExclusiveWriter:
-    writer = log._writer
+    writer = log._internal._writer
     assert isinstance(writer, ExclusiveWriter)
     return writer
 

@@ -49,7 +49,7 @@ class Left:
         log.flush()
         for value in LOCAL:
             log.append(value, ack="local")
-        self.reserved_until = log._load()[0].tail.reserved_until
+        self.reserved_until = log._internal.state.tail.reserved_until
         crash(store)
 
     def disk(self, source: Path | None = None) -> Path:
@@ -163,7 +163,7 @@ def test_L17_a_clean_close_leaves_no_gap(left: Left) -> None:
 
 def lost(objects: MemoryStore) -> list[tuple[int, int]]:
     with open_store(objects, writer="read_only") as store:
-        return [tuple(found) for found in store.topic("t").partition(0).lost_ranges()]
+        return [(found[0], found[1]) for found in store.topic("t").partition(0).lost_ranges()]
 
 
 def test_L17_with_durable_acks_alone_a_crash_leaves_no_gap() -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,6 @@ from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import DiskFault, FaultyStore, GatedStore, ManualClock, SimulatedDisk
 from tests.support.descriptor_guard import DescriptorGuard
 from tests.support.engine.harness import (
-    PATIENCE_S,
     at,
     background,
     crash,
@@ -29,6 +29,7 @@ from tests.support.engine.harness import (
     running,
     until,
 )
+from tests.support.patience import PATIENCE_S
 
 
 def clone(objects: MemoryStore) -> MemoryStore:
@@ -166,7 +167,7 @@ def test_L09_records_that_wait_together_share_one_fsync(
             assert go.wait(PATIENCE_S)
             real(handle)
 
-        monkeypatch.setattr(wal_module.os, "fsync", slow)
+        monkeypatch.setattr(os, "fsync", slow)
         first = log.submit(b"v1", ack="local")
         assert arrived.wait(PATIENCE_S)
         others = [log.submit(value, ack="local") for value in numbered(2, 50)]
@@ -195,7 +196,7 @@ def test_L09_a_disk_that_fails_gives_no_ack_until_it_works(
             raise OSError(errno.EIO, "injected")
         return real(*args)
 
-    monkeypatch.setattr(wal_module.os, call, failing)
+    monkeypatch.setattr(os, call, failing)
     waiting = log.submit(b"v1", ack="local")
     until(lambda: len(failures) == 1)
     assert not waiting.done()
@@ -222,7 +223,7 @@ def test_L09_a_file_that_cannot_be_begun_is_tried_again(
     log = partition(store)
     for value in numbered(0, 3):
         log.append(value, ack="local")
-    real, failures = os.open, []
+    real, failures = os.open, list[Any]()
 
     def failing(path: object, *args: int) -> int:
         if str(path).endswith(".wal") and len(failures) < 2:
@@ -230,7 +231,7 @@ def test_L09_a_file_that_cannot_be_begun_is_tried_again(
             raise OSError(errno.EMFILE, "injected")
         return real(path, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(wal_module.os, "open", failing)
+    monkeypatch.setattr(os, "open", failing)
     for value in numbered(3, 6):
         drive(clock, log.submit(value, ack="local"))
     assert len(failures) == 2
@@ -262,7 +263,7 @@ def test_C08_a_file_that_cannot_be_deleted_is_closed_once_and_in_nobodys_way(
             raise OSError(number, os.strerror(number), str(path))
 
         monkeypatch.setattr(os, "unlink", failing)
-        hosts = []
+        hosts: list[Any] = []
         for value in numbered(6, 6):
             log.append(value, ack="local")
             hosts.append((tmp_path / f"host-{len(hosts)}").open("wb"))
@@ -311,7 +312,7 @@ def test_C09_a_full_disk_delays_local_acks_and_no_others(tmp_path: Path, clock: 
         drive(clock, background(log.append, b"v0", ack="local"))
         disk.hook = lambda call: DiskFault(errno.ENOSPC) if call.name == "write" else None
         early = log.submit(b"v1", ack="local")
-        until(lambda: log.health()["wal_error"] is not None)
+        until(lambda: log._internal.health()["wal_error"] is not None)
         with pytest.raises(AppendTimeout, match=r"the WAL could not be written \(No space left on device\)"):
             log.append(b"v2", ack="local", timeout=0.0)
         assert log.append(b"v3", ack="durable").offset == 3
@@ -325,7 +326,7 @@ def test_C09_a_full_disk_delays_local_acks_and_no_others(tmp_path: Path, clock: 
         assert waiting.result(PATIENCE_S).offset == 4
         disk.hook = None
         drive(clock, log.submit(b"v5", ack="local"))
-        assert log.health()["wal_error"] is None
+        assert log._internal.health()["wal_error"] is None
         assert disk.misuse == []
 
 
@@ -341,7 +342,7 @@ def test_C09_folders_that_another_process_made_are_fsynced_too(tmp_path: Path) -
         disk.mkdir(folder)
     objects = MemoryStore()
     store = open_store(objects, wal_dir="/srv/wal", disk=disk)
-    paths = partition(store).paths
+    paths = partition(store)._internal.paths
     folder = f"/srv/wal/{store._runtime.store_id}"
     for name in ("", f"/{paths.topic}", f"/{paths.topic}/{paths.incarnation}"):
         disk.mkdir(folder + name)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pyspark.sql.types import StructType
 
 from logstore.arrow.plan.positions import EARLIEST, LATEST, to_json
+from logstore.arrow.plan.request import ReadOptions
 from logstore.arrow.scan.columns import BASE_COLUMNS, COLUMNS
 from logstore.spark.options.read_options import READ_OPTIONS, read_options
 from logstore.spark.options.schema import columns_of, spark_schema
@@ -20,15 +23,16 @@ def struct(fields: str) -> StructType:
     """`name type, …` as a schema, without a Spark session to parse it."""
     schema = StructType()
     for field in fields.split(", "):
-        schema.add(*field.split(" "))
+        name, kind = field.split(" ")
+        schema.add(name, kind)
     return schema
 
 
-def read(streaming: bool = False, **given: str):
+def read(streaming: bool = False, **given: str) -> ReadOptions:
     return read_options(GOOD | given, streaming=streaming)
 
 
-def test_S02_the_row_is_the_one_of_sparks_kafka_source():
+def test_S02_the_row_is_the_one_of_sparks_kafka_source() -> None:
     assert spark_schema(BASE_COLUMNS).simpleString() == (
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int>"
     )
@@ -37,7 +41,7 @@ def test_S02_the_row_is_the_one_of_sparks_kafka_source():
     )
 
 
-def test_S02_names_are_taken_in_any_case_as_spark_hands_them_over():
+def test_S02_names_are_taken_in_any_case_as_spark_hands_them_over() -> None:
     found = read_options(
         {"PATH": "/a", "subscribe": "b,a", "startingoffsets": "earliest", "INCLUDEHEADERS": "true"},
         streaming=True,
@@ -47,20 +51,20 @@ def test_S02_names_are_taken_in_any_case_as_spark_hands_them_over():
     assert found.columns == COLUMNS
 
 
-def test_S02_a_partial_startingOffsets_reads_the_other_partitions_from_their_earliest_offset():
+def test_S02_a_partial_startingOffsets_reads_the_other_partitions_from_their_earliest_offset() -> None:
     found = read(startingOffsets='{"orders": {"1": 23, "2": -2}}', endingOffsets='{"orders": {"1": 40}}')
     assert [found.start.offset_of("orders", n) for n in (0, 1, 2)] == [EARLIEST, 23, EARLIEST]
     assert [found.end.offset_of("orders", n) for n in (0, 1)] == [LATEST, 40]
 
 
-def test_S02_defaults_are_earliest_to_latest_for_a_batch_and_latest_for_a_stream():
+def test_S02_defaults_are_earliest_to_latest_for_a_batch_and_latest_for_a_stream() -> None:
     assert read().start.default == EARLIEST
     assert read().end.default == LATEST
     assert read(streaming=True).start.default == LATEST
 
 
-def test_S02_a_timestamp_wins_over_timestamps_by_partition_and_those_over_offsets():
-    by_partition = {
+def test_S02_a_timestamp_wins_over_timestamps_by_partition_and_those_over_offsets() -> None:
+    by_partition: dict[str, Any] = {
         "startingOffsetsByTimestamp": '{"orders": {"0": 7}}',
         "startingOffsets": '{"orders": {"0": 3}}',
     }
@@ -97,28 +101,28 @@ def test_S02_a_timestamp_wins_over_timestamps_by_partition_and_those_over_offset
         ({"startingOffsetsByTimestampStrategy": "guess"}, "error, latest"),
     ],
 )
-def test_S02_a_bad_value_is_answered_with_what_is_allowed(given: dict[str, str], says: str):
+def test_S02_a_bad_value_is_answered_with_what_is_allowed(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError) as caught:
         read(**given)
     assert says in str(caught.value)
 
 
-def test_S02_an_unknown_option_is_answered_with_all_that_there_are():
+def test_S02_an_unknown_option_is_answered_with_all_that_there_are() -> None:
     with pytest.raises(ValueError, match="unknown option 'startOffset'") as caught:
         read(startOffset="earliest")
     assert all(name in str(caught.value) for name in READ_OPTIONS)
     with pytest.raises(ValueError, match="there is no broker to configure"):
-        read(**{"kafka.bootstrap.servers": "localhost:9092"})
+        read(**dict[str, Any]({"kafka.bootstrap.servers": "localhost:9092"}))
     with pytest.raises(ValueError, match="what is read is said by subscribe"):
         read(topic="orders")
 
 
-def test_S02_stream_and_batch_options_are_told_apart():
+def test_S02_stream_and_batch_options_are_told_apart() -> None:
     with pytest.raises(ValueError, match=r"endingOffsets is for spark\.read alone"):
         read(streaming=True, endingOffsets="latest")
 
 
-def test_S02_a_schema_of_ones_own_must_use_our_names_and_types():
+def test_S02_a_schema_of_ones_own_must_use_our_names_and_types() -> None:
     assert columns_of(struct("value binary, offset long")) == ("value", "offset")
     with pytest.raises(ValueError, match="column value string"):
         columns_of(struct("value string"))
@@ -134,12 +138,12 @@ def test_S02_a_schema_of_ones_own_must_use_our_names_and_types():
 )
 def test_S02_a_schema_of_ones_own_that_no_row_could_have_is_refused_before_a_task_runs(
     schema: StructType, says: str
-):
+) -> None:
     with pytest.raises(ValueError, match=says):
         columns_of(schema)
 
 
-def test_S06_offsets_are_written_in_one_order_because_spark_compares_them_as_text():
+def test_S06_offsets_are_written_in_one_order_because_spark_compares_them_as_text() -> None:
     assert str(to_json({"b": {10: 1, 2: 5}, "a": {0: 3}})) == "{'a': {'0': 3}, 'b': {'2': 5, '10': 1}}"
 
 
@@ -154,12 +158,12 @@ def test_S06_offsets_are_written_in_one_order_because_spark_compares_them_as_tex
         ({"subscribe": "orders"}, "unknown option 'subscribe' for writing; where rows go is said by topic"),
     ],
 )
-def test_S07_a_bad_write_option_is_answered_with_what_is_allowed(given: dict[str, str], says: str):
+def test_S07_a_bad_write_option_is_answered_with_what_is_allowed(given: dict[str, str], says: str) -> None:
     with pytest.raises(Exception, match=says):
         write_options({"path": "/a"} | given, streaming=False)
 
 
-def test_S07_sparks_own_stream_options_come_along_and_are_no_mistake():
+def test_S07_sparks_own_stream_options_come_along_and_are_no_mistake() -> None:
     assert (
         write_options(
             {"path": "/a", "topic": "t", "checkpointlocation": "/c", "queryname": "q"}, streaming=True
@@ -178,7 +182,7 @@ def test_S07_sparks_own_stream_options_come_along_and_are_no_mistake():
         ("value binary, topic string, value string", "more than one column is named value"),
     ],
 )
-def test_S07_rows_that_cannot_be_records_are_refused_before_a_task_runs(ddl: str, says: str):
+def test_S07_rows_that_cannot_be_records_are_refused_before_a_task_runs(ddl: str, says: str) -> None:
     with pytest.raises(ValueError) as caught:
         check_write_schema(struct(ddl), None)
     assert says in str(caught.value)

@@ -23,7 +23,7 @@ MakeLog = Callable[..., str]
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
-def read(spark: SparkSession, where: str, **options: object) -> DataFrame:
+def read(spark: SparkSession, where: str, **options: Any) -> DataFrame:
     source = spark.read.format("logstore")
     for name, value in ({"subscribe": "orders"} | options).items():
         source = source.option(name, value)
@@ -46,7 +46,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> str:
     return where
 
 
-def test_S01_S02_the_source_is_found_by_itself_and_gives_the_kafka_row(spark: SparkSession, log: str):
+def test_S01_S02_the_source_is_found_by_itself_and_gives_the_kafka_row(spark: SparkSession, log: str) -> None:
     frame = read(spark, log, includeHeaders=True)
     assert frame.schema.simpleString() == (
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
@@ -63,7 +63,7 @@ def test_S01_S02_the_source_is_found_by_itself_and_gives_the_kafka_row(spark: Sp
         assert headers == ([("n", b"v%d" % n)] if n % 2 else None)
 
 
-def test_S02_bad_options_reach_the_user_as_what_is_allowed(spark: SparkSession, log: str):
+def test_S02_bad_options_reach_the_user_as_what_is_allowed(spark: SparkSession, log: str) -> None:
     with pytest.raises(Exception, match="Allowed: path, subscribe, subscribePattern"):
         read(spark, log, startOffset="earliest")
     with pytest.raises(Exception, match="there is no topic 'nothing'"):
@@ -81,7 +81,7 @@ def sql(spark: SparkSession) -> Iterator[Callable[[str], list[Any]]]:
 
 def test_S02_S07_sql_reads_and_writes_through_temporary_views(
     sql: Callable[[str], list[Any]], make_log: MakeLog
-):
+) -> None:
     where = make_log("orders", [numbered(0, 10)], [numbered(10, 15)])
     make_log("copies", [], [])
     starts = '{"orders": {"0": 4}}'
@@ -105,7 +105,7 @@ def test_S02_S07_sql_reads_and_writes_through_temporary_views(
 
 def test_S02_a_table_of_the_catalog_is_refused_because_spark_forgets_its_options(
     sql: Callable[[str], list[Any]], make_log: MakeLog
-):
+) -> None:
     where = make_log("orders", [numbered(0, 10)])
     with pytest.raises(Exception, match="Use CREATE TEMPORARY VIEW"):
         sql(f"CREATE TABLE kept USING logstore OPTIONS (path '{where}', subscribe 'orders')")
@@ -117,7 +117,7 @@ def test_S02_a_table_of_the_catalog_is_refused_because_spark_forgets_its_options
 
 def test_S03_S05_a_range_read_by_many_tasks_gives_each_row_once_and_the_same_each_time(
     spark: SparkSession, log: str
-):
+) -> None:
     bounds = {
         "startingOffsets": json.dumps({"orders": {"0": 120}}),
         "endingOffsets": json.dumps({"orders": {"0": 280, "1": 10}}),
@@ -145,13 +145,13 @@ FILTER = "partition = 1 and offset >= 95 and offset < 210 and timestamp < timest
 @needs_pushdown
 def test_S04_a_frame_that_asks_for_it_plans_only_what_its_filters_leave(
     spark: SparkSession, log: str, push_down: None
-):
+) -> None:
     frame = read(spark, log, pushFilters=True).where(FILTER)
     assert places(frame) == [(1, n) for n in range(95, 205)]
     assert frame.rdd.getNumPartitions() == 1
 
 
-def test_S04_filters_are_right_where_spark_pushes_none(spark: SparkSession, log: str):
+def test_S04_filters_are_right_where_spark_pushes_none(spark: SparkSession, log: str) -> None:
     frame = read(spark, log, pushFilters=True).where(FILTER)
     assert places(frame) == [(1, n) for n in range(95, 205)]
     assert frame.rdd.getNumPartitions() == 2
@@ -159,7 +159,7 @@ def test_S04_filters_are_right_where_spark_pushes_none(spark: SparkSession, log:
 
 def test_S04_a_frame_with_several_filters_is_right_because_nothing_is_pushed_unasked(
     spark: SparkSession, log: str, push_down: None
-):
+) -> None:
     frame = read(spark, log)
     both = frame.where("partition = 0 and offset < 5").union(frame.where("partition = 1 and offset < 5"))
     assert places(both) == [(p, n) for p in (0, 1) for n in range(5)]
@@ -170,14 +170,14 @@ def places(frame: DataFrame) -> list[tuple[int, int]]:
     return sorted((row.partition, row.offset) for row in frame.select("partition", "offset").collect())
 
 
-def test_S10_an_empty_topic_is_an_empty_frame(spark: SparkSession, make_log: MakeLog):
+def test_S10_an_empty_topic_is_an_empty_frame(spark: SparkSession, make_log: MakeLog) -> None:
     where = make_log("orders", [], [])
     assert read(spark, where).collect() == []
 
 
 def test_S10_the_latest_view_drops_overwritten_and_deleted_keys(
     spark: SparkSession, make_log: MakeLog, push_down: None
-):
+) -> None:
     history = [
         [logstore.Record(b"1", b"a"), logstore.Record(b"1", b"b"), logstore.Record(b"1", b"c")],
         [logstore.Record(b"2", b"a"), logstore.Record(None, b"b")],
@@ -190,7 +190,7 @@ def test_S10_the_latest_view_drops_overwritten_and_deleted_keys(
     assert [bytes(row.key) for row in early] == [b"c"], "a filter must not bring an old value back"
 
 
-def test_S10_an_upsert_views_changelog_is_read_as_changes(spark: SparkSession, where: str):
+def test_S10_an_upsert_views_changelog_is_read_as_changes(spark: SparkSession, where: str) -> None:
     with logstore.open(where) as store:
         view = UpsertView(store.create_topic("orders").partition(0), "writer-1")
         view.apply(b"k", b"one", order=1, time=1)
@@ -210,7 +210,9 @@ def test_S10_an_upsert_views_changelog_is_read_as_changes(spark: SparkSession, w
     ]
 
 
-def test_S08_a_damaged_segment_fails_the_query_with_the_objects_name(spark: SparkSession, make_log: MakeLog):
+def test_S08_a_damaged_segment_fails_the_query_with_the_objects_name(
+    spark: SparkSession, make_log: MakeLog
+) -> None:
     where = make_log("orders", [numbered(0, 100), numbered(100, 200)], compression="none")
     key = plan(where, subscribe="orders")[0].refs[1].key
     path = Path(where.removeprefix("file://")) / key
@@ -225,7 +227,7 @@ def test_S08_a_damaged_segment_fails_the_query_with_the_objects_name(spark: Spar
 
 def test_S05_a_topic_of_200_tiny_segments_is_read_by_one_task_for_each_partition(
     spark: SparkSession, where: str
-):
+) -> None:
     with logstore.open(where) as store:
         orders = store.create_topic("orders", partitions=2, segment_bytes=1)  # so maintenance merges none
         for number in (0, 1):
@@ -238,7 +240,7 @@ def test_S05_a_topic_of_200_tiny_segments_is_read_by_one_task_for_each_partition
     assert found == [(p, n, b"%d:%d" % (p, n)) for p in (0, 1) for n in range(300)]
 
 
-def test_describe_and_scan_tell_the_same_as_the_source(spark: SparkSession, log: str):
+def test_describe_and_scan_tell_the_same_as_the_source(spark: SparkSession, log: str) -> None:
     from logstore.spark import describe, scan
 
     (first, second, third) = sorted(describe(spark, log).collect(), key=lambda row: row.partition)
@@ -257,7 +259,7 @@ YEAR_10000_MS = 253_402_300_800_000
 
 def test_describe_has_null_for_a_timestamp_that_no_python_could_collect(
     spark: SparkSession, make_log: MakeLog, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     from logstore.spark import describe
 
     def stamped(*times_ms: int) -> list[list[logstore.Record]]:

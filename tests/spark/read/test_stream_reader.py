@@ -51,7 +51,7 @@ def micro_batch(stream: LogStreamReader, start: dict[str, Any], end: dict[str, A
     return list(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
 
 
-def test_S06_offsets_are_the_json_of_sparks_kafka_source(make_log: MakeLog):
+def test_S06_offsets_are_the_json_of_sparks_kafka_source(make_log: MakeLog) -> None:
     where = make_log("orders", [numbered(0, 7)], [numbered(0, 3)])
     stream = reader(where)
     assert stream.initialOffset() == {"orders": {"0": 0, "1": 0}}
@@ -70,7 +70,7 @@ def test_S06_offsets_are_the_json_of_sparks_kafka_source(make_log: MakeLog):
 
 def test_S06_micro_batches_follow_each_other_without_a_gap_and_the_same_one_gives_the_same_rows(
     make_log: MakeLog,
-):
+) -> None:
     where = make_log("orders", [numbered(0, 10)], [numbered(0, 10)])
     stream = reader(where, maxOffsetsPerTrigger=6)
     limit = stream.getDefaultReadLimit()
@@ -90,7 +90,7 @@ def test_S06_micro_batches_follow_each_other_without_a_gap_and_the_same_one_give
     assert json.dumps(stream.latestOffset(at, limit)) == json.dumps(at), "compared as text"
 
 
-def test_S06_available_now_ends_at_what_was_there_when_it_began(make_log: MakeLog):
+def test_S06_available_now_ends_at_what_was_there_when_it_began(make_log: MakeLog) -> None:
     where = make_log("orders", [numbered(0, 10)])
     stream = reader(where)
     stream.prepareForTriggerAvailableNow()
@@ -107,7 +107,7 @@ def test_S06_available_now_ends_at_what_was_there_when_it_began(make_log: MakeLo
 @pytest.mark.parametrize("starting", ["latest", '{"orders": {"0": -1}}'])
 def test_S06_a_first_micro_batch_that_failed_loses_nothing_though_the_latest_offset_has_moved_on(
     make_log: MakeLog, starting: str
-):
+) -> None:
     """Of the first batch Spark notes the end alone: the start is asked for again."""
     where = make_log("orders", [numbered(0, 10)])
     stream = reader(where, startingOffsets=starting)
@@ -123,7 +123,7 @@ def test_S06_a_first_micro_batch_that_failed_loses_nothing_though_the_latest_off
     assert found == [(0, n) for n in range(10, 20)]
 
 
-def test_S06_a_stream_that_goes_on_reads_what_came_while_it_began(make_log: MakeLog):
+def test_S06_a_stream_that_goes_on_reads_what_came_while_it_began(make_log: MakeLog) -> None:
     where = make_log("orders", [numbered(0, 10)], [numbered(0, 5)])
     stream = reader(where, startingOffsets='{"orders": {"0": 4, "1": -1}}')
     start = stream.initialOffset()
@@ -136,7 +136,9 @@ def test_S06_a_stream_that_goes_on_reads_what_came_while_it_began(make_log: Make
 
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
-def test_S06_what_comes_behind_the_first_micro_batch_is_in_the_second(make_log: MakeLog, starting: str):
+def test_S06_what_comes_behind_the_first_micro_batch_is_in_the_second(
+    make_log: MakeLog, starting: str
+) -> None:
     """Spark asks for the start when it plans the first batch, and again when it runs it. The third may be an hour away."""
     where = make_log("orders", [], [numbered(0, 5)])
     stream = reader(where, startingOffsets=starting)
@@ -146,7 +148,9 @@ def test_S06_what_comes_behind_the_first_micro_batch_is_in_the_second(make_log: 
     assert micro_batch(stream, end, stream.latestOffset(end, ALL)) == [(0, 0), (0, 1), (0, 2)]
 
 
-def test_S06_new_partitions_and_new_topics_are_picked_up_from_their_earliest_record(make_log: MakeLog):
+def test_S06_new_partitions_and_new_topics_are_picked_up_from_their_earliest_record(
+    make_log: MakeLog,
+) -> None:
     where = make_log("orders", [numbered(0, 5)])
     stream = reader(where, startingOffsets="latest")
     pattern = LogStreamReader(
@@ -167,7 +171,7 @@ def test_S06_new_partitions_and_new_topics_are_picked_up_from_their_earliest_rec
 
 def test_S06_retention_that_overtakes_a_stream_is_an_error_or_a_jump_as_failOnDataLoss_says(
     make_log: MakeLog,
-):
+) -> None:
     where = make_log("orders", [numbered(n * 10, n * 10 + 10) for n in range(6)])
     before = reader(where)
     start = before.initialOffset()
@@ -185,7 +189,7 @@ def test_S06_retention_that_overtakes_a_stream_is_an_error_or_a_jump_as_failOnDa
                 assert micro_batch(stream, start, end) == [(0, n) for n in range(low, 60)]
 
 
-def test_S06_a_new_partition_whose_first_records_are_gone_is_data_loss(make_log: MakeLog):
+def test_S06_a_new_partition_whose_first_records_are_gone_is_data_loss(make_log: MakeLog) -> None:
     """A micro-batch that is run again would else have fewer rows than the first time, and nobody would know."""
     where = make_log("orders", [numbered(0, 3)])
     streams = {fail: reader(where, failOnDataLoss=fail) for fail in ("true", "false")}
@@ -211,7 +215,9 @@ def test_S06_a_new_partition_whose_first_records_are_gone_is_data_loss(make_log:
     assert micro_batch(streams["false"], start, streams["false"].latestOffset(start, ALL)) == expected
 
 
-def test_S06_a_rate_limit_counts_records_that_are_there_and_not_those_that_retention_took(make_log: MakeLog):
+def test_S06_a_rate_limit_counts_records_that_are_there_and_not_those_that_retention_took(
+    make_log: MakeLog,
+) -> None:
     where = make_log("orders", [numbered(n * 10, n * 10 + 10) for n in range(6)])
     start = reader(where).initialOffset()
     low = expire_half(where, reader(where).partitions(start, {"orders": {"0": 60}})[0].value.paths)
@@ -221,7 +227,7 @@ def test_S06_a_rate_limit_counts_records_that_are_there_and_not_those_that_reten
     assert micro_batch(stream, start, end) == [(0, n) for n in range(low, low + 4)]
 
 
-def test_S06_available_now_reads_no_topic_that_comes_later_also_if_there_was_none(make_log: MakeLog):
+def test_S06_available_now_reads_no_topic_that_comes_later_also_if_there_was_none(make_log: MakeLog) -> None:
     where = make_log("spare", [])
     options = {
         "path": where,
@@ -236,7 +242,7 @@ def test_S06_available_now_reads_no_topic_that_comes_later_also_if_there_was_non
     assert stream.latestOffset(start, ALL) == start
 
 
-def test_S06_segments_merged_between_planning_and_reading_give_the_same_rows(make_log: MakeLog):
+def test_S06_segments_merged_between_planning_and_reading_give_the_same_rows(make_log: MakeLog) -> None:
     where = make_log("orders", [numbered(n * 10, n * 10 + 10) for n in range(8)])
     stream = reader(where)
     start = stream.initialOffset()
@@ -247,7 +253,7 @@ def test_S06_segments_merged_between_planning_and_reading_give_the_same_rows(mak
     assert offsets == list(range(80))
 
 
-def test_S06_a_topic_that_was_created_anew_is_data_loss_and_not_silence(make_log: MakeLog):
+def test_S06_a_topic_that_was_created_anew_is_data_loss_and_not_silence(make_log: MakeLog) -> None:
     where = make_log("orders", [numbered(0, 10)])
     stream = reader(where)
     start = {"orders": {"0": 10}}
@@ -264,7 +270,7 @@ def test_S06_a_topic_that_was_created_anew_is_data_loss_and_not_silence(make_log
         assert going_on.latestOffset(start, limit) == {"orders": {"0": 1}}
 
 
-def test_S06_data_loss_is_seen_also_where_spark_does_not_say_where_a_batch_starts(make_log: MakeLog):
+def test_S06_data_loss_is_seen_also_where_spark_does_not_say_where_a_batch_starts(make_log: MakeLog) -> None:
     """Before Spark 4.2 the latest offset is asked for alone."""
     where = make_log("orders", [numbered(0, 4)])
     make_log("spare", [numbered(0, 9)])
@@ -285,7 +291,7 @@ def test_S06_data_loss_is_seen_also_where_spark_does_not_say_where_a_batch_start
     assert micro_batch(going_on, start, going_on.latestOffset()) == [(0, 1), (0, 2), (0, 3)]
 
 
-def test_S06_a_first_micro_batch_run_again_knows_partitions_that_its_end_does_not(make_log: MakeLog):
+def test_S06_a_first_micro_batch_run_again_knows_partitions_that_its_end_does_not(make_log: MakeLog) -> None:
     where = make_log("orders", [numbered(0, 4)])
     end = reader(where).latestOffset(reader(where).initialOffset(), ALL)
     make_log("orders2", [numbered(0, 5)])
@@ -296,7 +302,7 @@ def test_S06_a_first_micro_batch_run_again_knows_partitions_that_its_end_does_no
 @pytest.mark.parametrize("how", [{"subscribe": "orders,spare"}, {"subscribePattern": "orders|spare"}])
 def test_S06_a_topic_deleted_under_a_stream_is_data_loss_and_the_others_go_on_if_that_is_allowed(
     make_log: MakeLog, how: dict[str, str]
-):
+) -> None:
     where = make_log("orders", [numbered(0, 4)])
     make_log("spare", [numbered(0, 9)])
 
@@ -328,7 +334,9 @@ def test_S06_a_topic_deleted_under_a_stream_is_data_loss_and_the_others_go_on_if
     )
 
 
-def test_S06_assigned_partitions_that_a_topic_created_anew_no_longer_has_are_data_loss(make_log: MakeLog):
+def test_S06_assigned_partitions_that_a_topic_created_anew_no_longer_has_are_data_loss(
+    make_log: MakeLog,
+) -> None:
     where = make_log("orders", [numbered(0, 4)], [numbered(0, 9)])
 
     def stream(fail: str) -> LogStreamReader:
@@ -349,7 +357,9 @@ def test_S06_assigned_partitions_that_a_topic_created_anew_no_longer_has_are_dat
         stream("false").initialOffset()
 
 
-def test_S06_a_topic_that_is_not_there_when_a_stream_begins_is_an_error_under_either_flag(make_log: MakeLog):
+def test_S06_a_topic_that_is_not_there_when_a_stream_begins_is_an_error_under_either_flag(
+    make_log: MakeLog,
+) -> None:
     where = make_log("orders", [numbered(0, 4)])
     for fail in ("true", "false"):
         with pytest.raises(logstore.UnknownTopic, match="'odrers'"):
@@ -358,7 +368,7 @@ def test_S06_a_topic_that_is_not_there_when_a_stream_begins_is_an_error_under_ei
 
 def test_S06_an_idle_stream_asks_the_store_once_in_a_poll_interval_and_two_requests_for_each_partition(
     make_log: MakeLog,
-):
+) -> None:
     where = make_log("orders", [numbered(0, 3)], [numbered(0, 3)])
     metered = MeteredStore(open_url(where))
     now = [100.0]
@@ -375,7 +385,7 @@ def test_S06_an_idle_stream_asks_the_store_once_in_a_poll_interval_and_two_reque
 
 def test_S06_a_stream_that_missed_segments_before_they_were_merged_away_finds_the_log_again(
     make_log: MakeLog,
-):
+) -> None:
     """It looks every second, and never pauses for long."""
     where = make_log("orders", [numbered(0, 3)])
     now = [100.0]
@@ -392,7 +402,7 @@ def test_S06_a_stream_that_missed_segments_before_they_were_merged_away_finds_th
 
 def test_S06_what_is_remembered_of_a_long_stream_stays_small(
     make_log: MakeLog, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     monkeypatch.setattr(heads_module, "RELOAD_AFTER_SEGMENTS", 10)
     where = make_log("orders", [numbered(0, 1)])
     heads = Heads(open_url(where), Subscription(topics=("orders",)), 0.0)
@@ -406,7 +416,7 @@ def test_S06_what_is_remembered_of_a_long_stream_stays_small(
     assert len(found.view.segments) <= stored + 20 < 41
 
 
-def test_S06_a_rate_limit_is_shared_in_proportion_and_starves_nobody():
+def test_S06_a_rate_limit_is_shared_in_proportion_and_starves_nobody() -> None:
     start = {("t", n): 0 for n in range(4)}
     heads = {("t", 0): 1_000_000, ("t", 1): 1000, ("t", 2): 1, ("t", 3): 0}
     ends = limited(start, heads, 100)
@@ -418,7 +428,7 @@ def test_S06_a_rate_limit_is_shared_in_proportion_and_starves_nobody():
     assert limited(start, heads, 10**9) == heads
 
 
-def test_S06_a_rate_limit_is_used_up_exactly_whatever_waits():
+def test_S06_a_rate_limit_is_used_up_exactly_whatever_waits() -> None:
     rng = random.Random(3)
     for _ in range(2000):
         heads = {("t", n): rng.choice((0, 1, 2, 10, 1000, 10**6)) for n in range(rng.randrange(1, 7))}

@@ -62,18 +62,20 @@ def three_tasks(where: str, **environment: str) -> dict[str, float]:
     return found
 
 
-def test_a_reused_worker_freezes_once_what_its_first_task_has_imported_and_still_collects_garbage(where: str):
+def test_a_reused_worker_freezes_once_what_its_first_task_has_imported_and_still_collects_garbage(
+    where: str,
+) -> None:
     found = three_tasks(where, SPARK_REUSE_WORKER="1")
     assert found.pop("share frozen") > 0.95
     assert found == {"frozen at first": 0, "frozen later": 0, "clean": True}
 
 
-def test_a_process_that_is_no_reused_worker_keeps_its_collector_as_it_was(where: str):
+def test_a_process_that_is_no_reused_worker_keeps_its_collector_as_it_was(where: str) -> None:
     nothing = {"frozen at first": 0, "share frozen": 0, "frozen later": 0, "clean": True}
     assert three_tasks(where) == nothing
 
 
-def test_sparks_own_workers_are_such(spark: SparkSession, where: str):
+def test_sparks_own_workers_are_such(spark: SparkSession, where: str) -> None:
     def frozen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import gc
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -29,11 +30,11 @@ def batch(**columns: pa.Array) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def placed(rows: Iterator) -> dict[tuple[str, int], list[bytes]]:
+def placed(rows: Iterator[Any]) -> dict[tuple[str, int], list[bytes]]:
     return {one.target: [record[0] for record in one.records] for one in rows}
 
 
-def test_S07_rows_go_where_a_kafka_producer_would_send_them():
+def test_S07_rows_go_where_a_kafka_producer_would_send_them() -> None:
     names = [b"order-%d" % n for n in range(50)]
     found = placed(sorter().sort(batch(key=pa.array(names, pa.binary()), value=pa.array(names, pa.binary()))))
     assert found == {
@@ -43,7 +44,7 @@ def test_S07_rows_go_where_a_kafka_producer_would_send_them():
     }
 
 
-def test_S07_a_partition_column_wins_over_the_key_and_topics_may_differ_by_row():
+def test_S07_a_partition_column_wins_over_the_key_and_topics_may_differ_by_row() -> None:
     rows = batch(
         topic=pa.array(["a", "b", "a", "b"]),
         partition=pa.array([1, None, 0, 0], pa.int32()),
@@ -57,7 +58,7 @@ def test_S07_a_partition_column_wins_over_the_key_and_topics_may_differ_by_row()
     assert found == expected
 
 
-def test_S07_rows_without_a_key_take_turns_by_arrow_batch_and_keep_their_order():
+def test_S07_rows_without_a_key_take_turns_by_arrow_batch_and_keep_their_order() -> None:
     by_turn = sorter()
     rows = batch(value=pa.array([b"1", b"2", b"3"]))
     targets = [list(placed(by_turn.sort(rows)).items()) for _ in range(4)]
@@ -65,7 +66,7 @@ def test_S07_rows_without_a_key_take_turns_by_arrow_batch_and_keep_their_order()
     assert all(values == [b"1", b"2", b"3"] for ((_, values),) in targets)
 
 
-def test_S07_bad_rows_fail_the_task_and_say_why():
+def test_S07_bad_rows_fail_the_task_and_say_why() -> None:
     with pytest.raises(logstore.UnknownTopic, match="'nowhere'"):
         placed(sorter(a=1, b=1).sort(batch(topic=pa.array(["nowhere"]), value=pa.array([b"1"]))))
     with pytest.raises(logstore.InvalidRecord, match="null topic"):
@@ -86,7 +87,7 @@ def test_S07_bad_rows_fail_the_task_and_say_why():
         writer.write([batch(value=pa.array([b"x" * 2000]))])
 
 
-def test_S07_the_column_partitioner_equals_the_one_for_single_keys():
+def test_S07_the_column_partitioner_equals_the_one_for_single_keys() -> None:
     rng = random.Random(4)
     for _ in range(100):
         names = [

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 MakeLog = Callable[..., str]
 
 
-def stream(spark: SparkSession, where: str, **options: object) -> DataFrame:
+def stream(spark: SparkSession, where: str, **options: Any) -> DataFrame:
     source = spark.readStream.format("logstore")
     for name, value in ({"subscribe": "orders", "startingOffsets": "earliest"} | options).items():
         source = source.option(name, value)
@@ -63,7 +63,7 @@ def stored(where: str, topic: str, partitions: int) -> list[bytes | None]:
 
 def test_S06_rate_limits_restarts_and_new_partitions_give_each_record_once(
     spark: SparkSession, make_log: MakeLog, tmp_path: Path
-):
+) -> None:
     where = make_log("orders", [numbered(0, 100)], [numbered(0, 50)])
     out, checkpoint = str(tmp_path / "out"), tmp_path / "checkpoint"
 
@@ -101,7 +101,7 @@ def test_S06_rate_limits_restarts_and_new_partitions_give_each_record_once(
 @needs_stream_writer
 def test_S07_a_stream_into_a_topic_stores_each_batch_once_when_it_is_replayed(
     spark: SparkSession, make_log: MakeLog, tmp_path: Path
-):
+) -> None:
     where = make_log("orders", [numbered(0, 40)], [numbered(40, 80)])
     with logstore.open(where) as store:
         store.create_topic("copy", partitions=3)
@@ -126,7 +126,7 @@ def test_S07_a_stream_into_a_topic_stores_each_batch_once_when_it_is_replayed(
 @needs_stream_writer
 def test_S07_a_stream_whose_checkpoint_was_copied_and_put_back_ends_and_loses_nothing_silently(
     spark: SparkSession, make_log: MakeLog, tmp_path: Path
-):
+) -> None:
     where = make_log("orders", [numbered(0, 10)])
     with logstore.open(where) as store:
         store.create_topic("copy")
@@ -152,7 +152,7 @@ def test_S07_a_stream_whose_checkpoint_was_copied_and_put_back_ends_and_loses_no
 @pytest.mark.skipif(HAS_STREAM_WRITER, reason="from Spark 4.1 on a stream can be written")
 def test_S07_a_spark_that_cannot_write_streams_says_so_and_stores_nothing(
     spark: SparkSession, make_log: MakeLog, tmp_path: Path
-):
+) -> None:
     where = make_log("orders", [numbered(0, 40)])
     with logstore.open(where) as store:
         store.create_topic("copy")
@@ -163,7 +163,7 @@ def test_S07_a_spark_that_cannot_write_streams_says_so_and_stores_nothing(
 
 def test_S07_a_task_that_fails_and_is_retried_leaves_one_copy_and_a_job_that_fails_leaves_none(
     spark: SparkSession, make_log: MakeLog
-):
+) -> None:
     where = make_log("copy", [], [])
 
     def flaky(attempts: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -193,7 +193,7 @@ def test_S07_a_task_that_fails_and_is_retried_leaves_one_copy_and_a_job_that_fai
 
 def test_S07_a_job_that_names_its_transaction_is_stored_once_and_overwriting_is_refused(
     spark: SparkSession, make_log: MakeLog
-):
+) -> None:
     where = make_log("copy", [])
     frame = spark.sql(
         "select 'a' topic, 'k' key, 'v' value, array(named_struct('key', 'h', 'value', X'01')) headers"
@@ -211,7 +211,7 @@ def test_S07_a_job_that_names_its_transaction_is_stored_once_and_overwriting_is_
 
 def test_S07_a_micro_batch_written_to_two_topics_under_one_number_is_stored_once_in_each(
     spark: SparkSession, make_log: MakeLog, tmp_path: Path
-):
+) -> None:
     where = make_log("orders", [numbered(0, 10)])
     make_log("one", [])
     make_log("two", [])

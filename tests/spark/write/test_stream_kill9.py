@@ -59,7 +59,9 @@ def live(home: Path, files_to_make: float = math.inf) -> str:
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
-def test_S07_a_stream_that_is_killed_again_and_again_stores_each_record_once(tmp_path: Path, seed: int):
+def test_S07_a_stream_that_is_killed_again_and_again_stores_each_record_once(
+    tmp_path: Path, seed: int
+) -> None:
     rng = random.Random(seed)
     url = (tmp_path / "log").as_uri()
     with logstore.open(url) as store:
@@ -73,4 +75,4 @@ def test_S07_a_stream_that_is_killed_again_and_again_stores_each_record_once(tmp
     with logstore.open(url, writer="read_only") as store:
         copy = store.topic("copy")
         found = [record.value for number in range(3) for record in copy.partition(number).records()]
-    assert sorted(found) == sorted(b"v%d" % n for n in range(400)), f"seed {seed}"
+    assert sorted(found) == sorted(b"v%d" % n for n in range(400)), f"seed {seed}"  # type: ignore[type-var]

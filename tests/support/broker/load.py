@@ -89,6 +89,8 @@ def check_log(store: str, acked: dict[tuple[int, int], tuple[int, int]]) -> None
             assert log.lost_ranges() == []
             for expected, record in enumerate(log.records()):
                 assert record.offset == expected, "durable acks leave no gap"
+                assert record.value is not None
+                assert record.key is not None
                 key, number = map(int, record.value.split(b":"))
                 places[(key, number)].append((index, record.offset))
                 order[record.key].append(number)

@@ -17,10 +17,15 @@ def batch(*values: bytes, timestamp_ms: int = 1_700_000_000_000) -> bytes:
     return encode_batch(records, now_ms=timestamp_ms, codec_id=0)[0]
 
 
+def offset_of(record: Record) -> int:
+    assert record.offset is not None, "it was read"
+    return record.offset
+
+
 def values(answer: Any) -> list[tuple[int, bytes | None]]:
     """Offset and value of each record in a fetch answer."""
     raw = bytes(answer.records or b"")
-    return [(r.offset, r.value) for info in split(raw) for r in decode_records(raw, info)]
+    return [(offset_of(r), r.value) for info in split(raw) for r in decode_records(raw, info)]
 
 
 def read_all(client: Wire, topic: str = "t", **options: Any) -> list[tuple[int, bytes | None]]:

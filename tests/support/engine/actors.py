@@ -54,12 +54,12 @@ class Process:
         self.body = body
         self.objects = objects
         self.switch = Switch(objects)
-        settings = {"compression": "none", "probe_interval": 0.001} | settings
+        defaults: dict[str, Any] = {"compression": "none", "probe_interval": 0.001, "stall_after": math.inf}
         self.store: Store = logstore.open(
             self.switch,
             clock=InstantClock(),
             rng=random.Random(name),
-            **{"stall_after": math.inf} | settings,
+            **defaults | settings,
         )
         self.log: PartitionLog = self.store.create_topic(TOPIC, exist_ok=True).partition(0)
         self.acked: list[tuple[int, bytes]] = []

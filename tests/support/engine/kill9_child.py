@@ -75,7 +75,7 @@ def count_system_calls(steps: Steps) -> None:
 
         return stepped
 
-    os.write = write  # type: ignore[assignment]
+    os.write = write
     for name in ("fsync", "link", "rename", "unlink"):
         setattr(os, name, counted(getattr(os, name)))
 
@@ -123,7 +123,7 @@ def run(job: dict[str, Any], result: int) -> None:
     steps = Steps(job["step"])
     objects = open_url(job["url"])
     if job["count"] == "store":
-        objects = SteppedStore(objects, steps)  # type: ignore[assignment]
+        objects = SteppedStore(objects, steps)
     else:
         count_system_calls(steps)
         checkpoint.EVERY_SEGMENTS = 2

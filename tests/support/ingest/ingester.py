@@ -18,6 +18,7 @@ from logstore.ingest.postgres import PostgresIngest, PostgresSettings
 from logstore.ingest.postgres.slot import connect, slot_state
 from logstore.objects import ObjectInfo
 from logstore.objects.local import LocalStore
+from logstore.objects.protocol import Buffer
 
 
 class Switched:
@@ -36,7 +37,7 @@ class Switched:
         return self._check().get(key, start, end)
 
     def put(
-        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+        self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None
     ) -> ObjectInfo:
         return self._check().put(key, data, if_absent=if_absent, if_match=if_match)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import threading
+from typing import Any
 
 from tests.support.ingest.pg_story import session
 from tests.support.patience import PATIENCE_S
@@ -57,7 +58,7 @@ class Load:
         except BaseException as error:
             self.failure = error
 
-    def _transaction(self, sql) -> None:
+    def _transaction(self, sql: Any) -> None:
         rng = self._rng
         kind = rng.choices(
             ["transfer", "insert", "delete", "note", "key", "rollback", "empty", "big"],
@@ -74,22 +75,22 @@ class Load:
         sql.execute("select pg_current_wal_insert_lsn() - '0/0'")
         self.committed.append((int(sql.fetchone()[0]), audit))
 
-    def _transfer(self, sql) -> None:
+    def _transfer(self, sql: Any) -> None:
         giver, taker = self._rng.sample(range(1, 201), 2)
         amount = self._rng.randint(1, 50)
         sql.execute("update accounts set balance = balance - %s where id = %s", (amount, giver))
         sql.execute("update accounts set balance = balance + %s where id = %s", (amount, taker))
 
-    def _insert(self, sql) -> None:
+    def _insert(self, sql: Any) -> None:
         for _ in range(self._rng.randint(1, 20)):
             sql.execute(
                 "insert into items (name, price) values (%s, %s)", ("é\t\\" * 3, self._rng.random() * 100)
             )
 
-    def _delete(self, sql) -> None:
+    def _delete(self, sql: Any) -> None:
         sql.execute("delete from items where id in (select id from items order by random() limit 5)")
 
-    def _note(self, sql) -> None:
+    def _note(self, sql: Any) -> None:
         number = self._rng.randint(1, 30)
         if self._rng.random() < 0.5:
             sql.execute(
@@ -99,16 +100,16 @@ class Load:
         else:
             sql.execute("update notes set seen = seen + 1 where id = %s", (number,))  # the large value stays
 
-    def _key(self, sql) -> None:
+    def _key(self, sql: Any) -> None:
         sql.execute("update items set id = nextval('items_id_seq') where id = (select min(id) from items)")
 
-    def _rollback(self, sql) -> None:
+    def _rollback(self, sql: Any) -> None:
         self._insert(sql)
 
-    def _empty(self, sql) -> None:
+    def _empty(self, sql: Any) -> None:
         """Nothing but the audit row."""
 
-    def _big(self, sql) -> None:
+    def _big(self, sql: Any) -> None:
         sql.execute(
             "insert into items (name) select repeat('y', 100) from generate_series(1, %s)", (BIG_ROWS,)
         )

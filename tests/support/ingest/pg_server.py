@@ -60,7 +60,7 @@ class PostgresServer:
                 stderr=log,
                 cwd=self.data,
             )
-        ready = [self.bin / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        ready: list[str | Path] = [self.bin / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
         for _ in range(int(PATIENCE_S * 10)):
             if subprocess.run(ready, timeout=PATIENCE_S).returncode == 0:
                 return
@@ -115,7 +115,18 @@ def postgres_server(**settings: str) -> Iterator[PostgresServer]:
             os.chown(home, account.pw_uid, account.pw_gid)
         found = _reachable(found, user, home / "install")
         data = home / "data"
-        initdb = [found / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync"]
+        initdb: list[str | Path] = [
+            found / "initdb",
+            "-D",
+            data,
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--no-sync",
+        ]
         subprocess.run([*initdb, "--locale=C"], user=user, check=True, capture_output=True, cwd=home)
         server = PostgresServer(found, data, free_port(), user, {**SETTINGS, **settings})
         server.start()

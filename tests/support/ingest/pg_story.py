@@ -14,6 +14,7 @@ import psycopg
 import logstore
 from logstore.ingest.postgres import PostgresIngest, PostgresSettings
 from logstore.ingest.postgres.values import UNAVAILABLE
+from tests.support.ingest.story import position_of
 
 
 @contextmanager
@@ -57,10 +58,9 @@ def events(objects: Any, topic: str) -> list[dict[str, Any]]:
         for partition in range(log.partitions):
             for record in log.partition(partition).records(visibility="durable"):
                 headers = dict(record.headers)
-                _, transaction, ordinal = headers["source-position"].decode().split("/")
                 event = {"value": None} if record.value is None else json.loads(record.value)
                 event["key"] = None if record.key is None else json.loads(record.key)
-                event["position"] = (int(transaction), int(ordinal))
+                event["position"] = position_of(record)
                 event["end"] = "source-end" in headers
                 event["partition"] = partition
                 found.append(event)

@@ -16,6 +16,9 @@ from logstore.testing import FaultyStore
 
 PARTITIONS = 2
 
+Change = tuple[str, bytes, bytes]
+"""Table, key, value: what `route` makes a record of."""
+
 
 @dataclass(frozen=True)
 class Transaction:
@@ -23,7 +26,7 @@ class Transaction:
 
     position: int
     boundary: int
-    changes: tuple[tuple[str, bytes, bytes], ...]
+    changes: tuple[Change, ...]
 
 
 def transactions(*shapes: dict[str, int], value_bytes: int = 10) -> list[Transaction]:
@@ -43,12 +46,12 @@ def transactions(*shapes: dict[str, int], value_bytes: int = 10) -> list[Transac
     return made
 
 
-def route(change: tuple[str, bytes, bytes]) -> list[tuple[str, bytes, bytes]]:
+def route(change: Change) -> list[Change]:
     return [change]
 
 
 def feed(
-    collector: Collector,
+    collector: Collector[Any],
     story: Iterable[Transaction],
     *,
     after: int = 0,
@@ -79,13 +82,21 @@ def stored(objects: Any) -> dict[tuple[str, int], list[logstore.Record]]:
     return found
 
 
+def position_of(record: logstore.Record) -> tuple[int, int]:
+    """Where the source had it: the transaction, and its place in it."""
+    position = dict(record.headers)["source-position"]
+    assert position is not None
+    _, transaction, ordinal = position.decode().split("/")
+    return int(transaction), int(ordinal)
+
+
 def values(objects: Any) -> dict[str, list[bytes]]:
     """The values of each topic in source order."""
     found: dict[str, list[tuple[tuple[int, int], bytes]]] = {}
     for (name, _), records in stored(objects).items():
         for record in records:
-            _, transaction, ordinal = dict(record.headers)["source-position"].decode().split("/")
-            found.setdefault(name, []).append(((int(transaction), int(ordinal)), record.value))
+            assert record.value is not None
+            found.setdefault(name, []).append((position_of(record), record.value))
     return {name: [value for _, value in sorted(pairs)] for name, pairs in found.items()}
 
 
@@ -121,12 +132,12 @@ def collecting(
     reports: Callable[[int], object],
     start: int = 0,
     *,
-    routing: Callable = route,
+    routing: Callable[[Any], Iterable[tuple[Any, ...]]] = route,
     **settings: Any,
-) -> Iterator[Collector]:
+) -> Iterator[Collector[Any]]:
     """A collector over a store of its own, closed in order."""
     with logstore.open(objects, flush_interval=0.01) as store:
-        collector: Collector = Collector(
+        collector: Collector[Any] = Collector(
             store, routing, reports, start=start, partitions=PARTITIONS, **settings
         )
         try:
@@ -138,11 +149,13 @@ def collecting(
 @contextmanager
 def crashing(
     objects: Any, reports: Callable[[int], object], start: int = 0, **settings: Any
-) -> Iterator[Collector]:
+) -> Iterator[Collector[Any]]:
     """The same, but at the end the process is gone: nothing of it reaches the object store any more."""
     link = FaultyStore(objects, seed=0)
     store = logstore.open(link, flush_interval=0.01)
-    collector: Collector = Collector(store, route, reports, start=start, partitions=PARTITIONS, **settings)
+    collector: Collector[Any] = Collector(
+        store, route, reports, start=start, partitions=PARTITIONS, **settings
+    )
     try:
         yield collector
     finally:

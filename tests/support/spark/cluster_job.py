@@ -102,7 +102,7 @@ def main(master: str, url: str, folder: str) -> dict[str, Any]:
     )
     spark.sparkContext.setLogLevel("OFF")
 
-    def read(topic: str, **options: object) -> DataFrame:
+    def read(topic: str, **options: Any) -> DataFrame:
         return spark.read.format("logstore").options(subscribe=topic, **options).load(url)
 
     def write(frame: DataFrame, topic: str) -> None:

@@ -51,10 +51,10 @@ def main(master: str, url: str, folder: str, unix_sockets: str) -> dict[str, Any
     )
     spark.sparkContext.setLogLevel("OFF")
 
-    def read(topic: str, **options: object) -> DataFrame:
+    def read(topic: str, **options: Any) -> DataFrame:
         return spark.read.format("logstore").options(subscribe=topic, **options).load(url)
 
-    def failure(topic: str, **options: object) -> str:
+    def failure(topic: str, **options: Any) -> str:
         try:
             read(topic, **options).collect()
         except Exception as error:

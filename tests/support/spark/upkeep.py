@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import logstore
 from logstore.engine.chain.block_cache import BlockCache
 from logstore.engine.chain.chain import Chain
@@ -11,7 +13,7 @@ from logstore.layout.paths import PartitionPaths
 from logstore.objects import ObjectStore, open_url
 
 
-def maintenance_of(where: str | ObjectStore, paths: PartitionPaths, **settings: object) -> Maintenance:
+def maintenance_of(where: str | ObjectStore, paths: PartitionPaths, **settings: Any) -> Maintenance:
     store = open_url(where)
     config = logstore.TopicConfig(**settings)
     return Maintenance(Chain(store, paths), SegmentReader(store, BlockCache(1 << 20)), config, 0.0)
