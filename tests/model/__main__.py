@@ -83,9 +83,10 @@ def main(wanted: list[str]) -> None:
         for contrast in CONTRASTS:
             if contrast.variant.__name__ in wanted:
                 print(f"{contrast.variant.__doc__}\n{_found(contrast)}\n")
-        for other in (*lanes_runs.CONTRASTS, *combining_runs.CONTRASTS):
+        others: list[Any] = [*lanes_runs.CONTRASTS, *combining_runs.CONTRASTS]
+        for other in others:
             if other.variant.__name__ in wanted:
-                print(f"{other.variant.__doc__}\n{search(other.run.world(other.variant))}\n")  # type: ignore[arg-type]
+                print(f"{other.variant.__doc__}\n{search(other.run.world(other.variant))}\n")
         return
     print(INTRODUCTION)
     print("| who meets | faults | states | ends |\n|---|---|---|---|")

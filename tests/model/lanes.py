@@ -516,6 +516,7 @@ class Lanes:
                 wanted = (claim or Claim("p", -1, "", 0),)
                 known, claim = yield from self.switch(who, known, wanted)
                 continue
+            assert claim is not None, "whoever has read a chain has a claim to it"
             found = yield Get(Place("own", at.next))
             if found is None:
                 known_end = at.claim("p", claim.claim)
@@ -534,7 +535,7 @@ class Lanes:
                 yield Said("seen", ("a shared writer met the end of its chain",))
                 known = yield from self.read_claims(self.topic("p"), known)
                 newer = self.newest(known, "p")
-                if newer == claim or newer.lane != "own":
+                if newer is None or newer == claim or newer.lane != "own":
                     at = None
                 claim = newer
                 del newer
