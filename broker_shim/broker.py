@@ -221,17 +221,17 @@ class Broker:
         """Why this broker should get no clients now, or None."""
         if self.cluster.replaced:
             return f"another broker with node id {self.cluster.me.node_id} has started"
-        reachable = self._store.health()["store_reachable"]
+        reachable = self._store._health_report().store_reachable
         return None if reachable else "the object store cannot be reached"
 
     def samples(self) -> Iterable[Sample]:
         yield from self.counters.samples()
-        health = self._store.health()
-        yield "broker_shim_store_reachable", {}, float(health["store_reachable"])
+        health = self._store._health_report()
+        yield "broker_shim_store_reachable", {}, float(health.store_reachable)
         for operation, stats in sorted(self._store.metrics().items()):
             yield "broker_shim_store_requests_total", {"operation": operation}, stats.requests
-        yield "broker_shim_buffered_bytes", {}, health["buffered_bytes"]
-        yield "broker_shim_cached_bytes", {}, health["cached_bytes"]
+        yield "broker_shim_buffered_bytes", {}, health.buffered_bytes
+        yield "broker_shim_cached_bytes", {}, health.cached_bytes
         yield "broker_shim_waiting_fetches", {}, len(self._fetch.waiting)
         yield "broker_shim_owned_partitions", {}, sum(each.is_owned for each in self.partitions.all_hosted())
         yield "broker_shim_brokers_alive", {}, len(self.cluster.view.nodes)

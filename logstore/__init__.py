@@ -10,9 +10,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from logstore.config import StoreConfig, StoreSettings, TopicConfig, TopicOptions
+from logstore.engine.memory.partition_state import Marks
 from logstore.engine.memory.results import ReadResult, Receipt
 from logstore.engine.partition.partition_log import PartitionLog
-from logstore.engine.partition.readable_partition import Marks
 from logstore.errors import (
     AppendTimeout,
     BufferFull,

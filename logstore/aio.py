@@ -22,10 +22,11 @@ from logstore.config import Ack, StoreConfig, StoreSettings, TopicOptions, Visib
 from logstore.engine.chain.garbage import Garbage
 from logstore.engine.chain.segment_table import LostRange
 from logstore.engine.host.clock import Clock
+from logstore.engine.memory.partition_state import Marks
 from logstore.engine.memory.results import ReadResult, Receipt
 from logstore.engine.partition import partition_log
 from logstore.engine.partition.internal import Appendable, Partition, Submitted
-from logstore.engine.partition.readable_partition import READ_BYTES, Marks, check_offset, check_start
+from logstore.engine.partition.readable_partition import READ_BYTES, check_offset, check_start
 from logstore.engine.partition.writer_metrics import WriterMetrics
 from logstore.errors import Closed, InvalidRecord, OffsetOutOfRange, UnknownTopic
 from logstore.format.record import Header, Record

@@ -18,9 +18,10 @@ from logstore.engine.chain.garbage import Garbage
 from logstore.engine.host.clock import Clock, SystemClock
 from logstore.engine.maintenance.sweep import Sweeper
 from logstore.engine.memory.topic_settings import TopicSettings
+from logstore.engine.partition.health import StoreHealth
 from logstore.engine.partition.internal import Partition
 from logstore.engine.partition.partition_log import PartitionLog
-from logstore.engine.partition.writer_metrics import WriterMetrics, writers_of
+from logstore.engine.partition.writer_metrics import WriterMetrics
 from logstore.engine.runtime import Runtime
 from logstore.errors import (
     Closed,
@@ -271,28 +272,32 @@ class Store:
         for log, flush in begun:
             log.finish_flush(flush, deadline)
 
+    def _health_report(self) -> StoreHealth:
+        """`health`, typed."""
+        runtime = self._runtime
+        since = runtime.watch.oldest()
+        waited = None if since is None else round(runtime.clock.monotonic() - since, 3)
+        stalled = waited is not None and waited > self.config.stall_after
+        silent = stalled and since is not None and runtime.breaker.answered_at <= since
+        return StoreHealth(
+            closed=self._closed,
+            store_reachable=not runtime.breaker.is_open and not silent,
+            unanswered_seconds=waited,
+            stalled=stalled,
+            failures_in_a_row=runtime.breaker.failures,
+            buffered_bytes=runtime.budget.used,
+            buffered_bytes_limit=runtime.budget.limit,
+            cached_bytes=runtime.cache.used,
+            partitions=[log.health_report() for log in self._all_logs()],
+        )
+
     def health(self) -> dict[str, Any]:
         """The state of the store and of each partition in use, from memory alone: it asks nobody and never blocks.
 
         `unanswered_seconds`: for how long the oldest upload under way has had no answer; None if none is. `stalled`: whether
         that is longer than `stall_after`.
         """
-        runtime = self._runtime
-        since = runtime.watch.oldest()
-        waited = None if since is None else round(runtime.clock.monotonic() - since, 3)
-        stalled = waited is not None and waited > self.config.stall_after
-        silent = stalled and since is not None and runtime.breaker.answered_at <= since
-        return {
-            "closed": self._closed,
-            "store_reachable": not runtime.breaker.is_open and not silent,
-            "unanswered_seconds": waited,
-            "stalled": stalled,
-            "failures_in_a_row": runtime.breaker.failures,
-            "buffered_bytes": runtime.budget.used,
-            "buffered_bytes_limit": runtime.budget.limit,
-            "cached_bytes": runtime.cache.used,
-            "partitions": [log.health() for log in self._all_logs()],
-        }
+        return self._health_report().as_dict()
 
     def metrics(self) -> dict[str, OperationStats]:
         """Requests to the object store so far, by operation: how many, how many bytes, which errors, how long."""
@@ -300,7 +305,7 @@ class Store:
 
     def writer_metrics(self) -> list[WriterMetrics]:
         """The writers of the partitions in use, in numbers, from memory alone."""
-        return [writer for log in self._all_logs() for writer in writers_of(log.health())]
+        return [writer for log in self._all_logs() for writer in log.health_report().writer_metrics()]
 
     def close(self, timeout: float | None = None) -> None:
         """Make everything durable and stop, all of it within `timeout` seconds (`close_timeout`). Raises `OutcomeUnknown` if

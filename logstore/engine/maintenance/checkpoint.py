@@ -8,7 +8,6 @@ them.
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
 from collections.abc import Callable
 
 from logstore.engine.chain.chain import Chain, ChainView
@@ -57,7 +56,7 @@ class Checkpointer:
             )
 
     def _maintain(self, view: ChainView | None) -> None:
-        runtime, state = self._runtime, self._state
+        runtime = self._runtime
         if runtime.maintaining.acquire(blocking=False):
             try:
                 self._refresh_settings()
@@ -67,8 +66,7 @@ class Checkpointer:
             finally:
                 runtime.maintaining.release()
         if view is not None:
-            with state.lock:
-                state.replace_view(view)
+            self._state.replace_view(view)
 
     def write(self) -> ChainView | None:
         """Write a manifest that covers everything committed so far, and return what it says: others may have merged. None is
@@ -85,11 +83,9 @@ class Checkpointer:
         if old is None and (stored.etag is not None or self._next_seq or self._state.segments.table.merged):
             return self._rewrite(stored)
         table = old.table if old is not None else SegmentTable()
-        with self._state.lock:
-            tail, low, ours = self._state.tail, self._state.low, self._state.segments.table
-            if tail.deleted:
-                return None  # which only the chain's end itself says
-            table.extend(ours, bisect_left(ours.last_seq, old.next_seq if old is not None else 0), len(ours))
+        tail, low = self._state.extend_table(table, old.next_seq if old is not None else 0)
+        if tail.deleted:
+            return None  # which only the chain's end itself says
         low = max(low, old.low_watermark) if old is not None else low
         view = stored.replace(stored.next(tail, low, table))
         self._next_seq = tail.next_seq

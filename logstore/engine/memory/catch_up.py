@@ -16,8 +16,7 @@ def catch_up(chain: Chain, state: PartitionState, *, by_owner: bool = False) -> 
     The chain is loaded again where it cannot be followed: places behind the tail were emptied, an object cannot be read, or
     a row holds some of what comes next already.
     """
-    with state.lock:
-        before, goes_on = state.tail, state.tail.damaged is None and not state.reaches_past_tail
+    before, goes_on = state.end_to_follow()
     try:
         links = chain.follow(before)
     except CorruptData:
@@ -25,10 +24,7 @@ def catch_up(chain: Chain, state: PartitionState, *, by_owner: bool = False) -> 
     if links is None or (links and not goes_on):
         reload(chain, state, by_owner=by_owner)
     else:
-        with state.lock:
-            for link in links:
-                if link.header.seq == state.tail.next_seq and (by_owner or not state.has_local_writer):
-                    state.add_committed(link)
+        state.add_committed(links, by_owner=by_owner)
     if state.tail.next_seq == before.next_seq:
         return False
     state.tell_listeners()
@@ -38,6 +34,5 @@ def catch_up(chain: Chain, state: PartitionState, *, by_owner: bool = False) -> 
 def reload(chain: Chain, state: PartitionState, *, by_owner: bool = False) -> ChainView:
     """Ask the store again which objects hold the records."""
     view = chain.load()
-    with state.lock:
-        state.replace_view(view, by_owner=by_owner)
+    state.replace_view(view, by_owner=by_owner)
     return view

@@ -3,6 +3,10 @@
 A record moves from the buffer into the window and from there into a segment; each move happens under the lock, whole, so a
 look-up finds every acked record exactly once whenever it comes. Nothing slow is done under the lock: no I/O, no encoding.
 
+The state owns its lock and its fields. Others read a field, which needs no lock, ask for several that belong together
+(`marks`, `look_up`), and call a transition. A writer's own fields are guarded by the same lock, so that an append, a commit
+and a stop are one step each: `WriterLifecycle` takes it with `writers_lock`, once, for every kind of writer.
+
 The watermarks, all guarded by the same lock, and none of them ever moves back:
 
     low ≤ durable ≤ buffered ≤ next
@@ -15,8 +19,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 from logstore.config import Visibility
 from logstore.engine.chain.chain import ChainTail, ChainView, Link
@@ -26,11 +32,32 @@ from logstore.engine.memory.flush_window import FlushWindow
 from logstore.engine.memory.pending_batch import PendingBatch
 from logstore.engine.memory.write_buffer import WriteBuffer
 from logstore.errors import OffsetOutOfRange
+from logstore.format.manifest import SegmentTable
 from logstore.format.segment import SegmentSummary
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _BATCH_BYTES_MIN = 68  # no batch is smaller: bounds how many may fit a read
+
+
+class Marks(NamedTuple):
+    """The watermarks of a partition at one moment: the first offset there is, one past the last one in the object store, and
+    one past the last acked one. Never `low > durable` or `durable > buffered`."""
+
+    low: int
+    durable: int
+    buffered: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What `health()` shows of the state, at one moment."""
+
+    epoch: int
+    marks: Marks
+    unconfirmed: LostRange | None
+    segments: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +74,14 @@ class Lookup:
 
 
 class PartitionState:
-    """`moved` is notified when a watermark moves, or when the partition can serve no more.
-
-    `has_local_writer`: an exclusive writer is open here or being opened, and it alone moves the end of the chain.
+    """`has_local_writer`: an exclusive writer is open here or being opened, and it alone moves the end of the chain.
     Whoever else looks at the store may see a segment before its writer knows that it is committed, or the fence of
     the writer's successor.
     """
 
     def __init__(self, view: ChainView) -> None:
-        self.lock = threading.Lock()
-        self.moved = threading.Condition(self.lock)
+        self._lock = threading.Lock()
+        self._moved = threading.Condition(self._lock)  # a watermark moved, or the partition can serve no more
         self.segments: Segments = view.segments
         self.tail: ChainTail = view.tail
         self.low = view.low_watermark
@@ -68,6 +93,22 @@ class PartitionState:
         self._readers_waiting = 0
         self._listeners: tuple[Callable[[], None], ...] = ()
 
+    # Looking
+
+    def marks(self) -> Marks:
+        """All three at one moment; read one by one they may belong to different ones."""
+        with self._lock:
+            return self._marks()
+
+    def _marks(self) -> Marks:
+        return Marks(self.low, self.durable, self.buffered)
+
+    def overview(self, writer: Callable[[], T]) -> tuple[Overview, T]:
+        """The state, and what `writer` says, at one moment: it is called with the lock held."""
+        with self._lock:
+            unconfirmed = self._unconfirmed()
+            return Overview(self.tail.epoch, self._marks(), unconfirmed, len(self.segments)), writer()
+
     def high_watermark(self, visibility: Visibility) -> int:
         return self.durable if visibility == "durable" else self.buffered
 
@@ -78,7 +119,7 @@ class PartitionState:
 
     def look_up(self, offset: int, visibility: Visibility, max_bytes: int, where: str) -> Lookup:
         """Where to read from `offset` on. Raises `OffsetOutOfRange` outside of the low and the high watermark."""
-        with self.lock:
+        with self._lock:
             high = self.high_watermark(visibility)
             if not self.low <= offset <= high:
                 raise OffsetOutOfRange(self.low, high, offset, where)
@@ -97,7 +138,7 @@ class PartitionState:
 
     def lost_between(self, start: int, stop: int) -> list[LostRange]:
         """The lost offsets from `start` up to `stop`. Those that retention has removed meanwhile were not lost."""
-        with self.lock:
+        with self._lock:
             start = max(start, self.low)
             row = self.segments.row_at(start)
             lost: list[LostRange] = []
@@ -121,80 +162,203 @@ class PartitionState:
         return bool(self.lost_between(start, end))
 
     def lost_ranges(self) -> list[LostRange]:
-        with self.lock:
+        with self._lock:
             return self.segments.lost_ranges(self.low, self.tail.end_offset)
 
     def unconfirmed(self) -> LostRange | None:
-        """The offsets past the durable high watermark that readers may have seen; None if there are none. Holds the lock.
+        """The offsets past the durable high watermark that readers may have seen; None if there are none.
 
         Where an exclusive writer is open in this process they are exactly those that it has acked. Of another process it is
         known what it has reserved: it may have shown all of that, or nothing, and may be alive or dead.
         """
+        with self._lock:
+            return self._unconfirmed()
+
+    def _unconfirmed(self) -> LostRange | None:
         end = self.buffered if self.has_local_writer else max(self.buffered, self.tail.start_offset)
         return LostRange(self.durable, end) if end > self.durable else None
 
-    # What moves records and watermarks. The caller holds the lock for all of these.
+    def reserved_end(self) -> int:
+        """Before this offset a reader may have been anywhere."""
+        with self._lock:
+            unconfirmed = self._unconfirmed()
+            return self.durable if unconfirmed is None else unconfirmed.end
 
-    def committed(self, summary: SegmentSummary, size: int) -> None:
-        """The window's segment is committed: its records are served from there from now on."""
+    def refs(self) -> list[SegmentRef]:
+        """The committed objects."""
+        with self._lock:
+            return self.segments.all()
+
+    def refs_behind(self, ref: SegmentRef, count: int) -> list[SegmentRef]:
+        """The next ones after it."""
+        with self._lock:
+            return self.segments.behind(ref, count)
+
+    def is_named(self, ref: SegmentRef) -> bool:
+        """Whether its object is still the one that holds these offsets."""
+        with self._lock:
+            row = self.segments.row_at(max(ref.base_offset, self.low))
+            return row < len(self.segments) and self.segments.ref(row).key == ref.key
+
+    def refs_by_time(self, timestamp_ms: int) -> tuple[Marks, Iterable[SegmentRef]]:
+        """The segments that may hold a record of this time or a later one, and the watermarks at the same moment."""
+        with self._lock:
+            segments, rows = self.segments, self.segments.rows_by_time(timestamp_ms)
+            # They are made without the lock: a table only grows, or is replaced as a whole.
+            return self._marks(), (segments.ref(int(row)) for row in rows)
+
+    def pending_from(self, offset: int) -> tuple[list[PendingBatch], int]:
+        """The batches from `offset` on that are in no segment yet, closed; and the durable high watermark."""
+        found: list[PendingBatch] = []
+        with self._lock:
+            if self.window is not None:
+                found += self.window.batches
+            if self.buffer is not None:
+                found += self.buffer.batches_from(offset, self.buffer.next_offset, len(self.buffer))
+            return [batch for batch in found if batch.base_offset >= offset], self.durable
+
+    def extend_table(self, table: SegmentTable, next_seq: int) -> tuple[ChainTail, int]:
+        """Add the rows from the place `next_seq` on. Returns the tail and the low watermark of the same moment."""
+        with self._lock:
+            ours = self.segments.table
+            table.extend(ours, bisect_left(ours.last_seq, next_seq), len(ours))
+            return self.tail, self.low
+
+    def end_to_follow(self) -> tuple[ChainTail, bool]:
+        """Where the chain ends as last seen, and whether what comes next can be added behind it."""
+        with self._lock:
+            return self.tail, self.tail.damaged is None and not self.reaches_past_tail
+
+    # What others have committed, or changed
+
+    def add_committed(self, links: Iterable[Link], *, by_owner: bool = False) -> bool:
+        """Take in the segments that follow the tail, unless that is the business of a writer here. Whether there was any."""
+        with self._lock:
+            before = self.tail.next_seq
+            for link in links:
+                if link.header.seq == self.tail.next_seq and (by_owner or not self.has_local_writer):
+                    self._add(link.summary, link.size)
+            return self.tail.next_seq > before
+
+    def _add(self, summary: SegmentSummary, size: int) -> None:
         header = summary.header
-        assert header.base_offset >= self.durable, "a commit must not move the durable high watermark back"
         self.segments.add(header.seq, size, summary)
         self.tail = self.tail.after(header)
-        self.window = None
         self._raise_watermarks(header.end_offset)
-
-    def add_committed(self, link: Link) -> None:
-        """A segment of another writer: take it in."""
-        self.segments.add(link.header.seq, link.size, link.summary)
-        self.tail = self.tail.after(link.header)
-        self._raise_watermarks(link.header.end_offset)
-
-    def advance_high_watermark(self, end_offset: int) -> None:
-        """Everything below `end_offset` is acked: buffered readers may see it."""
-        if end_offset > self.buffered:
-            self.buffered = end_offset
-            self.wake()
 
     def _raise_watermarks(self, durable: int) -> None:
         self.durable = max(self.durable, durable)
         self.buffered = max(self.buffered, self.durable)
-        self.wake()
+        if self._readers_waiting:
+            self._moved.notify_all()
 
     def replace_view(self, view: ChainView, *, by_owner: bool = False) -> None:
         """Maintenance changed which objects hold the records, or where the log begins.
 
         A writer that commits while the store is asked is ahead of every view of it, so what it has added since stays.
         """
-        if view.tail.next_seq < self.tail.next_seq:
-            newer = view.segments.followed_by(self.segments, view.tail.next_seq)
-            if newer is not None and view.segments.is_complete:
-                self.segments = newer
-        elif self.has_local_writer and not by_owner:
-            self.segments = view.segments.up_to(self.tail.next_seq)
-        else:
-            self.segments, self.tail = view.segments, view.tail
-            self._raise_watermarks(view.tail.end_offset)
-        self.raise_low_watermark(view.low_watermark)
+        with self._lock:
+            if view.tail.next_seq < self.tail.next_seq:
+                newer = view.segments.followed_by(self.segments, view.tail.next_seq)
+                if newer is not None and view.segments.is_complete:
+                    self.segments = newer
+            elif self.has_local_writer and not by_owner:
+                self.segments = view.segments.up_to(self.tail.next_seq)
+            else:
+                self.segments, self.tail = view.segments, view.tail
+                self._raise_watermarks(view.tail.end_offset)
+            self._raise_low(view.low_watermark)
 
     def raise_low_watermark(self, low: int) -> None:
         """The records below were deleted: perhaps ones too that a successor wrote of whom the writer here has not heard."""
+        with self._lock:
+            self._raise_low(low)
+
+    def _raise_low(self, low: int) -> None:
         self.low = max(self.low, min(low, self.durable))
 
-    def wake(self) -> None:
-        if self._readers_waiting:
-            self.moved.notify_all()
+    # Waiting
+
+    def await_past(
+        self,
+        offset: int,
+        visibility: Visibility,
+        clock: Clock,
+        timeout: float,
+        is_over: Callable[[], bool],
+    ) -> bool:
+        """Whether there is something at `offset`, or it is over. If not, waits until something moves, up to `timeout`."""
+        with self._lock:
+            if self.readable_end(visibility) > offset or is_over():
+                return True
+            self.wait(clock, timeout)
+            return False
+
+    def wake_all(self) -> None:
+        """The partition can serve no more: let every reader look again."""
+        with self._lock:
+            self._moved.notify_all()
+        self.tell_listeners()
+
+    # The writers here
+
+    def own(self) -> None:
+        """An exclusive writer is being opened here: from now on it alone moves the end of the chain."""
+        with self._lock:
+            self.has_local_writer = True
+
+    def disown(self) -> None:
+        """It could not be opened."""
+        with self._lock:
+            self.has_local_writer = False
+
+    def show(self, buffer: WriteBuffer) -> None:
+        """It is open: what it holds can be read."""
+        with self._lock:
+            self.buffer = buffer
+
+    def writers_lock(self) -> tuple[threading.Lock, threading.Condition]:
+        """The lock, and the condition on it that wakes readers and writers. Those below are called with it held."""
+        return self._lock, self._moved
+
+    def advance_high_watermark(self, end_offset: int) -> None:
+        """Everything below `end_offset` is acked: buffered readers may see it."""
+        if end_offset > self.buffered:
+            self.buffered = end_offset
+            if self._readers_waiting:
+                self._moved.notify_all()
+
+    def begin_window(self, window: FlushWindow) -> FlushWindow:
+        """Its batches were taken from the buffer, and are read from here until they are committed."""
+        self.window = window
+        return window
+
+    def commit_window(self, summary: SegmentSummary, size: int) -> None:
+        """The window's segment is committed: its records are served from there from now on."""
+        assert summary.header.base_offset >= self.durable, (
+            "a commit must not move the durable high watermark back"
+        )
+        self.window = None
+        self._add(summary, size)
+
+    def abandon(self) -> int:
+        """The writer has stopped and takes along what is not committed. Returns how many bytes that frees."""
+        freed = self.buffer.clear() if self.buffer is not None else 0
+        freed += self.window.charged if self.window is not None else 0
+        self.window = self.buffer = None
+        self.has_local_writer = False
+        return freed
 
     def wait(self, clock: Clock, timeout: float) -> None:
-        """Until something moved, or `timeout` seconds passed; it may return early. Holds the lock, waits without it."""
+        """Until something moved, or `timeout` seconds passed; it may return early. Waits without the lock."""
         self._readers_waiting += 1
         try:
-            clock.wait(self.moved, timeout)
+            clock.wait(self._moved, timeout)
         finally:
             self._readers_waiting -= 1
 
     def wait_until(self, is_done: Callable[[], bool], clock: Clock, deadline: float) -> bool:
-        """Whether it is done by the deadline. Holds the lock, waits without it."""
+        """Whether it is done by the deadline. Waits without the lock."""
         while not is_done():
             left = deadline - clock.monotonic()
             if left <= 0:
@@ -205,11 +369,11 @@ class PartitionState:
     # Listeners are called without the lock: they may read.
 
     def add_listener(self, listener: Callable[[], None]) -> None:
-        with self.lock:
+        with self._lock:
             self._listeners = (*self._listeners, listener)
 
     def remove_listener(self, listener: Callable[[], None]) -> None:
-        with self.lock:
+        with self._lock:
             self._listeners = tuple(known for known in self._listeners if known != listener)
 
     def tell_listeners(self) -> None:

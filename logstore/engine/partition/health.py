@@ -1,51 +1,70 @@
-"""What an operator wants to see of a partition, from memory alone: it asks nobody."""
+"""What an operator wants to see of a partition and of a store, from memory alone: it asks nobody.
+
+Typed inside; `as_dict` is what `health()` gives to callers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from logstore.engine.memory.partition_state import PartitionState
-from logstore.engine.runtime import Runtime
-from logstore.engine.write.writer_protocol import Writer
-from logstore.layout.paths import PartitionPaths
+from logstore.engine.memory.partition_state import Overview
+from logstore.engine.partition.writer_metrics import WriterMetrics
+from logstore.engine.write.writer_health import WriterHealth
 
 
-def partition_health(
-    paths: PartitionPaths, state: PartitionState | None, writer: Writer | None, runtime: Runtime
-) -> dict[str, Any]:
-    """`told`: not loaded, reading, writing, stalled (holds data and makes no progress), stopped (fenced, for good).
+@dataclass(frozen=True, slots=True)
+class PartitionHealth:
+    """One partition. `overview` is None until it is loaded; `writer` is the one that `append` uses, if there is one."""
 
-    `unanswered_seconds`: for how long the upload that is under way has had no answer, also after attempts that failed; None
-    if none is. `unconfirmed`: see `PartitionState.unconfirmed`.
-    """
-    told: dict[str, Any] = {"topic": paths.topic, "partition": paths.partition, "state": "not loaded"}
-    if state is None:
+    topic: str
+    partition: int
+    overview: Overview | None = None
+    writer: WriterHealth | None = None
+    replicated: tuple[WriterHealth, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """`state`: not loaded, reading, or that of the writer. `unconfirmed`: see `PartitionState.unconfirmed`."""
+        told: dict[str, Any] = {"topic": self.topic, "partition": self.partition, "state": "not loaded"}
+        if self.overview is not None:
+            marks = self.overview.marks
+            told |= {
+                "state": "reading",
+                "epoch": self.overview.epoch,
+                "low_watermark": marks.low,
+                "durable_high_watermark": marks.durable,
+                "buffered_high_watermark": marks.buffered,
+                "unconfirmed": self.overview.unconfirmed,
+                "segments": self.overview.segments,
+            }
+        if self.writer is not None:
+            told |= self.writer.as_dict()
+        if self.replicated:
+            told["replicated"] = [writer.as_dict() for writer in self.replicated]
         return told
-    with state.lock:
-        told |= {
-            "state": "reading",
-            "epoch": state.tail.epoch,
-            "low_watermark": state.low,
-            "durable_high_watermark": state.durable,
-            "buffered_high_watermark": state.buffered,
-            "unconfirmed": state.unconfirmed(),
-            "segments": len(state.segments),
-        }
-        if writer is None:
-            return told
-        held = writer.failed is None and writer.next_offset > state.durable
-        idle = runtime.clock.monotonic() - writer.stats.last_progress_at
-        stalled = held and runtime.watch.is_late(writer)
-        told |= {
-            "state": "stopped" if writer.failed else "stalled" if stalled else "writing",
-            "next_offset": writer.next_offset,
-            "unflushed_records": writer.next_offset - state.durable if held else 0,
-            "upload_failures": writer.stats.failures,
-            "last_error": writer.stats.last_error,
-            "last_progress_seconds_ago": round(idle, 3),
-            "held_at_offset": state.durable if stalled else None,
-        } | writer.health()
-        return told | {
-            "stalled": told["state"] == "stalled",
-            "unanswered_seconds": runtime.watch.seconds(writer),
-        }
+
+    def writer_metrics(self) -> Iterator[WriterMetrics]:
+        """Its writers, in numbers."""
+        for writer in (*(() if self.writer is None else (self.writer,)), *self.replicated):
+            yield WriterMetrics.of(self.topic, self.partition, writer)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreHealth:
+    """A store. `unanswered_seconds`: for how long the oldest upload under way has had no answer; None if none is.
+    `stalled`: whether that is longer than `stall_after`."""
+
+    closed: bool
+    store_reachable: bool
+    unanswered_seconds: float | None
+    stalled: bool
+    failures_in_a_row: int
+    buffered_bytes: int
+    buffered_bytes_limit: int
+    cached_bytes: int
+    partitions: list[PartitionHealth]
+
+    def as_dict(self) -> dict[str, Any]:
+        told = {name: getattr(self, name) for name in self.__slots__}
+        return told | {"partitions": [partition.as_dict() for partition in self.partitions]}

@@ -22,7 +22,7 @@ from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.results import Receipt, acked
 from logstore.engine.memory.topic_settings import TopicSettings
 from logstore.engine.memory.write_buffer import OPEN_BATCH_BYTES
-from logstore.engine.partition.health import partition_health
+from logstore.engine.partition.health import PartitionHealth
 from logstore.engine.partition.readable_partition import ReadablePartition, check_offset
 from logstore.engine.partition.writer_opening import WriterOpening
 from logstore.engine.partition.writer_slot import PartitionWriters
@@ -58,9 +58,7 @@ class Partition(ReadablePartition):
         self.replaced = False
         self._close_later = False
         self._writers = PartitionWriters(runtime, self._chain, settings)
-        self._writer_opening = WriterOpening(
-            runtime, paths, lambda timeout, ack: self.open_writer(timeout=timeout, ack=ack)
-        )
+        self._writer_opening = WriterOpening(runtime, self)
 
     # Appending
 
@@ -281,10 +279,7 @@ class Partition(ReadablePartition):
         """Before this offset a reader may have been anywhere: the high watermark, or, while another process writes or
         after it has died, what it reserved past that. The next writer begins here or later.
         """
-        state = self.state
-        with state.lock:
-            unconfirmed = state.unconfirmed()
-            return state.durable if unconfirmed is None else unconfirmed.end
+        return self.state.reserved_end()
 
     def begin_flush(self) -> Submitted:
         """Ask for the flush; `finish_flush` waits for it. So many partitions flush side by side."""
@@ -329,8 +324,7 @@ class Partition(ReadablePartition):
         if offset > state.durable:
             self.finish_flush(self.begin_flush(), self.deadline(None))
         low = self.maintenance.delete_before(offset, self._runtime.clock.now_ms())
-        with state.lock:
-            state.raise_low_watermark(low)
+        state.raise_low_watermark(low)
         state.tell_listeners()
         return low
 
@@ -338,10 +332,14 @@ class Partition(ReadablePartition):
 
     def health(self) -> dict[str, Any]:
         """What an operator wants to see, from memory alone."""
-        state = self._loaded[0] if self._loaded is not None else None
-        health = partition_health(self.paths, state, self._writer, self._runtime)
-        replicated = self._writers.health()
-        return health | {"replicated": replicated} if replicated else health
+        return self.health_report().as_dict()
+
+    def health_report(self) -> PartitionHealth:
+        """The same, typed."""
+        if self._loaded is None:
+            return PartitionHealth(self.topic, self.partition)
+        overview, (writer, replicated) = self._loaded[0].overview(self._writers.health_reports)
+        return PartitionHealth(self.topic, self.partition, overview, writer, tuple(replicated))
 
     def topic_deleted(self) -> None:
         """Stop at once: what is not stored yet has no place to go any more, and whoever waits for it is told."""
@@ -376,9 +374,7 @@ class Partition(ReadablePartition):
             self._begin_close()
         loaded, problem = self._loaded, self._writers.finish_close(deadline)
         if loaded is not None:
-            with loaded[0].lock:
-                loaded[0].moved.notify_all()
-            loaded[0].tell_listeners()
+            loaded[0].wake_all()
         return problem
 
     def release(self) -> None:

@@ -14,10 +14,11 @@ from typing import Literal
 
 from logstore.config import Ack, Visibility, check_visibility
 from logstore.engine.chain.segment_table import LostRange, SegmentRef
+from logstore.engine.memory.partition_state import Marks
 from logstore.engine.memory.results import ReadResult, Receipt, acked
 from logstore.engine.memory.topic_settings import TopicSettings
 from logstore.engine.partition.internal import Appendable, Partition
-from logstore.engine.partition.readable_partition import READ_BYTES, Marks, check_start
+from logstore.engine.partition.readable_partition import READ_BYTES, check_start
 from logstore.engine.replicated.replicated_writer import ReplicatedWriter
 from logstore.engine.runtime import Runtime
 from logstore.errors import Closed, UnknownTopic
@@ -186,7 +187,7 @@ class PartitionLog:
     def marks(self) -> Marks:
         """The three watermarks in one consistent look, as last seen: read one by one, an append may come between them.
         From memory, unless nobody has looked at the partition yet; `refresh()` asks the store."""
-        return self._internal.marks()
+        return self._internal.state.marks()
 
     @property
     def low_watermark(self) -> int:
@@ -217,15 +218,11 @@ class PartitionLog:
         While an exclusive writer is open here: what it has acked and not yet stored. Elsewhere: what the last writer has
         reserved, at most so much is acked there. If that writer has died, the next one to open makes it a lost range.
         """
-        state = self._internal.state
-        with state.lock:
-            return state.unconfirmed()
+        return self._internal.state.unconfirmed()
 
     def segments(self) -> list[SegmentRef]:
         """The committed objects that hold the records, as last seen."""
-        state = self._internal.state
-        with state.lock:
-            return state.segments.all()
+        return self._internal.state.refs()
 
     # Who writes
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
 
 from logstore.config import Visibility, check_visibility
 from logstore.engine.chain.chain import Chain
@@ -28,15 +27,6 @@ from logstore.layout.paths import PartitionPaths
 
 READ_BYTES = 1 << 20
 Loaded = tuple[PartitionState, PartitionReader, Follower]
-
-
-class Marks(NamedTuple):
-    """The watermarks of a partition at one moment: the first offset there is, one past the last one in the object store, and
-    one past the last acked one. Never `low > durable` or `durable > buffered`."""
-
-    low: int
-    durable: int
-    buffered: int
 
 
 class ReadablePartition:
@@ -145,12 +135,6 @@ class ReadablePartition:
         return reader.first_at(ms)
 
     # The watermarks
-
-    def marks(self) -> Marks:
-        """As `PartitionLog.marks`."""
-        state = self.state
-        with state.lock:
-            return Marks(state.low, state.durable, state.buffered)
 
     def high_watermark(self, visibility: Visibility) -> int:
         """The high watermark for readers of that visibility, as last seen."""

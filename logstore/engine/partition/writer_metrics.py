@@ -1,12 +1,13 @@
 """One writer in numbers, the same for every kind: what a dashboard shows and an alert looks at.
 
-Read out of what `PartitionLog.health()` says, so that the two never disagree.
+Made of what `PartitionLog.health()` is made of, so that the two never disagree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from logstore.engine.write.writer_health import WriterHealth
 
 
 class WriterMetrics(NamedTuple):
@@ -28,27 +29,20 @@ class WriterMetrics(NamedTuple):
     last_progress_seconds_ago: float
     stalled_at: int | None
 
-
-def writers_of(health: dict[str, Any]) -> Iterator[WriterMetrics]:
-    """The writers in one partition's `health()`."""
-    if "mode" in health:
-        yield _metrics(health, health)
-    for replicated in health.get("replicated", ()):
-        yield _metrics(health, replicated)
-
-
-def _metrics(partition: dict[str, Any], writer: dict[str, Any]) -> WriterMetrics:
-    return WriterMetrics(
-        topic=partition["topic"],
-        partition=partition["partition"],
-        writer=writer.get("writer_id", ""),
-        mode=writer["mode"],
-        state=writer["state"],
-        epoch=writer["epoch"],
-        frontier=writer.get("frontier", partition["durable_high_watermark"]),
-        lag=writer.get("lag", 0),
-        dropped_below_upper=writer.get("dropped_below_upper", 0),
-        races_lost=writer.get("races_lost", 0),
-        last_progress_seconds_ago=writer["last_progress_seconds_ago"],
-        stalled_at=writer.get("held_at_source_offset", writer.get("held_at_offset")),
-    )
+    @classmethod
+    def of(cls, topic: str, partition: int, writer: WriterHealth) -> WriterMetrics:
+        is_replicated = writer.mode == "replicated"
+        return cls(
+            topic=topic,
+            partition=partition,
+            writer=writer.writer_id,
+            mode=writer.mode,
+            state=writer.state,
+            epoch=writer.epoch,
+            frontier=writer.frontier,
+            lag=writer.lag,
+            dropped_below_upper=writer.dropped_below_upper,
+            races_lost=writer.races_lost,
+            last_progress_seconds_ago=writer.last_progress_seconds_ago,
+            stalled_at=writer.held_at_source_offset if is_replicated else writer.held_at_offset,
+        )

@@ -8,9 +8,8 @@ next append finds the writer, or joins the wait.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from logstore.config import Ack
 from logstore.engine.host.clock import waitable
@@ -29,15 +28,19 @@ class _Opening(NamedTuple):
     deadline: float
 
 
-class WriterOpening:
-    """`open_writer(timeout, ack)` may take its time. `_lock` guards `_under_way`."""
+class Openable(Protocol):
+    @property
+    def paths(self) -> PartitionPaths: ...
+    def open_writer(self, *, timeout: float, ack: Ack) -> Writer:
+        """It may take its time."""
 
-    def __init__(
-        self, runtime: Runtime, paths: PartitionPaths, open_writer: Callable[[float, Ack], Writer]
-    ) -> None:
+
+class WriterOpening:
+    """`_lock` guards `_under_way`."""
+
+    def __init__(self, runtime: Runtime, log: Openable) -> None:
         self._runtime = runtime
-        self._paths = paths
-        self._open_writer = open_writer
+        self._log = log
         self._lock = threading.Lock()
         self._under_way: _Opening | None = None
 
@@ -50,7 +53,7 @@ class WriterOpening:
                 error = opening.outcome.exception(waitable(left + _LAST_WORD_S))
             except TimeoutError:
                 raise StoreUnavailable(
-                    f"{self._paths}: the writer could not be opened in time, nothing was appended: the store has not "
+                    f"{self._log.paths}: the writer could not be opened in time, nothing was appended: the store has not "
                     "answered yet; try again"
                 ) from None
             if error is None:
@@ -69,9 +72,9 @@ class WriterOpening:
 
     def _open(self, opening: _Opening, ack: Ack) -> None:
         left = max(0.0, opening.deadline - self._runtime.clock.monotonic())
-        self._runtime.watch.began(self, self._paths)
+        self._runtime.watch.began(self, self._log.paths)
         try:
-            writer = self._open_writer(left, ack)
+            writer = self._log.open_writer(timeout=left, ack=ack)
             self._runtime.watch.ended(self)
             opening.outcome.set_result(writer)
         except BaseException as error:

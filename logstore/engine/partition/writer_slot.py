@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from logstore.config import Ack
 from logstore.engine.chain.chain import Chain
@@ -23,9 +22,11 @@ from logstore.engine.replicated.replicated_writer import ReplicatedWriter
 from logstore.engine.runtime import Runtime
 from logstore.engine.shared.shared_writer import SharedWriter
 from logstore.engine.write.exclusive_writer import ExclusiveWriter
+from logstore.engine.write.lifecycle import WriterLifecycle
 from logstore.engine.write.takeover import take_over
 from logstore.engine.write.wal import Wal
 from logstore.engine.write.wal_sync import LocalSync
+from logstore.engine.write.writer_health import WriterHealth
 from logstore.engine.write.writer_protocol import Writer
 from logstore.errors import LogStoreError, ReadOnly
 
@@ -63,16 +64,14 @@ class PartitionWriters:
     ) -> ExclusiveWriter:
         wal = self._open_wal()
         try:
-            with state.lock:
-                state.has_local_writer = True
+            state.own()
             known = state.lost_ranges()
             take_over(self._runtime, self._chain, state, wal, reserve=ack != "durable", timeout=timeout)
             self._tell_lost(lost for lost in state.lost_ranges() if lost not in known)
             if wal is not None:
                 wal.start(state.tail.epoch, state.tail.end_offset)
         except BaseException:
-            with state.lock:
-                state.has_local_writer = False
+            state.disown()
             if wal is not None:
                 wal.close(-1)
             raise
@@ -127,44 +126,34 @@ class PartitionWriters:
         if self._runtime.config.writer == "read_only":
             raise ReadOnly(f'{self._chain.paths}: the store was opened with writer="read_only"')
 
-    def health(self) -> list[dict[str, Any]]:
-        return [writer.health() for writer in list(self._replicated.values())]
+    def _all(self) -> list[WriterLifecycle]:
+        return [*self._replicated.values(), *([self._writer] if self._writer is not None else ())]
+
+    def health_reports(self) -> tuple[WriterHealth | None, list[WriterHealth]]:
+        """Of the writer that `append` uses, if there is one, and of the replicated ones. Holds the partition's lock."""
+        writer = self._writer.health_report() if self._writer is not None else None
+        return writer, [each.health_report() for each in list(self._replicated.values())]
 
     def stop(self, error: LogStoreError) -> None:
         """At once and for good: there is no place to store anything any more."""
-        if self._writer is not None:
-            self._writer.stop(error)
-        for writer in self._replicated.values():
+        for writer in self._all():
             writer.stop(error)
 
     def after_fork_in_child(self, error: LogStoreError) -> None:
         """After a fork, in the child: refuse everything. Takes no lock."""
-        if self._writer is not None:
-            self._writer.after_fork_in_child(error)
-        for writer in self._replicated.values():
+        for writer in self._all():
             writer.after_fork_in_child(error)
         if self._wal is not None:
             self._wal.after_fork_in_child()
 
     def begin_close(self) -> None:
         """Take no more appends and start the last flush."""
-        if self._writer is not None:
-            self._writer.begin_close()
-        for writer in self._replicated.values():
+        for writer in self._all():
             writer.begin_close()
 
     def finish_close(self, deadline: float) -> str | None:
         """Wait for it. Returns what is not stored, in words, or None."""
-        problems = [writer.finish_close(deadline) for writer in self._replicated.values()]
-        writer = self._writer
-        if writer is not None:
-            if not writer.wait_closed(deadline):
-                writer.give_up_closing()
-            if writer.unstored is not None:
-                start, end = writer.unstored
-                problems.append(
-                    f"{self._chain.paths}: offsets {start} to {end - 1} are not in the store ({writer.failed})"
-                )
+        problems = [writer.finish_close(deadline) for writer in self._all()]
         return "; ".join(problem for problem in problems if problem) or None
 
     def release(self, durable: int) -> None:

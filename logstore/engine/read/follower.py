@@ -43,8 +43,7 @@ class Follower:
         deadline = clock.monotonic() + wait
         while not self._log.closed:
             self.refresh(interval)
-            with state.lock:
-                left = deadline - clock.monotonic()
-                if state.readable_end(visibility) > offset or left <= 0 or self._log.closed:
-                    return
-                state.wait(clock, min(left, interval) if self._log.follows else left)
+            left = deadline - clock.monotonic()
+            timeout = min(left, interval) if self._log.follows else left
+            if left <= 0 or state.await_past(offset, visibility, clock, timeout, lambda: self._log.closed):
+                return

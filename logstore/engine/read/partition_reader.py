@@ -99,11 +99,7 @@ class PartitionReader:
         """An object is gone: maintenance may have merged or expired it, as often as it likes while we read; or somebody
         deleted it, if it is still the one that is named."""
         reload(self._chain, self._state)
-        with self._state.lock:
-            segments = self._state.segments
-            row = segments.row_at(max(ref.base_offset, self._state.low))
-            is_named = row < len(segments) and segments.ref(row).key == ref.key
-        if is_named:
+        if self._state.is_named(ref):
             raise CorruptData(ref.key, ref.base_offset, f"the segment is missing ({gone})") from gone
 
     def _refuse_deleted(self, damage: CorruptData) -> None:
@@ -151,9 +147,7 @@ class PartitionReader:
         gathering.position = max(gathering.position, ref.base_offset)
         scanning = gathering.position == ref.base_offset or in_a_row > 0
         if scanning:
-            with self._state.lock:
-                ahead = self._state.segments.behind(ref, min(1 + in_a_row, AHEAD_MAX))
-            self._reader.prefetch(ahead)
+            self._reader.prefetch(self._state.refs_behind(ref, min(1 + in_a_row, AHEAD_MAX)))
         while gathering.wants(ref):
             gathering.add_run(self._reader.block(ref, gathering.position, scanning=scanning))
 
@@ -198,13 +192,8 @@ class PartitionReader:
 
     def _first_at(self, timestamp_ms: int) -> int | None:
         while True:
-            with self._state.lock:
-                low, durable = self._state.low, self._state.durable
-                segments = self._state.segments
-                rows = segments.rows_by_time(timestamp_ms)
-            for row in rows:
-                # Without the lock: a table only grows, or is replaced as a whole.
-                ref = segments.ref(int(row))
+            (low, durable, _), refs = self._state.refs_by_time(timestamp_ms)
+            for ref in refs:
                 try:
                     found = self._first_in_segment(ref, timestamp_ms, low, durable)
                 except ObjectNotFound as gone:

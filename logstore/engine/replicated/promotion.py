@@ -13,16 +13,12 @@ promoted at once do no harm: the later fence wins.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from logstore.engine.chain.chain import Chain, LostRace, StalePlace
 from logstore.engine.runtime import Runtime
 from logstore.engine.shared.chain_cursor import ChainCursor
 from logstore.errors import StoreError, StoreUnavailable
 from logstore.format.segment import SegmentFlags, SegmentHeader, build_segment
-
-if TYPE_CHECKING:
-    pass
 
 
 def fence(

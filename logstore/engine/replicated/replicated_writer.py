@@ -21,12 +21,11 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from logstore.engine.chain.chain import Chain, LostRace, StalePlace
 from logstore.engine.host.clock import waitable
-from logstore.engine.host.stall_watch import GIVEN_UP
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.engine.replicated.divergence import DivergenceCheck
@@ -44,7 +43,8 @@ from logstore.engine.replicated.source_ranges import (
 from logstore.engine.runtime import Runtime
 from logstore.engine.shared.chain_cursor import ChainCursor
 from logstore.engine.write.commit_loop import FINAL, CommitLoop
-from logstore.engine.write.writer_protocol import WriterStats
+from logstore.engine.write.lifecycle import WriterLifecycle, WriterStats
+from logstore.engine.write.writer_health import WriterHealth
 from logstore.errors import (
     AppendTimeout,
     BufferFull,
@@ -69,12 +69,14 @@ class ReplicatedStats(WriterStats):
     races_lost: int = 0
 
 
-class ReplicatedWriter:
+class ReplicatedWriter(WriterLifecycle):
     """Get it from `PartitionLog.replicated(writer_id)`. Safe for threads.
 
-    `_lock` guards what is held, the stats and the flags, for memory work only. `_moving` is held by whoever moves the
-    cursor, during I/O too: one commit in flight.
+    The partition's lock guards what is held, the stats and the flags. `_moving` is held by whoever moves the cursor, during
+    I/O too: one commit in flight.
     """
+
+    stats: ReplicatedStats
 
     def __init__(
         self,
@@ -87,25 +89,18 @@ class ReplicatedWriter:
         *,
         passive: bool = False,
     ) -> None:
+        super().__init__(runtime, chain, state, ReplicatedStats())
         self.writer_id = writer_id
-        self.stats = ReplicatedStats(last_progress_at=runtime.clock.monotonic())
-        self.failed: LogStoreError | None = None
-        self._runtime = runtime
-        self._chain = chain
         self._topic = topic
         self._on_commit = on_commit
         self._moving = threading.Lock()
-        self._lock = threading.Lock()
-        self._idle = threading.Condition(self._lock)
         self._cursor = ChainCursor(runtime, chain, state, WriterMode.REPLICATED, passive=passive)
         self._divergence = DivergenceCheck(str(chain.paths), self._cursor.tail.next_seq, self.frontier)
         self._held = HeldRanges()
         self._attempt: Attempt | None = None
         self._fed_upper = 0
-        self._closed = False
-        self._commit_loop = CommitLoop(
-            runtime, self, self._lock, f"{chain.paths}: replicated writer {writer_id!r}"
-        )
+        self._stuck: str | None = None  # once it is closed: what is not stored, in words
+        self._commit_loop = CommitLoop(runtime, self, f"{chain.paths}: replicated writer {writer_id!r}")
 
     # Asking
 
@@ -236,12 +231,6 @@ class ReplicatedWriter:
             raise
         self._commit_loop.ask()
 
-    def _check_open(self) -> None:
-        if self.failed is not None:
-            raise fresh(self.failed)
-        if self._closed:
-            raise Closed(f"{self._chain.paths}: the replicated writer {self.writer_id!r} is closed")
-
     # Working: on the task pool's threads, one at a time
 
     def run(self) -> None:
@@ -279,7 +268,7 @@ class ReplicatedWriter:
             return 0.0
         with self._lock:
             waits = len(self._held) > 0
-            self._idle.notify_all()
+            self._moved.notify_all()
         if not waits:
             return None
         return 0.0 if self._advance() else self._runtime.config.follow_interval
@@ -426,26 +415,6 @@ class ReplicatedWriter:
             else:
                 held.future.set_exception(fresh(outcome))
 
-    def after_fork_in_child(self, error: LogStoreError) -> None:
-        """After a fork, in the child: refuse everything."""
-        self.failed = self.failed or error
-
-    def stop(self, error: LogStoreError) -> None:
-        """For good."""
-        with self._lock:
-            if self.failed is not None:
-                return
-            self.failed = error
-            self.stats.note(error)
-            held = (self._attempt.ranges if self._attempt is not None else []) + self._held.clear()
-            self._attempt = None
-            self._idle.notify_all()
-        self._runtime.watch.ended(self, GIVEN_UP)
-        if not isinstance(error, Closed):
-            logger.error("%s: replicated writer %s: %s", self._chain.paths, self.writer_id, error)
-        for one in held:
-            self._resolve(one, error, dropped=0)
-
     # Taking over
 
     def promote(self, timeout: float | None = None) -> int:
@@ -466,54 +435,63 @@ class ReplicatedWriter:
 
     # The end
 
-    def begin_close(self) -> None:
-        """Take nothing more; what can be stored is."""
-        with self._lock:
-            self._closed = True
+    def _let_go(self) -> tuple[int, list[Future[Any]]]:
+        held = (self._attempt.ranges if self._attempt is not None else []) + self._held.clear()
+        self._attempt = None
+        freed = sum(one.charged for one in held)
+        for one in held:
+            one.charged = 0
+        return freed, [one.future for one in held]
+
+    def _log_stop(self, error: LogStoreError) -> None:
+        if not isinstance(error, Closed):
+            logger.error("%s: replicated writer %s: %s", self._chain.paths, self.writer_id, error)
+
+    def _closed_error(self) -> Closed:
+        return Closed(f"{self._chain.paths}: the replicated writer {self.writer_id!r} is closed")
+
+    def _ask_to_drain(self) -> None:
         self._commit_loop.ask()
 
-    def finish_close(self, deadline: float) -> str | None:
-        """Wait for what can be stored, release the rest. Returns what is not stored, in words, or None."""
-        clock = self._runtime.clock
-        with self._lock:
-            while self.failed is None and self._can_move() and (left := deadline - clock.monotonic()) > 0:
-                clock.wait(self._idle, left)
-            first = self._attempt.ranges[0] if self._attempt is not None else self._held.first()
-            stuck = first is not None and self.failed is None and not self._cursor.passive
-            silent = "the store did not answer in time" if self._attempt is not None else None
-            why = self.stats.last_error or silent or "something before it is missing"
-        self.stop(Closed(f"{self._chain.paths}: the replicated writer {self.writer_id!r} is closed"))
-        if not stuck or first is None:
-            return None
-        return f"{self._chain.paths}: source offsets from {first.lower} on are not stored by {self.writer_id!r} ({why})"
+    def _is_drained(self) -> bool:
+        return not self._can_move()
 
     def _can_move(self) -> bool:
         first = self._held.first()
         at = first is not None and first.lower <= self.frontier and not self._cursor.passive
         return self._attempt is not None or at
 
+    def _left_behind(self, drained: bool) -> LogStoreError:
+        first = self._first_held()
+        if first is not None and not self._cursor.passive:
+            silent = "the store did not answer in time" if self._attempt is not None else None
+            why = self.stats.last_error or silent or "something before it is missing"
+            what = f"source offsets from {first.lower} on are not stored by {self.writer_id!r}"
+            self._stuck = f"{self._chain.paths}: {what} ({why})"
+        return self._closed_error()
+
+    def _not_stored(self) -> str | None:
+        return self._stuck
+
+    def _first_held(self) -> SourceRange | None:
+        return self._attempt.ranges[0] if self._attempt is not None else self._held.first()
+
     def health(self) -> dict[str, Any]:
         """What `PartitionLog.health()` shows of it, from memory alone."""
         with self._lock:
-            first = self._attempt.ranges[0] if self._attempt is not None else self._held.first()
-            idle = self._runtime.clock.monotonic() - self.stats.last_progress_at
-            stalled = first is not None and self.failed is None and idle > self._runtime.config.stall_after
-            state = "standby" if self._cursor.passive else "writing"
-            return {
-                "writer_id": self.writer_id,
-                "mode": "replicated",
-                "state": "stopped" if self.failed else "stalled" if stalled else state,
-                "stalled": stalled,
-                "unanswered_seconds": self._runtime.watch.seconds(self),
-                "epoch": self._cursor.epoch,
-                "frontier": self.frontier,
-                "lag": max(0, self.frontier - self._fed_upper),
-                "dropped_below_upper": self.stats.dropped,
-                "races_lost": self.stats.races_lost,
-                "commits": self.stats.commits,
-                "peer_commits": self.stats.peer_commits,
-                "upload_failures": self.stats.failures,
-                "last_error": self.stats.last_error,
-                "last_progress_seconds_ago": round(idle, 3),
-                "held_at_source_offset": self.frontier if stalled else None,
-            }
+            return self.health_report().as_dict()
+
+    def health_report(self) -> WriterHealth:
+        held = self.failed is None and self._first_held() is not None
+        stalled = held and self._idle_seconds() > self._runtime.config.stall_after
+        is_open = "standby" if self._cursor.passive else "writing"
+        return replace(
+            self._told("replicated", self._cursor.epoch, self.frontier, stalled, is_open),
+            writer_id=self.writer_id,
+            lag=max(0, self.frontier - self._fed_upper),
+            races_lost=self.stats.races_lost,
+            dropped_below_upper=self.stats.dropped,
+            commits=self.stats.commits,
+            peer_commits=self.stats.peer_commits,
+            held_at_source_offset=self.frontier if stalled else None,
+        )

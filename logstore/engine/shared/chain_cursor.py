@@ -150,14 +150,9 @@ class ChainCursor:
         self.tail = replace(tail, source_upper=max(tail.source_upper, self.tail.source_upper))
 
     def _advance_past(self, link: Link) -> None:
-        state = self._state
         self.tail = self.tail.after(link.header)
-        with state.lock:
-            fresh = link.header.seq == state.tail.next_seq
-            if fresh:
-                state.add_committed(link)
-        if fresh:
-            state.tell_listeners()
+        if self._state.add_committed([link], by_owner=True):
+            self._state.tell_listeners()
 
     def _check_same_epoch(self, header: SegmentHeader) -> None:
         """Whether `header`'s writer is a peer, or somebody who took over."""

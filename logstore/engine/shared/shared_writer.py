@@ -19,13 +19,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from logstore.config import Ack
 from logstore.engine.chain.chain import Chain, LostRace, StalePlace
 from logstore.engine.chain.segment_table import LostRange
-from logstore.engine.host.stall_watch import GIVEN_UP
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.results import Receipt
 from logstore.engine.memory.topic_settings import TopicLimits
@@ -41,9 +40,10 @@ from logstore.engine.shared.wishes import Wishes
 from logstore.engine.write.admission import admit_records
 from logstore.engine.write.commit_loop import CommitLoop
 from logstore.engine.write.group_commit import GroupCommitWait
-from logstore.engine.write.writer_protocol import WriterStats
+from logstore.engine.write.lifecycle import WriterStats
+from logstore.engine.write.writer_health import WriterHealth
+from logstore.engine.write.writer_protocol import Writer
 from logstore.errors import (
-    Closed,
     LogStoreError,
     OutcomeUnknown,
     fresh,
@@ -62,11 +62,12 @@ class SharedStats(WriterStats):
     duplicates: int = 0
 
 
-class SharedWriter:
-    """`state.lock` guards what appends touch: buffer, window's entries, flags, stats. Cursor, turns, wishes and
+class SharedWriter(Writer):
+    """the partition's lock guards what appends touch: buffer, window's entries, flags, stats. Cursor, turns, wishes and
     `_stored` are touched by `run` alone, which the task pool never runs twice at once."""
 
     is_alone = False
+    stats: SharedStats
 
     def __init__(
         self,
@@ -76,12 +77,7 @@ class SharedWriter:
         topic: TopicLimits,
         on_commit: Callable[[], None],
     ) -> None:
-        self.stats = SharedStats(last_progress_at=runtime.clock.monotonic())
-        self.failed: LogStoreError | None = None
-        self.unstored: LostRange | None = None
-        self._runtime = runtime
-        self._chain = chain
-        self._state = state
+        super().__init__(runtime, chain, state, SharedStats())
         self._topic = topic
         self._on_commit = on_commit
         self._cursor = ChainCursor(runtime, chain, state, WriterMode.SHARED)
@@ -91,9 +87,8 @@ class SharedWriter:
         batch_bytes = min(OPEN_BATCH_BYTES, runtime.config.max_batch_bytes)
         self._buffer = SharedBuffer(CODEC_IDS[runtime.config.compression], batch_bytes)
         self._window: SharedWindow | None = None
-        self._closing = False
-        self._group_commit = GroupCommitWait(runtime.clock, state.moved)
-        self._commit_loop = CommitLoop(runtime, self, state.lock, f"{chain.paths}: the shared writer")
+        self._group_commit = GroupCommitWait(runtime.clock, self._moved)
+        self._commit_loop = CommitLoop(runtime, self, f"{chain.paths}: the shared writer")
 
     @property
     def next_offset(self) -> int:
@@ -141,7 +136,7 @@ class SharedWriter:
             runtime.task_pool.all_now()
             runtime.budget.take(charged, max(0.0, deadline - runtime.clock.monotonic()))
         try:
-            with self._state.lock:
+            with self._lock:
                 self._check_open()
                 if not self._pending():  # until now nothing was held up
                     self.stats.last_progress_at = runtime.clock.monotonic()
@@ -152,12 +147,6 @@ class SharedWriter:
         finally:
             if charged:
                 runtime.budget.give_back(charged)
-
-    def _check_open(self) -> None:
-        if self.failed is not None:
-            raise fresh(self.failed)
-        if self._closing:
-            raise Closed(f"{self._chain.paths}: the store is closed")
 
     def _ask(self) -> None:
         """Somebody waits for every append here, so each wants to be committed at once. Holds the lock."""
@@ -195,7 +184,7 @@ class SharedWriter:
         waiting.cancel()
 
     def flush_now(self, receipt: Receipt) -> Future[Receipt] | None:
-        with self._state.lock:
+        with self._lock:
             last = self._buffer.last() or (self._window.entries[-1] if self._window is not None else None)
             if last is None:
                 return None
@@ -207,7 +196,7 @@ class SharedWriter:
 
     def run(self) -> None:
         """One step: try to commit the window there is, or the next one."""
-        with self._state.lock:
+        with self._lock:
             self._group_commit.wait(lambda: self._buffer.appends, self._need_not_linger)
             window = self._prepare()
         if window is not None and not self._commit_loop.take(lambda: self._attempt(window)):
@@ -291,7 +280,7 @@ class SharedWriter:
     def _lost_race(self, window: SharedWindow) -> None:
         """Take in the winner. The next attempt has another place; if this was not the first loss, we may be far behind and
         it is cheaper to read up to the end than to lose once for each segment."""
-        with self._state.lock:
+        with self._lock:
             self.stats.races_lost += 1
             window.lost()
         self._turns.lost(self._runtime.clock.monotonic())
@@ -309,7 +298,7 @@ class SharedWriter:
 
     def _top_up(self, window: SharedWindow) -> None:
         """What has come while the window lost a race, or waited for its turn, goes with it."""
-        with self._state.lock:
+        with self._lock:
             more = self._buffer.take(self._topic.segment_bytes - window.charged, at_least_one=False)
             if more:
                 window.carry(window.entries + more)
@@ -337,7 +326,7 @@ class SharedWriter:
             self._stored.cover(
                 self._cursor.tail.next_seq
             )  # the producer may have been at another writer meanwhile
-        with self._state.lock:
+        with self._lock:
             if self.failed is not None:  # stopped while the chain was read: everybody was told
                 window.carry([])
                 return
@@ -352,7 +341,7 @@ class SharedWriter:
             fail([future], why)
 
     def _committed(self, window: SharedWindow, seconds: float) -> None:
-        with self._state.lock:
+        with self._lock:
             if self.failed is not None:
                 return  # given up by close() while the upload was under way
             placed = window.place()
@@ -367,68 +356,42 @@ class SharedWriter:
     def _window_done(self) -> None:
         """Holds the lock."""
         self._window = None
-        self._state.moved.notify_all()
+        self._moved.notify_all()
         if len(self._buffer):
             self._commit_loop.ask()
 
     # The end
 
-    def after_fork_in_child(self, error: LogStoreError) -> None:
-        """After a fork, in the child: refuse everything."""
-        self.failed = self.failed or error
+    def _let_go(self) -> tuple[int, list[Future[Any]]]:
+        entries = (self._window.entries if self._window is not None else []) + self._buffer.clear()
+        self._window = None
+        waiting: list[Future[Any]] = [joined.future for entry in entries for joined in entry.joined]
+        return sum(entry.charged for entry in entries), waiting
 
-    def stop(self, error: LogStoreError) -> None:
-        """For good: tell every waiter, free the memory, wake who waits."""
-        with self._state.lock:
-            if self.failed is not None:
-                return
-            self.failed = error
-            self.stats.note(error)
-            entries = (self._window.entries if self._window is not None else []) + self._buffer.clear()
-            self._window = None
-            self._state.moved.notify_all()
-        self._runtime.watch.ended(self, GIVEN_UP)
-        self._runtime.budget.give_back(sum(entry.charged for entry in entries))
-        logger.error("%s: %s", self._chain.paths, error)
-        fail([joined.future for entry in entries for joined in entry.joined], error)
-        self._state.tell_listeners()
+    def _ask_to_drain(self) -> None:
+        self._ask()
 
-    def begin_close(self) -> None:
-        """Take no more appends and commit what there is."""
-        with self._state.lock:
-            self._closing = True
-            self._ask()
-            self._state.moved.notify_all()
+    def _is_drained(self) -> bool:
+        return not self._pending()
 
-    def wait_closed(self, deadline: float) -> bool:
-        """Whether everything is stored by the deadline."""
-        with self._state.lock:
-            stored = self._state.wait_until(lambda: not self._pending(), self._runtime.clock, deadline)
-            return stored and self.failed is None
-
-    def give_up_closing(self) -> None:
-        """The deadline has passed: nobody may wait on for what is not stored."""
-        with self._state.lock:
-            start, count = self._state.durable, self._pending()
-            if self.failed is None and count:
-                self.unstored = LostRange(start, start + count)
+    def _left_behind(self, drained: bool) -> LogStoreError | None:
+        if drained:
+            return None
+        start, count = self._state.durable, self._pending()
+        self.unstored = LostRange(start, start + count)
         why = self.stats.last_error or "the store did not answer in time"
-        self.stop(
-            OutcomeUnknown(f"{self._chain.paths}: closed before {count} records had been stored: {why}")
-        )
+        return OutcomeUnknown(f"{self._chain.paths}: closed before {count} records had been stored: {why}")
 
-    def health(self) -> dict[str, Any]:
-        """Its lines of `PartitionLog.health()`. Called with the lock held."""
+    def health_report(self) -> WriterHealth:
+        durable, frontier = self._state.durable, self._cursor.tail.end_offset
         held = self.failed is None and self._pending() > 0
-        idle = self._runtime.clock.monotonic() - self.stats.last_progress_at
-        stalled = held and idle > self._runtime.config.stall_after
-        return {
-            "state": "stopped" if self.failed else "stalled" if stalled else "writing",
-            "mode": "shared",
-            "epoch": self._cursor.epoch,
-            "frontier": self._cursor.tail.end_offset,
-            "lag": max(0, self._state.durable - self._cursor.tail.end_offset),
-            "races_lost": self.stats.races_lost,
-            "duplicates": self.stats.duplicates,
-            "held_at_offset": self._state.durable if stalled else None,
-        }
+        stalled = held and self._idle_seconds() > self._runtime.config.stall_after
+        return replace(
+            self._told("shared", self._cursor.epoch, frontier, stalled),
+            lag=max(0, durable - frontier),
+            races_lost=self.stats.races_lost,
+            duplicates=self.stats.duplicates,
+            next_offset=self.next_offset,
+            unflushed_records=self.next_offset - durable if held else 0,
+            held_at_offset=durable if stalled else None,
+        )

@@ -7,19 +7,15 @@ again after a pause. After an error that is final, because no further step could
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
-from typing import Protocol
 
 from logstore.engine.host.stall_watch import GIVEN_UP
-from logstore.engine.host.task_pool import Task
 from logstore.engine.runtime import Runtime
-from logstore.engine.write.writer_protocol import WriterStats
+from logstore.engine.write.lifecycle import WriterLifecycle
 from logstore.errors import (
     CorruptData,
     DivergentWriters,
     Fenced,
-    LogStoreError,
     OutcomeUnknown,
     UnknownTopic,
     UnsupportedStore,
@@ -30,21 +26,12 @@ logger = logging.getLogger(__name__)
 FINAL = (Fenced, UnknownTopic, CorruptData, OutcomeUnknown, DivergentWriters, UnsupportedStore)
 
 
-class RacingWriter(Task, Protocol):
-    failed: LogStoreError | None
-
-    @property
-    def stats(self) -> WriterStats: ...
-    def stop(self, error: LogStoreError) -> None: ...
-
-
 class CommitLoop:
-    """`lock` guards the writer's stats. `name` says in the log which writer it is, and where."""
+    """`name` says in the log which writer it is, and where."""
 
-    def __init__(self, runtime: Runtime, writer: RacingWriter, lock: threading.Lock, name: str) -> None:
+    def __init__(self, runtime: Runtime, writer: WriterLifecycle, name: str) -> None:
         self._runtime = runtime
         self._writer = writer
-        self._lock = lock
         self._name = name
 
     def take(self, step: Callable[[], float | None]) -> bool:
@@ -80,8 +67,6 @@ class CommitLoop:
         return wait
 
     def _failed(self, error: Exception) -> float:
-        with self._lock:
-            self._writer.stats.failed(error)
-            failures = self._writer.stats.failures
+        failures = self._writer.attempt_failed(error)
         logger.warning("%s: failed %d times in a row, trying again: %s", self._name, failures, error)
         return self._runtime.backoff(failures)

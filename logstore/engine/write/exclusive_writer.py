@@ -18,28 +18,29 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 from logstore.config import Ack
 from logstore.engine.chain.chain import Chain, LostRace
 from logstore.engine.chain.fencing import fenced_by
 from logstore.engine.chain.segment_table import LostRange
-from logstore.engine.host.stall_watch import GIVEN_UP
 from logstore.engine.host.task_pool import Task
 from logstore.engine.memory.flush_window import FlushWindow
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.pending_batch import Exposure, PendingBatch
 from logstore.engine.memory.results import Receipt
 from logstore.engine.memory.topic_settings import TopicLimits
-from logstore.engine.memory.waiters import OffsetWaiters, complete, fail
+from logstore.engine.memory.waiters import OffsetWaiters, complete
 from logstore.engine.memory.write_buffer import OPEN_BATCH_BYTES, WriteBuffer
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.group_commit import GroupCommitWait
+from logstore.engine.write.lifecycle import WriterStats
 from logstore.engine.write.reservation import Reservation
-from logstore.engine.write.writer_protocol import WriterStats
+from logstore.engine.write.writer_health import WriterHealth
+from logstore.engine.write.writer_protocol import Writer
 from logstore.errors import (
     BufferFull,
-    Closed,
     CorruptData,
     LogStoreError,
     OutcomeUnknown,
@@ -57,11 +58,10 @@ CREDIT_BYTES = 16 * 1024
 EXPOSURES = {"durable": Exposure.DURABLE, "local": Exposure.LOCAL, "buffered": Exposure.BUFFERED}
 
 
-class ExclusiveWriter:
-    """Made by `takeover.take_over`, which has committed the fence. All fields are guarded by `state.lock`.
+class ExclusiveWriter(Writer):
+    """Made by `takeover.take_over`, which has committed the fence. All fields are guarded by the partition's lock.
 
-    `failed` says why it stopped for good, and `unstored` which acked records it took along. `local_sync` brings
-    batches that wait for a local ack to disk; None if the store has no WAL.
+    `local_sync` brings batches that wait for a local ack to disk; None if the store has no WAL.
     """
 
     is_alone = True
@@ -74,16 +74,11 @@ class ExclusiveWriter:
         topic: TopicLimits,
         on_commit: Callable[[], None],
     ) -> None:
+        super().__init__(runtime, chain, state, WriterStats())
         self.epoch = epoch = state.tail.epoch
-        self.stats = WriterStats(last_progress_at=runtime.clock.monotonic())
         self.durable_waiters: OffsetWaiters[Receipt] = OffsetWaiters()
         self.local_waiters: OffsetWaiters[Receipt] = OffsetWaiters()
-        self.failed: LogStoreError | None = None
-        self.unstored: LostRange | None = None
         self._stopped_at = 0
-        self._runtime = runtime
-        self._chain = chain
-        self._state = state
         self._topic = topic
         self._on_commit = on_commit
         codec = CODEC_IDS[runtime.config.compression]
@@ -100,11 +95,9 @@ class ExclusiveWriter:
         self._credit = 0  # bytes taken from the budget that no record has used yet
         self._urgent_until = 0
         self._due: float | None = None
-        self._closing = False
-        self._group_commit = GroupCommitWait(runtime.clock, state.moved)
+        self._group_commit = GroupCommitWait(runtime.clock, self._moved)
         self.local_sync: Task | None = None
-        with state.lock:
-            state.buffer = self._buffer
+        state.show(self._buffer)
 
     @property
     def next_offset(self) -> int:
@@ -115,7 +108,7 @@ class ExclusiveWriter:
     def add_at_once(self, receipt: Receipt, record: Record, charged: int) -> bool:
         """Ack one record, buffered, if everything it needs is there: the path of a service that appends one by one."""
         state, buffer = self._state, self._buffer
-        with state.lock:
+        with self._lock:
             offset, batch = buffer.next_offset, buffer.open_batch
             if (
                 batch is None
@@ -127,8 +120,7 @@ class ExclusiveWriter:
             self._credit -= charged
             buffer.add_to_open(batch, record, charged)
             receipt.offset = receipt.last_offset = offset
-            state.buffered = offset + 1
-            state.wake()
+            state.advance_high_watermark(offset + 1)
             if buffer.charged >= self._flush_bytes:
                 self._ask_for_flush()
             return True
@@ -145,7 +137,7 @@ class ExclusiveWriter:
     def _take_credit(self) -> None:
         """Room for the next few records in one go. Only where there is data: a flush gives the rest of it back."""
         if self._runtime.budget.try_take(CREDIT_BYTES):
-            with self._state.lock:
+            with self._lock:
                 if self._buffer.open_batch is not None and self.failed is None:
                     self._credit += CREDIT_BYTES
                     return
@@ -177,10 +169,10 @@ class ExclusiveWriter:
     ) -> Future[Receipt] | None:
         """The general way. `charged` bytes are taken already, and are given back if nothing is added."""
         count = len(records) if records is not None else sum(info.count for _, info in batches or ())
-        state, clock = self._state, self._runtime.clock
+        clock = self._runtime.clock
         filled: PendingBatch | None = None
         try:
-            with state.lock:
+            with self._lock:
                 self._check_open()
                 while exposure and self._buffer.next_offset + count > self._may_show:
                     self._await_reservation(count, deadline)
@@ -237,13 +229,6 @@ class ExclusiveWriter:
             return self._runtime.clock.monotonic()
         return buffer.oldest_at + self._runtime.config.flush_interval
 
-    def _check_open(self) -> None:
-        # That a close gave up on what others had appended does not make the outcome of this append unknown.
-        if self.failed is not None and not (self._closing and isinstance(self.failed, OutcomeUnknown)):
-            raise fresh(self.failed)
-        if self._closing:
-            raise Closed(f"{self._chain.paths}: the store is closed")
-
     def _make_room(self, charged: int, deadline: float) -> None:
         runtime = self._runtime
         if runtime.budget.try_take(charged):
@@ -267,11 +252,27 @@ class ExclusiveWriter:
         state.wait(clock, left)
         self._check_open()
 
+    def synced(self, shown_until: int, end_offset: int) -> None:
+        """The WAL has everything before `end_offset`: show what may be seen of that, and give the `local` acks."""
+        with self._lock:
+            self.stats.wal_error = None
+            if self.failed is not None:
+                return  # its waiters have been told
+            self._state.advance_high_watermark(shown_until)
+            acked = self.local_waiters.release(end_offset)
+        complete(acked)
+        self._state.tell_listeners()
+
+    def not_synced(self, why: str) -> None:
+        """The WAL could not be written."""
+        with self._lock:
+            self.stats.wal_error = why
+
     # Waiting
 
     def when_durable(self, receipt: Receipt) -> Future[Receipt] | None:
         """A future for the moment when the receipt's records are durable; None if they are. Forces no flush."""
-        with self._state.lock:
+        with self._lock:
             if receipt.last_offset < self._stored_until():
                 return None
             if self.failed is not None:
@@ -285,13 +286,13 @@ class ExclusiveWriter:
 
     def give_up(self, waiting: Future[Receipt]) -> None:
         """Its owner's deadline has passed: do not keep it for as long as an outage lasts."""
-        with self._state.lock:
+        with self._lock:
             self.durable_waiters.discard(waiting)
             self.local_waiters.discard(waiting)
 
     def flush_now(self, receipt: Receipt) -> Future[Receipt] | None:
         """Ask for everything appended so far to be flushed; None if it is durable already."""
-        with self._state.lock:
+        with self._lock:
             end = self._buffer.next_offset
             receipt.offset = receipt.last_offset = end - 1
             if end <= self._stored_until():
@@ -307,7 +308,7 @@ class ExclusiveWriter:
 
     def run(self) -> None:
         """One step: upload the window there is, or take the next one."""
-        with self._state.lock:
+        with self._lock:
             self._group_commit.wait(self.durable_waiters.__len__, self._is_over)
             self._due = None  # not before: who comes while it lingers need not ask for another run
             window = self._prepare()
@@ -365,10 +366,9 @@ class ExclusiveWriter:
             mode=WriterMode.EXCLUSIVE,
         )
         self._may_show = min(self._may_show, reserved)  # whether or not its answer comes
-        state.window = FlushWindow(header, batches)
         self._runtime.watch.began(self, self._chain.paths)
         self._return_credit()
-        return state.window
+        return state.begin_window(FlushWindow(header, batches))
 
     def _return_credit(self) -> None:
         if self._credit:
@@ -377,10 +377,10 @@ class ExclusiveWriter:
 
     def _committed(self, window: FlushWindow, summary: SegmentSummary, size: int, seconds: float) -> None:
         state, clock = self._state, self._runtime.clock
-        with state.lock:
+        with self._lock:
             if self.failed is not None:
                 return  # given up by close() while the upload was under way; what it held was freed then
-            state.committed(summary, size)
+            state.commit_window(summary, size)
             self._may_show = state.tail.reserved_until
             released = self.durable_waiters.release(state.durable)
             released += self.local_waiters.release(state.durable)
@@ -398,82 +398,61 @@ class ExclusiveWriter:
     def _retry_later(self, error: Exception) -> None:
         runtime = self._runtime
         runtime.breaker.failure()
-        with self._state.lock:
-            self.stats.failed(error)
-            wait = runtime.backoff(self.stats.failures)
+        failures = self.attempt_failed(error)
         logger.warning(
-            "%s: upload %d of this segment failed, trying again: %s",
-            self._chain.paths,
-            self.stats.failures,
-            error,
+            "%s: upload %d of this segment failed, trying again: %s", self._chain.paths, failures, error
         )
-        runtime.task_pool.at(self, runtime.clock.monotonic() + wait)
+        runtime.task_pool.at(self, runtime.clock.monotonic() + runtime.backoff(failures))
 
-    def stop(self, error: LogStoreError) -> None:
-        """For good: tell every waiter, free the memory, wake the readers."""
+    # The end
+
+    def _let_go(self) -> tuple[int, list[Future[Any]]]:
         state = self._state
-        with state.lock:
-            if self.failed is not None:
-                return
-            self.failed, self._stopped_at = error, state.durable
-            self.stats.note(error)
-            if self.unstored is None and state.buffered > state.durable:
-                self.unstored = LostRange(state.durable, state.buffered)
-            freed = self._buffer.clear() + (state.window.charged if state.window else 0)
-            self._return_credit()
-            state.window = state.buffer = None
-            state.has_local_writer = False
-            waiting = self.durable_waiters.take_all() + self.local_waiters.take_all()
-            state.moved.notify_all()
-        self._runtime.watch.ended(self, GIVEN_UP)
-        if freed:
-            self._runtime.budget.give_back(freed)
+        self._stopped_at = state.durable
+        if self.unstored is None and state.buffered > state.durable:
+            self.unstored = LostRange(state.durable, state.buffered)
+        freed, self._credit = state.abandon() + self._credit, 0
+        return freed, self.durable_waiters.take_all() + self.local_waiters.take_all()
+
+    def _log_stop(self, error: LogStoreError) -> None:
         if self.unstored is not None:
             start, end = self.unstored
             logger.error("%s: offsets %d to %d are not stored: %s", self._chain.paths, start, end - 1, error)
-        fail(waiting, error)
-        state.tell_listeners()
 
     def after_fork_in_child(self, error: LogStoreError) -> None:
-        """After a fork, in the child: refuse everything. No credit, so that `add_at_once` takes nothing either."""
+        """No credit either, so that `add_at_once` takes nothing."""
         if self.failed is None:
-            self.failed, self._stopped_at, self._credit = error, self._state.durable, 0
+            self._stopped_at, self._credit = self._state.durable, 0
+        super().after_fork_in_child(error)
 
-    # Closing
-
-    def begin_close(self) -> None:
-        """Take no more appends; flush what there is and give the rest of the reservation back."""
-        with self._state.lock:
-            self._closing = True
-            self._buffer.close_batch()
-            self._ask_for_flush()
-            self._state.moved.notify_all()
-
-    def wait_closed(self, deadline: float) -> bool:
-        """Whether everything is durable, and the reservation given back, by the deadline."""
-        with self._state.lock:
-            drained = self._state.wait_until(self._is_drained, self._runtime.clock, deadline)
-            return drained and self.failed is None
+    def _ask_to_drain(self) -> None:
+        self._buffer.close_batch()
+        self._ask_for_flush()
 
     def _is_drained(self) -> bool:
-        """Or stopped: then it holds nothing, either."""
+        """Everything is durable, and the reservation given back."""
         end, state = self._buffer.next_offset, self._state
-        stored = state.window is None and not len(self._buffer) and state.tail.reserved_until <= end
-        return stored or self.failed is not None
+        return state.window is None and not len(self._buffer) and state.tail.reserved_until <= end
 
-    def give_up_closing(self) -> None:
-        """The deadline has passed: nobody may wait on for what is not drained."""
-        with self._state.lock:
-            durable, end = self._state.durable, self._buffer.next_offset
-            if self.failed is None and end > durable:
-                self.unstored = LostRange(durable, end)
+    def _left_behind(self, drained: bool) -> LogStoreError | None:
+        if drained:
+            return None
+        durable, end = self._state.durable, self._buffer.next_offset
+        if end > durable:
+            self.unstored = LostRange(durable, end)
         why = self.stats.last_error or "the store did not answer in time"
-        self.stop(
-            OutcomeUnknown(
-                f"{self._chain.paths}: closed before offsets {durable} to {end - 1} were stored: {why}"
-            )
+        return OutcomeUnknown(
+            f"{self._chain.paths}: closed before offsets {durable} to {end - 1} were stored: {why}"
         )
 
-    def health(self) -> dict[str, Any]:
-        """Its own lines of `PartitionLog.health()`. Called with the lock held."""
-        return {"mode": "exclusive", "epoch": self.epoch, "wal_error": self.stats.wal_error}
+    def health_report(self) -> WriterHealth:
+        durable = self._state.durable
+        held = self.failed is None and self.next_offset > durable
+        stalled = held and self._runtime.watch.is_late(self)
+        return replace(
+            self._told("exclusive", self.epoch, durable, stalled),
+            next_offset=self.next_offset,
+            unflushed_records=self.next_offset - durable if held else 0,
+            wal_error=self.stats.wal_error,
+            held_at_offset=durable if stalled else None,
+        )

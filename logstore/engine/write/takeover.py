@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from logstore.engine.chain.chain import Chain, ChainTail, LostRace
+from logstore.engine.chain.chain import Chain, ChainTail, Link, LostRace
 from logstore.engine.chain.fencing import fenced_by
 from logstore.engine.memory.catch_up import catch_up, reload
 from logstore.engine.memory.partition_state import PartitionState
@@ -104,8 +104,8 @@ def _commit(
         else:
             if is_checked and _is_stale(chain, state, header):
                 return False
-            with state.lock:
-                state.committed(summary, len(data))
+            added = state.add_committed([Link(summary, len(data))], by_owner=True)
+            assert added, "nobody but the owner moves the tail"
             state.tell_listeners()
             return True
 

@@ -1,97 +1,55 @@
-"""What a partition asks of its writer, whichever kind it is."""
+"""What a partition asks of the writer that `append` uses, exclusive or shared."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import ClassVar
 
 from logstore.config import Ack
-from logstore.engine.chain.segment_table import LostRange
 from logstore.engine.memory.results import Receipt
-from logstore.errors import LogStoreError
+from logstore.engine.write.lifecycle import WriterLifecycle
 from logstore.format.batch import BatchInfo
 from logstore.format.record import Record
 
 
-@dataclass(slots=True)
-class WriterStats:
-    """What `health()` shows. Written under the lock that guards its writer. `failures`: attempts in a row. `wal_error`: why
-    the local disk gives no acks, while it does not."""
+class Writer(WriterLifecycle):
+    """`add_…` give None if the append is acked already, else a future for its ack; the receipt is complete with the ack.
 
-    commits: int = 0
-    failures: int = 0
-    last_error: str | None = None
-    last_progress_at: float = 0.0
-    wal_error: str | None = None
+    `is_alone`: nobody else can append while this writer is open, so nobody needs to poll the store.
+    """
 
-    def progressed(self, now: float) -> None:
-        """Something was stored: earlier failures are over."""
-        self.failures, self.last_error = 0, None
-        self.last_progress_at = now
-
-    def failed(self, error: Exception) -> None:
-        """An attempt failed, and there will be another."""
-        self.failures += 1
-        self.note(error)
-
-    def note(self, error: Exception) -> None:
-        self.last_error = f"{type(error).__name__}: {error}"
-
-
-class Writer(Protocol):
-    """`add_…` give None if the append is acked already, else a future for its ack; the receipt is complete with the ack."""
-
-    failed: LogStoreError | None
-    unstored: LostRange | None
+    is_alone: ClassVar[bool]
 
     @property
-    def stats(self) -> WriterStats: ...
-
-    @property
+    @abstractmethod
     def next_offset(self) -> int:
         """The offset after everything that was appended here: where the next record goes, if nobody else comes first."""
-        ...
 
-    @property
-    def is_alone(self) -> bool:
-        """Whether nobody else can append while this writer is open: then nobody needs to poll the store."""
-        ...
-
+    @abstractmethod
     def add_at_once(self, receipt: Receipt, record: Record, charged: int) -> bool:
         """Give one record its offset and a buffered ack, if that can be done without waiting for anything."""
-        ...
 
+    @abstractmethod
     def add_one(
         self, receipt: Receipt, record: Record, charged: int, ack: Ack, deadline: float
     ) -> Future[Receipt] | None: ...
 
+    @abstractmethod
     def add_run(
         self, receipt: Receipt, records: list[Record], charged: int, ack: Ack, deadline: float
     ) -> Future[Receipt] | None: ...
 
+    @abstractmethod
     def add_encoded(
         self, receipt: Receipt, batches: list[tuple[memoryview, BatchInfo]], ack: Ack, deadline: float
     ) -> Future[Receipt] | None: ...
 
+    @abstractmethod
     def when_durable(self, receipt: Receipt) -> Future[Receipt] | None: ...
 
+    @abstractmethod
     def give_up(self, waiting: Future[Receipt]) -> None: ...
 
+    @abstractmethod
     def flush_now(self, receipt: Receipt) -> Future[Receipt] | None: ...
-
-    def stop(self, error: LogStoreError) -> None: ...
-
-    def after_fork_in_child(self, error: LogStoreError) -> None:
-        """After a fork, in the child: refuse everything, and take no lock."""
-        ...
-
-    def begin_close(self) -> None: ...
-
-    def wait_closed(self, deadline: float) -> bool: ...
-
-    def give_up_closing(self) -> None: ...
-
-    def health(self) -> dict[str, Any]:
-        """Its own lines of `PartitionLog.health()`. Called with the partition's lock held."""
-        ...

@@ -47,14 +47,14 @@ def test_L15_a_look_at_the_watermarks_waits_for_a_change_that_is_half_done() -> 
         log = partition(store)
         log.append([b"a", b"b"])
         state: Any = log._internal.state
-        held = state.lock
+        held = state._lock
         with held:
-            state.lock = noting = NotingLock(held)
+            state._lock = noting = NotingLock(held)
             look = background(log.marks)
             assert noting.asked.wait(PATIENCE_S), "nobody asked for the lock"
             state.durable, state.buffered = 7, 9  # one by one: between them the look would be inconsistent
         assert look.result(PATIENCE_S) == Marks(0, 7, 9)
-        state.lock, state.durable, state.buffered = held, 2, 2
+        state._lock, state.durable, state.buffered = held, 2, 2
 
 
 def test_L14_a_tail_from_the_end_shows_what_comes_after_the_call() -> None:

@@ -290,7 +290,7 @@ class LogMachine(RuleBasedStateMachine):
     @invariant()
     def marks_are_in_order(self) -> None:
         log = self.life.log
-        with log._internal.state.lock:
+        with log._internal.state._lock:
             state = log._internal.state
             assert state.low <= state.durable <= state.buffered
             assert state.buffered <= max(state.tail.reserved_until, state.durable), (

@@ -68,8 +68,7 @@ def test_L23_a_view_of_the_store_that_is_behind_the_writer_is_taken_in_up_to_whe
         log.append(b"20")
         log.append(b"21")
         state = log._internal.state
-        with state.lock:
-            state.replace_view(view)
+        state.replace_view(view)
         assert len(state.segments) <= 5
         assert (state.tail.next_seq, state.durable) == (view.tail.next_seq + 2, 22)
         assert pairs(log) == [(number, b"%d" % number) for number in range(22)]
@@ -85,11 +84,10 @@ def test_L23_an_old_view_does_not_bring_back_what_was_merged_across_its_end(
             log.append(b"%d" % number)
         assert log._internal.maintenance.compact(0, b"m" * 16) > 30
         state = log._internal.state
-        with state.lock:
-            state.replace_view(log._internal._chain.load())
-            rows = len(state.segments)
-            state.replace_view(old)
-            assert len(state.segments) == rows < 10
+        state.replace_view(log._internal._chain.load())
+        rows = len(state.segments)
+        state.replace_view(old)
+        assert len(state.segments) == rows < 10
         assert pairs(log) == [(number, b"%d" % number) for number in range(40)]
 
 
@@ -122,7 +120,7 @@ def test_L13_a_scan_at_the_end_of_a_busy_log_does_not_meet_half_a_row(
         state, look_ahead, guarded = log._internal.state, Segments.behind, []
 
         def behind(segments: Segments, ref: SegmentRef, count: int) -> list[SegmentRef]:
-            guarded.append(state.lock.locked())
+            guarded.append(state._lock.locked())
             return look_ahead(segments, ref, count)
 
         monkeypatch.setattr(Segments, "behind", behind)
