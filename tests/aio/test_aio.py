@@ -363,7 +363,7 @@ def test_L07_waits_that_are_given_up_are_not_kept_for_as_long_as_an_outage_lasts
             for _ in range(1000):
                 with pytest.raises(logstore.AppendTimeout):
                     await log.wait_durable(receipt, timeout=0)
-            assert len(log.blocking.open_writer().durable_waiters) < 200  # type: ignore[attr-defined]
+            assert len(log.blocking._internal.open_writer().durable_waiters) < 200  # type: ignore[attr-defined]
 
     run(work())
 
