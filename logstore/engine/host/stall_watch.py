@@ -100,7 +100,8 @@ class StallWatch:
     def _is_late(self) -> bool:
         """Whether the oldest is. Holds the lock."""
         since = next((began for _, began in self._waiting.values()), None)
-        return since is not None and self._clock.monotonic() - since >= self._stall_after
+        # The very sum that the timer was set to: a difference may round to less, and the timer would be set to now for ever.
+        return since is not None and self._clock.monotonic() >= since + self._stall_after
 
     def close(self, timeout: float) -> bool:
         """Watch no more. False if the timer's thread did not end in time."""

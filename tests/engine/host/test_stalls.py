@@ -14,6 +14,7 @@ import pytest
 
 import logstore
 from logstore import aio
+from logstore.engine.host.stall_watch import StallWatch
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import OutcomeUnknown, StoreUnavailable
 from logstore.objects import MemoryStore
@@ -252,3 +253,26 @@ def test_C11_asyncio_sees_it_and_its_close_ends_too() -> None:
                 await waiting
 
     asyncio.run(main())
+
+
+def test_C11_a_wait_whose_length_rounds_to_less_than_the_limit_is_late_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """69.37276790362019 + 60 is rounded down, and the difference is less than 60 then: the timer was set to now for ever."""
+
+    class Rounding(ManualClock):
+        seconds = 69.37276790362019
+
+        def monotonic(self) -> float:
+            return self.seconds
+
+    clock = Rounding()
+    watch = StallWatch(clock, 60.0)
+    try:
+        watch.began("somebody", "t/0")
+        clock.seconds += 60.0
+        assert clock.seconds - 69.37276790362019 < 60.0
+        watch.run()
+        assert "t/0" in caplog.text
+    finally:
+        watch.close(PATIENCE_S)
