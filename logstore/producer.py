@@ -17,8 +17,8 @@ from concurrent.futures import Future
 from logstore.engine.memory.results import Receipt
 from logstore.engine.partition.internal import Appendable
 from logstore.engine.partition.partition_log import PartitionLog
-from logstore.engine.shared.shared_buffer import SEQUENCE_MODULUS
 from logstore.engine.shared.shared_writer import SharedWriter
+from logstore.format.sequences import MODULUS
 
 
 class Producer:
@@ -53,7 +53,7 @@ class Producer:
         return self._log._internal.submit_batches(self._numbered(records, sequence), ack="durable")
 
     def _numbered(self, records: Appendable, sequence: int) -> bytes:
-        if not 0 <= sequence < SEQUENCE_MODULUS:
+        if not 0 <= sequence < MODULUS:
             raise ValueError(
                 f"sequence={sequence}: 0 to 2**31 - 1 are possible; after that it starts again at 0"
             )

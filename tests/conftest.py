@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 import logstore
+from logstore.engine.maintenance import checkpoint
 from logstore.objects import LocalStore, MemoryStore, ObjectStore, close_store, open_url
 from logstore.testing import ManualClock
 from tests.support.descriptor_guard import DescriptorGuard
@@ -142,3 +145,25 @@ def make_log(where: str) -> Callable[..., str]:
         return where
 
     return make
+
+
+@pytest.fixture
+def stores() -> Iterator[list[logstore.Store]]:
+    """What a test appends to it is closed at the end, whatever became of it."""
+    opened: list[logstore.Store] = []
+    yield opened
+    for store in opened:
+        with suppress(logstore.OutcomeUnknown):  # what a test left unstored on purpose
+            store.close(timeout=0.1)
+
+
+@pytest.fixture
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """A writer that stops says so in the log. For tests in which thousands do, as planned."""
+    caplog.set_level(logging.CRITICAL)
+
+
+@pytest.fixture
+def no_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Maintenance runs where the test says, so that the same seed gives the same run."""
+    monkeypatch.setattr(checkpoint, "EVERY_SEGMENTS", 1 << 30)

@@ -52,7 +52,7 @@ ROOMS: dict[str, str] = {
     "aio": f"{OPEN} engine.partition topic store",
     "testing": "errors config format objects",
     # above the log
-    "ingest": "errors config format layout engine.host engine.memory engine.partition topic store",
+    "ingest": "errors config format objects layout engine.host engine.memory engine.partition topic store",
     "upsert": "errors format engine.partition engine.replicated",
     "logstore": "errors config format objects engine.memory engine.partition topic store aio writers testing ingest upsert",
     # columns, and Spark

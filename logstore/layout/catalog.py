@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from logstore.config import TopicConfig, check_names
 from logstore.errors import (
     CorruptData,
-    Indeterminate,
     ObjectNotFound,
     TopicExists,
     UnknownTopic,
@@ -27,7 +26,7 @@ from logstore.errors import (
 from logstore.format.document import pack_document, parse_document
 from logstore.layout.paths import CATALOG_PREFIX, catalog_key, check_topic_name
 from logstore.objects.protocol import ObjectStore
-from logstore.objects.settled import put_settled
+from logstore.objects.settled import Doubts, put_settled
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +34,6 @@ FORMAT_VERSION = 1
 PARTITIONS_MAX = 100_000
 ANY_PARTITIONS = 1
 """The default of `create_topic`: who takes a topic that exists and names no number is content with any."""
-_DOUBTS_MAX = 5  # answers that may get lost before the caller is asked to look
 
 
 class Removal(NamedTuple):
@@ -148,7 +146,7 @@ class Catalog:
             check_topic_name(name), incarnation, _check_partitions(partitions), _topic_config(settings)
         )
         key = catalog_key(name)
-        doubts = 0
+        doubts = Doubts()
         while True:
             known = self._store.head(key)
             old = self._get(name) if known is not None else None
@@ -158,13 +156,9 @@ class Catalog:
                 return self._existing(old, partitions, exist_ok)
             if old is not None:
                 new = replace(new, revision=old.revision + 1, removing=old.removing, is_recreated=True)
-            try:
+            with doubts:
                 if put_settled(self._store, key, new.pack(), None if known is None else known.etag):
                     return new
-            except Indeterminate:
-                doubts += 1
-                if doubts == _DOUBTS_MAX:
-                    raise
             # Else somebody else was at it at the same time: look what came of it.
 
     @staticmethod
@@ -228,7 +222,7 @@ class Catalog:
         is the same. `change` is called again if somebody else was faster."""
         key = catalog_key(check_topic_name(name))
         sent: TopicDescriptor | None = None
-        doubts = 0
+        doubts = Doubts()
         while True:
             known = self._store.head(key)
             old = self._get(name) if known is not None else None
@@ -239,14 +233,10 @@ class Catalog:
             new = change(old)
             if new == old:
                 return old
-            new = replace(new, revision=old.revision + 1)
-            try:
-                if put_settled(self._store, key, new.pack(), known.etag):
-                    return new
-            except Indeterminate:
-                sent, doubts = new, doubts + 1
-                if doubts == _DOUBTS_MAX:
-                    raise
+            sent = replace(new, revision=old.revision + 1)
+            with doubts:
+                if put_settled(self._store, key, sent.pack(), known.etag):
+                    return sent
 
     def _get(self, name: str) -> TopicDescriptor | None:
         key = catalog_key(name)

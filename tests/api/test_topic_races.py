@@ -7,7 +7,6 @@ finished no old record is left anywhere, while every acked record of the topic t
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 import re
@@ -30,13 +29,10 @@ from logstore.testing.scheduler import (
 from tests.support.engine.actors import Switch
 from tests.support.patience import PATIENCE_S
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 A, B, C = "a" * 16, "b" * 16, "c" * 16
 FAULTS = pytest.mark.parametrize("faults", [0, 1, pytest.param(2, marks=pytest.mark.soak)])
-
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL)
 
 
 def outcome(call: Callable[[], TopicDescriptor]) -> TopicDescriptor | Exception:

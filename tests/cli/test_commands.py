@@ -17,13 +17,6 @@ from tests.support.engine.harness import crash
 from tests.support.patience import PATIENCE_S
 
 
-@pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    where = str(tmp_path / "store")
-    monkeypatch.setenv("LOGSTORE_URL", where)
-    return where
-
-
 def run(*words: str) -> int:
     return main(list(words))
 

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 import logstore
 from logstore.cli import main
-
-
-@pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    where = str(tmp_path / "store")
-    monkeypatch.setenv("LOGSTORE_URL", where)
-    return where
 
 
 def run(*words: str) -> int:

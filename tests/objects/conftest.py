@@ -32,3 +32,9 @@ def store(home: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator
         made = open_url(request.getfixturevalue(home).url())
     yield made
     close_store(made)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder for objects that does not exist yet, and neither does the one that it is in."""
+    return tmp_path / "deep" / "root"

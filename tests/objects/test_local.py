@@ -20,6 +20,7 @@ from logstore.errors import (
     PreconditionFailed,
 )
 from logstore.objects import LocalStore
+from tests.support.objects.folders import temporary_files
 from tests.support.objects.local_children import add_ones, create_each, die_at
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -32,11 +33,6 @@ PATHS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "deep" / "root"
-
-
-@pytest.fixture
 def store(root: Path) -> LocalStore:
     return LocalStore(root)
 
@@ -45,10 +41,6 @@ def store(root: Path) -> LocalStore:
 def processes() -> Iterator[ProcessPoolExecutor]:
     with ProcessPoolExecutor(PROCESSES, mp_context=SPAWN) as pool:
         yield pool
-
-
-def temporary_files(root: Path) -> list[Path]:
-    return list((root / ".logstore" / "tmp").iterdir())
 
 
 class TestAcrossProcesses:

@@ -13,12 +13,8 @@ import logstore
 from logstore.errors import Determinate, Indeterminate, LogStoreError, StoreUnavailable
 from logstore.objects import LocalStore
 from tests.support.engine.harness import until
+from tests.support.objects.folders import temporary_files
 from tests.support.patience import PATIENCE_S
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "deep" / "root"
 
 
 @pytest.fixture
@@ -26,10 +22,6 @@ def store(root: Path) -> LocalStore:
     made = LocalStore(root)
     made.put("log/first", b"x")
     return made
-
-
-def temporary_files(root: Path) -> list[Path]:
-    return list((root / ".logstore" / "tmp").iterdir())
 
 
 def broken(monkeypatch: pytest.MonkeyPatch, call: str, number: int, when: Callable[..., bool]) -> None:

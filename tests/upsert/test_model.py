@@ -6,9 +6,7 @@ dict fold of the source below that upper. And nothing may be stuck at the end.
 
 from __future__ import annotations
 
-import logging
 import random
-from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -23,6 +21,8 @@ from logstore.testing import Fault, FaultyStore
 from logstore.upsert import UpsertView, decode_change
 from tests.support.engine.actors import TOPIC, Process, kill
 from tests.support.patience import PATIENCE_S
+
+pytestmark = pytest.mark.usefixtures("quiet")
 
 Update = tuple[bytes, bytes | None, int]
 FAULTS = (Fault.LOSE_ANSWER, Fault.LOSE_REQUEST, Fault.REFUSE, Fault.CONFLICT)
@@ -189,16 +189,6 @@ class UpsertModel(RuleBasedStateMachine):
             assert replica.view.stashed == 0
             replica.process.close()
         assert check_log(self.objects, self.source) == len(self.source)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _quiet() -> Iterator[None]:
-    """A writer that stops says so in the log; here thousands do, as planned."""
-    logger = logging.getLogger("logstore")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(before)
 
 
 UpsertModel.TestCase.settings = settings(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from logstore.errors import (
     DivergentWriters,
     Fenced,
     OffsetOutOfRange,
-    OutcomeUnknown,
 )
 from logstore.objects import MemoryStore
 from logstore.store import Store
@@ -35,15 +33,6 @@ TOPIC = "accounts"
 @pytest.fixture
 def objects() -> MemoryStore:
     return MemoryStore()
-
-
-@pytest.fixture
-def stores() -> Iterator[list[Store]]:
-    opened: list[Store] = []
-    yield opened
-    for store in opened:
-        with suppress(OutcomeUnknown):
-            store.close(timeout=0.1)
 
 
 @pytest.fixture

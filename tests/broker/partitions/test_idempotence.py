@@ -8,11 +8,13 @@ import confluent_kafka
 import pytest
 
 import logstore
-from broker_shim.partitions import producer_recovery, producers
-from broker_shim.partitions.producers import SEQUENCE_MASK, ProducerTable
+from broker_shim.partitions import producer_recovery
+from broker_shim.partitions.producers import ProducerTable
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
+from logstore.format import sequences
 from logstore.format.batch import read_info
+from logstore.format.sequences import MODULUS
 from logstore.layout.broker import PRODUCERS_PREFIX
 from logstore.objects.memory import MemoryStore
 from logstore.testing import GatedStore
@@ -164,13 +166,13 @@ def test_B07_a_snapshot_knows_nothing_that_a_crash_could_take_back() -> None:
 
 def test_B07_sequences_wrap_around() -> None:
     table = ProducerTable(complete=False)
-    table.replay(info_of(SEQUENCE_MASK - 1, count=2))
+    table.replay(info_of(MODULUS - 2, count=2))
     assert table.check(info_of(0)).code is Code.NONE
     assert table.check(info_of(1)).code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_B07_the_number_of_remembered_producers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producers, "MAX_PRODUCERS", 100)
+    monkeypatch.setattr(sequences, "MAX_PRODUCERS", 100)
     table = ProducerTable()
     for pid in range(110):
         table.replay(info_of(0)._replace(producer_id=pid))

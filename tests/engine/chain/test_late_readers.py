@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore.engine.maintenance import checkpoint
 from logstore.errors import Fenced
 from logstore.objects import MemoryStore
 from logstore.producer import Producer
@@ -18,13 +17,9 @@ from logstore.testing import GatedStore, ManualClock
 from tests.support.engine.harness import at, background, numbered, open_store, pairs, running, stored
 from tests.support.patience import PATIENCE_S
 
+pytestmark = pytest.mark.usefixtures("no_checkpoints")
+
 GRACE_S = 3600.0
-
-
-@pytest.fixture(autouse=True)
-def _no_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Maintenance runs where the test says."""
-    monkeypatch.setattr(checkpoint, "EVERY_SEGMENTS", 1 << 30)
 
 
 def opened(objects: Any, clock: ManualClock, **settings: Any) -> logstore.Store:

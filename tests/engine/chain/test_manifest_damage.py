@@ -10,13 +10,25 @@ import pytest
 import logstore
 from logstore.engine.maintenance import checkpoint
 from logstore.engine.partition.partition_log import PartitionLog
-from logstore.errors import CorruptData
+from logstore.errors import CorruptData, Determinate
 from logstore.format.manifest import Manifest
 from logstore.format.record import Record
 from logstore.objects import MemoryStore
-from logstore.testing import ManualClock
+from logstore.testing import FaultyStore, GatedStore, ManualClock
 from tests.support.engine.damage import cuts, extensions, flips, shifts
-from tests.support.engine.harness import at, crash, lone_log, open_store, pairs, partition, running
+from tests.support.engine.harness import (
+    PATIENCE_S,
+    at,
+    background,
+    crash,
+    lone_log,
+    numbered,
+    open_store,
+    pairs,
+    partition,
+    running,
+    stored,
+)
 
 COUNT = 12
 VALUES = [b"value-%d" % number for number in range(COUNT)]
@@ -357,3 +369,115 @@ def test_L24_what_is_expired_goes_from_the_beginning_on(rounds: int) -> None:
         low = reader.low_watermark
         assert 0 < low <= COUNT + 3
         assert pairs(reader) == at(0, [*VALUES, *more])[low:]
+
+
+def damage_manifest(objects: MemoryStore, log: PartitionLog, damage: str) -> None:
+    if damage == "lost":
+        objects.delete(log._internal.paths.manifest)
+    else:
+        objects.put(log._internal.paths.manifest, b"scribble")
+
+
+def compacted_and_collected_elsewhere(objects: MemoryStore, clock: ManualClock) -> None:
+    """By another process, which gives nobody any time."""
+    with open_store(objects, clock, writer="read_only", delete_grace=0.0) as store:
+        log = store.topic("t").partition(0)
+        assert log._internal.maintenance.compact(clock.now_ms(), bytes(range(16))) >= 10
+        assert len(store.collect_garbage()) >= 10
+
+
+def test_C04_a_writer_that_never_saw_the_lost_manifest_names_nothing_that_was_collected() -> None:
+    """It opened when there was none, and remembers the segments that others have merged and deleted since. Were they in its
+    manifest, the merged object would be nobody's, and go."""
+    objects, clock = MemoryStore(), ManualClock()
+    with running(objects, clock) as store:
+        log = partition(store)
+        for value in numbered(0, 30):
+            log.append(value)
+        compacted_and_collected_elsewhere(objects, clock)
+        objects.delete(log._internal.paths.manifest)
+        for value in numbered(30, 5):
+            log.append(value)
+        log._internal._checkpointer.write()  # type: ignore[union-attr]
+        with open_store(objects, clock, writer="read_only", delete_grace=0.0) as other:
+            other.collect_garbage()
+    assert stored(objects) == at(0, numbered(0, 35))
+
+
+@pytest.mark.parametrize("began", ["with a manifest", "without one"])
+@pytest.mark.parametrize("damage", ["scribbled", "lost"])
+def test_C04_a_merge_that_sleeps_while_manifests_get_lost_changes_nothing(damage: str, began: str) -> None:
+    """Versions begin again at 1 then: the one that it was made for stands once more, and is another manifest."""
+    objects, clock = MemoryStore(), ManualClock()
+    gated = GatedStore(objects)
+    with running(objects, clock) as store, open_store(gated, clock, writer="read_only") as slow:
+        log = partition(store)
+        for value in numbered(0, 30):
+            log.append(value)
+        if began == "with a manifest":
+            log._internal._checkpointer.write()  # type: ignore[union-attr]
+        sleeper = slow.topic("t").partition(0)
+        with gated.hold("put", prefix=log._internal.paths.merged_prefix) as gate:
+            merge = background(sleeper._internal.maintenance.compact, clock.now_ms(), b"s" * 16)
+            gate.wait_held()
+            if began == "with a manifest":
+                damage_manifest(objects, log, damage)
+            log.append(b"v30")
+            log._internal._checkpointer.write()  # type: ignore[union-attr]
+            compacted_and_collected_elsewhere(objects, clock)
+            damage_manifest(objects, log, damage)
+            log.append(b"v31")
+            if began == "with a manifest":
+                log._internal._checkpointer.write()  # type: ignore[union-attr]
+                assert Manifest.parse(objects.get(log._internal.paths.manifest)).version == 1
+        assert merge.result(PATIENCE_S) == 0
+        log._internal._checkpointer.write()  # type: ignore[union-attr]
+        with open_store(objects, clock, writer="read_only", delete_grace=0.0) as other:
+            other.collect_garbage()
+    assert stored(objects) == at(0, numbered(0, 32))
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+@pytest.mark.parametrize("damage", ["scribbled", "lost"])
+def test_L20_the_object_of_a_compaction_that_died_hides_nothing_of_a_later_one(
+    damage: str, mode: str
+) -> None:
+    """It lies across that one, because the log's beginning has moved in between. Without a manifest both are found."""
+    objects, clock = MemoryStore(), ManualClock()
+    faulty = FaultyStore(objects)
+    with running(objects, clock, writer=mode, delete_grace=0.0) as store:
+        log = partition(store)
+        for value in numbered(0, 10):
+            log.append(value)
+        log._internal._checkpointer.write()  # type: ignore[union-attr]
+        with open_store(faulty, clock, writer="read_only") as other:
+            faulty.fail("put", suffix="/manifest")
+            with pytest.raises(Determinate):
+                other.topic("t").partition(0)._internal.maintenance.compact(clock.now_ms(), b"x" * 16)
+        assert log.delete_before(5) == 5
+        for value in numbered(10, 6):
+            log.append(value)
+        assert log._internal.maintenance.compact(clock.now_ms(), b"y" * 16) == 10
+        assert len(log._internal.maintenance.collect(clock.now_ms())) == 15
+        assert len(list(objects.list(log._internal.paths.merged_prefix))) == 2
+        damage_manifest(objects, log, damage)
+    with open_store(objects, clock, writer="read_only") as reader:
+        assert pairs(reader.topic("t").partition(0), start=5) == at(5, numbered(5, 11))
+
+
+def test_L18_a_damaged_manifest_hides_no_lost_range_at_the_beginning() -> None:
+    """Nothing is missing there: the first writer reserved offsets, showed some, and died. That is no retention."""
+    objects, clock = MemoryStore(), ManualClock()
+    dead = open_store(objects, clock)
+    partition(dead).append(b"gone", ack="buffered")
+    crash(dead)
+    with running(objects, clock) as store:
+        log = partition(store)
+        first = log.append(b"v0").offset
+        assert first > 0
+        log._internal._checkpointer.write()  # type: ignore[union-attr]
+        damage_manifest(objects, log, "scribbled")
+        with open_store(objects, clock, writer="read_only") as reader:
+            found = reader.topic("t").partition(0)
+            assert found.low_watermark == 0
+            assert found.lost_ranges() == log.lost_ranges() == [(0, first)]

@@ -14,21 +14,23 @@ import pytest
 
 import logstore
 from logstore.cli import main
-from logstore.engine.maintenance import checkpoint
-from logstore.errors import CorruptData, Fenced, Indeterminate, PreconditionFailed
+from logstore.errors import (
+    CorruptData,
+    Fenced,
+    Indeterminate,
+    OutcomeUnknown,
+    PreconditionFailed,
+    UnknownTopic,
+)
 from logstore.objects import LocalStore, MemoryStore, ObjectStore
 from logstore.objects.protocol import Buffer, ObjectInfo
 from logstore.testing import GatedStore, ManualClock
 from tests.support.engine.harness import at, background, numbered, open_store, pairs, running, stored
 from tests.support.patience import PATIENCE_S
 
+pytestmark = pytest.mark.usefixtures("no_checkpoints")
+
 DAY_S = 86_400.0
-
-
-@pytest.fixture(autouse=True)
-def _no_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Maintenance runs where the test says."""
-    monkeypatch.setattr(checkpoint, "EVERY_SEGMENTS", 1 << 30)
 
 
 def compact(log: logstore.PartitionLog) -> None:
@@ -418,3 +420,91 @@ def test_C09_an_object_of_no_bytes_before_others_is_damage() -> None:
         pytest.raises(CorruptData, match=log._internal.paths.segment(2)),
     ):
         pairs(reading.topic("t").partition(0))
+
+
+def test_C01_a_header_that_was_cut_off_as_it_was_left_is_no_free_place() -> None:
+    """A server that is killed in a put leaves an object of no bytes, also where a segment was and its header was to stay.
+    At the chain's end nobody has committed it; here somebody has, and the chain has gone on."""
+    objects, clock = MemoryStore(), ManualClock()
+    idle = open_store(objects, clock, writer="shared")
+    reader = open_store(objects, clock, writer="read_only")
+    log = idle.create_topic("t").partition(0)
+    log.append(b"v0")
+    follower = reader.topic("t").partition(0)
+    assert pairs(follower) == at(0, [b"v0"])
+    with open_store(objects, clock, writer="shared") as peer:
+        other = peer.topic("t").partition(0)
+        for value in numbered(1, 40):
+            other.append(value)
+        compact(other)
+        collected_at_grace_0(objects)
+        objects.put(log._internal.paths.segment(1), b"")
+        follower.refresh()
+        assert pairs(follower) == at(0, numbered(0, 41))
+        with pytest.raises(OutcomeUnknown, match="gone on"):
+            log.append(b"late")
+        assert log.reopen().append(b"late").offset == 41
+    idle.close()
+    reader.close()
+    assert stored(objects) == at(0, [*numbered(0, 41), b"late"])
+
+
+def test_C01_an_object_of_no_bytes_in_a_deleted_topic_is_replaced_and_stays_so() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    idle = open_store(objects, clock, writer="shared")
+    log = idle.create_topic("t").partition(0)
+    log.append(b"v0")
+    with open_store(objects, clock, writer="shared") as peer:
+        for value in numbered(1, 10):
+            peer.topic("t").partition(0).append(value)
+        peer.delete_topic("t")
+    objects.put(log._internal.paths.segment(1), b"")
+    assert [item.key for item in gc(objects)] == [log._internal.paths.segment(1)]
+    assert gc(objects) == []
+    with pytest.raises(UnknownTopic):
+        log.append(b"late")
+    idle.close()
+
+
+def collected_and_the_manifest_lost(objects: MemoryStore, log: logstore.PartitionLog) -> None:
+    """The first manifest there ever was: who slept since before it saw none, and sees none now."""
+    for value in numbered(1, 30):
+        log.append(value)
+    compact(log)
+    collected_at_grace_0(objects)
+    objects.delete(log._internal.paths.manifest)
+    assert objects.head(log._internal.paths.segment(2)) is None
+
+
+def test_C01_a_shared_writer_from_before_the_first_manifest_appends_at_the_end_though_that_is_lost() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    with open_store(objects, clock) as owner:
+        log = owner.create_topic("t").partition(0)
+        log.append(b"v0")
+        shared = open_store(objects, clock, writer="shared")
+        late = shared.topic("t").partition(0)
+        late.open_writer()
+        collected_and_the_manifest_lost(objects, log)
+        assert late.append(b"late").offset == 31
+        with pytest.raises(Fenced):
+            log.append(b"too late")
+        shared.close()
+    assert stored(objects) == at(0, [*numbered(0, 31), b"late"])
+
+
+def test_C01_a_fence_from_before_the_first_manifest_goes_to_the_end_though_that_is_lost() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    gated = GatedStore(objects)
+    with open_store(objects, clock) as owner, running(gated, clock) as successor:
+        log = owner.create_topic("t").partition(0)
+        log.append(b"v0")
+        late = successor.topic("t").partition(0)
+        with gated.hold("put", suffix=".seg") as gate:
+            opening = background(late.open_writer)
+            gate.wait_held()
+            collected_and_the_manifest_lost(objects, log)
+        opening.result(PATIENCE_S)
+        assert late.append(b"late").offset == 31
+        with pytest.raises(Fenced):
+            log.append(b"too late")
+    assert stored(objects) == at(0, [*numbered(0, 31), b"late"])

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 import pytest
 
 import logstore
-from logstore.engine.maintenance import checkpoint
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import Fenced, LogStoreError, OffsetOutOfRange, OutcomeUnknown
 from logstore.objects import MemoryStore
 from logstore.testing import ManualClock
 from tests.support.engine.dying import DiesAt
 from tests.support.engine.harness import crash, open_store, until
+
+pytestmark = pytest.mark.usefixtures("no_checkpoints")
 
 GRACE_S = 3600.0
 STEPS = 60  # enough for a sleeper to find its place taken, merged and free again
@@ -217,12 +218,6 @@ def run(seed: int, steps: int) -> None:
     finally:
         for process in world.processes:
             process.end()
-
-
-@pytest.fixture(autouse=True)
-def _no_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They run where the model says, so that the same seed gives the same run."""
-    monkeypatch.setattr(checkpoint, "EVERY_SEGMENTS", 1 << 30)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from contextlib import suppress
 
@@ -15,12 +14,9 @@ from logstore.testing import Fault, FaultyStore
 from tests.support.engine.actors import Process, contents, kill
 from tests.support.patience import PATIENCE_S
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 FAULTS = (Fault.LOSE_ANSWER, Fault.LOSE_REQUEST, Fault.REFUSE, Fault.CONFLICT)
-
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL)
 
 
 class Replica:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,11 +24,12 @@ from logstore.errors import (
     StraddlingTransaction,
 )
 from logstore.format.record import Record
-from logstore.format.segment import SegmentHeader, WriterMode
+from logstore.format.segment import WriterMode
 from logstore.objects import MemoryStore
 from logstore.store import Store
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from tests.support.engine.actors import TOPIC, contents
+from tests.support.engine.harness import headers
 from tests.support.patience import PATIENCE_S
 
 Writers = Callable[..., ReplicatedWriter]
@@ -38,15 +38,6 @@ Writers = Callable[..., ReplicatedWriter]
 @pytest.fixture
 def objects() -> MemoryStore:
     return MemoryStore()
-
-
-@pytest.fixture
-def stores() -> Iterator[list[Store]]:
-    opened: list[Store] = []
-    yield opened
-    for store in opened:
-        with suppress(OutcomeUnknown):  # what a test left unstored on purpose
-            store.close(timeout=0.1)
 
 
 @pytest.fixture
@@ -69,11 +60,6 @@ def source(lower: int, upper: int) -> list[bytes]:
 
 def values(objects: MemoryStore) -> list[bytes | None]:
     return [value for _, value in contents(objects)]
-
-
-def headers(objects: MemoryStore) -> list[SegmentHeader]:
-    keys = [info.key for info in objects.list("topics/") if info.key.endswith(".seg")]
-    return [SegmentHeader.parse(objects.get(key)) for key in keys]
 
 
 # The three-way rule

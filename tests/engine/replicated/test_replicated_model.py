@@ -5,8 +5,6 @@ The oracle is the source itself: at every moment the partition holds exactly its
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 
@@ -22,6 +20,8 @@ from logstore.objects import MemoryStore
 from logstore.testing import Fault, FaultyStore
 from tests.support.engine.actors import Process, contents, kill
 from tests.support.patience import PATIENCE_S
+
+pytestmark = pytest.mark.usefixtures("quiet")
 
 FAULTS = (Fault.LOSE_ANSWER, Fault.LOSE_REQUEST, Fault.REFUSE, Fault.CONFLICT)
 
@@ -168,16 +168,6 @@ class Fencing:
             self.model.pick(self.number).writer.upper()  # for good
         self.model.restart(self.number)
         return True
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _quiet() -> Iterator[None]:
-    """A writer that stops says so in the log; here thousands do, as planned."""
-    logger = logging.getLogger("logstore")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(before)
 
 
 ReplicatedModel.TestCase.settings = settings(

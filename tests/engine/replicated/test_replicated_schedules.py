@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 import pytest
@@ -11,12 +10,9 @@ from logstore.objects import MemoryStore
 from logstore.testing.scheduler import Choices, RandomChoices, Schedule, for_every_schedule
 from tests.support.engine.actors import Process, contents
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 Cuts = Sequence[tuple[int, int]]
-
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL)
 
 
 def run_writers(choices: Choices, cuts: Sequence[Cuts], *, faults_max: int) -> Schedule:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from itertools import count
 
 import pytest
@@ -24,10 +23,7 @@ from logstore.testing.scheduler import Choices, RandomChoices, Schedule, for_eve
 from tests.support.engine.actors import TOPIC, DiesAt, Process, contents, kill
 from tests.support.patience import PATIENCE_S
 
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def nothing(process: Process) -> None:
@@ -145,6 +141,20 @@ def test_W12_a_promotion_that_cannot_reach_the_store_can_be_repeated() -> None:
     assert future.result(PATIENCE_S) == Applied("us", 1)
     passive.close()
     assert contents(objects) == [(0, b"0")]
+
+
+def test_W12_a_promotion_ends_when_its_store_is_closed() -> None:
+    """However long it was to go on, and although no further wait is any: it does not ask in a loop."""
+    objects = MemoryStore()
+    passive = Process(objects, 0, nothing)
+    standby = passive.log.replicated("standby", standby=True)
+    passive.switch.inner = gone = DiesAt(objects, 1, after=False)
+    passive.log._internal._runtime.begin_close()
+    with pytest.raises(StoreUnavailable, match="promote again"):
+        standby.promote(timeout=PATIENCE_S)
+    assert gone._left > -10
+    passive.switch.inner = objects
+    passive.close()
 
 
 @pytest.mark.parametrize("again", [True, False], ids=["promoted-again", "goes-on"])

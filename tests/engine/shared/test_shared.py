@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,12 +21,13 @@ from logstore.errors import (
 )
 from logstore.format.batch import PATCH_SIZE, encode_batch, split
 from logstore.format.record import Record
-from logstore.format.segment import SegmentHeader, WriterMode
+from logstore.format.segment import WriterMode
 from logstore.objects import MemoryStore
 from logstore.producer import Producer
 from logstore.store import Store
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from tests.support.engine.actors import TOPIC, contents
+from tests.support.engine.harness import headers
 from tests.support.patience import PATIENCE_S
 
 Open = Callable[..., Store]
@@ -39,9 +39,8 @@ def objects() -> MemoryStore:
 
 
 @pytest.fixture
-def opened(objects: MemoryStore) -> Iterator[Open]:
+def opened(objects: MemoryStore, stores: list[Store]) -> Open:
     """Open a store on `objects`, or on a wrapper of them; closed at the end, whatever became of it."""
-    stores: list[Store] = []
 
     def open_one(home: Any = None, **given: Any) -> Store:
         settings: dict[str, Any] = {"writer": "shared", "probe_interval": 0.001, **given}
@@ -50,15 +49,7 @@ def opened(objects: MemoryStore) -> Iterator[Open]:
         stores.append(store)
         return store
 
-    yield open_one
-    for store in stores:
-        with suppress(OutcomeUnknown):  # what a test left unstored on purpose
-            store.close(timeout=0.1)
-
-
-def headers(objects: MemoryStore) -> list[SegmentHeader]:
-    keys = [info.key for info in objects.list("topics/") if info.key.endswith(".seg")]
-    return [SegmentHeader.parse(objects.get(key)) for key in keys]
+    return open_one
 
 
 def log_of(store: Store) -> logstore.PartitionLog:

@@ -5,8 +5,6 @@ What must hold in each: every append is acked, stands exactly once at the offset
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from logstore.objects import MemoryStore
@@ -14,10 +12,7 @@ from logstore.producer import Producer
 from logstore.testing.scheduler import Choices, RandomChoices, Schedule, for_every_schedule
 from tests.support.engine.actors import Process, contents
 
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def run_writers(

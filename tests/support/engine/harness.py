@@ -20,6 +20,7 @@ import logstore
 from logstore.engine.memory.topic_settings import TopicSettings
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.engine.runtime import Runtime
+from logstore.format.segment import SegmentHeader
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import ObjectStore
 from logstore.process import at_exit
@@ -71,6 +72,12 @@ def stored(objects: ObjectStore) -> list[tuple[int, bytes]]:
     """What a process that was not there sees."""
     with open_store(objects, writer="read_only") as store:
         return pairs(store.topic("t").partition(0))
+
+
+def headers(objects: ObjectStore) -> list[SegmentHeader]:
+    """Of every segment that stands, in the order of the chain."""
+    keys = [info.key for info in objects.list("topics/") if info.key.endswith(".seg")]
+    return [SegmentHeader.parse(objects.get(key)) for key in keys]
 
 
 def background(call: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
