@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from logstore.engine.chain.chain import Chain, ChainView
 from logstore.engine.chain.manifest_store import StoredManifest
+from logstore.engine.chain.segment_table import Segments
 from logstore.engine.maintenance.maintenance import Maintenance
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.runtime import Runtime
@@ -94,9 +95,11 @@ class Checkpointer:
     def _is_first(self) -> bool:
         """Whether the store holds all that we remember, and nothing merged. If not, there was a manifest once that we have
         never seen, and it is lost."""
-        with self._state.lock:
-            ours = self._state.segments.up_to(self._state.tail.next_seq)
-        return not any(self._chain.store.list(self._chain.paths.merged_prefix)) and self._chain.holds(ours)
+        table = SegmentTable()
+        self._state.extend_table(table, 0)
+        if any(self._chain.store.list(self._chain.paths.merged_prefix)):
+            return False
+        return self._chain.holds(Segments(self._chain.paths, table))
 
     def _rewrite(self, stored: StoredManifest) -> ChainView | None:
         """There was a manifest and it is damaged, or lost. The store itself tells which objects hold the records now: those

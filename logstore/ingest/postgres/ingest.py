@@ -188,6 +188,10 @@ class PostgresIngest:
             publication = publication_oid(connection, settings.publication)
         if state is not None and state.lost:
             raise lost_slot(settings.slot, state.confirmed)
+        if state is not None and not state.is_free:
+            # Whoever had it before us, perhaps we, may have told the server more than it has read: to begin at less, and
+            # say so, would move the slot back on servers that allow it, behind what they still have of transactions.
+            raise psycopg.errors.ObjectInUse(f"slot {settings.slot!r} is still in use by another connection")
         stream = self._stream = self._connect_stream()
         try:
             origin = stream.identify()

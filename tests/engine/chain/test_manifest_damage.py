@@ -17,7 +17,6 @@ from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore, GatedStore, ManualClock
 from tests.support.engine.damage import cuts, extensions, flips, shifts
 from tests.support.engine.harness import (
-    PATIENCE_S,
     at,
     background,
     crash,
@@ -29,6 +28,7 @@ from tests.support.engine.harness import (
     running,
     stored,
 )
+from tests.support.patience import PATIENCE_S
 
 COUNT = 12
 VALUES = [b"value-%d" % number for number in range(COUNT)]
