@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import count
+from typing import TYPE_CHECKING
 
 from logstore.config import Ack, TopicConfig
 from logstore.engine.memory.results import Receipt
@@ -15,6 +17,11 @@ from logstore.errors import InvalidRecord
 from logstore.format.murmur2 import partition_for_key
 from logstore.format.record import Header, Record
 from logstore.layout.catalog import TopicDescriptor
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from logstore.arrow.table import TopicSplit
 
 
 @dataclass
@@ -210,6 +217,67 @@ class Topic:
         return self._internal.begin_append_many(
             records, partition=partition, ack=ack, timeout=timeout
         ).finish()
+
+    # As columns: `logstore.arrow` is imported when it is asked for, because it needs the extra `arrow`
+
+    def to_arrow(
+        self,
+        columns: Iterable[str] | None = None,
+        start: int | Mapping[int, int] | None = None,
+        stop: int | Mapping[int, int] | None = None,
+        since: int | datetime | None = None,
+        until: int | datetime | None = None,
+    ) -> pa.Table:
+        """The durable records as one `pyarrow.Table`, in memory. Arguments and errors: as `arrow_batches`."""
+        return self.arrow_batches(columns, start, stop, since, until).read_all()
+
+    def arrow_batches(
+        self,
+        columns: Iterable[str] | None = None,
+        start: int | Mapping[int, int] | None = None,
+        stop: int | Mapping[int, int] | None = None,
+        since: int | datetime | None = None,
+        until: int | datetime | None = None,
+    ) -> pa.RecordBatchReader:
+        """The durable records as a stream of Arrow batches, partition after partition, each in offset order: a snapshot of
+        the moment of this call, read while it is consumed.
+
+        `columns`: some of key, value, topic, partition, offset, timestamp, headers, in the order in which they come; only
+        these are decoded. `start` and `stop`: an offset for all partitions, or `{partition: offset}`; one that is not named
+        is read from its low watermark, or up to its end. `since` and `until`: records with these timestamps, in
+        milliseconds or as a datetime (UTC if it has no zone). Each range leaves out its upper bound.
+
+        Raises `OffsetOutOfRange` if a start lies below the low watermark or past the end (one for all partitions: past the
+        end of every one), or if retention takes records before they are read; `CorruptData` with the object's name;
+        `UnknownTopic` if the topic was deleted. Needs the extra `arrow`.
+        """
+        from logstore.arrow.table import Query, batches_of
+
+        query = Query.of(columns, start, stop, since, until)
+        return batches_of(query, self.partition(0)._internal.objects, self._internal.descriptor)
+
+    def splits(
+        self,
+        columns: Iterable[str] | None = None,
+        start: int | Mapping[int, int] | None = None,
+        stop: int | Mapping[int, int] | None = None,
+        since: int | datetime | None = None,
+        until: int | datetime | None = None,
+        *,
+        max_bytes: int = 64 << 20,
+        min_splits: int | None = None,
+    ) -> list[TopicSplit]:
+        """The same records in pieces, for other processes: each pickles, and its `read()` gives a `RecordBatchReader`.
+
+        A piece is at most about `max_bytes` of stored bytes; smaller ones if there would be fewer than `min_splits`. Whoever
+        reads opens the store by its URL, with its own credentials: `UnsupportedStore` for a store that has no URL.
+        """
+        from logstore.arrow.table import Query, splits_of
+
+        query = Query.of(columns, start, stop, since, until)
+        return splits_of(
+            query, self.partition(0)._internal.objects, self._internal.descriptor, max_bytes, min_splits
+        )
 
     def __repr__(self) -> str:
         return f"Topic({self.name!r}, partitions={self.partitions})"

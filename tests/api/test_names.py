@@ -26,7 +26,7 @@ from tests.support.blocks import ROOT
 SURFACE: dict[type, str] = {
     logstore.Store: "add_partitions alter_topic close collect_garbage config create_topic delete_topic flush health metrics "
     "objects topic topics writer_metrics",
-    logstore.Topic: "append append_many config name partition partitions",
+    logstore.Topic: "append append_many arrow_batches config name partition partitions splits to_arrow",
     logstore.PartitionLog: "append append_batches buffered_high_watermark delete_before durable_high_watermark flush "
     "lost_ranges low_watermark marks offset_for_timestamp open_writer partition read records refresh reopen replicated "
     "segments submit tail topic unconfirmed",
@@ -40,7 +40,8 @@ SURFACE: dict[type, str] = {
 INTERNAL: dict[type, str] = {
     Partition: "ack_timeout add_listener after_fork_in_child append_one begin_append begin_append_batches begin_checked "
     "begin_close begin_flush bounds check_records closed deadline delete_before end end_now epoch finish_append "
-    "finish_close finish_flush follow_interval follows give_up health health_report high_watermark late maintenance now_ms "
+    "finish_close finish_flush follow_interval follows give_up health health_report high_watermark late maintenance "
+    "now_ms objects "
     "offset_for_timestamp open_writer partition paths read read_cached readable_end refresh release remove_listener "
     "replaced replicated reserved_end state stopped submit_batches topic topic_deleted wait_durable when_durable",
     TopicInternals: "begin_append_many descriptor forget is_older_than logs partition pick",

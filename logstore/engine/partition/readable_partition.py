@@ -24,6 +24,7 @@ from logstore.engine.runtime import Runtime
 from logstore.engine.write.writer_protocol import Writer
 from logstore.errors import Closed, LogStoreError, OffsetOutOfRange, UnknownTopic
 from logstore.layout.paths import PartitionPaths
+from logstore.objects.protocol import ObjectStore
 
 READ_BYTES = 1 << 20
 Loaded = tuple[PartitionState, PartitionReader, Follower]
@@ -172,6 +173,13 @@ class ReadablePartition:
         loaded = self._loaded
         if loaded is not None:
             loaded[0].tell_listeners()
+
+    @property
+    def objects(self) -> ObjectStore:
+        """Where the records are, as the engine sees it. Raises `Closed`, or `UnknownTopic` if the topic was deleted."""
+        if self._ended():
+            raise self._closed_error()
+        return self._runtime.store
 
     @property
     def maintenance(self) -> Maintenance:
