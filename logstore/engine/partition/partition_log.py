@@ -187,7 +187,7 @@ class PartitionLog:
     def marks(self) -> Marks:
         """The three watermarks in one consistent look, as last seen: read one by one, an append may come between them.
         From memory, unless nobody has looked at the partition yet; `refresh()` asks the store."""
-        return self._internal.marks()
+        return self._internal.state.marks()
 
     @property
     def low_watermark(self) -> int:

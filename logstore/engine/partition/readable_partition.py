@@ -15,7 +15,7 @@ from logstore.config import Visibility, check_visibility
 from logstore.engine.chain.chain import Chain
 from logstore.engine.maintenance.checkpoint import Checkpointer
 from logstore.engine.maintenance.maintenance import Maintenance
-from logstore.engine.memory.partition_state import Marks, PartitionState
+from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.results import ReadResult
 from logstore.engine.memory.topic_settings import TopicSettings
 from logstore.engine.read.follower import Follower
@@ -136,10 +136,6 @@ class ReadablePartition:
         return reader.first_at(ms)
 
     # The watermarks
-
-    def marks(self) -> Marks:
-        """As `PartitionLog.marks`."""
-        return self.state.marks()
 
     def high_watermark(self, visibility: Visibility) -> int:
         """The high watermark for readers of that visibility, as last seen."""

@@ -133,15 +133,15 @@ def test_B07_a_snapshot_spares_reading_the_whole_log(
     assert len(table) == 1
 
     reads: list[int] = []
-    from logstore.engine.partition.partition_log import PartitionLog
+    from logstore.engine.partition.internal import Partition
 
-    real = PartitionLog.read
+    real = Partition.read
 
-    def counted(self: PartitionLog, start: int, *arguments: object, **named: object) -> object:
+    def counted(self: Partition, start: int, *arguments: object, **named: object) -> object:
         reads.append(start)
         return real(self, start, *arguments, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(PartitionLog, "read", counted)
+    monkeypatch.setattr(Partition, "read", counted)
     second = start_broker(store, node_id=2)
     with Wire(second.port) as client:
         client.ask(Api.METADATA, 9, topics=[{"name": "t"}])
