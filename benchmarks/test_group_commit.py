@@ -61,7 +61,9 @@ def run_producers(
 
 def commits(objects: MemoryStore, log: logstore.PartitionLog) -> int:
     """How many segments were committed. (Not how many there are: small ones are merged in the background.)"""
-    return sum(log.paths.seq_of(info.key) is not None for info in objects.list(log.paths.prefix))
+    return sum(
+        log._internal.paths.seq_of(info.key) is not None for info in objects.list(log._internal.paths.prefix)
+    )
 
 
 def check_acks(log: logstore.PartitionLog, acked: dict[int, bytes]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,3 +86,40 @@ def test_cold_scan_at_the_latency_of_s3(figures: Figures, quick: bool) -> None:
         target=1.2,
         MB_per_s=round(STORED * 1000 * 110 / found["with"].median / 1e6, 1),
     )
+
+
+def test_a_topic_as_arrow(figures: Figures, quick: bool) -> None:
+    """All columns of records in a folder, as Arrow and as records, in CPU time; both fetch, check and decode every byte."""
+    size = (20 if quick else 200) * 1_000_000
+    for value_size in (100, 600):
+        noise = random.Random(3)
+        some = [
+            logstore.Record(noise.randbytes(value_size // 2).hex().encode(), b"key-%06d" % n)
+            for n in range(1000)
+        ]
+        rounds = size // (1000 * (value_size + 10))
+        with logstore.open(f"arrow-{value_size}", flush_bytes=4 << 20) as store:
+            log = store.create_topic("t").partition(0)
+            for _ in range(rounds):
+                log.append(some, ack="buffered")
+        with logstore.open(f"arrow-{value_size}", writer="read_only", cache_bytes=1 << 20) as store:
+            topic = store.topic("t")
+
+            def as_records(topic: logstore.Topic = topic, wanted: int = rounds * 1000) -> None:
+                ((count, _),) = deque(enumerate(topic.partition(0).records(), start=1), maxlen=1)
+                assert count == wanted
+
+            def as_arrow(topic: logstore.Topic = topic, wanted: int = rounds * 1000) -> None:
+                assert sum(batch.num_rows for batch in topic.arrow_batches()) == wanted
+
+            found = in_turns({"records": as_records, "arrow": as_arrow}, 2 if quick else 5)
+        arrow, records = found["arrow"].best_cpu, found["records"].best_cpu
+        figures.add(
+            SUITE,
+            f"a topic as Arrow, to records(), values of {value_size} bytes",
+            records / arrow,
+            "×",
+            arrow_cpu_s=round(arrow, 2),
+            records_cpu_s=round(records, 2),
+            MB=round(size / 1e6),
+        )

@@ -75,7 +75,7 @@ def test_opening_a_long_partition(figures: Figures, quick: bool) -> None:
     for size in sizes:
         objects = places[size] = MemoryStore()
         with logstore.open(objects) as store:
-            paths = store.create_topic("t").partition(0).paths
+            paths = store.create_topic("t").partition(0)._internal.paths
         grow(objects, paths, size)
     short, long = sizes
     took = {size: [opener(places[size], size)() for _ in range(5)] for size in sizes}
@@ -92,7 +92,7 @@ def test_opening_without_a_manifest(figures: Figures, quick: bool) -> None:
     sound, damaged = MemoryStore(), MemoryStore()
     for objects in (sound, damaged):
         with logstore.open(objects) as store:
-            paths = store.create_topic("t").partition(0).paths
+            paths = store.create_topic("t").partition(0)._internal.paths
         grow(objects, paths, size)
         if objects is damaged:
             objects.put(paths.manifest, b"scribble")

@@ -221,12 +221,12 @@ class Broker:
         """Why this broker should get no clients now, or None."""
         if self.cluster.replaced:
             return f"another broker with node id {self.cluster.me.node_id} has started"
-        reachable = self._store.health_report().store_reachable
+        reachable = self._store._health_report().store_reachable
         return None if reachable else "the object store cannot be reached"
 
     def samples(self) -> Iterable[Sample]:
         yield from self.counters.samples()
-        health = self._store.health_report()
+        health = self._store._health_report()
         yield "broker_shim_store_reachable", {}, float(health.store_reachable)
         for operation, stats in sorted(self._store.metrics().items()):
             yield "broker_shim_store_requests_total", {"operation": operation}, stats.requests

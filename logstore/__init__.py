@@ -9,7 +9,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from logstore.config import StoreConfig, TopicConfig
+from logstore.config import StoreConfig, StoreSettings, TopicConfig, TopicOptions
+from logstore.engine.memory.partition_state import Marks
 from logstore.engine.memory.results import ReadResult, Receipt
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import (
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from logstore import objects as objects
     from logstore import testing as testing
     from logstore import upsert as upsert
+    from logstore import writers as writers
 
 __version__ = "0.1.0"
 """Of the distribution too, which is called `embedded-logstore`: pyproject.toml reads it here."""
@@ -66,6 +68,7 @@ __all__ = [
     "InvalidRecord",
     "InvalidTopicName",
     "LogStoreError",
+    "Marks",
     "ObjectNotFound",
     "OffsetOutOfRange",
     "OutcomeUnknown",
@@ -79,18 +82,20 @@ __all__ = [
     "Store",
     "StoreConfig",
     "StoreError",
+    "StoreSettings",
     "StoreUnavailable",
     "StraddlingTransaction",
     "Topic",
     "TopicConfig",
     "TopicExists",
+    "TopicOptions",
     "UnknownTopic",
     "UnsupportedStore",
     "__version__",
     "open",
 ]
 
-_MODULES = ("aio", "errors", "ingest", "objects", "testing", "upsert")
+_MODULES = ("aio", "errors", "ingest", "objects", "testing", "upsert", "writers")
 
 
 def __getattr__(name: str) -> ModuleType:
@@ -98,3 +103,7 @@ def __getattr__(name: str) -> ModuleType:
     if name in _MODULES:
         return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_MODULES])

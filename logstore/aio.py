@@ -9,27 +9,34 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar, Unpack
 
 from logstore import store as blocking
-from logstore.config import Ack, StoreConfig, Visibility, check_visibility
+from logstore.config import Ack, StoreConfig, StoreSettings, TopicOptions, Visibility, check_visibility
 from logstore.engine.chain.garbage import Garbage
 from logstore.engine.chain.segment_table import LostRange
+from logstore.engine.host.clock import Clock
+from logstore.engine.memory.partition_state import Marks
 from logstore.engine.memory.results import ReadResult, Receipt
 from logstore.engine.partition import partition_log
-from logstore.engine.partition.partition_log import Appendable, Submitted
-from logstore.engine.partition.readable_partition import READ_BYTES, check_offset
+from logstore.engine.partition.internal import Appendable, Partition, Submitted
+from logstore.engine.partition.readable_partition import READ_BYTES, check_offset, check_start
 from logstore.engine.partition.writer_metrics import WriterMetrics
-from logstore.errors import Closed, OffsetOutOfRange, UnknownTopic
+from logstore.errors import Closed, InvalidRecord, OffsetOutOfRange, UnknownTopic
 from logstore.format.record import Header, Record
+from logstore.objects.disk import Disk
 from logstore.objects.metered import OperationStats
 from logstore.objects.protocol import ObjectStore
 from logstore.topic import Topic as BlockingTopic
+from logstore.topic import check_one
+
+__all__ = ["PartitionLog", "Store", "Topic", "open"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -70,11 +77,16 @@ class Store:
         return f"aio.{self.blocking!r}"
 
     async def create_topic(
-        self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Any
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        exist_ok: bool = False,
+        **topic_settings: Unpack[TopicOptions],
     ) -> Topic:
-        """Create it, or with `exist_ok` take the one there is. `settings` are fields of `TopicConfig`."""
+        """Create it, or with `exist_ok` take the one there is. `topic_settings` are fields of `TopicConfig`."""
         made = await self._threads.run(
-            partial(self.blocking.create_topic, name, partitions, exist_ok=exist_ok, **settings)
+            partial(self.blocking.create_topic, name, partitions, exist_ok=exist_ok, **topic_settings)
         )
         return Topic(made, self._threads)
 
@@ -86,9 +98,9 @@ class Store:
         """The names of the topics, sorted."""
         return await self._threads.run(self.blocking.topics)
 
-    async def alter_topic(self, name: str, **settings: Any) -> Topic:
+    async def alter_topic(self, name: str, **topic_settings: Unpack[TopicOptions]) -> Topic:
         """As `logstore.Store.alter_topic`."""
-        altered = await self._threads.run(partial(self.blocking.alter_topic, name, **settings))
+        altered = await self._threads.run(partial(self.blocking.alter_topic, name, **topic_settings))
         return Topic(altered, self._threads)
 
     async def add_partitions(self, name: str, total: int) -> Topic:
@@ -175,8 +187,12 @@ class Topic:
     ) -> Receipt:
         """Append one record and return when it is acked, as `logstore.Topic.append`."""
         record = Record(value, key, headers, timestamp_ms)  # type: ignore[arg-type]  # checked like any record
-        log = self.partition(self.blocking.pick(key) if partition is None else partition)
-        return await log.append(record, ack=ack, timeout=timeout)
+        log = self.partition(self.blocking._internal.pick(key) if partition is None else partition)
+        try:
+            return await log.append(record, ack=ack, timeout=timeout)
+        except InvalidRecord:
+            check_one(value)
+            raise
 
     async def append_many(
         self,
@@ -188,9 +204,9 @@ class Topic:
     ) -> list[Receipt]:
         """One receipt for each record, in their order, as `logstore.Topic.append_many`."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.blocking.partition(0).ack_timeout(timeout)
+        deadline = loop.time() + self.blocking.partition(0)._internal.ack_timeout(timeout)
         many = await self._threads.run(
-            lambda: self.blocking.begin_append_many(
+            lambda: self.blocking._internal.begin_append_many(
                 records, partition=partition, ack=ack, timeout=deadline - loop.time()
             )
         )
@@ -203,6 +219,7 @@ class PartitionLog:
 
     def __init__(self, log: partition_log.PartitionLog, threads: _Threads) -> None:
         self.blocking = log
+        self._inner = log._internal
         self._threads = threads
 
     def __repr__(self) -> str:
@@ -212,20 +229,17 @@ class PartitionLog:
         self, records: Appendable, *, ack: Ack | None = None, timeout: float | None = None
     ) -> Receipt:
         """Append one record or several, all or nothing, at contiguous offsets; return when they are acked."""
-
-        def begin(left: float) -> Submitted:
-            checked = self.blocking.check_records(records)
-            return self.blocking.begin_append(checked, ack=ack, timeout=left)[0]
-
-        return await self._acked(begin, timeout)
+        return await self._acked(
+            lambda left: self._inner.begin_append(records, ack=ack, timeout=left)[0], timeout
+        )
 
     async def _acked(self, begin: Callable[[float], Submitted], timeout: float | None) -> Receipt:
         """Begins on a thread, where it may wait for room, and waits for the ack without one. One deadline covers both."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.blocking.ack_timeout(timeout)
+        deadline = loop.time() + self._inner.ack_timeout(timeout)
         receipt, future = await self._threads.run(lambda: begin(deadline - loop.time()))
         if future is not None:
-            await _await(self.blocking, future, receipt, deadline - loop.time())
+            await _await(self._inner, future, receipt, deadline - loop.time())
         return receipt
 
     async def wait_durable(self, receipt: Receipt, timeout: float | None = None) -> None:
@@ -233,7 +247,7 @@ class PartitionLog:
         if receipt.durability == "durable":
             return
         log = receipt.log
-        if not isinstance(log, partition_log.PartitionLog):
+        if not isinstance(log, Partition):
             receipt.wait_durable(timeout)  # of another process, and says so
             return
         future = log.when_durable(receipt)
@@ -246,7 +260,7 @@ class PartitionLog:
     ) -> Receipt:
         """Append Kafka v2 record batches as they are, all or nothing."""
         return await self._acked(
-            lambda left: self.blocking.begin_append_batches(raw, ack=ack, timeout=left)[0], timeout
+            lambda left: self._inner.begin_append_batches(raw, ack=ack, timeout=left)[0], timeout
         )
 
     async def submit(
@@ -273,14 +287,14 @@ class PartitionLog:
             return cached
         if wait > 0:
             await self._moved_past(offset, visibility, wait)
-        return await self._threads.run(partial(self.blocking.read, offset, max_bytes, visibility=visibility))
+        return await self._threads.run(partial(self._inner.read, offset, max_bytes, visibility=visibility))
 
     async def records(
         self, start: int | None = None, stop: int | None = None, *, visibility: Visibility = "buffered"
     ) -> AsyncIterator[Record]:
         """The records from `start` (the low watermark) up to, not including, `stop` (the high watermark at the first
         step)."""
-        position, end = await self._threads.run(self.blocking.bounds, start, stop, visibility)
+        position, end = await self._threads.run(self._inner.bounds, start, stop, visibility)
         while position < end:
             result = await self.read(position, visibility=visibility)
             for record in chain.from_iterable(result.batches(end)):
@@ -289,28 +303,42 @@ class PartitionLog:
                 return
             position = result.next_offset
 
-    async def tail(
-        self, start: int | None = None, *, visibility: Visibility = "buffered"
+    def tail(
+        self, start: int | Literal["end"] | None = None, *, visibility: Visibility = "buffered"
     ) -> AsyncIterator[Record]:
-        """The records from `start` (the low watermark) on, for ever. Ends when the store is closed."""
+        """The records from `start` (the low watermark) on, for ever. Ends when the store is closed.
+
+        `start="end"`: what comes after this call, if this process writes the partition; else after the first step, which
+        asks the store where the end is.
+        """
         check_visibility(visibility)
-        if start is not None:
-            check_offset(start)
-        position = start
+        check_start(start)
+        if start == "end" and not self._inner.follows:
+            start = self._inner.high_watermark(visibility)
+        return self._tail(start, visibility)
+
+    async def _tail(
+        self, start: int | Literal["end"] | None, visibility: Visibility
+    ) -> AsyncIterator[Record]:
+        position = start if isinstance(start, int) else None
         while True:
             try:
                 if position is None:
-                    position = await self._threads.run(lambda: self.blocking.low_watermark)
+                    position = await self._threads.run(
+                        lambda: (
+                            self._inner.end_now(visibility) if start == "end" else self.blocking.low_watermark
+                        )
+                    )
                 result = self._at_hand(position, READ_BYTES, visibility)
                 if not result:
                     await self._moved_past(position, visibility, _FOLLOW_S)
-                    if self.blocking.closed:
+                    if self._inner.closed:
                         return
                     result = await self._threads.run(
-                        partial(self.blocking.read, position, visibility=visibility)
+                        partial(self._inner.read, position, visibility=visibility)
                     )
             except (Closed, UnknownTopic):
-                if self.blocking.closed:
+                if self._inner.closed:
                     return
                 raise
             for record in result.records():
@@ -321,7 +349,7 @@ class PartitionLog:
         """What memory alone can answer. An offset past the high watermark is no such thing: another process may have
         moved it."""
         try:
-            return self.blocking.read_cached(offset, max_bytes, visibility=visibility)
+            return self._inner.read_cached(offset, max_bytes, visibility=visibility)
         except OffsetOutOfRange:
             return None
 
@@ -333,28 +361,28 @@ class PartitionLog:
         def listener() -> None:
             loop.call_soon_threadsafe(moved.set)
 
-        await self._threads.run(self.blocking.add_listener, listener)
+        await self._threads.run(self._inner.add_listener, listener)
         try:
-            if offset > self.blocking.high_watermark(visibility):
+            if offset > self._inner.high_watermark(visibility):
                 await self._threads.run(self.blocking.refresh)
-                if offset > self.blocking.high_watermark(visibility):
+                if offset > self._inner.high_watermark(visibility):
                     return
             deadline = loop.time() + wait
-            while self.blocking.readable_end(visibility) <= offset and not self.blocking.closed:
+            while self._inner.readable_end(visibility) <= offset and not self._inner.closed:
                 left = deadline - loop.time()
                 if left <= 0:
                     return
                 moved.clear()
-                if self.blocking.readable_end(visibility) > offset:
+                if self._inner.readable_end(visibility) > offset:
                     return
                 await self._wait_a_while(moved, left)
         finally:
-            self.blocking.remove_listener(listener)
+            self._inner.remove_listener(listener)
 
     async def _wait_a_while(self, moved: asyncio.Event, left: float) -> None:
         """Until the high watermark moves. Where another process writes, nobody calls back: ask now and then."""
-        follows = self.blocking.follows
-        interval = self.blocking.follow_interval
+        follows = self._inner.follows
+        interval = self._inner.follow_interval
         try:
             await asyncio.wait_for(moved.wait(), min(left, interval) if follows else left)
         except TimeoutError:
@@ -385,6 +413,19 @@ class PartitionLog:
         """As `logstore.PartitionLog.unconfirmed`."""
         return await self._threads.run(self.blocking.unconfirmed)
 
+    async def refresh(self) -> None:
+        """As `logstore.PartitionLog.refresh`."""
+        await self._threads.run(self.blocking.refresh)
+
+    async def open_writer(self, *, timeout: float | None = None, ack: Ack | None = None) -> None:
+        """As `logstore.PartitionLog.open_writer`."""
+        await self._threads.run(partial(self.blocking.open_writer, timeout=timeout, ack=ack))
+
+    def marks(self) -> Marks:
+        """As `logstore.PartitionLog.marks`: from memory, so it needs no await. As for each watermark, the first look at a
+        partition that nothing has used before asks the store, and holds up the event loop: `refresh()` first, then."""
+        return self.blocking.marks()
+
     @property
     def low_watermark(self) -> int:
         """The first offset there is. The first look at the watermarks of a partition asks the store, if nothing has used the
@@ -402,9 +443,7 @@ class PartitionLog:
         return self.blocking.buffered_high_watermark
 
 
-async def _await(
-    log: partition_log.PartitionLog, future: Future[Receipt], receipt: Receipt, timeout: float | None
-) -> None:
+async def _await(log: Partition, future: Future[Receipt], receipt: Receipt, timeout: float | None) -> None:
     try:
         await asyncio.wait_for(asyncio.wrap_future(future), timeout)
     except TimeoutError:
@@ -466,7 +505,17 @@ class _Opening:
 
 
 def open(
-    where: str | os.PathLike[str] | ObjectStore, *, config: StoreConfig | None = None, **settings: Any
+    where: str | os.PathLike[str] | ObjectStore,
+    *,
+    config: StoreConfig | None = None,
+    clock: Clock | None = None,
+    rng: random.Random | None = None,
+    disk: Disk | None = None,
+    **settings: Unpack[StoreSettings],
 ) -> _Opening:
     """`logstore.open` for asyncio: `async with logstore.aio.open(…) as store`, or `store = await logstore.aio.open(…)`."""
-    return _Opening(partial(blocking.open, where, config=config, **settings))
+    return _Opening(partial(blocking.open, where, config=config, clock=clock, rng=rng, disk=disk, **settings))
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

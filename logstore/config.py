@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, get_args
+from difflib import get_close_matches
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 from logstore.format.codecs import CODEC_IDS
 
@@ -85,13 +87,32 @@ class StoreConfig:
         if self.writer == "shared" and self.ack != "durable":
             raise ValueError('writer="shared" knows durable acks only: set ack="durable"')
 
-    def with_settings(self, settings: dict[str, Any]) -> StoreConfig:
-        """A copy with some fields changed; an unknown one is named, with those that exist."""
-        known = [field.name for field in fields(self)]
-        for name in settings:
-            if name not in known:
-                raise TypeError(f"unknown setting {name!r}; there are: {', '.join(known)}")
+    def with_settings(self, **settings: Unpack[StoreSettings]) -> StoreConfig:
+        """A copy with some fields changed; `TypeError` for one that does not exist, naming the nearest."""
+        check_names("setting", settings, StoreConfig, "config")
         return replace(self, **settings)
+
+
+class StoreSettings(TypedDict, total=False):
+    """The fields of `StoreConfig` as keyword arguments, so that a type checker and an editor know them. Those that are not
+    given keep their defaults. A test compares the two."""
+
+    writer: WriterKind
+    ack: Ack
+    flush_bytes: int
+    flush_interval: float
+    max_buffered_bytes: int
+    append_timeout: float
+    close_timeout: float
+    compression: str
+    wal_dir: str | os.PathLike[str] | None
+    cache_bytes: int
+    max_batch_bytes: int
+    uploads_max: int
+    probe_interval: float
+    follow_interval: float
+    delete_grace: float
+    stall_after: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +132,27 @@ class TopicConfig:
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 0)
         _at_least("segment_bytes", self.segment_bytes, 1)
+
+
+class TopicOptions(TypedDict, total=False):
+    """The fields of `TopicConfig` as keyword arguments, in the same way."""
+
+    retention_seconds: float | None
+    retention_bytes: int | None
+    segment_bytes: int
+
+
+def check_names(
+    kind: str, given: Iterable[str], config: type[StoreConfig | TopicConfig], *others: str
+) -> None:
+    """`TypeError` for a name that is no field of `config`: it names the nearest one, and all there are. `others` are
+    arguments of the same call that may have been meant."""
+    known = [field.name for field in fields(config)]
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, [*others, *known], n=1)
+            meant = f", did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"unknown {kind} {name!r}{meant}; there are: {', '.join(known)}")
 
 
 def check_visibility(visibility: object) -> None:

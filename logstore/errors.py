@@ -35,6 +35,34 @@ from __future__ import annotations
 from copy import copy
 from typing import TypeVar
 
+__all__ = [
+    "AppendTimeout",
+    "BufferFull",
+    "Closed",
+    "CorruptData",
+    "Determinate",
+    "DivergentWriters",
+    "Fenced",
+    "GapError",
+    "Indeterminate",
+    "InvalidKey",
+    "InvalidRecord",
+    "InvalidTopicName",
+    "LogStoreError",
+    "ObjectNotFound",
+    "OffsetOutOfRange",
+    "OutcomeUnknown",
+    "PreconditionFailed",
+    "ReadOnly",
+    "RecordTooLarge",
+    "StoreError",
+    "StoreUnavailable",
+    "StraddlingTransaction",
+    "TopicExists",
+    "UnknownTopic",
+    "UnsupportedStore",
+]
+
 
 class LogStoreError(Exception):
     """The root. Catch it to catch everything that is ours."""
@@ -185,3 +213,7 @@ def _rebuild(cls: type[LogStoreError], args: tuple[object, ...], state: dict[str
     error.args = args
     error.__dict__.update(state)
     return error
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -15,9 +15,10 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 from logstore.engine.memory.results import Receipt
-from logstore.engine.partition.partition_log import Appendable, PartitionLog
-from logstore.engine.shared.shared_buffer import SEQUENCE_MODULUS
+from logstore.engine.partition.internal import Appendable
+from logstore.engine.partition.partition_log import PartitionLog
 from logstore.engine.shared.shared_writer import SharedWriter
+from logstore.format.sequences import MODULUS
 
 
 class Producer:
@@ -29,7 +30,7 @@ class Producer:
             raise ValueError(
                 f"producer_id={producer_id}, epoch={epoch}: 0 to 2**63 - 1, and 0 to 2**15 - 1, are possible"
             )
-        writer = log.open_writer()
+        writer = log._internal.open_writer()
         if not isinstance(writer, SharedWriter):
             raise ValueError(
                 f'{log!r} is not written in shared mode: sequences are compared there alone; open with writer="shared"'
@@ -49,10 +50,10 @@ class Producer:
 
     def submit(self, records: Appendable, *, sequence: int) -> Future[Receipt]:
         """The same, without waiting for the ack. Several may be under way; they are stored in the order of these calls."""
-        return self._log.submit_batches(self._numbered(records, sequence), ack="durable")
+        return self._log._internal.submit_batches(self._numbered(records, sequence), ack="durable")
 
     def _numbered(self, records: Appendable, sequence: int) -> bytes:
-        if not 0 <= sequence < SEQUENCE_MODULUS:
+        if not 0 <= sequence < MODULUS:
             raise ValueError(
                 f"sequence={sequence}: 0 to 2**31 - 1 are possible; after that it starts again at 0"
             )

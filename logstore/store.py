@@ -10,15 +10,16 @@ from collections import deque
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 from weakref import WeakSet
 
-from logstore.config import StoreConfig
+from logstore.config import StoreConfig, StoreSettings, TopicOptions
 from logstore.engine.chain.garbage import Garbage
 from logstore.engine.host.clock import Clock, SystemClock
 from logstore.engine.maintenance.sweep import Sweeper
 from logstore.engine.memory.topic_settings import TopicSettings
 from logstore.engine.partition.health import StoreHealth
+from logstore.engine.partition.internal import Partition
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.engine.partition.writer_metrics import WriterMetrics
 from logstore.engine.runtime import Runtime
@@ -56,7 +57,7 @@ def open(
     clock: Clock | None = None,
     rng: random.Random | None = None,
     disk: Disk | None = None,
-    **settings: Any,
+    **settings: Unpack[StoreSettings],
 ) -> Store:
     """Open the store at `where`: a URL (`s3://bucket/prefix`, `file:///path`, `memory://name`), a path, or an object with
     the `ObjectStore` methods. It is created if it is not there, unless `writer="read_only"`.
@@ -72,7 +73,7 @@ def open(
     """
     if not isinstance(config, StoreConfig | None):
         raise TypeError(f"config is a StoreConfig, or None, not {type(config).__name__}")
-    chosen = (config or StoreConfig()).with_settings(settings)
+    chosen = (config or StoreConfig()).with_settings(**settings)
     objects = open_url(where)
     owned = objects is not where
     # The system's randomness, because it forks well: two processes that draw the same writer ids would each take the
@@ -87,11 +88,13 @@ def open(
 
 
 class Store:
-    """Topics in one place. A context manager; safe for threads. Get it from `logstore.open`.
+    """Topics in one place. A context manager; safe for threads. Get it from `logstore.open`."""
 
-    `objects` is the object store itself. The engine sees it through three wrappers: one counts, one puts foreign errors into
-    our words, one rides out short failures of everything but conditional puts.
-    """
+    config: StoreConfig
+    """What it was opened with."""
+    objects: ObjectStore
+    """The object store itself. The engine sees it through three wrappers: one counts, one puts foreign errors into our
+    words, one rides out short failures of everything but conditional puts."""
 
     def __init__(
         self,
@@ -126,15 +129,21 @@ class Store:
             lambda: enter(bare, rng, read_only=config.writer == "read_only"), READ_RETRIES
         )
         if config.writer != "read_only" and isinstance(clock, SystemClock):
-            at_exit.remember(self)
-        forked.remember(self)
+            at_exit.remember(self, lambda: self._runtime.budget.used > 0)
+        forked.remember(self, Store._after_fork_in_child)
 
     # Topics
 
     def create_topic(
-        self, name: str, partitions: int = 1, *, exist_ok: bool = False, **topic_settings: Any
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        exist_ok: bool = False,
+        **topic_settings: Unpack[TopicOptions],
     ) -> Topic:
-        """Create a topic. With `exist_ok`, one that exists is fine too; if `partitions` is given, with as many."""
+        """Create a topic. `topic_settings` are fields of `TopicConfig`. With `exist_ok`, one that exists is fine too; if
+        `partitions` is given, with as many."""
         self._check_writable()
         incarnation = self._runtime.rng.randbytes(8).hex()
         return self._topic(self._catalog.create(name, partitions, topic_settings, exist_ok, incarnation))
@@ -149,7 +158,7 @@ class Store:
         self._check_open()
         return self._catalog.names()
 
-    def alter_topic(self, name: str, **topic_settings: Any) -> Topic:
+    def alter_topic(self, name: str, **topic_settings: Unpack[TopicOptions]) -> Topic:
         """Change some of a topic's settings; the others stay. `None` takes a limit away.
 
         Partitions that are open here go by them at once; those that another process writes, from their next checkpoint on
@@ -181,11 +190,9 @@ class Store:
             self._topics.pop(name, None)
             for incarnation in incarnations:
                 self._settings.pop(incarnation, None)
-            mine = [log for log in self._logs.values() if log.paths.incarnation in incarnations]
-            for log in mine:
-                del self._logs[log.paths]
+            mine = [self._logs.pop(paths) for paths in list(self._logs) if paths.incarnation in incarnations]
         for log in mine:
-            log.topic_deleted()
+            log._internal.topic_deleted()
         for removal in gone.removing:
             self._sweeper.finish(name, removal)
 
@@ -204,7 +211,7 @@ class Store:
         with self._lock:
             self._learn(descriptor)
             known = self._topics.get(descriptor.name)
-            if known is None or known.is_older_than(descriptor):
+            if known is None or known._internal.is_older_than(descriptor):
                 known = self._topics[descriptor.name] = Topic(descriptor, self._open_partition)
                 self._handed_out.add(known)
             return known
@@ -239,18 +246,19 @@ class Store:
     def _replace(self, log: PartitionLog, problem: str | None) -> PartitionLog:
         """What `PartitionLog.reopen` calls once the log has let go: the one that is handed out instead of it from now on.
         `problem` is what it could not store."""
+        paths = log._internal.paths
         with self._lock:
             self._check_open()
-            current, settings = self._logs.get(log.paths), self._settings.get(log.paths.incarnation)
+            current, settings = self._logs.get(paths), self._settings.get(paths.incarnation)
             if current is None or settings is None:
-                raise UnknownTopic(f"{log.paths}: the topic was deleted")
+                raise UnknownTopic(f"{paths}: the topic was deleted")
             if problem is not None:
                 self._unstored.append(problem)
             if current is log:
-                current = self._logs[log.paths] = self._new_log(log.paths, settings)
-                log.replaced = True
+                current = self._logs[paths] = self._new_log(paths, settings)
+                log._internal.replaced = True
                 for topic in self._handed_out:
-                    topic.forget(log)
+                    topic._internal.forget(log)
             return current
 
     # All of it
@@ -264,7 +272,7 @@ class Store:
         for log, flush in begun:
             log.finish_flush(flush, deadline)
 
-    def health_report(self) -> StoreHealth:
+    def _health_report(self) -> StoreHealth:
         """`health`, typed."""
         runtime = self._runtime
         since = runtime.watch.oldest()
@@ -289,12 +297,7 @@ class Store:
         `unanswered_seconds`: for how long the oldest upload under way has had no answer; None if none is. `stalled`: whether
         that is longer than `stall_after`.
         """
-        return self.health_report().as_dict()
-
-    @property
-    def holds_records(self) -> bool:
-        """Whether there are records here that the store does not have yet."""
-        return self._runtime.budget.used > 0
+        return self._health_report().as_dict()
 
     def metrics(self) -> dict[str, OperationStats]:
         """Requests to the object store so far, by operation: how many, how many bytes, which errors, how long."""
@@ -312,7 +315,7 @@ class Store:
             if self._closed:
                 return
             self._closed = True
-            logs, problems = list(self._logs.values()), list(self._unstored)
+            logs, problems = [log._internal for log in self._logs.values()], list(self._unstored)
         at_exit.forget(self)
         wait = self.config.close_timeout if timeout is None else timeout
         deadline = self._runtime.clock.monotonic() + wait
@@ -330,7 +333,7 @@ class Store:
         if problems:
             raise OutcomeUnknown("closed, but not everything is stored: " + "; ".join(problems))
 
-    def _let_go(self, logs: list[PartitionLog], timeout: float) -> None:
+    def _let_go(self, logs: list[Partition], timeout: float) -> None:
         """The end of `close`: of threads, files and connections."""
         if not self._runtime.close(timeout):
             logger.warning("an upload did not end in time; its thread ends with the store's answer")
@@ -339,17 +342,17 @@ class Store:
         if self._owned:
             close_store(self.objects)
 
-    def after_fork_in_child(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """After a fork, in the child: a store that was writing is the parent's, and closed here."""
         if self._closed or not self._runtime.has_threads:
             return
         self._closed, self._why_closed = True, _FORKED
-        for log in self._logs.values():
-            log.after_fork_in_child(Closed(f"{log.paths}: {_FORKED}; nothing was appended"))
+        for paths, log in self._logs.items():
+            log._internal.after_fork_in_child(Closed(f"{paths}: {_FORKED}; nothing was appended"))
 
-    def _all_logs(self) -> list[PartitionLog]:
+    def _all_logs(self) -> list[Partition]:
         with self._lock:
-            return list(self._logs.values())
+            return [log._internal for log in self._logs.values()]
 
     def _check_open(self) -> None:
         if self._closed:

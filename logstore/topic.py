@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import count
+from typing import TYPE_CHECKING
 
 from logstore.config import Ack, TopicConfig
 from logstore.engine.memory.results import Receipt
-from logstore.engine.partition.partition_log import PartitionLog, Submitted
+from logstore.engine.partition.internal import Begun
+from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import InvalidRecord
 from logstore.format.murmur2 import partition_for_key
 from logstore.format.record import Header, Record
 from logstore.layout.catalog import TopicDescriptor
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from logstore.arrow.table import TopicSplit
 
 
 @dataclass
@@ -21,7 +29,7 @@ class ManyAppends:
     """What `append_many` has begun: in which partition, with which of the records `given`, by their numbers."""
 
     given: list[Record]
-    begun: list[tuple[PartitionLog, list[int], tuple[Submitted, float]]] = field(default_factory=list)
+    begun: list[tuple[PartitionLog, list[int], Begun]] = field(default_factory=list)
     failure: Exception | None = None
 
     @property
@@ -34,7 +42,7 @@ class ManyAppends:
         receipts: list[Receipt | None] = [None] * len(self.given)
         for log, numbers, append in self.begun:
             try:
-                whole = log.finish_append(append)
+                whole = log._internal.finish_append(append)
             except Exception as error:
                 self.failure = self.failure or error
             else:
@@ -44,45 +52,24 @@ class ManyAppends:
         return [receipt for receipt in receipts if receipt is not None]
 
 
-class Topic:
-    """Safe for threads. Get it from `Store.topic` or `Store.create_topic`."""
+class TopicInternals:
+    """The internal interface of a topic: `topic._internal`, what `store`, `aio`, `ingest` and `broker_shim` share and users
+    do not see. Beside `logstore.engine.partition.internal`, and like that listed by a test.
+
+    `descriptor` is what the store says of the topic; `logs` are the partitions that were asked for.
+    """
 
     def __init__(
         self, descriptor: TopicDescriptor, open_partition: Callable[[TopicDescriptor, int], PartitionLog]
     ) -> None:
-        self._descriptor = descriptor
+        self.descriptor = descriptor
+        self.logs: list[PartitionLog | None] = [None] * descriptor.partitions
         self._open = open_partition
-        self._logs: list[PartitionLog | None] = [None] * descriptor.partitions
         self._turn = count()
-
-    @property
-    def name(self) -> str:
-        """As it was created."""
-        return self._descriptor.name
-
-    @property
-    def partitions(self) -> int:
-        """How many there are."""
-        return self._descriptor.partitions
-
-    @property
-    def config(self) -> TopicConfig:
-        """The topic's own settings."""
-        return self._descriptor.config
-
-    @property
-    def incarnation(self) -> str:
-        """New each time a topic of this name is created."""
-        return self._descriptor.incarnation
-
-    @property
-    def is_recreated(self) -> bool:
-        """A topic of this name existed before; clients may still hold its metadata."""
-        return self._descriptor.is_recreated
 
     def is_older_than(self, descriptor: TopicDescriptor) -> bool:
         """Whether that says something new. (One of this topic that was read before this object was made does not.)"""
-        mine = self._descriptor
+        mine = self.descriptor
         if mine.incarnation != descriptor.incarnation:
             return True
         same = (mine.partitions, mine.config) == (descriptor.partitions, descriptor.config)
@@ -90,54 +77,28 @@ class Topic:
 
     def partition(self, i: int) -> PartitionLog:
         """The log of partition `i`, counted from 0."""
-        if not isinstance(i, int) or isinstance(i, bool) or not 0 <= i < len(self._logs):
-            raise ValueError(f"topic {self.name!r} has partitions 0 to {len(self._logs) - 1}, not {i!r}")
-        log = self._logs[i]
-        while log is None or log.replaced:
-            log = self._logs[i] = self._open(self._descriptor, i)
+        if not isinstance(i, int) or isinstance(i, bool) or not 0 <= i < len(self.logs):
+            raise ValueError(
+                f"topic {self.descriptor.name!r} has partitions 0 to {len(self.logs) - 1}, not {i!r}"
+            )
+        log = self.logs[i]
+        while log is None or log._internal.replaced:
+            log = self.logs[i] = self._open(self.descriptor, i)
         return log
 
     def forget(self, log: PartitionLog) -> None:
         """The log was replaced: the next call asks for the one there is now."""
-        self._logs = [None if known is log else known for known in self._logs]
+        self.logs = [None if known is log else known for known in self.logs]
 
-    def append(
-        self,
-        value: bytes | None,
-        *,
-        key: bytes | None = None,
-        headers: Iterable[Header] = (),
-        timestamp_ms: int | None = None,
-        partition: int | None = None,
-        ack: Ack | None = None,
-        timeout: float | None = None,
-    ) -> Receipt:
-        """Append one record and return when it is acked. `value=None` is a tombstone.
-
-        `partition` says where; else the key does, as Kafka's default partitioner would; else they take turns.
-        Errors: as `PartitionLog.append`.
-        """
-        if partition is None:
-            partition = partition_for_key(key, len(self._logs)) if type(key) is bytes else self.pick(key)
-        log = self._logs[partition] if type(partition) is int and 0 <= partition < len(self._logs) else None
-        if log is None:
-            log = self.partition(partition)
-        return log.append_one(value, key, headers, timestamp_ms, ack, timeout)
-
-    def append_many(
-        self,
-        records: Iterable[Record | bytes],
-        *,
-        partition: int | None = None,
-        ack: Ack | None = None,
-        timeout: float | None = None,
-    ) -> list[Receipt]:
-        """Append records, each to the partition its key picks; one receipt for each record, in their order.
-
-        The records of one partition are one atomic append; the partitions commit side by side. A record that is none refuses
-        them all. If one partition fails, its error is raised when all have ended: what the others stored stays stored.
-        """
-        return self.begin_append_many(records, partition=partition, ack=ack, timeout=timeout).finish()
+    def pick(self, key: object) -> int:
+        """The partition for a key, as Kafka's default partitioner picks it; without a key they take turns."""
+        if key is None:
+            return next(self._turn) % len(self.logs)
+        if type(key) is not bytes:
+            if not isinstance(key, bytes | bytearray | memoryview):
+                raise InvalidRecord(f"a key is bytes or None, not {type(key).__name__}: nothing was appended")
+            key = bytes(key)
+        return partition_for_key(key, len(self.logs))
 
     def begin_append_many(
         self,
@@ -157,16 +118,16 @@ class Topic:
             mine = [given[number] for number in numbers]
             if any(record.timestamp_ms is not None for record in mine):
                 # Their own are known to the receipts then, and what the others get must be, too.
-                now_ms = log.now_ms
+                now_ms = log._internal.now_ms
                 for number, record in zip(numbers, mine, strict=True):
                     if record.timestamp_ms is None:
                         given[number] = record._replace(timestamp_ms=now_ms)
                 mine = [given[number] for number in numbers]
-            checked.append((log, numbers, log.check_records(mine)))
+            checked.append((log, numbers, log._internal.check_records(mine)))
         many = ManyAppends(given)
         for log, numbers, runs in checked:
             try:
-                many.begun.append((log, numbers, log.begin_append(runs, ack=ack, timeout=timeout)))
+                many.begun.append((log, numbers, log._internal.begin_checked(runs, ack=ack, timeout=timeout)))
             except Exception as error:
                 many.failure = many.failure or error
         return many
@@ -183,18 +144,152 @@ class Topic:
             places.setdefault(place, []).append(number)
         return [(self.partition(place), numbers) for place, numbers in places.items()]
 
-    def pick(self, key: object) -> int:
-        """The partition for a key, as Kafka's default partitioner picks it; without a key they take turns."""
-        if key is None:
-            return next(self._turn) % len(self._logs)
-        if type(key) is not bytes:
-            if not isinstance(key, bytes | bytearray | memoryview):
-                raise InvalidRecord(f"a key is bytes or None, not {type(key).__name__}: nothing was appended")
-            key = bytes(key)
-        return partition_for_key(key, len(self._logs))
+
+class Topic:
+    """Safe for threads. Get it from `Store.topic` or `Store.create_topic`."""
+
+    def __init__(
+        self, descriptor: TopicDescriptor, open_partition: Callable[[TopicDescriptor, int], PartitionLog]
+    ) -> None:
+        self._internal = TopicInternals(descriptor, open_partition)
+
+    @property
+    def name(self) -> str:
+        """As it was created."""
+        return self._internal.descriptor.name
+
+    @property
+    def partitions(self) -> int:
+        """How many there are."""
+        return self._internal.descriptor.partitions
+
+    @property
+    def config(self) -> TopicConfig:
+        """The topic's own settings."""
+        return self._internal.descriptor.config
+
+    def partition(self, i: int) -> PartitionLog:
+        """The log of partition `i`, counted from 0."""
+        return self._internal.partition(i)
+
+    def append(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Iterable[Header] = (),
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+        ack: Ack | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Append one record and return when it is acked. `value=None` is a tombstone.
+
+        `partition` says where; else the key does, as Kafka's default partitioner would; else they take turns.
+        Errors: as `PartitionLog.append`.
+        """
+        inner = self._internal
+        logs = inner.logs
+        if partition is None:
+            partition = partition_for_key(key, len(logs)) if type(key) is bytes else inner.pick(key)
+        log = logs[partition] if type(partition) is int and 0 <= partition < len(logs) else None
+        if log is None:
+            log = inner.partition(partition)
+        try:
+            return log._internal.append_one(value, key, headers, timestamp_ms, ack, timeout)
+        except InvalidRecord:
+            check_one(value)
+            raise
+
+    def append_many(
+        self,
+        records: Iterable[Record | bytes],
+        *,
+        partition: int | None = None,
+        ack: Ack | None = None,
+        timeout: float | None = None,
+    ) -> list[Receipt]:
+        """Append records, each to the partition its key picks; one receipt for each record, in their order.
+
+        The records of one partition are one atomic append; the partitions commit side by side. A record that is none refuses
+        them all. If one partition fails, its error is raised when all have ended: what the others stored stays stored.
+        """
+        return self._internal.begin_append_many(
+            records, partition=partition, ack=ack, timeout=timeout
+        ).finish()
+
+    # As columns: `logstore.arrow` is imported when it is asked for, because it needs the extra `arrow`
+
+    def to_arrow(
+        self,
+        columns: Iterable[str] | None = None,
+        start: int | Mapping[int, int] | None = None,
+        stop: int | Mapping[int, int] | None = None,
+        since: int | datetime | None = None,
+        until: int | datetime | None = None,
+    ) -> pa.Table:
+        """The durable records as one `pyarrow.Table`, in memory. Arguments and errors: as `arrow_batches`."""
+        return self.arrow_batches(columns, start, stop, since, until).read_all()
+
+    def arrow_batches(
+        self,
+        columns: Iterable[str] | None = None,
+        start: int | Mapping[int, int] | None = None,
+        stop: int | Mapping[int, int] | None = None,
+        since: int | datetime | None = None,
+        until: int | datetime | None = None,
+    ) -> pa.RecordBatchReader:
+        """The durable records as a stream of Arrow batches, partition after partition, each in offset order: a snapshot of
+        the moment of this call, read while it is consumed.
+
+        `columns`: some of key, value, topic, partition, offset, timestamp, headers, in the order in which they come; only
+        these are decoded. `start` and `stop`: an offset for all partitions, or `{partition: offset}`; one that is not named
+        is read from its low watermark, or up to its end. `since` and `until`: records with these timestamps, in
+        milliseconds or as a datetime (UTC if it has no zone). Each range leaves out its upper bound.
+
+        Raises `OffsetOutOfRange` if a start lies below the low watermark or past the end (one for all partitions: past the
+        end of every one), or if retention takes records before they are read; `CorruptData` with the object's name;
+        `UnknownTopic` if the topic was deleted. Needs the extra `arrow`.
+        """
+        from logstore.arrow.table import Query, batches_of
+
+        query = Query.of(columns, start, stop, since, until)
+        return batches_of(query, self.partition(0)._internal.objects, self._internal.descriptor)
+
+    def splits(
+        self,
+        columns: Iterable[str] | None = None,
+        start: int | Mapping[int, int] | None = None,
+        stop: int | Mapping[int, int] | None = None,
+        since: int | datetime | None = None,
+        until: int | datetime | None = None,
+        *,
+        max_bytes: int = 64 << 20,
+        min_splits: int | None = None,
+    ) -> list[TopicSplit]:
+        """The same records in pieces, for other processes: each pickles, and its `read()` gives a `RecordBatchReader`.
+
+        A piece is at most about `max_bytes` of stored bytes; smaller ones if there would be fewer than `min_splits`. Whoever
+        reads opens the store by its URL, with its own credentials: `UnsupportedStore` for a store that has no URL.
+        """
+        from logstore.arrow.table import Query, splits_of
+
+        query = Query.of(columns, start, stop, since, until)
+        return splits_of(
+            query, self.partition(0)._internal.objects, self._internal.descriptor, max_bytes, min_splits
+        )
 
     def __repr__(self) -> str:
         return f"Topic({self.name!r}, partitions={self.partitions})"
+
+
+def check_one(value: object) -> None:
+    """Refuses several records, or a `Record`, where one value is meant."""
+    if isinstance(value, Iterable) and not isinstance(value, bytes | bytearray | memoryview | str):
+        raise InvalidRecord(
+            f"append takes one value, bytes or None, not a {type(value).__name__}: nothing was appended; "
+            "append_many takes several, and takes a Record"
+        ) from None
 
 
 def _several(records: Iterable[Record | bytes]) -> Iterable[Record | bytes]:
@@ -213,5 +308,5 @@ def _give_receipts(
     for offset, number in enumerate(numbers, whole.offset):
         stamp = given[number].timestamp_ms
         receipts[number] = Receipt(
-            log, offset, offset, whole.timestamp_ms if stamp is None else stamp, whole.durability
+            log._internal, offset, offset, whole.timestamp_ms if stamp is None else stamp, whole.durability
         )

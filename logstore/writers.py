@@ -10,3 +10,7 @@ from logstore.producer import Producer
 from logstore.standby import Standby
 
 __all__ = ["Applied", "Producer", "ReplicatedWriter", "Standby", "WriterMetrics"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

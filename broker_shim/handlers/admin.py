@@ -126,7 +126,7 @@ class AdminApi:
             return {"name": name, "error_code": of_admin(error), "error_message": str(error)}
         self._partitions.forget(name)
         if topic is not None:
-            self._coordinator.forget_topic(topic.incarnation)
+            self._coordinator.forget_topic(topic._internal.descriptor.incarnation)
         return {"name": name, "error_code": Code.NONE}
 
     def _delete_now(self, name: str) -> None:

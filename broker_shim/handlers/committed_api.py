@@ -61,7 +61,7 @@ class OffsetApi:
                 else:
                     epoch = each.get("committed_leader_epoch", -1)
                     commits[place] = Committed(
-                        each.committed_offset, epoch, metadata, now_ms, found.incarnation
+                        each.committed_offset, epoch, metadata, now_ms, found._internal.descriptor.incarnation
                     )
         if commits and isinstance(refusal, GroupShard):
             code = await self._write(refusal, request.group_id, commits)
@@ -214,7 +214,11 @@ class OffsetApi:
 
 def _of(topics: dict[str, Topic | Code], committed: dict[Place, Committed]) -> dict[Place, Committed]:
     """Those of the offsets that were committed for these topics, and not for former ones of their names."""
-    incarnations = {name: topic.incarnation for name, topic in topics.items() if isinstance(topic, Topic)}
+    incarnations = {
+        name: topic._internal.descriptor.incarnation
+        for name, topic in topics.items()
+        if isinstance(topic, Topic)
+    }
     return {
         place: each
         for place, each in committed.items()

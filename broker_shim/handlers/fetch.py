@@ -245,12 +245,12 @@ class _Fetch:
         try:
             if not self._check_epoch(entry, hosted) or not self._check_start(entry, hosted):
                 return
-            if entry.asked.offset == hosted.log.high_watermark(self._visibility):
+            if entry.asked.offset == hosted.log._internal.high_watermark(self._visibility):
                 self._note_watermarks(
                     entry, hosted
                 )  # at the end, where idle consumers are: nothing to look up
                 return
-            found = hosted.log.read_cached(
+            found = hosted.log._internal.read_cached(
                 entry.asked.offset, self._limit(entry), visibility=self._visibility
             )
             entry.is_cold = found is None
@@ -359,7 +359,7 @@ class _Fetch:
             if not entry.is_cold:
                 entry.is_cold = True  # the writer is elsewhere: look first what it has done
                 return
-            if self._visibility == "buffered" and offset <= hosted.log.reserved_end:
+            if self._visibility == "buffered" and offset <= hosted.log._internal.reserved_end:
                 return  # read, and lost with its writer: the next one begins past it, and this consumer waits there
         self._fail(entry, Code.OFFSET_OUT_OF_RANGE)
 

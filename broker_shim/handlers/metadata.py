@@ -75,7 +75,7 @@ class MetadataApi:
         leader = self._cluster.leader(topic.name, index)
         hosted = self._partitions.hosted(topic.name, index)
         # The epoch of a partition that is not open here is not known, and not worth a request to the store.
-        epoch = hosted.log.epoch if hosted is not None and hosted.is_open else -1
+        epoch = hosted.log._internal.epoch if hosted is not None and hosted.is_open else -1
         return {
             "partition_index": index,
             "error_code": Code.LEADER_NOT_AVAILABLE if leader == NOBODY else Code.NONE,

@@ -83,7 +83,7 @@ class LogApi:
             offset, timestamp = await self._find(hosted, asked.timestamp, committed)
         except (LogStoreError, OSError) as error:
             return {"partition_index": index, "error_code": codes.of_read(error)}
-        epoch = hosted.log.epoch
+        epoch = hosted.log._internal.epoch
         return {
             "partition_index": index,
             "error_code": Code.NONE,
@@ -135,7 +135,7 @@ class LogApi:
             code = await self._check_epoch(hosted, asked.get("current_leader_epoch", -1))
             if code is not Code.NONE:
                 return {**answer, "error_code": code}
-            if asked.leader_epoch > hosted.log.epoch:
+            if asked.leader_epoch > hosted.log._internal.epoch:
                 return answer
             epoch, end = await self._partitions.run(epoch_end, hosted.log, asked.leader_epoch)
         except (LogStoreError, OSError) as error:

@@ -157,7 +157,9 @@ class AppendQueue:
             self._workers.submit(self._submit_apart, self._log, append)
             return True
         try:
-            self._submitted(self._log, append, self._log.submit_batches(append.records, ack=append.ack))
+            self._submitted(
+                self._log, append, self._log._internal.submit_batches(append.records, ack=append.ack)
+            )
         except BufferFull:
             return False
         except LogStoreError as error:
@@ -168,7 +170,7 @@ class AppendQueue:
         """In a worker thread. Nobody else appends meanwhile, so the order is kept."""
         outcome: Future[Receipt] | LogStoreError
         try:
-            outcome = partition.submit_batches(append.records, ack=append.ack)
+            outcome = partition._internal.submit_batches(append.records, ack=append.ack)
         except LogStoreError as error:
             outcome = error
         self._call(self._back, partition, append, outcome)

@@ -34,7 +34,7 @@ def epoch_end(log: PartitionLog, epoch: int) -> tuple[int, int]:
         else:
             last = middle if base > middle else max(first, base)
     following = _batch_at(log, first) if first < high else None
-    end = log.reserved_end if following is None else max(low, following[0])
+    end = log._internal.reserved_end if following is None else max(low, following[0])
     return epoch if seen < 0 else seen, end
 
 

@@ -70,7 +70,7 @@ class HostedPartition:
         self._handing_over: asyncio.Future[None] | None = None
         self.is_recreated = is_recreated
         self._snapshots = Snapshots(
-            store.objects, partition.paths, is_recreated=is_recreated, acks_early=ack != "durable"
+            store.objects, partition._internal.paths, is_recreated=is_recreated, acks_early=ack != "durable"
         )
         self._queue = AppendQueue(self._snapshots, loop, workers, self.lose)
         self._watchers: set[Watcher] = set()
@@ -99,7 +99,7 @@ class HostedPartition:
         largest that it knows of the name: that says nothing about a newer leader then. Who does not write looks in
         the store.
         """
-        return epoch <= self.log.epoch or (self.is_recreated and self.is_owned)
+        return epoch <= self.log._internal.epoch or (self.is_recreated and self.is_owned)
 
     def open(self) -> asyncio.Future[None]:
         """Make it readable. Raises what the store says; the next call tries again."""
@@ -112,15 +112,15 @@ class HostedPartition:
     def _open(self) -> None:
         if self._is_stale:
             found = self._store.topic(self.topic).partition(self.index)
-            if found.stopped is not None or (self._was_open and found is self.log):
+            if found._internal.stopped is not None or (self._was_open and found is self.log):
                 found = found.reopen(TAKE_TIMEOUT_S)
             if self._was_open:
-                self.log.remove_listener(self._moved)
+                self.log._internal.remove_listener(self._moved)
             self.log = found
             self._was_open, self._is_stale = True, False
         self.log.refresh()
-        self.log.remove_listener(self._moved)
-        self.log.add_listener(self._moved)
+        self.log._internal.remove_listener(self._moved)
+        self.log._internal.add_listener(self._moved)
 
     def take(self) -> asyncio.Future[None]:
         """Become the writer. Resolves when done; raises what prevented it."""
@@ -143,14 +143,14 @@ class HostedPartition:
             self._let_go()
             raise
         else:
-            log.info("%s is ours, epoch %d", self, self.log.epoch)
+            log.info("%s is ours, epoch %d", self, self.log._internal.epoch)
             self._queue.open(self.log, table)
         finally:
             self._taking = None
 
     def _take(self) -> ProducerTable:
         # With the level that most appends will have: for buffered ones the fence reserves offsets at once.
-        writer = self.log.open_writer(timeout=TAKE_TIMEOUT_S, ack=self._ack)
+        writer = self.log._internal.open_writer(timeout=TAKE_TIMEOUT_S, ack=self._ack)
         if writer.failed is not None:
             raise fresh(writer.failed)
         return self._snapshots.recover(self.log)

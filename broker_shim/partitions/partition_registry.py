@@ -106,7 +106,7 @@ class PartitionRegistry:
                 self,
                 self._follow_interval_s,
                 "durable" if name == INTERNAL_TOPIC else self._ack,
-                known.topic.is_recreated,
+                known.topic._internal.descriptor.is_recreated,
             )
         return hosted
 
@@ -219,8 +219,8 @@ class PartitionRegistry:
 
     def learn(self, topic: Topic) -> Topic:
         """Remember a topic as the store has it now. One that was recreated starts with nothing in use."""
-        known = self._known.get(topic.name)
-        if known is None or known.topic.incarnation != topic.incarnation:
+        known, now = self._known.get(topic.name), topic._internal.descriptor
+        if known is None or known.topic._internal.descriptor.incarnation != now.incarnation:
             known = self._known[topic.name] = _Known(topic, self._loop.time())
         known.topic = topic
         known.looked_at = self._loop.time()

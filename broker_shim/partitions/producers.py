@@ -25,16 +25,13 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from broker_shim.wire.codes import Code
 from logstore.format.batch import BatchInfo
+from logstore.format.sequences import KnownProducer, KnownProducers, Sequences, Standing
 
 REMEMBERED_BATCHES = 5
-SEQUENCE_MASK = 0x7FFFFFFF
-MAX_PRODUCERS = 100_000
-"""For each partition. The one that was silent longest is forgotten first."""
 
 
 class Remembered(NamedTuple):
@@ -44,19 +41,6 @@ class Remembered(NamedTuple):
     """The base offset, once known."""
     pending: Any
     """What a duplicate of a batch in flight has to wait for."""
-
-
-@dataclass
-class Producer:
-    epoch: int
-    batches: deque[Remembered] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
-    former: Remembered | None = None
-    """The one before those, which may all be in flight: a snapshot of what is durable needs it."""
-
-    def add(self, batch: Remembered) -> None:
-        if len(self.batches) == REMEMBERED_BATCHES:
-            self.former = self.batches[0]
-        self.batches.append(batch)
 
 
 class Verdict(NamedTuple):
@@ -73,7 +57,8 @@ class ProducerTable:
     """The producers of one partition. `complete`: whoever is not in it has no batch acked."""
 
     def __init__(self, *, complete: bool = True) -> None:
-        self._producers: dict[int, Producer] = {}
+        # One more of each: the five may all be in flight, and a snapshot of what is durable needs the one before.
+        self._producers = KnownProducers[Remembered](REMEMBERED_BATCHES + 1)
         self._of_others = Code.OUT_OF_ORDER_SEQUENCE_NUMBER if complete else Code.UNKNOWN_PRODUCER_ID
         """What somebody hears who is not in the table and does not begin at 0."""
         self._cut_off: set[int] = set()  # whose last batches may be lost
@@ -82,42 +67,32 @@ class ProducerTable:
         return len(self._producers)
 
     def check(self, batch: BatchInfo) -> Verdict:
-        producer = self._producers.get(batch.producer_id)
-        first = batch.base_sequence
-        if producer is None:
-            return NEW if first == 0 else Verdict(self._of_others)
-        if batch.producer_epoch < producer.epoch:
+        append = Sequences.of(batch)
+        standing = self._producers.standing(append)
+        if standing is Standing.REPLACED:
             return Verdict(Code.INVALID_PRODUCER_EPOCH)
-        if batch.producer_epoch > producer.epoch:
-            return NEW if first == 0 else self._ahead(batch)
-        last = last_sequence(batch)
-        for known in producer.batches:
-            if known.first == first and known.last == last:
-                return Verdict(Code.NONE, known)
-        skipped = (first - producer.batches[-1].last - 1) & SEQUENCE_MASK
-        if skipped == 0:
-            return NEW
-        if skipped > SEQUENCE_MASK // 2:
-            return Verdict(Code.OUT_OF_ORDER_SEQUENCE_NUMBER)
-        return self._ahead(batch)
-
-    def _ahead(self, batch: BatchInfo) -> Verdict:
-        """Some batches before it are missing: they are lost, or not here yet."""
-        is_cut_off = batch.producer_id in self._cut_off
-        return Verdict(Code.INVALID_PRODUCER_EPOCH if is_cut_off else Code.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        if standing in (Standing.UNKNOWN, Standing.NEW_EPOCH):
+            if append.first == 0:
+                return NEW
+            if standing is Standing.UNKNOWN:
+                return Verdict(self._of_others)
+        else:
+            for known in list(self._producers[append.producer_id].batches)[-REMEMBERED_BATCHES:]:
+                if known[:2] == append[2:]:
+                    return Verdict(Code.NONE, known)
+            if standing is Standing.NEXT:
+                return NEW
+        # Some batches before it are missing: they are lost, or not here yet.
+        is_lost = standing in (Standing.AHEAD, Standing.NEW_EPOCH) and append.producer_id in self._cut_off
+        return Verdict(Code.INVALID_PRODUCER_EPOCH if is_lost else Code.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
     def remember(self, batch: BatchInfo, offset: int | None, pending: Any = None) -> None:
         """After `check` said NEW and the log took the batch."""
-        producer = self._producers.pop(batch.producer_id, None)
-        if producer is None or producer.epoch != batch.producer_epoch:
-            producer = Producer(batch.producer_epoch)
-        producer.add(Remembered(batch.base_sequence, last_sequence(batch), offset, pending))
-        self._producers[batch.producer_id] = producer
-        self._cut_off.discard(batch.producer_id)
-        if len(self._producers) > MAX_PRODUCERS:
-            oldest = next(iter(self._producers))
-            del self._producers[oldest]
-            self._cut_off.discard(oldest)
+        append = Sequences.of(batch)
+        self._producers.batches_of(append).append(Remembered(append.first, append.last, offset, pending))
+        self._cut_off.discard(append.producer_id)
+        if (silent := self._producers.forget()) is not None:
+            self._cut_off.discard(silent)
             if self._of_others is Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 self._of_others = Code.UNKNOWN_PRODUCER_ID
 
@@ -146,8 +121,7 @@ class ProducerTable:
         """What the table knows of the log below `offset`; `load` reads it back."""
         rows = []
         for pid, each in self._producers.items():
-            known = each.batches if each.former is None else (each.former, *each.batches)
-            below = [b[:3] for b in known if b.offset is not None and b.offset < offset]
+            below = [b[:3] for b in each.batches if b.offset is not None and b.offset < offset]
             rows.append([pid, each.epoch, below])
         table = {"offset": offset, "producers": rows, "cut_off": sorted(self._cut_off)}
         return json.dumps({**table, "of_others": self._of_others}).encode()
@@ -162,12 +136,10 @@ class ProducerTable:
             for pid, epoch, batches in content["producers"]:
                 known = [Remembered(first, last, offset, None) for first, last, offset in batches]
                 if known:
-                    table._producers[int(pid)] = Producer(int(epoch), deque(known, REMEMBERED_BATCHES))
+                    table._producers[int(pid)] = KnownProducer(
+                        int(epoch), deque(known, REMEMBERED_BATCHES + 1)
+                    )
             table._cut_off = set(content["cut_off"])
             return table, int(content["offset"])
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a table of producers: {error!r}") from error
-
-
-def last_sequence(batch: BatchInfo) -> int:
-    return (batch.base_sequence + batch.count - 1) & SEQUENCE_MASK

@@ -74,7 +74,7 @@ def _measure(log: PartitionLog, values: list[bytes], args: argparse.Namespace) -
     stored = found[-1]["records"]
     if stored != log.durable_high_watermark:
         raise logstore.CorruptData(
-            log.paths.prefix, None, f"{stored} records read, {log.durable_high_watermark} stored"
+            log._internal.paths.prefix, None, f"{stored} records read, {log.durable_high_watermark} stored"
         )
     return found
 

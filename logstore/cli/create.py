@@ -36,7 +36,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
             if args.exist_ok:
                 raise
             raise TopicExists(f"topic {args.topic!r} exists: with --exist-ok that is fine") from None
-        fields = {"topic": topic.name, "partitions": topic.partitions, "incarnation": topic.incarnation}
+        fields = {
+            "topic": topic.name,
+            "partitions": topic.partitions,
+            "incarnation": topic._internal.descriptor.incarnation,
+        }
         done = "there is" if args.exist_ok else "created"
         out.row(fields, f"{done} {topic.name} with {topic.partitions} partition(s)")
     return 0

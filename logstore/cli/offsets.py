@@ -26,7 +26,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
                 "partition": log.partition,
                 "low": log.low_watermark,
                 "durable": log.durable_high_watermark,
-                "epoch": log.epoch,
+                "epoch": log._internal.epoch,
                 "unconfirmed": _shown(_unconfirmed(log), out),
                 "lost": _shown(log.lost_ranges(), out),
             }

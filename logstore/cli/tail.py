@@ -63,6 +63,6 @@ def _follow(
     try:
         for record in log.tail(start, visibility="durable" if durable else "buffered"):
             found.put((log, record))
-        found.put(UnknownTopic(f"{log.paths}: the topic was deleted"))
+        found.put(UnknownTopic(f"{log._internal.paths}: the topic was deleted"))
     except Exception as error:  # whatever it is: nobody else would ever learn of it
         found.put(error)

@@ -28,9 +28,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
         before = start_offset(log, args.before, "--before")
         if not args.yes:
             raise UsageError(
-                f"this deletes the records of {log.paths} before offset {before}: say so with --yes"
+                f"this deletes the records of {log._internal.paths} before offset {before}: say so with --yes"
             )
         low = log.delete_before(before)
         fields = {"topic": log.topic, "partition": log.partition, "low": low}
-        out.row(fields, f"{log.paths}: begins at offset {low}")
+        out.row(fields, f"{log._internal.paths}: begins at offset {low}")
     return 0

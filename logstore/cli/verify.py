@@ -69,11 +69,11 @@ def _print_damage(out: Output, topic: str, partition: int | None, damage: Damage
 
 def _manifest_damage(objects: ObjectStore, log: PartitionLog) -> list[Damage]:
     try:
-        Manifest.parse(objects.get(log.paths.manifest))
+        Manifest.parse(objects.get(log._internal.paths.manifest))
     except ObjectNotFound:
         return []
     except FormatError as error:
-        return [(log.paths.manifest, None, str(error))]
+        return [(log._internal.paths.manifest, None, str(error))]
     return []
 
 

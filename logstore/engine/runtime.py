@@ -17,6 +17,7 @@ from logstore.engine.host.stall_watch import StallWatch
 from logstore.engine.host.task_pool import TaskPool
 from logstore.objects.disk import Disk, Folders
 from logstore.objects.protocol import ObjectStore
+from logstore.objects.retrying import RetryPolicy
 
 _PREFETCH_THREADS = 4
 _DISK_THREADS = 2
@@ -38,6 +39,7 @@ class Runtime:
         self.clock = clock
         self.rng = rng
         self.store_id = ""
+        self.retries = RetryPolicy(None, base_s=0.1, cap_s=config.probe_interval)
         self.budget = Budget(config.max_buffered_bytes, clock)
         self.cache = BlockCache(config.cache_bytes)
         self.task_pool = TaskPool(clock, config.uploads_max)
@@ -89,8 +91,16 @@ class Runtime:
 
     def backoff(self, failures: int) -> float:
         """Full jitter: somewhere between nothing and a limit that doubles up to the probe interval."""
-        limit = min(self.config.probe_interval, 0.05 * 2 ** min(failures, 16))
-        return self.rng.uniform(0, limit)
+        return self.retries.pause_s(failures, self.rng.random)
+
+    def back_off(self, failures: int, deadline: float) -> bool:
+        """Wait before the next attempt, at the most until `deadline`. False if that has passed, or the store is closed:
+        then there is no further attempt."""
+        left = deadline - self.clock.monotonic()
+        if left <= 0 or self.closed:
+            return False
+        self.pause(min(left, self.backoff(failures)))
+        return True
 
     def begin_close(self) -> None:
         """Cut every `pause` short: a writer that is still being opened gives up."""

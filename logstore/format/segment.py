@@ -14,7 +14,7 @@ All integers are little endian, except inside the batches, which are Kafka's.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum, IntFlag
 from typing import Any
@@ -24,7 +24,7 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from logstore.format.batch import HEADER_SIZE as BATCH_HEADER_SIZE
-from logstore.format.batch import PATCH_SIZE, check_crc, read_info, validate
+from logstore.format.batch import PATCH_SIZE, BatchInfo, check_crc, patch_head, read_info, validate
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.pages import in_one_piece
 
@@ -245,6 +245,43 @@ class EncodedBatch:
 
     def tobytes(self) -> bytes:
         return b"".join((self.head, self.body))
+
+    def at(self, base_offset: int, leader_epoch: int) -> EncodedBatch:
+        """The same in another place: only the head is new."""
+        head = patch_head(base_offset, self.size, leader_epoch)
+        return replace(self, head=head, base_offset=base_offset)
+
+
+def place(raw: memoryview, info: BatchInfo, base_offset: int, leader_epoch: int) -> EncodedBatch:
+    """Give the batch in `raw` its offset. Sixteen bytes are new, the others are not even copied."""
+    return EncodedBatch(
+        patch_head(base_offset, info.size, leader_epoch),
+        raw[PATCH_SIZE:],
+        base_offset,
+        info.count,
+        info.min_timestamp_ms,
+        info.max_timestamp_ms,
+    )
+
+
+def place_all(
+    batches: Iterable[tuple[memoryview, BatchInfo]], base_offset: int, leader_epoch: int
+) -> list[EncodedBatch]:
+    """One behind the other, from `base_offset` on."""
+    placed = []
+    for raw, info in batches:
+        placed.append(place(raw, info, base_offset, leader_epoch))
+        base_offset += info.count
+    return placed
+
+
+def as_stored(
+    raw: memoryview, base_offset: int, count: int, min_timestamp_ms: int, max_timestamp_ms: int
+) -> EncodedBatch:
+    """A batch that has its offset: `raw` as it lies in a segment or a WAL, of which the rest is known."""
+    return EncodedBatch(
+        bytes(raw[:PATCH_SIZE]), raw[PATCH_SIZE:], base_offset, count, min_timestamp_ms, max_timestamp_ms
+    )
 
 
 def build_segment(

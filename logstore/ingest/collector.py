@@ -404,7 +404,7 @@ class Collector(Generic[Change]):
                 raise self._gone(name, "was deleted") from None
             topic = self._store.create_topic(name, self._partitions, exist_ok=True)
             is_new = True
-        if route is not None and route.incarnation != topic.incarnation:
+        if route is not None and route.incarnation != topic._internal.descriptor.incarnation:
             if not starts_over:
                 raise self._gone(name, "was deleted and rebuilt")
             route = None
@@ -412,7 +412,7 @@ class Collector(Generic[Change]):
             # What others had there, and deleted, is nothing of ours.
             lows = {} if is_new else _low_marks(topic)
             marks = {partition: Mark(low, None) for partition, low in lows.items() if low}
-            route = Route(topic.incarnation, [(0, topic.partitions)], marks)
+            route = Route(topic._internal.descriptor.incarnation, [(0, topic.partitions)], marks)
             self._journal.note(routes={name: route})
         return _Target(topic, route)
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from logstore.config import TopicConfig
+from logstore.config import TopicConfig, check_names
 from logstore.errors import (
     CorruptData,
-    Indeterminate,
     ObjectNotFound,
     TopicExists,
     UnknownTopic,
@@ -27,7 +26,7 @@ from logstore.errors import (
 from logstore.format.document import pack_document, parse_document
 from logstore.layout.paths import CATALOG_PREFIX, catalog_key, check_topic_name
 from logstore.objects.protocol import ObjectStore
-from logstore.objects.settled import put_settled
+from logstore.objects.settled import Doubts, put_settled
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +34,6 @@ FORMAT_VERSION = 1
 PARTITIONS_MAX = 100_000
 ANY_PARTITIONS = 1
 """The default of `create_topic`: who takes a topic that exists and names no number is content with any."""
-_DOUBTS_MAX = 5  # answers that may get lost before the caller is asked to look
 
 
 class Removal(NamedTuple):
@@ -142,13 +140,13 @@ class Catalog:
                     yield name, topic
 
     def create(
-        self, name: str, partitions: int, settings: dict[str, Any], exist_ok: bool, incarnation: str
+        self, name: str, partitions: int, settings: Mapping[str, Any], exist_ok: bool, incarnation: str
     ) -> TopicDescriptor:
         new = TopicDescriptor(
             check_topic_name(name), incarnation, _check_partitions(partitions), _topic_config(settings)
         )
         key = catalog_key(name)
-        doubts = 0
+        doubts = Doubts()
         while True:
             known = self._store.head(key)
             old = self._get(name) if known is not None else None
@@ -158,13 +156,9 @@ class Catalog:
                 return self._existing(old, partitions, exist_ok)
             if old is not None:
                 new = replace(new, revision=old.revision + 1, removing=old.removing, is_recreated=True)
-            try:
+            with doubts:
                 if put_settled(self._store, key, new.pack(), None if known is None else known.etag):
                     return new
-            except Indeterminate:
-                doubts += 1
-                if doubts == _DOUBTS_MAX:
-                    raise
             # Else somebody else was at it at the same time: look what came of it.
 
     @staticmethod
@@ -175,11 +169,11 @@ class Catalog:
             raise TopicExists(f"topic {old.name!r} exists with {old.partitions} partitions, not {partitions}")
         return old
 
-    def alter(self, name: str, settings: dict[str, Any]) -> TopicDescriptor:
+    def alter(self, name: str, settings: Mapping[str, Any]) -> TopicDescriptor:
         """Change some of a topic's settings; the others stay."""
 
         def altered(old: TopicDescriptor) -> TopicDescriptor:
-            return replace(old, config=_topic_config(asdict(old.config) | settings))
+            return replace(old, config=_topic_config({**asdict(old.config), **settings}))
 
         return self._change(name, self._of_one_incarnation(altered))
 
@@ -228,7 +222,7 @@ class Catalog:
         is the same. `change` is called again if somebody else was faster."""
         key = catalog_key(check_topic_name(name))
         sent: TopicDescriptor | None = None
-        doubts = 0
+        doubts = Doubts()
         while True:
             known = self._store.head(key)
             old = self._get(name) if known is not None else None
@@ -239,14 +233,10 @@ class Catalog:
             new = change(old)
             if new == old:
                 return old
-            new = replace(new, revision=old.revision + 1)
-            try:
-                if put_settled(self._store, key, new.pack(), known.etag):
-                    return new
-            except Indeterminate:
-                sent, doubts = new, doubts + 1
-                if doubts == _DOUBTS_MAX:
-                    raise
+            sent = replace(new, revision=old.revision + 1)
+            with doubts:
+                if put_settled(self._store, key, sent.pack(), known.etag):
+                    return sent
 
     def _get(self, name: str) -> TopicDescriptor | None:
         key = catalog_key(name)
@@ -293,9 +283,6 @@ def _check_partitions(partitions: object) -> int:
     return partitions
 
 
-def _topic_config(settings: dict[str, Any]) -> TopicConfig:
-    known = [field.name for field in fields(TopicConfig)]
-    for name in settings:
-        if name not in known:
-            raise TypeError(f"unknown topic setting {name!r}; there are: {', '.join(known)}")
+def _topic_config(settings: Mapping[str, Any]) -> TopicConfig:
+    check_names("topic setting", settings, TopicConfig, "partitions", "exist_ok")
     return TopicConfig(**settings)

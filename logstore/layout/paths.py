@@ -163,3 +163,13 @@ class PartitionPaths:
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition}"
+
+
+def for_version(version: int, identity: bytes) -> bytes:
+    """The identity of a merged object that is made for this version of the manifest, and for no other."""
+    return version.to_bytes(8, "big") + identity[8:]
+
+
+def version_of(identity: str) -> int:
+    """Which version of the manifest a merged object was made for. (Before the name said it, a random one: none there is.)"""
+    return int(identity[:16], 16)

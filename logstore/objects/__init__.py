@@ -27,3 +27,7 @@ __all__ = [
     "close_store",
     "open_url",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

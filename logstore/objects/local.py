@@ -29,6 +29,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import NoReturn
 
 from logstore.errors import (
@@ -104,6 +105,11 @@ class LocalStore:
 
     def __repr__(self) -> str:
         return f"LocalStore({self.root!r})"
+
+    @property
+    def url(self) -> str:
+        """What opens it again, also in another process."""
+        return Path(self.root).as_uri()
 
     # -- reading ---------------------------------------------------------------------------------------------
 

@@ -30,12 +30,15 @@ class MemoryStore:
         self._objects: dict[str, tuple[bytes, ObjectInfo]] = {}
         self._keys: list[str] = []
         self._version = 0
+        self.url: str | None = None
 
     @classmethod
     def named(cls, name: str) -> MemoryStore:
         """The store of that name in this process; the same one each time."""
         with _named_lock:
-            return _named.setdefault(name, cls())
+            store = _named.setdefault(name, cls())
+            store.url = f"memory://{name}"
+            return store
 
     def __repr__(self) -> str:
         return "MemoryStore()"

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from logstore.errors import Determinate, Indeterminate, StoreError
+from logstore.errors import Indeterminate, StoreError
 from logstore.objects.protocol import Buffer, ObjectInfo, ObjectStore
 
 T = TypeVar("T")
@@ -28,21 +28,30 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """At most `attempts`; before attempt n + 1 wait a random part of `base_s * 2**n`, which is at most
-    `cap_s`.
+    """At most `attempts`; before attempt n + 1 wait a random part of `base_s * 2**(n - 1)`, which is at most
+    `cap_s`. None: the caller's deadline ends it, or nothing does.
     """
 
-    attempts: int = 5
+    attempts: int | None = 5
     base_s: float = 0.05
     cap_s: float = 2.0
 
     def __post_init__(self) -> None:
-        if self.attempts < 1 or self.base_s < 0 or self.cap_s < 0:
+        if (self.attempts is not None and self.attempts < 1) or self.base_s < 0 or self.cap_s < 0:
             raise ValueError(f"{self}: attempts must be at least 1, and times not negative")
 
     def pause_s(self, failures: int, rng: Callable[[], float]) -> float:
-        """How long to wait after `failures` failures. `rng` gives a number in [0, 1)."""
-        return rng() * min(self.cap_s, self.base_s * 2.0 ** (failures - 1))
+        """How long to wait after `failures` failures: full jitter. `rng` gives a number in [0, 1)."""
+        return rng() * self.limit_s(failures)
+
+    def limit_s(self, failures: int) -> float:
+        """The longest of these waits: what one waits who competes with nobody, for a disk of its own."""
+        return min(self.cap_s, self.base_s * 2.0 ** min(failures - 1, 64))
+
+    def allows(self, error: StoreError, failures: int) -> bool:
+        """Whether to try again what may be done twice, after so many failures, of which this is the last."""
+        is_transient = error.retriable or isinstance(error, Indeterminate)
+        return is_transient and (self.attempts is None or failures < self.attempts)
 
 
 def repeat(
@@ -59,14 +68,9 @@ def repeat(
             return call()
         except StoreError as error:
             failures += 1
-            _raise_unless_transient(error, failures, policy)
+            if not policy.allows(error, failures):
+                raise
             sleep(policy.pause_s(failures, rng))
-
-
-def _raise_unless_transient(error: StoreError, failures: int, policy: RetryPolicy) -> None:
-    transient = isinstance(error, Indeterminate) or (isinstance(error, Determinate) and error.retriable)
-    if not transient or failures >= policy.attempts:
-        raise error
 
 
 class RetryingStore:
@@ -114,7 +118,8 @@ class RetryingStore:
                 return
             except StoreError as error:
                 failures += 1
-                _raise_unless_transient(error, failures, self.policy)
+                if not self.policy.allows(error, failures):
+                    raise
                 self._sleep(self.policy.pause_s(failures, self._rng))
 
     def delete(self, key: str) -> None:

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 import boto3
 import botocore.loaders
@@ -80,6 +81,8 @@ class S3Store:
         self.bucket = bucket
         self.prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
         check_prefix(self.prefix)
+        given = {"endpoint_url": endpoint_url, "region": region, "profile": profile}
+        self._parameters = urlencode({name: value for name, value in given.items() if value})
         self._bucket_seen = False
         self._walks_folders = False
         config = Config(
@@ -106,6 +109,11 @@ class S3Store:
 
     def __repr__(self) -> str:
         return f"S3Store({self.bucket!r}, {self.prefix!r})"
+
+    @property
+    def url(self) -> str:
+        """What opens it again, also in another process, with the credentials that boto3 finds there."""
+        return f"s3://{self.bucket}/{self.prefix}" + (self._parameters and f"?{self._parameters}")
 
     def close(self) -> None:
         """Give the pooled connections back."""

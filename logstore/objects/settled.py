@@ -20,8 +20,29 @@ from logstore.errors import (
     UnsupportedStore,
 )
 from logstore.objects.protocol import Buffer, ObjectInfo, ObjectStore
+from logstore.objects.retrying import RetryPolicy
 
 T = TypeVar("T")
+
+DOUBTS = RetryPolicy(attempts=5, base_s=0.0)
+
+
+class Doubts:
+    """Of one operation that looks, puts and looks again. `with doubts:` takes an `Indeterminate` as a reason to look, until
+    so many answers were lost, as `DOUBTS` has attempts: the last one is raised, and the caller is asked to look.
+    """
+
+    def __init__(self) -> None:
+        self._lost = 0
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        if not isinstance(error, Indeterminate):
+            return False
+        self._lost += 1
+        return DOUBTS.allows(error, self._lost)
 
 
 def settle(

@@ -15,9 +15,12 @@ import re
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from logstore.errors import UnsupportedStore
+from logstore.objects.foreign import ForeignErrors
 from logstore.objects.local import LocalStore
 from logstore.objects.memory import MemoryStore
+from logstore.objects.metered import MeteredStore
 from logstore.objects.protocol import OPERATIONS, ObjectStore
+from logstore.objects.retrying import RetryingStore
 
 ALLOWED = (
     "s3://bucket/prefix, file:///absolute/path, memory://name, a plain path, or an ObjectStore of your own"
@@ -25,6 +28,7 @@ ALLOWED = (
 _SCHEME = re.compile(r"(?i:s3|file|memory):|[A-Za-z][A-Za-z0-9+.-]+:/")
 """Of ours without a slash already: `s3:bucket/prefix` is a slip of the finger and `file:/path` is a URL, neither a folder's
 name. (`./s3:bucket` is.) Of others with one; one letter is a drive."""
+MEMORY = "memory://"
 S3_PARAMETERS = ("endpoint_url", "region", "profile")
 
 
@@ -68,6 +72,17 @@ def open_url(where: str | os.PathLike[str] | ObjectStore) -> ObjectStore:
     if url.scheme in ("s3a", "s3n"):
         raise UnsupportedStore(f"{url.scheme}:// is Hadoop's name for a bucket: use s3://bucket/prefix")
     raise UnsupportedStore(f"{url.scheme}:// is not known: use {ALLOWED}")
+
+
+def url_of(store: ObjectStore) -> str | None:
+    """What `open_url` would need to open the same place, without credentials; None for a store that has no URL.
+
+    Looks behind the wrappers that an open store puts round it, and no others: those may change what is read.
+    """
+    while isinstance(store, RetryingStore | ForeignErrors | MeteredStore):
+        store = store.inner
+    url = getattr(store, "url", None)
+    return url if isinstance(url, str) else None
 
 
 def _folder(path: str) -> ObjectStore:

@@ -13,6 +13,7 @@ import atexit
 import logging
 import os
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from logstore.config import StoreConfig
@@ -23,18 +24,16 @@ logger = logging.getLogger(__name__)
 
 class Closable(Protocol):
     @property
-    def holds_records(self) -> bool: ...
-    @property
     def config(self) -> StoreConfig: ...
     def close(self, timeout: float | None = None) -> None: ...
 
 
-_open: dict[Closable, int] = {}
-"""Each with the process that opened it."""
+_open: dict[Closable, tuple[int, Callable[[], bool]]] = {}
+"""Each with the process that opened it, and with what says whether it holds records that are not stored yet."""
 
 
-def remember(store: Closable) -> None:
-    _open[store] = os.getpid()
+def remember(store: Closable, holds_records: Callable[[], bool]) -> None:
+    _open[store] = os.getpid(), holds_records
 
 
 def forget(store: Closable) -> None:
@@ -44,8 +43,8 @@ def forget(store: Closable) -> None:
 @atexit.register
 def _close_all() -> None:
     began = time.monotonic()
-    for store, process in list(_open.items()):
-        if process == os.getpid() and store.holds_records:
+    for store, (process, holds_records) in list(_open.items()):
+        if process == os.getpid() and holds_records():
             logger.warning("the program ends with a store that was not closed: storing what it holds")
             try:  # one deadline for all: whoever ended the program may not wait for several
                 store.close(max(0.0, store.config.close_timeout - (time.monotonic() - began)))

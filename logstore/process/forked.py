@@ -10,24 +10,24 @@ No lock is taken here: the thread that holds it may be one of those that stayed 
 from __future__ import annotations
 
 import os
-from typing import Protocol
-from weakref import WeakSet
+from collections.abc import Callable
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+T = TypeVar("T")
+
+_open: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
+"""Each with what tells it, in the child."""
 
 
-class Forkable(Protocol):
-    def after_fork_in_child(self) -> None: ...
-
-
-_open: WeakSet[Forkable] = WeakSet()
-
-
-def remember(store: Forkable) -> None:
-    _open.add(store)
+def remember(store: T, after_fork_in_child: Callable[[T], None]) -> None:
+    """Calls `after_fork_in_child(store)` in a forked child, as long as somebody else holds the store."""
+    _open[store] = after_fork_in_child
 
 
 def _leave_all() -> None:
-    for store in list(_open):
-        store.after_fork_in_child()
+    for store, after_fork_in_child in list(_open.items()):
+        after_fork_in_child(store)
 
 
 os.register_at_fork(after_in_child=_leave_all)

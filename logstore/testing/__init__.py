@@ -31,3 +31,7 @@ __all__ = [
     "SlowStore",
     "check_history",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

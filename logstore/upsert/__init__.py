@@ -4,3 +4,7 @@ from logstore.upsert.changes import decode_change, encode_change
 from logstore.upsert.view import UpsertView
 
 __all__ = ["UpsertView", "decode_change", "encode_change"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -67,7 +67,7 @@ def test_L04_a_hundred_durable_appends_wait_without_a_thread_each(how: str) -> N
                 first = asyncio.create_task(log.append(b"first"))
                 await asyncio.to_thread(gate.wait_held)
                 others = [asyncio.create_task(another(n)) for n in range(100)]
-                while log.blocking.health()["next_offset"] < 102:
+                while log.blocking._internal.health()["next_offset"] < 102:
                     await asyncio.sleep(0)
                 gate.open()
                 receipts = await asyncio.gather(first, *others)
@@ -363,7 +363,7 @@ def test_L07_waits_that_are_given_up_are_not_kept_for_as_long_as_an_outage_lasts
             for _ in range(1000):
                 with pytest.raises(logstore.AppendTimeout):
                     await log.wait_durable(receipt, timeout=0)
-            assert len(log.blocking.open_writer().durable_waiters) < 200  # type: ignore[attr-defined]
+            assert len(log.blocking._internal.open_writer().durable_waiters) < 200  # type: ignore[attr-defined]
 
     run(work())
 
@@ -382,7 +382,7 @@ def test_L03_many_appends_of_which_one_fails_say_so_when_all_have_ended() -> Non
             with logstore.open(objects) as other:
                 other.topic("t").partition(0).append(b"taken over")
             records = [logstore.Record(b"a", key=key) for key in (b"a", b"b", b"c", b"d")]
-            assert {topic.blocking.pick(record.key) for record in records} == {0, 1}
+            assert {topic.blocking._internal.pick(record.key) for record in records} == {0, 1}
             with pytest.raises(logstore.Fenced):
                 await topic.append_many(records)
             assert topic.partition(1).durable_high_watermark > 1

@@ -64,7 +64,7 @@ def test_L24_retention_that_is_set_later_applies_to_partitions_that_are_open() -
             log.append(b"old %d" % number)
         clock.advance(100)
         log.append(b"young")
-        upkeep = log.maintenance
+        upkeep = log._internal.maintenance
         assert upkeep.expire(clock.now_ms()) == 0
         store.alter_topic("t", retention_seconds=60)
         assert upkeep.expire(clock.now_ms()) == 5
@@ -103,7 +103,7 @@ def test_settings_that_were_read_before_a_change_are_not_believed_after_it() -> 
         store.alter_topic("t", segment_bytes=1000)
         newest = store.add_partitions("t", 2)
         assert store._topic(stale) is newest
-        assert newest.partition(0)._settings.segment_bytes == 1000
+        assert newest.partition(0)._internal._settings.segment_bytes == 1000
         assert topic.partition(0) is newest.partition(0)
 
 
@@ -116,7 +116,7 @@ def test_a_topic_whose_descriptor_was_lost_and_created_anew_is_another_one() -> 
         store.alter_topic("t", segment_bytes=2000)
         objects.delete("catalog/t")
         new = store.create_topic("t")
-        assert new.incarnation != old.incarnation
+        assert new._internal.descriptor.incarnation != old._internal.descriptor.incarnation
         assert store.topic("t") is new
         assert new.config == logstore.TopicConfig()
 
@@ -167,7 +167,7 @@ def test_bad_alterations_change_nothing() -> None:
         store.create_topic("t", retention_seconds=60)
         before = objects.get("catalog/t")
         with pytest.raises(TypeError, match="retention_seconds, retention_bytes, segment_bytes"):
-            store.alter_topic("t", retention="1h")
+            store.alter_topic("t", retention="1h")  # type: ignore[call-arg]
         with pytest.raises(ValueError, match="at least"):
             store.alter_topic("t", segment_bytes=0)
         for call in (lambda: store.alter_topic("u", segment_bytes=1), lambda: store.add_partitions("u", 2)):

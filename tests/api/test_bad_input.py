@@ -337,7 +337,7 @@ def test_append_many_with_one_bad_record_stores_none_in_any_partition() -> None:
     with logstore.open(MemoryStore(), max_batch_bytes=1000) as store:
         topic = store.create_topic("t", partitions=2)
         good = Record(b"good", key=b"bob")
-        assert (topic.pick(b"bob"), topic.pick(b"alice")) == (0, 1)
+        assert (topic._internal.pick(b"bob"), topic._internal.pick(b"alice")) == (0, 1)
         for bad in (Record("text", key=b"alice"), Record(bytes(1000), key=b"alice")):  # type: ignore[arg-type]
             with pytest.raises(InvalidRecord, match="nothing was appended"):
                 topic.append_many([good, bad])

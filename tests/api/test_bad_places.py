@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import logstore
+from logstore.config import WriterKind
 from logstore.errors import (
     StoreUnavailable,
     UnsupportedStore,
@@ -50,7 +51,7 @@ def test_a_place_that_is_none_is_refused_with_what_is_allowed(where: Any, says: 
 @pytest.mark.parametrize("server", ["moto", "seaweedfs"])
 @pytest.mark.parametrize("writer", ["exclusive", "read_only"])
 def test_a_bucket_that_does_not_exist_is_named(
-    server: str, writer: str, request: pytest.FixtureRequest
+    server: str, writer: WriterKind, request: pytest.FixtureRequest
 ) -> None:
     url = request.getfixturevalue(server).url(bucket="no-such-bucket")
     with pytest.raises(StoreUnavailable, match="no-such-bucket") as caught:
@@ -187,7 +188,7 @@ def test_a_bad_setting_says_what_is_allowed(settings: dict[str, Any], says: str)
 
 def test_an_unknown_setting_lists_those_that_exist() -> None:
     with pytest.raises(TypeError, match="flush_interval"):
-        logstore.open(MemoryStore(), flush_intervall=1.0)
+        logstore.open(MemoryStore(), flush_intervall=1.0)  # type: ignore[call-arg]
 
 
 def test_a_wal_folder_that_cannot_be_is_a_typed_error(tmp_path: Path) -> None:
@@ -197,7 +198,7 @@ def test_a_wal_folder_that_cannot_be_is_a_typed_error(tmp_path: Path) -> None:
         with pytest.raises(UnsupportedStore, match="set wal_dir"):
             topic.append(b"x", ack="local")
     with pytest.raises(ValueError, match="wal_dir=5"):
-        logstore.open(MemoryStore(), wal_dir=5)
+        logstore.open(MemoryStore(), wal_dir=5)  # type: ignore[arg-type]
 
 
 def test_what_is_printed_says_what_it_is(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_L21_opening_costs_at_most_three_requests_and_one_for_each_segment_since
     objects = MemoryStore()
     with running(objects) as store:
         log = partition(store)
-        put_manifest(objects, log.paths, length)
+        put_manifest(objects, log._internal.paths, length)
         for _ in range(newer):  # the first append also commits a fence
             log.append(b"x")
     behind = newer + 1 if newer else 0
@@ -81,7 +81,7 @@ def test_L21_a_log_that_is_written_to_stays_cheap_to_open() -> None:
             faulty.forget_calls()
             _ = log.durable_high_watermark
             assert sum(requests(faulty).values()) <= 3 + 2 * checkpoint.EVERY_SEGMENTS
-    assert len(list(objects.list(log.paths.prefix))) > 3 * checkpoint.EVERY_SEGMENTS
+    assert len(list(objects.list(log._internal.paths.prefix))) > 3 * checkpoint.EVERY_SEGMENTS
 
 
 def test_L21_taking_the_partition_over_costs_one_put_and_a_look_at_the_horizon() -> None:
@@ -144,7 +144,7 @@ def test_L22_an_idle_store_makes_no_request_at_all() -> None:
         drive(clock, background(store.flush))
         log = topic.partition(0)
         waiting = background(log.read, 3, wait=400 * 86_400.0)
-        until(lambda: log._load()[0]._readers_waiting > 0)
+        until(lambda: log._internal.state._readers_waiting > 0)
         faulty.forget_calls()
         for _ in range(365):
             clock.advance(86_400.0)
@@ -164,7 +164,7 @@ def test_L22_reading_what_is_buffered_or_cached_costs_nothing() -> None:
         log.append([b"buffered"] * 10, ack="buffered")
         faulty.forget_calls()
         assert len(pairs(log)) == 20
-        assert log.read_cached(0) is not None
+        assert log._internal.read_cached(0) is not None
         assert faulty.calls == []
 
 
@@ -266,7 +266,7 @@ def test_L30_a_sequential_read_prefetches_the_next_segment() -> None:
     gated = GatedStore(objects)
     with open_store(gated, writer="read_only") as store:
         log = store.topic("t").partition(0)
-        chain = Chain(objects, log.paths)
+        chain = Chain(objects, log._internal.paths)
         _ = log.durable_high_watermark
         with gated.hold("get", prefix=chain.paths.segment(2)) as gate:
             first = log.read(0, 1)
@@ -282,7 +282,7 @@ def test_L30_a_scan_that_goes_on_reads_further_ahead(clock: ManualClock) -> None
     gated = GatedStore(far_away(objects, clock))
     with open_store(gated, clock, writer="read_only") as store:
         log = store.topic("t").partition(0)
-        chain = Chain(objects, log.paths)
+        chain = Chain(objects, log._internal.paths)
         keys = [chain.paths.segment(number) for number in range(1, 13)]
         _ = log.durable_high_watermark
         cache = store._runtime.cache
@@ -306,7 +306,7 @@ def test_L30_two_scans_of_a_partition_each_read_ahead(clock: ManualClock) -> Non
     objects = a_segment_each(16)
     with open_store(far_away(objects, clock), clock, writer="read_only") as store:
         log = store.topic("t").partition(0)
-        keys = [Chain(objects, log.paths).paths.segment(number) for number in range(1, 17)]
+        keys = [Chain(objects, log._internal.paths).paths.segment(number) for number in range(1, 17)]
         for step in range(4):
             for begin in (0, 8):
                 assert [record.offset for record in log.read(begin + step, 1).records()] == [begin + step]
@@ -322,7 +322,7 @@ def test_L30_what_is_read_ahead_leaves_most_of_the_cache_alone(clock: ManualCloc
             log.append(b"x" * 100_000)
     with open_store(far_away(objects, clock), clock, writer="read_only", cache_bytes=700_000) as store:
         log = store.topic("t").partition(0)
-        chain = Chain(objects, log.paths)
+        chain = Chain(objects, log._internal.paths)
         for offset in range(3):
             log.read(offset, 1)
         known = store._runtime.cache.is_known
@@ -339,7 +339,7 @@ def test_L30_segments_that_are_there_at_once_are_not_read_ahead(clock: ManualClo
     slow = SlowStore(objects, get=0.0, sleep=clock.advance)
     with open_store(slow, clock, writer="read_only") as store:
         log = store.topic("t").partition(0)
-        keys = [Chain(objects, log.paths).paths.segment(number) for number in range(1, 9)]
+        keys = [Chain(objects, log._internal.paths).paths.segment(number) for number in range(1, 9)]
         known = store._runtime.cache.is_known
         assert log.read(0, 1).next_offset == 1  # the first look cannot know, and reads one ahead
         until(lambda: known((keys[1], "all")))
@@ -361,7 +361,7 @@ def test_L30_every_segment_is_fetched_once_in_a_scan_with_prefetch(clock: Manual
         faulty.forget_calls()
         assert len(pairs(log)) == 20
         fetched = Counter(call.key for call in faulty.calls if call.operation == "get")
-        refs = log._load()[0].segments.all()
+        refs = log._internal.state.segments.all()
         # At the end a follower asks once for the segment behind the last one.
         assert {key: count for key, count in fetched.items() if count > 1} == {}
         assert {ref.key for ref in refs} <= set(fetched)
@@ -410,10 +410,10 @@ def test_C04_collecting_costs_two_manifests_a_listing_and_two_requests_for_each_
         for _ in range(2):  # the first manifest of all says that anything may have been emptied
             for _ in range(20):
                 log.append(b"x")
-            log.maintenance.compact(log.now_ms, bytes(16))
+            log._internal.maintenance.compact(log._internal.now_ms, bytes(16))
     faulty = FaultyStore(objects)
     with open_store(faulty, writer="read_only", delete_grace=0.0) as store:
-        maintenance = store.topic("t").partition(0).maintenance
+        maintenance = store.topic("t").partition(0)._internal.maintenance
         faulty.forget_calls()
         gone = len(maintenance.collect(2**62))
         assert gone >= 30

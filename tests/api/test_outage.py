@@ -351,7 +351,7 @@ def test_L29_waiting_readers_end_with_the_store() -> None:
     log.append(b"zero")
     reader = background(log.read, 1, wait=3600.0)
     follower = background(lambda: [record.value for record in log.tail()])
-    until(lambda: log._load()[0]._readers_waiting == 2)
+    until(lambda: log._internal.state._readers_waiting == 2)
     store.close()
     assert not reader.result(PATIENCE_S).parts
     assert follower.result(PATIENCE_S) == [b"zero"]

@@ -201,7 +201,7 @@ class Member:
 
     def append(self, topic: logstore.Topic, value: bytes) -> None:
         receipt = topic.append(value)
-        self.acked.append((topic.incarnation, receipt.partition, receipt.offset, value))
+        self.acked.append((topic._internal.descriptor.incarnation, receipt.partition, receipt.offset, value))
 
     def close(self) -> None:
         with suppress(LogStoreError):
@@ -223,7 +223,7 @@ def collecting(member: Member) -> None:
 
 
 def merging(member: Member) -> None:
-    upkeep = member.store.topic("t").partition(0).maintenance
+    upkeep = member.store.topic("t").partition(0)._internal.maintenance
     assert upkeep.compact(0, bytes(16)) in (0, 4)
 
 
@@ -238,7 +238,7 @@ def growing(member: Member) -> None:
 def contents(objects: MemoryStore, incarnation: str) -> set[tuple[str, int, int, bytes]]:
     with logstore.open(objects, writer="read_only") as store:
         topic = store.topic("t")
-        assert topic.incarnation == incarnation
+        assert topic._internal.descriptor.incarnation == incarnation
         return {
             (incarnation, number, record.offset or 0, record.value or b"")
             for number in range(topic.partitions)
@@ -261,9 +261,9 @@ def run_members(choices: Choices, *acts: Callable[[Member], None], faults: int) 
         with logstore.open(objects, rng=random.Random(99)) as last:
             last.collect_garbage()
             assert last._catalog.unfinished() == []
-            alive = last.topic("t").incarnation if last.topics() else None
+            alive = last.topic("t")._internal.descriptor.incarnation if last.topics() else None
             check(objects, alive, members)
-            if alive != topic.incarnation:
+            if alive != topic._internal.descriptor.incarnation:
                 with pytest.raises((UnknownTopic, logstore.Fenced)):
                     topic.append(b"old, and late")
                 check(objects, alive, members)

@@ -74,7 +74,7 @@ def test_L25_a_topic_that_was_created_again_starts_empty(any_home: ObjectStore) 
             store.topic("t")
         assert store.topics() == []
         second = store.create_topic("t", partitions=3)
-        assert second.incarnation != first.incarnation
+        assert second._internal.descriptor.incarnation != first._internal.descriptor.incarnation
         assert [pairs(second.partition(number)) for number in range(3)] == [[], [], []]
         assert second.append(b"new", partition=0).offset == 0
     with open_store(any_home, writer="read_only") as store:
@@ -223,7 +223,7 @@ def test_L25_an_upload_under_way_when_the_topic_is_deleted_is_told(objects: Obje
 def test_L25_of_two_who_create_at_once_one_wins_and_both_get_the_same_topic(objects: ObjectStore) -> None:
     first, second = open_store(objects), open_store(objects)
     made = [background(store.create_topic, "t", 4, exist_ok=True) for store in (first, second) * 4]
-    assert len({future.result(PATIENCE_S).incarnation for future in made}) == 1
+    assert len({future.result(PATIENCE_S)._internal.descriptor.incarnation for future in made}) == 1
     with pytest.raises(TopicExists, match="4 partitions, not 5"):
         first.create_topic("t", 5, exist_ok=True)
     with pytest.raises(TopicExists, match="exist_ok"):
@@ -256,10 +256,10 @@ def test_L25_settings_are_kept_and_checked() -> None:
     with running(objects) as store:
         store.create_topic("t", retention_seconds=60.0, retention_bytes=1 << 30, segment_bytes=1 << 20)
         with pytest.raises(TypeError, match="retention_seconds, retention_bytes, segment_bytes"):
-            store.create_topic("u", retention="1h")
+            store.create_topic("u", retention="1h")  # type: ignore[call-arg]
         for bad in (-1, True, "7", float("nan")):
             with pytest.raises(ValueError, match="at least"):
-                store.create_topic("u", retention_seconds=bad)
+                store.create_topic("u", retention_seconds=bad)  # type: ignore[arg-type]
         assert store.topics() == ["t"]
     with open_store(objects, writer="read_only") as store:
         config = store.topic("t").config
@@ -276,7 +276,7 @@ def test_L24_a_retention_without_an_end_is_no_retention(setting: str, objects: O
         topic = store.create_topic("t", **{setting: math.inf})  # type: ignore[arg-type]
         assert getattr(topic.config, setting) is None
         topic.append(b"kept")
-        assert topic.partition(0).maintenance.expire(1 << 50) == 0
+        assert topic.partition(0)._internal.maintenance.expire(1 << 50) == 0
         assert pairs(topic.partition(0)) == [(0, b"kept")]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import logstore
+from logstore.config import WriterKind
 from logstore.objects import MemoryStore
 from logstore.testing import GatedStore, ManualClock
 from logstore.writers import WriterMetrics
@@ -74,7 +75,7 @@ def test_W07_W09_metrics_of_replicated_writers_show_lag_and_what_a_peer_had_stor
 
 
 @pytest.mark.parametrize("mode", ["exclusive", "shared"])
-def test_W05_a_fenced_writer_is_shown_as_stopped(mode: str) -> None:
+def test_W05_a_fenced_writer_is_shown_as_stopped(mode: WriterKind) -> None:
     objects = MemoryStore()
     with logstore.open(objects, writer=mode) as store, logstore.open(objects) as other:
         log = store.create_topic("t").partition(0)

@@ -16,8 +16,9 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan, Le
 
 import logstore
 from logstore.arrow.plan.bounds import EVERYTHING, Bounds
-from logstore.arrow.plan.log_partitions import in_parallel
+from logstore.arrow.plan.log_partitions import side_by_side
 from logstore.arrow.plan.planner import plan_batch
+from logstore.engine.host import fan_out
 from logstore.format.manifest import Manifest, SegmentTable
 from logstore.format.segment import WriterMode
 from logstore.layout.catalog import Catalog
@@ -71,10 +72,13 @@ def test_S04_a_split_comes_to_an_executor_as_it_was_planned(make_log: MakeLog) -
         assert [pickle.loads(cloudpickle.dumps(split)) for split in planned] == planned
 
 
-@pytest.mark.parametrize("threads", [None, 3])
+@pytest.mark.parametrize("is_far", [True, False])
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 1000])
-def test_S04_what_is_asked_side_by_side_comes_in_order(count: int, threads: int | None) -> None:
-    assert in_parallel(lambda n: n * n, list(range(count)), threads) == [n * n for n in range(count)]
+def test_S04_what_is_asked_side_by_side_comes_in_order(
+    count: int, is_far: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fan_out, "QUICK_S", -1.0 if is_far else 10.0)
+    assert side_by_side(lambda n: n * n, range(count)) == [n * n for n in range(count)]
 
 
 @pytest.mark.parametrize("bad", [0, 1, 2, 999])
@@ -84,7 +88,7 @@ def test_S04_the_first_error_of_what_is_asked_side_by_side_is_raised(bad: int) -
             raise LookupError(number)
 
     with pytest.raises(LookupError):
-        in_parallel(call, list(range(1000)))
+        side_by_side(call, range(1000))
 
 
 def _segments_behind_the_manifest(where: str, paths: PartitionPaths) -> int:

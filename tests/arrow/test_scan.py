@@ -19,6 +19,7 @@ from logstore.arrow.scan import fetch
 from logstore.arrow.scan.columns import arrow_schema
 from logstore.arrow.scan.latest import LatestScan
 from logstore.arrow.scan.split_scan import Scan
+from logstore.engine.host import fan_out
 from logstore.objects import MemoryStore, MeteredStore, open_url
 from tests.support.spark.material import (
     BASE_COLUMNS,
@@ -280,12 +281,12 @@ def test_splits_are_small_and_know_nothing_of_clients(make_log: MakeLog) -> None
     assert len(pickle.dumps(split)) < 1000
 
 
-@pytest.mark.parametrize(("took_s", "alone"), [(0.0005, 7), (0.005, 0)])
+@pytest.mark.parametrize(("quick_s", "alone"), [(10.0, 6), (-1.0, 0)])
 def test_S06_objects_that_are_there_at_once_are_read_without_a_hand_over(
-    monkeypatch: pytest.MonkeyPatch, took_s: float, alone: int
+    monkeypatch: pytest.MonkeyPatch, quick_s: float, alone: int
 ) -> None:
-    """The first three are on their way before it is known how long one takes."""
-    monkeypatch.setattr(fetch, "_timed", lambda load: (load(), took_s))
+    """The first three are on their way before it is known how long one takes, and a fourth before a second says the same."""
+    monkeypatch.setattr(fan_out, "QUICK_S", quick_s)
     with fetch.Fetcher(MemoryStore(), EVERYTHING) as fetcher:
         loads = (lambda n=n: (n, threading.current_thread()) for n in range(10))
         found = list(fetcher._ahead(loads))

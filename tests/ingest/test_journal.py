@@ -39,7 +39,7 @@ def counted(objects: ObjectStore) -> dict[int, int]:
 
 def folder(objects: ObjectStore, partition: int) -> str:
     with logstore.open(objects, writer="read_only") as store:
-        return f"topics/orders/{store.topic('orders').incarnation}/{partition}/"
+        return f"topics/orders/{store.topic('orders')._internal.descriptor.incarnation}/{partition}/"
 
 
 def grow(objects: ObjectStore, total: int = 4) -> None:

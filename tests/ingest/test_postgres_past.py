@@ -35,7 +35,7 @@ def test_F14_partitions_added_between_a_crash_and_the_replay_lose_and_double_not
         sql.execute("insert into t select generate_series(1, 40)")
         catch_up(faulty, config)
         with logstore.open(faulty, writer="read_only") as store:
-            incarnation = store.topic("public.t").incarnation
+            incarnation = store.topic("public.t")._internal.descriptor.incarnation
         with running(faulty, config) as ingest:
             sql.execute("insert into t values (41), (42), (43), (44), (45), (46), (47)")  # both are open
             wait_confirmed(ingest, dsn)

@@ -76,8 +76,8 @@ def test_a_store_in_use_holds_these_objects_and_no_others() -> None:
         for number in range(80):
             topic.append(b"%d" % number, partition=number % 2)
         log = topic.partition(0)
-        log._checkpointer.write()  # type: ignore[union-attr]
-        log.maintenance.compact(clock.now_ms(), bytes(16))
+        log._internal._checkpointer.write()  # type: ignore[union-attr]
+        log._internal.maintenance.compact(clock.now_ms(), bytes(16))
         log.append(b"tail", ack="buffered")
     keys = [info.key for info in objects.list("")]
     used = {shape for shape in SHAPES for key in keys if re.fullmatch(shape, key)}
@@ -90,7 +90,7 @@ def test_a_folder_shows_the_same_keys_as_files(tmp_path: Path) -> None:
     with open_store(LocalStore(root)) as store:
         log = store.create_topic("orders").partition(0)
         log.append(b"x")
-    assert (root / log.paths.segment(1)).is_file()
+    assert (root / log._internal.paths.segment(1)).is_file()
     assert (root / "catalog" / "orders").is_file()
     assert list(tmp_path.iterdir()) == [root], "nothing leaves the folder"
 
@@ -101,7 +101,13 @@ def test_the_wal_has_its_place_too(tmp_path: Path) -> None:
         log.append(b"x", ack="local")
         (file,) = tmp_path.rglob("*.wal")
         place = file.relative_to(tmp_path).parts
-        assert place == (store._runtime.store_id, "orders", log.paths.incarnation, "0", f"{1:020d}.wal")
+        assert place == (
+            store._runtime.store_id,
+            "orders",
+            log._internal.paths.incarnation,
+            "0",
+            f"{1:020d}.wal",
+        )
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
+from tests.model import combining_runs, lanes_runs
 from tests.model.runs import CONTRASTS, RULES, Contrast
 from tests.model.search import Outcome, search
 
@@ -29,6 +31,45 @@ nothing), *misread* (a reader is given something else), *short* (a reader believ
 (told "never stored", and it is), *undead* (acked after the topic was deleted), *gap* (of a replicated source), *damage*
 (reported, and there is none), *stuck* (an actor can never come to its end). Steps are the fewest there are, except with †.
 """
+LANES = """
+## Lanes: one chain for all partitions of a process
+
+The rules are in `lanes.py`; nothing of the product follows them yet. Words: `a:o2` a process that owns p and q and has two
+uploads under way, `b:p1` takes p over, `b:b1` both, `c/A:n1` is the next life of lane A, `x` closes, `g` gives p up with its
+own entry, `w~1` a shared writer of p in its own chain, `split/A*1` a splitter. Each flush writes two records of p, one of q.
+More kinds: *reused* (an offset that was shown is given to another record), *half* (of an atomic append), *endless*
+(an owner stands in its own way for ever).
+"""
+COMBINING = """
+## Shared writers: the winner commits for all
+
+The rules are in `combining.py`; nothing of the product follows them yet. Words: `a:2` two appends, alone first; `b+1` put
+aside at once; `c-1` put aside, and denied when its window is over. The window is two or three places.
+"""
+
+
+def _table(runs: Any, introduction: str) -> None:
+    """The rules that hold, each rule broken, and what was found not to be needed."""
+    print(introduction)
+    print("| who meets | faults | states | ends |\n|---|---|---|---|")
+    states = 0
+    for holds in runs.RULES:
+        found, run = search(holds.run.world(), progress=holds.progress), holds.run
+        states += found.states
+        verdict = f"**{found.kind}**" if found.kind else f"{len(found.over):,}"
+        print(f"| {holds.name}: `{run.words}` | {run.faults} | {found.states:,} | {verdict} |", flush=True)
+    print(f"| all | | {states:,} | |\n")
+    print("| broken rule | who meets | found | steps | states |\n|---|---|---|---|---|")
+    for contrast in runs.CONTRASTS + runs.NOT_NEEDED:
+        found, run = search(contrast.run.world(contrast.variant)), contrast.run
+        verdict = found.kind or ("nothing: not needed" if contrast in runs.NOT_NEEDED else "**nothing**")
+        said = " ".join((contrast.variant.__doc__ or "").split())
+        where = f"`{run.words}`{', one fault' if run.faults else ''}"
+        steps = found.steps or ""
+        print(
+            f"| `{contrast.variant.__name__}`: {said} | {where} | {verdict} | {steps} | {found.states:,} |",
+            flush=True,
+        )
 
 
 def _found(contrast: Contrast) -> Outcome:
@@ -42,6 +83,10 @@ def main(wanted: list[str]) -> None:
         for contrast in CONTRASTS:
             if contrast.variant.__name__ in wanted:
                 print(f"{contrast.variant.__doc__}\n{_found(contrast)}\n")
+        others: list[Any] = [*lanes_runs.CONTRASTS, *combining_runs.CONTRASTS]
+        for other in others:
+            if other.variant.__name__ in wanted:
+                print(f"{other.variant.__doc__}\n{search(other.run.world(other.variant))}\n")
         return
     print(INTRODUCTION)
     print("| who meets | faults | states | ends |\n|---|---|---|---|")
@@ -66,6 +111,8 @@ def main(wanted: list[str]) -> None:
         print(
             f"| `{contrast.variant.__name__}`: {said} | {verdict} | {steps} | {found.states:,} |", flush=True
         )
+    _table(lanes_runs, LANES)
+    _table(combining_runs, COMBINING)
 
 
 if __name__ == "__main__":

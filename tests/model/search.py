@@ -22,7 +22,19 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tests.model.actors import Actor, Cast, Interned, Said, Stand
-from tests.model.store import EXISTS, UNKNOWN, WRITES, Begin, Create, Objects, Request, Swap, execute, is_void
+from tests.model.store import (
+    EXISTS,
+    UNKNOWN,
+    WRITES,
+    Begin,
+    Create,
+    Objects,
+    OneOf,
+    Request,
+    Swap,
+    execute,
+    is_void,
+)
 
 State = tuple[Any, ...]
 Violation = tuple[str, str]
@@ -47,24 +59,27 @@ class World:
         faults: int = 0,
         kinds: tuple[str, ...] = ("lost", "twice", "412"),
         watch: Callable[[Request, Objects, Objects], str | None] | None = None,
+        objects: Objects | None = None,
     ) -> None:
-        """`watch` names what a late arrival did, to be counted as seen."""
+        """`watch` names what a late arrival did, to be counted as seen. `objects`: what stands in the store before."""
         self.cast = Cast(actors)
         self._judge, self._faults, self._kinds, self._watch = judge, faults, kinds, watch
+        self._before = objects or {}
         self._stores, self._requests, self._answers, self._told = (
             Interned(),
             Interned(),
             Interned(),
             Interned(),
         )
-        self._numbers: dict[int, int] = {}  # of the request that an actor makes next
+        self._numbers: dict[int, tuple[int, ...]] = {}  # of the requests of which an actor makes one next
         self._executed: dict[tuple[int, int], tuple[int, int]] = {}
         self._judged: dict[tuple[Any, ...], tuple[int, Violation | None]] = {}
         self._unknown, self._exists = self._answers.number(UNKNOWN), self._answers.number(EXISTS)
 
     def first(self) -> State:
         stands, _ = self.cast.first()
-        return (self._store({}), (), self._faults, self._told.number(self._judge.first()), *stands)
+        told = self._told.number(self._judge.first())
+        return (self._store(self._before), (), self._faults, told, *stands)
 
     def is_over(self, state: State) -> bool:
         """Every actor has ended."""
@@ -95,25 +110,38 @@ class World:
                 answer = self._answers.number(self._judge.acked_end(self.told(state)))
                 yield self._step((actor, "ok", answer), state, store, net, faults, actor, answer)
                 continue
-            number = self._numbers.get(stand)
-            if number is None:
-                number = self._numbers[stand] = self._requests.number(request)
-            after, answer = self._execute(store, number)
-            yield self._step((actor, "ok", answer), state, after, net, faults, actor, answer)
-            if not faults or not isinstance(request, WRITES):
-                continue
-            under_way = tuple(sorted((*net, number)))
-            if "lost" in self._kinds:
-                lost = self._unknown
-                yield self._step((actor, "lost", lost), state, store, under_way, faults - 1, actor, lost)
-            if after != store:  # else the fault changes nothing
-                if "twice" in self._kinds and not isinstance(request, Swap):
-                    yield self._step(
-                        (actor, "twice", answer), state, after, under_way, faults - 1, actor, answer
-                    )
-                if "412" in self._kinds and isinstance(request, (Create, Swap)):
-                    wrong = self._exists
-                    yield self._step((actor, "412", wrong), state, after, net, faults - 1, actor, wrong)
+            numbers = self._numbers.get(stand)
+            if numbers is None:
+                several = request.requests if isinstance(request, OneOf) else (request,)
+                numbers = self._numbers[stand] = tuple(map(self._requests.number, several))
+            for which, number in enumerate(numbers):
+                asked = which if isinstance(request, OneOf) else None
+                yield from self._ask(state, actor, number, asked)
+
+    def _ask(
+        self, state: State, actor: int, number: int, which: int | None
+    ) -> Iterator[tuple[Any, State, Violation | None]]:
+        """One request, answered, and with each fault that may come. `which` of several it is."""
+        store, net, faults, _ = state[:_FRONT]
+        request = self._requests.values[number]
+        after, answer = self._execute(store, number)
+        told = self._answer(which, answer)
+        yield self._step((actor, "ok", told), state, after, net, faults, actor, told)
+        if not faults or not isinstance(request, WRITES):
+            return
+        under_way = tuple(sorted((*net, number)))
+        if "lost" in self._kinds:
+            lost = self._answer(which, self._unknown)
+            yield self._step((actor, "lost", lost), state, store, under_way, faults - 1, actor, lost)
+        if after != store:  # else the fault changes nothing
+            if "twice" in self._kinds and not isinstance(request, Swap):
+                yield self._step((actor, "twice", told), state, after, under_way, faults - 1, actor, told)
+            if "412" in self._kinds and isinstance(request, (Create, Swap)):
+                wrong = self._answer(which, self._exists)
+                yield self._step((actor, "412", wrong), state, after, net, faults - 1, actor, wrong)
+
+    def _answer(self, which: int | None, answer: int) -> int:
+        return answer if which is None else self._answers.number((which, self._answers.values[answer]))
 
     def _step(
         self,
@@ -192,7 +220,10 @@ class World:
             if how == "ok"
             else {"lost": "", "twice": ", and a copy is under way", "412": ", though it is done"}[how]
         )
-        line = f"{name:8} {show(stand.request)} → {show(self._answers.values[answer])}{fault}"
+        request, shown = stand.request, self._answers.values[answer]
+        if isinstance(request, OneOf):
+            request, shown = request.requests[shown[0]], shown[1]
+        line = f"{name:8} {show(request)} → {show(shown)}{fault}"
         _, said = self.cast.after(state[who], self._answers.values[answer], answer)
         return line + "".join(f"; {one.what} {', '.join(map(show, one.args))}" for one in said)
 

@@ -56,7 +56,14 @@ class Begin(NamedTuple):
     """No request to the store. A reader begins a round; the answer is how far the log was acked by then."""
 
 
-Request = Get | Create | Swap | Put | Delete | ListKeys | Snapshot | Begin
+class OneOf(NamedTuple):
+    """Several requests under way at once. Any of them is done next; the answer is which, and its answer. Those that are not
+    asked for again are given up: they were never done (one that is done later is a lost answer)."""
+
+    requests: tuple[Request, ...]
+
+
+Request = Get | Create | Swap | Put | Delete | ListKeys | Snapshot | Begin | OneOf
 WRITES = (Create, Swap, Put, Delete)
 
 

@@ -154,7 +154,7 @@ def test_L03_no_durable_ack_while_the_folder_cannot_be_fsynced(
         log.append(b"before")
         broken(monkeypatch, "fsync", errno.EIO, is_folder)
         future = log.submit(b"meanwhile")
-        until(lambda: log.health()["upload_failures"] >= 3)
+        until(lambda: log._internal.health()["upload_failures"] >= 3)
         assert not future.done()
         monkeypatch.undo()
         assert future.result(PATIENCE_S).offset == 1

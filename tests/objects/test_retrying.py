@@ -165,3 +165,11 @@ class TestPolicy:
     def test_a_bad_policy_is_refused(self, bad: dict[str, float]) -> None:
         with pytest.raises(ValueError, match="attempts must be"):
             RetryPolicy(**bad)  # type: ignore[arg-type]
+
+
+def test_waits_double_up_to_the_limit_however_often_it_fails() -> None:
+    endless = RetryPolicy(None, base_s=0.1, cap_s=5.0)
+    assert [endless.limit_s(failures) for failures in (1, 2, 3, 10, 10_000)] == [0.1, 0.2, 0.4, 5.0, 5.0]
+    assert endless.pause_s(10_000, lambda: 0.5) == 2.5
+    assert endless.allows(Indeterminate("no answer"), 10_000)
+    assert not endless.allows(InvalidKey("bad"), 1)

@@ -9,7 +9,7 @@ import pytest
 from logstore.errors import CorruptData, Determinate, Indeterminate, PreconditionFailed, StoreError
 from logstore.objects import MemoryStore, ObjectInfo
 from logstore.objects.protocol import Buffer
-from logstore.objects.settled import put_settled, settle
+from logstore.objects.settled import Doubts, put_settled, settle
 
 KEY = "a/document"
 
@@ -90,3 +90,22 @@ def test_C03_a_look_that_fails_leaves_the_doubt() -> None:
         settle(KEY, refuse, unreachable, lambda _: True)
     with pytest.raises(CorruptData):
         settle(KEY, refuse, damaged, lambda _: True)
+
+
+def test_the_last_answer_that_may_get_lost_is_raised() -> None:
+    doubts, tries = Doubts(), 0
+
+    def ask() -> None:
+        while True:
+            with doubts:
+                nonlocal tries
+                tries += 1
+                raise Indeterminate(f"answer {tries} was lost")
+
+    with pytest.raises(Indeterminate, match="answer 5"):
+        ask()
+
+
+def test_what_is_no_doubt_is_raised_at_once() -> None:
+    with pytest.raises(PreconditionFailed), Doubts():
+        raise REFUSED

@@ -9,6 +9,7 @@ import pytest
 from logstore.errors import UnsupportedStore
 from logstore.objects import LocalStore, MemoryStore, ObjectStore, RetryingStore, open_url
 from logstore.objects.s3 import S3Store
+from logstore.objects.url import url_of
 
 
 def test_a_path_is_a_folder(tmp_path: Path) -> None:
@@ -45,6 +46,33 @@ def test_s3_takes_bucket_prefix_and_parameters() -> None:
     plain = open_url("s3://bucket?endpoint_url=http://127.0.0.1:1&region=us-east-1")
     assert isinstance(plain, S3Store)
     assert plain.prefix == ""
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://shop",
+        "s3://shop/a/b",
+        "s3://shop/a%20b?endpoint_url=http://127.0.0.1:9000&region=eu-west-1",
+        "memory://x/y%20z",
+        "file:///tmp/a%20b%3F%23c",
+    ],
+)
+def test_T01_a_store_knows_the_url_that_opens_it_again(url: str) -> None:
+    store = open_url(url)
+    told = url_of(RetryingStore(store))
+    assert told is not None
+    again = open_url(told)
+    assert type(again) is type(store)
+    if isinstance(store, S3Store) and isinstance(again, S3Store):
+        assert (again.bucket, again.prefix) == (store.bucket, store.prefix)
+        assert again._client.meta.endpoint_url == store._client.meta.endpoint_url
+        assert again._client.meta.region_name == store._client.meta.region_name
+    elif isinstance(store, LocalStore) and isinstance(again, LocalStore):
+        assert again.root == store.root
+    else:
+        assert again is store
+    assert url_of(MemoryStore()) is None
 
 
 def test_W03_the_sdk_makes_one_attempt_and_no_checksums() -> None:

@@ -41,7 +41,7 @@ STALLS_S = (1.0, 1.0, 60.0, 7_200.0, 100_000.0, 1_000_000.0)  # the longest grac
 
 
 def place_of(log: PartitionLog) -> Place:
-    return log.topic, log.paths.incarnation, log.partition
+    return log.topic, log._internal.paths.incarnation, log.partition
 
 
 class Role:
@@ -229,7 +229,7 @@ class Writing(Role):
             self.process.note(what)
             if isinstance(error, UnknownTopic | Closed):
                 self.current = None
-            elif log.stopped is not None:
+            elif log._internal.stopped is not None:
                 self.reopen(log)
             return False
         self.oracle.acked(
@@ -411,11 +411,13 @@ class Maintaining(Role):
         found = self.opened().topic(topic)
         for number in range(found.partitions):
             log = found.partition(number)
-            low = log.maintenance.expire(self.process.clock.now_ms())
+            low = log._internal.maintenance.expire(self.process.clock.now_ms())
             merged = 0
-            while count := log.maintenance.compact(self.process.clock.now_ms(), self.rng.randbytes(16)):
+            while count := log._internal.maintenance.compact(
+                self.process.clock.now_ms(), self.rng.randbytes(16)
+            ):
                 merged += count
-            self.process.note(f"compacted {log.paths.incarnation[:4]}/{number} {merged} low {low}")
+            self.process.note(f"compacted {log._internal.paths.incarnation[:4]}/{number} {merged} low {low}")
 
     def collect(self, topic: str | None) -> None:
         gone = self.opened().collect_garbage(topic)
@@ -435,7 +437,7 @@ class Deleting(Role):
         if self.rng.random() < 0.6:
             self.create(store, name, count)
             return
-        incarnation = store.topic(name).partition(0).paths.incarnation
+        incarnation = store.topic(name).partition(0)._internal.paths.incarnation
         self.oracle.deleting.add(incarnation)
         self.process.note(f"deletes {name} {incarnation}")
         store.delete_topic(name)
@@ -449,4 +451,4 @@ class Deleting(Role):
             topic = store.create_topic(name, count, exist_ok=True, **self.world.topic_settings[name])
         except TopicExists:
             return
-        self.process.note(f"created {name} {topic.partition(0).paths.incarnation}")
+        self.process.note(f"created {name} {topic.partition(0)._internal.paths.incarnation}")

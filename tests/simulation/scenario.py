@@ -313,7 +313,7 @@ class _Run:
                     continue
                 for number in range(topic.partitions):
                     log = topic.partition(number)
-                    alive[name, log.paths.incarnation, number] = log
+                    alive[name, log._internal.paths.incarnation, number] = log
             for place, partition in sorted(oracle.partitions.items()):
                 log_ = alive.get(place)
                 if log_ is None:

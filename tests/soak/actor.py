@@ -199,7 +199,7 @@ class Actor:
                 log.open_writer(timeout=5.0, ack=self.rng.choice(self.job.acks))  # type: ignore[arg-type]
             except LogStoreError as error:
                 self.excuse(error, "open_writer", fenced=not self.job.alone)
-                if log.stopped is not None:
+                if log._internal.stopped is not None:
                     log = self.reopened(log)
                     self.journal.note("opened", topic=topic, process=self.process)
                 self.pause()
@@ -213,10 +213,12 @@ class Actor:
 
     def take_stock(self, log: PartitionLog) -> PartitionLog:
         """A writer that has stopped is dead, with all that it held: its next life begins."""
-        if log.stopped is None:
+        if log._internal.stopped is None:
             return log
-        self.excuse(log.stopped, "stopped", fenced=not self.job.alone)
-        self.journal.note("stopped", topic=self.job.topic, process=self.process, why=str(log.stopped))
+        self.excuse(log._internal.stopped, "stopped", fenced=not self.job.alone)
+        self.journal.note(
+            "stopped", topic=self.job.topic, process=self.process, why=str(log._internal.stopped)
+        )
         self.journal.note("crashed", process=self.process)
         return self.open_writer(self.reopened(log))
 
@@ -271,7 +273,7 @@ class Actor:
             self.excuse(error, "read", fenced=True)
         else:
             # One that has lost the partition meanwhile has lost what it held: that is not this read's fault.
-            if log.stopped is None and found is not None:
+            if log._internal.stopped is None and found is not None:
                 self.journal.got(op, self.job.topic, result)
 
     def insist_on_progress(self, log: PartitionLog) -> None:
@@ -298,7 +300,7 @@ class Actor:
         sequence, finished = None, False
         while not finished:
             self.check_end()
-            if log.stopped is not None:
+            if log._internal.stopped is not None:
                 log, sequence = self.take_stock(log), None
             if sequence is None:
                 producer = Producer(log, identity)

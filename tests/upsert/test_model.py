@@ -59,7 +59,7 @@ def check_log(objects: MemoryStore, source: list[list[Update]]) -> int:
                 del state[record.key or b""]
             else:
                 state[record.key or b""] = new
-        upper = max(0, log._state.tail.source_upper)
+        upper = max(0, log._internal.state.tail.source_upper)
         assert at <= upper
         assert state == fold(source, upper)
         return upper

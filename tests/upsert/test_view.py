@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore.engine.partition.partition_log import PartitionLog
+from logstore.engine.partition.internal import Partition
 from logstore.errors import (
     AppendTimeout,
     CorruptData,
@@ -109,16 +109,16 @@ def test_U01_nobody_sees_half_of_a_commit_that_takes_several_reads(
     at = {time: dict.fromkeys(keys, b"%d" % time * size) for time in range(3)}
     wanted = [{}, at[0], at[1], {key: value for key, value in at[2].items() if key != b"3"}]
     seen: list[int] = []
-    read = PartitionLog.read
+    read = Partition.read
 
-    def look_and_read(log: PartitionLog, *arguments: Any, **kw: Any) -> Any:
+    def look_and_read(log: Partition, *arguments: Any, **kw: Any) -> Any:
         seen.append(mine.frontier)
         assert dict(mine.items()) == wanted[mine.frontier]
         assert len(mine) == len(wanted[mine.frontier])
         return read(log, *arguments, **kw)
 
     monkeypatch.setattr("logstore.upsert.view._READ_BYTES", 1)
-    monkeypatch.setattr(PartitionLog, "read", look_and_read)
+    monkeypatch.setattr(Partition, "read", look_and_read)
     assert mine.refresh() == 3
     assert (len(seen) > 3, set(seen) <= {0, 1, 2}, dict(mine.items())) == (True, True, wanted[3])
 
@@ -473,7 +473,7 @@ def test_a_log_cut_by_retention_is_refused(view: Views, objects: MemoryStore, st
         mine.advance(time + 1)
     stores.append(store := logstore.open(objects))
     log = store.topic(TOPIC).partition(0)
-    log.maintenance.delete_before(2, 0)
+    log._internal.maintenance.delete_before(2, 0)
     stores.append(again := logstore.open(objects))
     with pytest.raises(OffsetOutOfRange, match="retention"):
         UpsertView(again.topic(TOPIC).partition(0), "late")

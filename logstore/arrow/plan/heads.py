@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from logstore.arrow.plan.log_partitions import LogPartition, in_parallel, load, subscribed
+from logstore.arrow.plan.log_partitions import LogPartition, load, side_by_side, subscribed
 from logstore.arrow.plan.rate import Key
 from logstore.arrow.plan.request import Subscription
 from logstore.layout.paths import PartitionPaths
@@ -75,7 +75,7 @@ class Heads:
         wanted = subscribed(self._store, self._wanted, missing_ok=self._missing_ok)
         known = [] if everything else [paths for paths in wanted if self._is_known(paths)]
         old = {_key(paths): self._followed[_key(paths)] for paths in known}
-        in_parallel(self._follow, list(old.values()))
+        side_by_side(self._follow, old.values())
         rest = [paths for paths in wanted if _key(paths) not in old]
         loaded = load(self._store, rest, missing_ok=self._missing_ok)
         new = {_key(part.paths): _Followed.of(part) for part in loaded}

@@ -10,16 +10,16 @@ import gc
 import itertools
 import os
 import re
-import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from logstore.arrow.plan.request import Subscription
 from logstore.engine.chain.block_cache import BlockCache
 from logstore.engine.chain.chain import Chain, ChainView
 from logstore.engine.chain.segment_reader import SegmentReader
+from logstore.engine.host.fan_out import fan_out
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.read.partition_reader import PartitionReader
 from logstore.errors import LogStoreError, UnknownTopic
@@ -27,9 +27,7 @@ from logstore.layout.catalog import Catalog, TopicDescriptor
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import ObjectStore, RetryingStore, RetryPolicy, open_url
 
-_PARALLEL = 16
-_QUICK_S = 0.002
-_SHARE_MAX = 64
+_AT_ONCE = 16
 _INDEX_CACHE_BYTES = 16 << 20
 _tasks = itertools.count()
 
@@ -150,26 +148,10 @@ def load(
             raise UnknownTopic(f"{paths}: the topic was deleted")
         return found
 
-    return [found for found in in_parallel(one, list(wanted)) if not found.view.tail.deleted]
+    return [found for found in side_by_side(one, wanted) if not found.view.tail.deleted]
 
 
-def in_parallel(call: Callable[[T], R], items: list[T], threads: int | None = None) -> list[R]:
-    """`call(item)` for each item, in their order, side by side.
-
-    Without `threads` the first two are called one after the other, to see how quick that is. A store that answers at once
-    keeps the interpreter busy with two threads, and more would only take turns.
-    """
-    first: list[R] = []
-    if threads is None:
-        first = [call(item) for item in items[:1]]
-        began = time.perf_counter()
-        first += [call(item) for item in items[1:2]]
-        threads = 2 if time.perf_counter() - began < _QUICK_S else _PARALLEL
-    left = items[len(first) :]
-    if not left:
-        return first
-    share = max(1, min(_SHARE_MAX, len(left) // (threads * 4)))
-    shares = [left[start : start + share] for start in range(0, len(left), share)]
-    with ThreadPoolExecutor(threads, thread_name_prefix="logstore-plan") as pool:
-        found = pool.map(lambda part: [call(item) for item in part], shares)
-        return first + [result for part in found for result in part]
+def side_by_side(call: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """`call(item)` for each item, in their order: one partition after the other where the store answers at once, which
+    keeps the interpreter busy, else many at a time."""
+    return list(fan_out((partial(call, item) for item in items), at_once=_AT_ONCE, at_least=2))

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Collection
 
 from logstore.arrow.plan.bounds import EVERYTHING, Bounds
-from logstore.arrow.plan.log_partitions import LogPartition, in_parallel, load, subscribed
+from logstore.arrow.plan.log_partitions import LogPartition, load, side_by_side, subscribed
 from logstore.arrow.plan.positions import EARLIEST, LATEST, Bound
 from logstore.arrow.plan.request import ReadOptions
 from logstore.arrow.plan.splits import Range, Split, cut
@@ -60,7 +60,7 @@ def check_named(options: ReadOptions, known: Collection[tuple[str, int]]) -> Non
 def _ranges(store: ObjectStore, options: ReadOptions, partitions: list[LogPartition]) -> list[Range]:
     """Only a timestamp has to be looked up in the store."""
     if options.start.has_timestamps or options.end.has_timestamps:
-        return in_parallel(lambda partition: _range(store, options, partition), partitions)
+        return side_by_side(lambda partition: _range(store, options, partition), partitions)
     return [_range(store, options, partition) for partition in partitions]
 
 

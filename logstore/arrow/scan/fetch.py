@@ -7,11 +7,10 @@ An object that is gone raises `ObjectNotFound`.
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,19 +18,12 @@ from logstore.arrow.plan.bounds import Bounds
 from logstore.engine.chain.block_cache import BlockCache
 from logstore.engine.chain.segment_reader import SCAN_WHOLE_BYTES, Block, LoadedIndex, SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef
-from logstore.engine.host.fan_out import QUICK_S
+from logstore.engine.host.fan_out import fan_out
 from logstore.format.segment import Index
 from logstore.objects import ObjectStore
 
-T = TypeVar("T")
-
 _AHEAD = 3
 _CACHE_BYTES = 8 << 20  # indexes: blocks are read once
-
-
-def _timed(load: Callable[[], T]) -> tuple[T, float]:
-    began = time.perf_counter()
-    return load(), time.perf_counter() - began
 
 
 class Fetched(NamedTuple):
@@ -50,6 +42,7 @@ class Fetcher:
         self._reader = SegmentReader(store, BlockCache(_CACHE_BYTES))
         self._bounds = bounds
         self._pool = ThreadPoolExecutor(_AHEAD, thread_name_prefix="logstore-scan")
+        self._ahead = partial(fan_out, at_once=_AHEAD, at_least=2, ahead=True, pool=self._pool)
 
     def __enter__(self) -> Fetcher:
         return self
@@ -59,7 +52,7 @@ class Fetcher:
 
     def indexes(self, refs: Sequence[SegmentRef], start: int, stop: int) -> Iterator[Index]:
         """The rows of each segment's index that may hold something wanted; no record is read."""
-        for loaded in self._ahead(lambda ref=ref: self._reader.index(ref) for ref in refs):  # type: ignore[misc]
+        for loaded in self._ahead(partial(self._reader.index, ref) for ref in refs):
             yield self._wanted(loaded.index, start, stop)
 
     def blocks(
@@ -67,29 +60,6 @@ class Fetcher:
     ) -> Iterator[Fetched]:
         """The blocks that hold offsets from `start` up to `stop`, in order of offset or, whole, in the other."""
         return self._ahead(self._loads(refs, start, stop, newest_first))
-
-    def _ahead(self, loads: Iterator[Callable[[], T]]) -> Iterator[T]:
-        """The results in order, `_AHEAD` of them on their way; one by one, without a thread, as long as they are quick."""
-        under_way: deque[Future[tuple[T, float]]] = deque()
-        is_quick = False
-        try:
-            for load in loads:
-                if is_quick:
-                    while under_way:
-                        yield under_way.popleft().result()[0]
-                    loaded, took_s = _timed(load)
-                else:
-                    under_way.append(self._pool.submit(_timed, load))
-                    if len(under_way) < _AHEAD:
-                        continue
-                    loaded, took_s = under_way.popleft().result()
-                is_quick = took_s < QUICK_S
-                yield loaded
-            while under_way:
-                yield under_way.popleft().result()[0]
-        finally:
-            for future in under_way:
-                future.cancel()
 
     def _loads(
         self, refs: Sequence[SegmentRef], start: int, stop: int, newest_first: bool

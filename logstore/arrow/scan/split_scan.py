@@ -83,6 +83,13 @@ class Scan:
         if isinstance(why, CorruptData):
             raise why
         partition = LogPartition(split.paths, Chain(store, split.paths).load())
+        if partition.end < split.stop:
+            key = next((ref.key for ref in split.refs if ref.end_offset > position), split.refs[0].key)
+            raise CorruptData(
+                key,
+                position,
+                f"it was committed up to {split.stop}, and now the log ends at {partition.end} ({why})",
+            ) from why
         start = within(partition, position, self.fail_on_data_loss)
         segments = partition.view.segments
         rows = range(segments.row_at(start), len(segments))
@@ -93,7 +100,7 @@ class Scan:
     def _without_the_rest(self, split: Split, position: int) -> Split:
         lost = f"{split.paths}: the topic was deleted, and offsets {position} to {split.stop} were still to be read"
         if self.fail_on_data_loss:
-            raise UnknownTopic(f"{lost}; set failOnDataLoss to false to go on without")
+            raise UnknownTopic(f"{lost} (Spark goes on without if failOnDataLoss is false)")
         logger.warning("%s; failOnDataLoss is false: going on without", lost)
         return replace(split, start=split.stop, refs=())
 

@@ -19,16 +19,20 @@ from __future__ import annotations
 
 import logging
 import random
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
-from logstore.engine.chain.segment_table import Segments
+from logstore.engine.chain.segment_table import SegmentRef, Segments
 from logstore.engine.host.fan_out import fan_out
 from logstore.errors import (
     CorruptData,
     Indeterminate,
     ObjectNotFound,
+    OutcomeUnknown,
     UnsupportedStore,
 )
 from logstore.format.errors import FormatError, UnsupportedVersion
@@ -43,7 +47,7 @@ from logstore.format.segment import (
     WriterMode,
     parse_segment,
 )
-from logstore.layout.paths import PartitionPaths
+from logstore.layout.paths import PartitionPaths, version_of
 from logstore.objects.protocol import ObjectInfo, ObjectStore
 from logstore.objects.settled import settle
 
@@ -212,6 +216,11 @@ class Chain:
         except Indeterminate:
             if not is_torn:
                 raise
+            if self._goes_on_behind(header.seq) and self._front_of(key) == b"":
+                raise OutcomeUnknown(
+                    f"{key}: the chain has gone on from here, and garbage collection was cut off as it left a header: no "
+                    "bytes are there, and whose segment it was cannot be told any more. Open the partition again"
+                ) from None
             winner = settle(key, lambda: self._replace_torn(key, data), look, is_ours)
         if winner is not None:
             raise LostRace(winner)
@@ -227,6 +236,11 @@ class Chain:
             "%s: an object of no bytes stood there, left by a put that was cut off; replacing it", key
         )
         self.store.put(key, data, if_match=torn.etag)
+
+    def _goes_on_behind(self, seq: int) -> bool:
+        """Whether a later segment is committed: the newest one always stands."""
+        later = self.store.list(self.paths.prefix, self.paths.segment(seq))
+        return any(info.size and self.paths.seq_of(info.key) is not None for info in later)
 
     def horizon(self) -> Horizon:
         """The manifest's, as it is now: one small request."""
@@ -244,11 +258,17 @@ class Chain:
         except FormatError:
             return Horizon(front, _UNREADABLE)
 
-    def is_past(self, seq: int, since: Horizon) -> bool:
+    def is_past(self, seq: int, since: Horizon, found_at: int | None = None) -> bool:
         """Whether places from `seq` on may have been emptied before now. `since`: the horizon when `seq` was surely right.
-        A manifest that is the same has emptied nothing since, also if it is damaged; one that is gone tells nothing."""
+        A manifest that is the same has emptied nothing since, also if it is damaged; one that is gone tells nothing.
+
+        Where there is none, as there was none before, there may have been one in between. So who has created or found
+        something, at `found_at` at last, looks there whether the chain goes on behind it: only one listing tells.
+        """
         now = self.horizon()
-        return now.front != since.front and (now.collected_until > seq or not now.front)
+        if now.front or since.front:
+            return now.front != since.front and (now.collected_until > seq or not now.front)
+        return found_at is not None and self._goes_on_behind(found_at)
 
     def header_at(self, seq: int) -> SegmentHeader | None:
         """The header of the segment at `seq`; None if there is none."""
@@ -289,14 +309,24 @@ class Chain:
         return found
 
     def link_at(self, seq: int) -> Link | None:
-        """The segment at `seq`, with one request; None if there is none."""
-        return self._link(self.paths.segment(seq), seq)
+        """The segment at `seq`, with one request; None if there is none. `StalePlace` if garbage collection was cut off in
+        the middle of leaving a header there."""
+        key = self.paths.segment(seq)
+        tail = self._tail_of(key)
+        if tail == b"" and self._goes_on_behind(seq):
+            raise StalePlace(seq)
+        return self._link(key, seq, tail)
 
-    def _link(self, key: str, seq: int) -> Link | None:
+    def _tail_of(self, key: str) -> bytes | None:
         try:
-            tail = self.store.get(key, -TAIL_SIZE)
-            if not tail:
-                return None  # a put was cut off: nobody has committed it
+            return self.store.get(key, -TAIL_SIZE)
+        except ObjectNotFound:
+            return None
+
+    def _link(self, key: str, seq: int, tail: bytes | None) -> Link | None:
+        if not tail:
+            return None  # or a put was cut off: nobody has committed it
+        try:
             link = self._parse_tail(key, tail)
         except ObjectNotFound:
             return None
@@ -334,14 +364,24 @@ class Chain:
         emptied: `load` tells. If nothing was committed it takes one request, two behind an exclusive writer's segment."""
         links: list[Link] = []
         seq, doubtful = tail.next_seq, tail.next_seq if tail.may_be_emptied else None
-        while (link := self.link_at(seq)) is not None:
-            if SegmentFlags.COLLECTED in link.header.flags:
-                return None
-            links.append(link)
-            seq += 1
-            if doubtful is None and link.header.mode is WriterMode.EXCLUSIVE:
-                doubtful = seq
-        return None if doubtful is not None and self.is_past(doubtful, tail.horizon) else links
+        try:
+            while (link := self.link_at(seq)) is not None:
+                if SegmentFlags.COLLECTED in link.header.flags:
+                    return None
+                links.append(link)
+                seq += 1
+                if doubtful is None and link.header.mode is WriterMode.EXCLUSIVE:
+                    doubtful = seq
+        except StalePlace:
+            return None
+        if doubtful is None:
+            return links
+        return None if self.is_past(doubtful, tail.horizon, seq if links else None) else links
+
+    def holds(self, refs: Iterable[SegmentRef]) -> bool:
+        """Whether the store has all of these objects, as large as the rows say: one listing."""
+        sizes = {info.key: info.size for info in self.store.list(self.paths.prefix)}
+        return all(sizes.get(ref.key) == ref.size for ref in refs)
 
     def load(self) -> ChainView:
         """GET the manifest, LIST what is newer, one tail GET for each newer segment, and a look at the horizon.
@@ -425,7 +465,7 @@ class Chain:
     def _links(self, listed: list[_Stored]) -> list[Link | CorruptData | None]:
         def one(stored: _Stored) -> Link | CorruptData | None:
             try:
-                return self._link(stored.info.key, stored.first)
+                return self._link(stored.info.key, stored.first, self._tail_of(stored.info.key))
             except CorruptData as damage:
                 return damage
 
@@ -441,16 +481,34 @@ class _Stored(NamedTuple):
     info: ObjectInfo
 
 
+_first, _last = attrgetter("first"), attrgetter("last")
+
+
 def _in_order(segments: list[_Stored], merged: list[_Stored]) -> tuple[list[_Stored], list[_Stored]]:
-    """Each part of the chain once: the widest merged object that starts there, else the segment itself. And the rest."""
+    """Each part of the chain once: the widest merged object that holds it, else the segment itself. And what these hold,
+    too.
+
+    A merge takes whole rows of the manifest that it was made for. So one that lies across another was never named if it is
+    the older of the two: its compaction died, and what it covers beside the newer one is elsewhere, or had expired.
+    """
     chosen: list[_Stored] = []
     rest: list[_Stored] = []
-    for stored in sorted(segments + merged, key=lambda one: (one.first, -one.last)):
-        if not chosen or stored.first > chosen[-1].last:
-            chosen.append(stored)
-        elif stored.last <= chosen[-1].last:
-            rest.append(stored)
-    return chosen, rest
+    for one in sorted(
+        merged, key=lambda it: (version_of(it.identity or ""), it.last - it.first), reverse=True
+    ):
+        begin, end = bisect_left(chosen, one.first, key=_last), bisect_right(chosen, one.last, key=_first)
+        touched = chosen[begin:end]
+        if not touched or (one.first <= touched[0].first and touched[-1].last <= one.last):
+            chosen[begin:end] = [one]
+            rest += touched
+        elif touched[0].first <= one.first and one.last <= touched[0].last:
+            rest.append(one)
+    alone: list[_Stored] = []
+    for stored in segments:
+        at = bisect_left(chosen, stored.first, key=_last)
+        covered = at < len(chosen) and chosen[at].first <= stored.first
+        (rest if covered else alone).append(stored)
+    return sorted(chosen + alone, key=_first), rest
 
 
 class _Assembly:
@@ -491,7 +549,8 @@ class _Assembly:
             self._unreadable.append((stored, link or gone))
             return
         if view.manifest_damaged and not len(view.segments) and not self._unreadable:
-            view.low_watermark = link.header.base_offset
+            if self._is_missing_before(stored):
+                view.low_watermark = link.header.base_offset
         elif link.header.base_offset > view.tail.end_offset and self._is_missing_before(stored):
             self._add_hole(link.header.base_offset)
         self._unreadable.clear()

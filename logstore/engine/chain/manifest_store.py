@@ -15,7 +15,7 @@ from typing import Any
 from logstore.engine.chain.chain import Chain, ChainTail, ChainView
 from logstore.errors import ObjectNotFound, PreconditionFailed, UnsupportedStore
 from logstore.format.errors import FormatError, UnsupportedVersion
-from logstore.format.manifest import Manifest, SegmentTable, unknown_horizon
+from logstore.format.manifest import FRONT_SIZE, Manifest, SegmentTable, unknown_horizon
 from logstore.format.retired import Retired
 from logstore.objects.settled import put_settled
 
@@ -27,11 +27,21 @@ def read_manifest(chain: Chain) -> Manifest | None:
 
     Raises `UnsupportedStore` if a newer release has written it.
     """
+    return _parsed(chain, _packed(chain))
+
+
+def _packed(chain: Chain) -> bytes:
+    """Its bytes; none if there is none."""
+    try:
+        return chain.store.get(chain.paths.manifest)
+    except ObjectNotFound:
+        return b""
+
+
+def _parsed(chain: Chain, packed: bytes) -> Manifest | None:
     key = chain.paths.manifest
     try:
-        return Manifest.parse(chain.store.get(key))
-    except ObjectNotFound:
-        return None
+        return Manifest.parse(packed) if packed else None
     except UnsupportedVersion as error:
         raise UnsupportedStore(f"{key}: {error.why}; it is left alone") from error
     except FormatError as damage:
@@ -41,17 +51,20 @@ def read_manifest(chain: Chain) -> Manifest | None:
 
 @dataclass(frozen=True, slots=True)
 class StoredManifest:
-    """One look at it. `etag`: None if there was nothing. A damaged one has an etag, and is replaced like any other."""
+    """One look at it. `etag`: None if there was nothing. A damaged one has an etag, and is replaced like any other.
+    `front`: what tells it from every other, as in a `Horizon`; the version does not, once one was lost."""
 
     chain: Chain
     etag: str | None
+    front: bytes
     manifest: Manifest | None
 
     @classmethod
     def look(cls, chain: Chain) -> StoredManifest:
         # The etag first: what comes between the two requests is not replaced.
         known = chain.store.head(chain.paths.manifest)
-        return cls(chain, None if known is None else known.etag, read_manifest(chain))
+        packed = _packed(chain)
+        return cls(chain, None if known is None else known.etag, packed[:FRONT_SIZE], _parsed(chain, packed))
 
     @property
     def version(self) -> int:

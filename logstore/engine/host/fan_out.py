@@ -9,45 +9,81 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from itertools import chain, islice
 from typing import TypeVar
 
 T = TypeVar("T")
+Now = Callable[[], float]
 
 AT_ONCE = 8
 QUICK_S = 0.001
 """What takes less than this, from a local disk or from memory, is not worth a hand-over to another thread and back, which
 would take as long again."""
+_IN_A_ROW = 2  # one alone may have met a busy moment, or a cache
 
 
-def fan_out(calls: Iterable[Callable[[], T]], now: Callable[[], float] = time.perf_counter) -> Iterator[T]:
+def fan_out(
+    calls: Iterable[Callable[[], T]],
+    now: Now = time.perf_counter,
+    *,
+    at_once: int = AT_ONCE,
+    at_least: int = AT_ONCE,
+    ahead: bool = False,
+    pool: Executor | None = None,
+) -> Iterator[T]:
     """What the calls return, in their order. The first that raises ends it; those under way are waited for.
 
-    When two in a row were not quick, `AT_ONCE` are under way at a time from then on, if there are as many left. (One alone
-    may have met a busy moment.)
+    When two in a row were not quick, `at_once` are under way at a time, if `at_least` so many are left; when two of those
+    in a row were quick, it is one at a time again. `ahead`: begin with several, for a caller who has work to do while the
+    next ones are on their way, or knows that they take long.
+
+    A `pool` of the caller's, of `at_once` threads, outlives this: who stops early then does not wait for what is under way.
     """
-    left, slow_in_a_row = iter(calls), 0
-    for call in left:
-        began = now()
-        result = call()
-        slow_in_a_row = slow_in_a_row + 1 if now() - began >= QUICK_S else 0
+    left = iter(calls)
+    if not ahead:
+        yield from _while_quick(left, now)
+    while some := list(islice(left, at_once)):
+        if len(some) < at_least:
+            yield from (call() for call in some)
+            return
+        yield from _while_slow(chain(some, left), now, at_once, pool)
+        yield from _while_quick(left, now)
+
+
+def _timed(call: Callable[[], T], now: Now) -> tuple[T, float]:
+    began = now()
+    return call(), now() - began
+
+
+def _while_quick(calls: Iterator[Callable[[], T]], now: Now) -> Iterator[T]:
+    slow_in_a_row = 0
+    for call in calls:
+        result, took_s = _timed(call, now)
+        slow_in_a_row = slow_in_a_row + 1 if took_s >= QUICK_S else 0
         yield result
-        if slow_in_a_row == 2:
-            break
-    next_ones = list(islice(left, AT_ONCE))
-    if len(next_ones) < AT_ONCE:
-        yield from (call() for call in next_ones)
-        return
-    under_way: deque[Future[T]] = deque()
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="logstore-side") as pool:
+        if slow_in_a_row == _IN_A_ROW:
+            return
+
+
+def _while_slow(
+    calls: Iterator[Callable[[], T]], now: Now, at_once: int, pool: Executor | None
+) -> Iterator[T]:
+    under_way: deque[Future[tuple[T, float]]] = deque()
+    quick_in_a_row = 0
+    with nullcontext(pool) if pool else ThreadPoolExecutor(at_once, "logstore-side") as threads:
         try:
-            for call in chain(next_ones, left):
-                under_way.append(pool.submit(call))
-                if len(under_way) == AT_ONCE:
-                    yield under_way.popleft().result()
+            for call in calls:
+                under_way.append(threads.submit(_timed, call, now))
+                if len(under_way) == at_once:
+                    result, took_s = under_way.popleft().result()
+                    quick_in_a_row = quick_in_a_row + 1 if took_s < QUICK_S else 0
+                    yield result
+                    if quick_in_a_row == _IN_A_ROW:
+                        break
             while under_way:
-                yield under_way.popleft().result()
+                yield under_way.popleft().result()[0]
         finally:
             for future in under_way:
                 future.cancel()

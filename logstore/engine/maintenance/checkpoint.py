@@ -80,7 +80,7 @@ class Checkpointer:
         if old is not None and old.next_seq >= self._state.tail.next_seq:
             self._next_seq = old.next_seq
             return None
-        if old is None and (stored.etag is not None or self._next_seq or self._state.segments.table.merged):
+        if old is None and (stored.etag is not None or self._next_seq or not self._is_first()):
             return self._rewrite(stored)
         table = old.table if old is not None else SegmentTable()
         tail, low = self._state.extend_table(table, old.next_seq if old is not None else 0)
@@ -91,6 +91,12 @@ class Checkpointer:
         self._next_seq = tail.next_seq
         return view
 
+    def _is_first(self) -> bool:
+        """Whether the store holds all that we remember, and nothing merged. If not, there was a manifest once that we have
+        never seen, and it is lost."""
+        ours = self._state.refs()
+        return not any(self._chain.store.list(self._chain.paths.merged_prefix)) and self._chain.holds(ours)
+
     def _rewrite(self, stored: StoredManifest) -> ChainView | None:
         """There was a manifest and it is damaged, or lost. The store itself tells which objects hold the records now: those
         that we remember may have been merged and deleted by others, and only the lost one said so."""
@@ -98,5 +104,7 @@ class Checkpointer:
         self._next_seq = found.tail.next_seq
         if not found.segments.is_complete or found.tail.deleted:
             return None
+        if stored.etag is None and not self._chain.holds(found.segments.all()):
+            return None  # one came and got lost while we read: its condition is met again, and what it replaced is gone
         found.low_watermark = max(self._state.low, found.low_watermark)
         return stored.replace(stored.next_of(found, self._runtime.clock.now_ms()))

@@ -41,7 +41,6 @@ from logstore.errors import (
     UnknownTopic,
     UnsupportedStore,
 )
-from logstore.format.batch import PATCH_SIZE
 from logstore.format.errors import FormatError
 from logstore.format.manifest import Manifest, SegmentTable
 from logstore.format.retired import Retired
@@ -54,17 +53,19 @@ from logstore.format.segment import (
     SegmentHeader,
     SegmentSummary,
     WriterMode,
+    as_stored,
     build_segment,
     collected,
 )
+from logstore.layout.paths import for_version, version_of
 from logstore.objects.protocol import ObjectInfo
+from logstore.objects.settled import Doubts
 
 logger = logging.getLogger(__name__)
 
 COMPACT_AT_LEAST = 4
 COLLECT_AT_MOST = 1000
 """In one round beside the writer: far more than it retires meanwhile, and not all that a day without one has left."""
-_DOUBTS_MAX = 5  # answers that may get lost before the caller is asked to look
 
 
 @dataclass(slots=True)
@@ -205,9 +206,7 @@ class Maintenance:
             block = self._reader.block(ref, position, scanning=True)
             for base, place, size, count, high_ms, low_ms, _ in block.index.tolist():
                 raw = block.data[place - block.start : place - block.start + size]
-                found.append(
-                    EncodedBatch(bytes(raw[:PATCH_SIZE]), raw[PATCH_SIZE:], base, count, low_ms, high_ms)
-                )
+                found.append(as_stored(raw, base, count, low_ms, high_ms))
             position = block.end_offset
         return found
 
@@ -234,7 +233,7 @@ class Maintenance:
         Raises `CorruptData` if that cannot be noted, because an object of the partition is missing or damaged, and
         `UnknownTopic` if the topic was deleted.
         """
-        doubts = 0
+        doubts = Doubts()
         while True:
             view = self._chain.load()
             if view.tail.deleted:
@@ -246,13 +245,9 @@ class Maintenance:
                 raise view.tail.damaged or CorruptData(
                     self._chain.paths.prefix, low, "an object is missing or damaged: nothing was deleted"
                 )
-            try:
+            with doubts:  # the next look at the manifest tells
                 if self._raise_low(view, low, now_ms):
                     return low
-            except Indeterminate:  # the next look at the manifest tells
-                doubts += 1
-                if doubts == _DOUBTS_MAX:
-                    raise
 
     def _raise_low(self, view: ChainView, low: int, now_ms: int) -> ChainView | None:
         def cut(manifest: Manifest) -> Manifest:
@@ -495,12 +490,19 @@ class Maintenance:
         """Apply `change` to a manifest that covers the whole view. None if somebody else was faster, or if the topic was
         deleted: that must be seen in the chain itself, so no manifest covers its end."""
         stored = StoredManifest.look(self._chain)
-        if view.manifest_version != stored.version or not view.segments.is_complete or view.tail.deleted:
+        if not view.segments.is_complete or view.tail.deleted or not self._is_current(view, stored):
             return None
         try:
             return stored.replace(change(stored.next_of(view, now_ms)))
         except PreconditionFailed:
             return None
+
+    def _is_current(self, view: ChainView, stored: StoredManifest) -> bool:
+        """Whether the view was made from what is stored. The version does not tell: it begins again if a manifest gets
+        lost. Where there is none there may have been one meanwhile, which only the objects show."""
+        if stored.front or view.tail.horizon.front:
+            return stored.front == view.tail.horizon.front
+        return self._chain.holds(view.segments.all())
 
 
 def standing_at(chain: Chain, seqs: Iterable[int]) -> dict[int, SegmentHeader | None]:
@@ -529,16 +531,6 @@ def is_inner(header: SegmentHeader, standing: Mapping[int, SegmentHeader | None]
         return False
     behind = standing[header.seq + 1]
     return behind is None or (behind.epoch == header.epoch and behind.mode is header.mode)
-
-
-def for_version(version: int, identity: bytes) -> bytes:
-    """The identity of a merged object that is made for this version of the manifest, and for no other."""
-    return version.to_bytes(8, "big") + identity[8:]
-
-
-def version_of(identity: str) -> int:
-    """Which version of the manifest a merged object was made for. (Before the name said it, a random one: none there is.)"""
-    return int(identity[:16], 16)
 
 
 def _worth_it(table: SegmentTable, run: range, limit: int) -> range:

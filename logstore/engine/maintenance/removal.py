@@ -13,6 +13,7 @@ before this begins, and that it is being removed until all of it is done.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -20,13 +21,13 @@ from logstore.engine.chain.chain import Chain, ChainTail, LostRace
 from logstore.engine.chain.manifest_store import StoredManifest
 from logstore.engine.host.fan_out import fan_out
 from logstore.engine.maintenance.maintenance import is_inner, standing_at
-from logstore.errors import Indeterminate, PreconditionFailed
+from logstore.errors import PreconditionFailed
 from logstore.format.manifest import SegmentTable
 from logstore.format.retired import Retired
 from logstore.format.segment import EMPTY_SIZE, SegmentFlags, SegmentHeader, WriterMode, build_segment
 from logstore.objects.protocol import ObjectInfo
+from logstore.objects.settled import Doubts
 
-_DOUBTS_MAX = 5  # answers that may get lost before the caller is asked to try again
 _GONE = SegmentFlags.FENCE | SegmentFlags.DELETED
 
 
@@ -64,7 +65,7 @@ def _end(chain: Chain, new_id: Callable[[], bytes], now_ms: int) -> ChainTail:
         end = _end_header(tail, tail.next_seq, new_id(), now_ms)
         links = None
         if _commit_end(chain, end):
-            if not (tail.may_be_emptied and chain.is_past(end.seq, tail.horizon)):
+            if not (tail.may_be_emptied and chain.is_past(end.seq, tail.horizon, end.seq)):
                 return tail.after(end)
         else:
             links = chain.follow(tail)
@@ -77,22 +78,17 @@ def _end(chain: Chain, new_id: Callable[[], bytes], now_ms: int) -> ChainTail:
 
 def _bury(chain: Chain, tail: ChainTail) -> None:
     """Make the manifest a tombstone. The end of the chain is not covered by it: that must be seen in the chain itself."""
-    end, doubts = tail.next_seq - 1, 0
+    end, doubts = tail.next_seq - 1, Doubts()
     while True:
         stored = StoredManifest.look(chain)
         old = stored.manifest
         if old is not None and old.collected_until >= end and not len(old.table) and old.next_seq >= end:
             return
         tombstone = stored.next(replace(tail, next_seq=end), tail.end_offset, SegmentTable())
-        try:
+        # A merge or a checkpoint may be faster: the next one sees the chain's end.
+        with suppress(PreconditionFailed), doubts:
             stored.replace(replace(tombstone, collected_until=end, retired=Retired()))
             return
-        except PreconditionFailed:
-            continue  # a merge or a checkpoint was faster: the next one sees the chain's end
-        except Indeterminate:
-            doubts += 1
-            if doubts == _DOUBTS_MAX:
-                raise
 
 
 def _end_header(tail: ChainTail, seq: int, identity: bytes, now_ms: int) -> SegmentHeader:
@@ -113,17 +109,14 @@ def _end_header(tail: ChainTail, seq: int, identity: bytes, now_ms: int) -> Segm
 def _commit_end(chain: Chain, header: SegmentHeader) -> bool:
     """False if somebody else's segment is there."""
     data = build_segment(header, [])[0]
-    for last_try in [*[False] * (_DOUBTS_MAX - 1), True]:
+    doubts = Doubts()
+    while True:
         try:
-            chain.commit(header, data)
+            with doubts:
+                chain.commit(header, data)
+                return True
         except LostRace:
             return False
-        except Indeterminate:
-            if last_try:
-                raise
-        else:
-            return True
-    raise AssertionError("unreachable")
 
 
 def _remove(
@@ -133,7 +126,7 @@ def _remove(
     if seq is None:
         chain.store.delete(info.key)
         return
-    if seq in standing:
+    if seq in standing and info.size:
         header = standing[seq]
         if header is None:
             return
@@ -141,6 +134,6 @@ def _remove(
             chain.store.delete(info.key)
             return
         bare = replace(header, base_offset=header.end_offset, flags=_GONE)
-    else:  # it cannot be read: it might have been anybody's
+    else:  # it cannot be read, or has no bytes: it might have been anybody's
         bare = _end_header(tail, seq, bytes(16), 0)
     chain.store.put(info.key, build_segment(bare, [])[0])

@@ -42,7 +42,8 @@ _BATCH_BYTES_MIN = 68  # no batch is smaller: bounds how many may fit a read
 
 
 class Marks(NamedTuple):
-    """The watermarks at one moment."""
+    """The watermarks of a partition at one moment: the first offset there is, one past the last one in the object store, and
+    one past the last acked one. Never `low > durable` or `durable > buffered`."""
 
     low: int
     durable: int

@@ -14,9 +14,9 @@ from dataclasses import replace
 from enum import IntEnum
 from operator import attrgetter
 
-from logstore.format.batch import PATCH_SIZE, BatchInfo, encode_batch, patch_head
+from logstore.format.batch import PATCH_SIZE, BatchInfo, encode_batch
 from logstore.format.record import Record
-from logstore.format.segment import EncodedBatch
+from logstore.format.segment import EncodedBatch, place
 
 _base_offset = attrgetter("base_offset")
 
@@ -76,7 +76,7 @@ class PendingBatch:
         """One that came encoded: it is given its offset and nothing else changes."""
         batch = cls(base_offset, leader_epoch, exposure, info.codec_id)
         batch.count, batch.charged = info.count, charged
-        batch._encoded = _with_offset(raw, info, base_offset, leader_epoch)
+        batch._encoded = place(raw, info, base_offset, leader_epoch)
         return batch
 
     @property
@@ -105,7 +105,7 @@ class PendingBatch:
         with self._lock:
             if self._encoded is None:
                 raw, info = encode_batch(self._records, now_ms=0, codec_id=self._codec_id)
-                self._encoded = _with_offset(memoryview(raw), info, self.base_offset, self._leader_epoch)
+                self._encoded = place(memoryview(raw), info, self.base_offset, self._leader_epoch)
                 self._records = []
             return self._encoded
 
@@ -131,14 +131,3 @@ def covering(batches: list[PendingBatch], offset: int, stop: int, limit: int) ->
     """Up to `limit` of the batches below `stop`, the first of which covers `offset` or is the first there is."""
     first = max(bisect_right(batches, offset, key=_base_offset) - 1, 0)
     return [batch for batch in batches[first : first + limit] if batch.base_offset < stop]
-
-
-def _with_offset(raw: memoryview, info: BatchInfo, base_offset: int, leader_epoch: int) -> EncodedBatch:
-    return EncodedBatch(
-        head=patch_head(base_offset, info.size, leader_epoch),
-        body=raw[PATCH_SIZE:],
-        base_offset=base_offset,
-        count=info.count,
-        min_timestamp_ms=info.min_timestamp_ms,
-        max_timestamp_ms=info.max_timestamp_ms,
-    )

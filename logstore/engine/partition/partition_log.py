@@ -1,54 +1,37 @@
-"""One partition: append, read back at once, follow.
+"""One partition, as users see it: append, read back at once, follow.
 
-Reading (`ReadablePartition`) never fences and never needs a writer. The first append opens the writer, which fences an older
-one off. A writer that has stopped stays stopped: `reopen` gives a fresh log.
+Reading never fences and never needs a writer. The first append opens the writer, which fences an older one off. A writer
+that has stopped stays stopped: `reopen` gives a fresh log.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-from concurrent.futures import CancelledError, Future
-from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from itertools import chain
+from typing import Literal
 
-from logstore.config import Ack
-from logstore.engine.host.clock import waitable
-from logstore.engine.memory.partition_state import PartitionState
-from logstore.engine.memory.results import Receipt, acked
+from logstore.config import Ack, Visibility, check_visibility
+from logstore.engine.chain.segment_table import LostRange, SegmentRef
+from logstore.engine.memory.partition_state import Marks
+from logstore.engine.memory.results import ReadResult, Receipt, acked
 from logstore.engine.memory.topic_settings import TopicSettings
-from logstore.engine.memory.write_buffer import OPEN_BATCH_BYTES
-from logstore.engine.partition.health import PartitionHealth
-from logstore.engine.partition.readable_partition import ReadablePartition, check_offset
-from logstore.engine.partition.writer_opening import WriterOpening
-from logstore.engine.partition.writer_slot import PartitionWriters
+from logstore.engine.partition.internal import Appendable, Partition
+from logstore.engine.partition.readable_partition import READ_BYTES, check_start
 from logstore.engine.replicated.replicated_writer import ReplicatedWriter
 from logstore.engine.runtime import Runtime
-from logstore.engine.write.admission import Run, admit_batches, admit_one, admit_records, encode_runs
-from logstore.engine.write.writer_protocol import Writer
-from logstore.errors import (
-    AppendTimeout,
-    Closed,
-    LogStoreError,
-    OffsetOutOfRange,
-    RecordTooLarge,
-)
-from logstore.format import kernels
-from logstore.format.batch import BatchInfo
-from logstore.format.codecs import CODEC_IDS
-from logstore.format.record import Header, Record
+from logstore.errors import Closed, UnknownTopic
+from logstore.format.record import Record
 from logstore.layout.paths import PartitionPaths
 
-_ACKS = ("buffered", "local", "durable")
-Appendable = Record | bytes | Iterable[Record | bytes]
-Submitted = tuple[Receipt, Future[Receipt] | None]
+_FOLLOW_S = 3600.0
 
 
-class PartitionLog(ReadablePartition):
-    """Safe for threads. Get it from `Topic.partition(i)`; a store hands out one for each partition.
+class PartitionLog:
+    """Safe for threads. Get it from `Topic.partition(i)`; a store hands out one for each partition."""
 
-    `replaced`: it was reopened, and the store hands out another one since.
-    """
+    __slots__ = ("__weakref__", "_internal", "_reopening", "_replace")
 
     def __init__(
         self,
@@ -57,13 +40,22 @@ class PartitionLog(ReadablePartition):
         settings: TopicSettings,
         replace: Callable[[PartitionLog, str | None], PartitionLog],
     ) -> None:
-        super().__init__(runtime, paths, settings)
-        self.replaced = False
-        self._close_later = False
+        self._internal = Partition(runtime, paths, settings)
         self._replace = replace
         self._reopening = threading.Lock()  # held during I/O: of several who reopen it at once, one does
-        self._writers = PartitionWriters(runtime, self._chain, settings)
-        self._writer_opening = WriterOpening(runtime, self)
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self._internal.topic
+
+    @property
+    def partition(self) -> int:
+        """Its number in the topic, from 0."""
+        return self._internal.partition
+
+    def __repr__(self) -> str:
+        return f"PartitionLog({self.topic!r}, {self.partition})"
 
     # Appending
 
@@ -74,12 +66,11 @@ class PartitionLog(ReadablePartition):
         `AppendTimeout` (taken; the outcome is not known yet), `Fenced`, `Closed`, `ReadOnly`, `StoreUnavailable`.
         """
         if type(records) is bytes:
-            return self.append_one(records, None, (), None, ack, timeout)
+            return self._internal.append_one(records, None, (), None, ack, timeout)
         if type(records) is Record:
             value, key, headers, timestamp_ms, _ = records
-            return self.append_one(value, key, headers, timestamp_ms, ack, timeout)
-        deadline = self._deadline(timeout)
-        return self._acked(self._submit(records, ack, deadline), deadline)
+            return self._internal.append_one(value, key, headers, timestamp_ms, ack, timeout)
+        return self._internal.finish_append(self._internal.begin_append(records, ack=ack, timeout=timeout))
 
     def submit(
         self, records: Appendable, *, ack: Ack | None = None, timeout: float | None = None
@@ -94,193 +85,162 @@ class PartitionLog(ReadablePartition):
         A callback of the future runs on the thread that uploads. It may submit, and must not wait for another append to
         this partition: nobody would upload that meanwhile.
         """
-        receipt, future = self._submit(records, ack, self._deadline(timeout))
+        (receipt, future), _ = self._internal.begin_append(records, ack=ack, timeout=timeout)
         return future or acked(receipt)
-
-    def check_records(self, records: Appendable) -> list[Run]:
-        """`append` in three parts, so that one thread can append to many partitions side by side, and to none if a record is
-        refused. The first takes nothing: it raises what is wrong with the records, and makes them ready for `begin_append`.
-        """
-        return admit_records(records, self._config.max_batch_bytes)
-
-    def begin_append(
-        self, checked: list[Run], *, ack: Ack | None = None, timeout: float | None = None
-    ) -> tuple[Submitted, float]:
-        """Give the records of `check_records` their offsets."""
-        deadline = self._deadline(timeout)
-        return self._submit_checked(checked, self._check_ack(ack), deadline), deadline
-
-    def finish_append(self, begun: tuple[Submitted, float]) -> Receipt:
-        """Wait for the ack of what `begin_append` gave."""
-        return self._acked(*begun)
 
     def append_batches(
         self, raw: bytes | bytearray | memoryview, *, ack: Ack | None = None, timeout: float | None = None
     ) -> Receipt:
         """Append Kafka v2 record batches as they are, all or nothing. Only their offsets and leader epochs are set."""
-        return self.finish_append(self.begin_append_batches(raw, ack=ack, timeout=timeout))
-
-    def begin_append_batches(
-        self, raw: bytes | bytearray | memoryview, *, ack: Ack | None = None, timeout: float | None = None
-    ) -> tuple[Submitted, float]:
-        """Check the batches and give them their offsets; `finish_append` waits for the ack."""
-        deadline = self._deadline(timeout)
-        return self._submit_batches(raw, ack, deadline), deadline
-
-    def submit_batches(
-        self, raw: bytes | bytearray | memoryview, *, ack: Ack | None = None, timeout: float | None = None
-    ) -> Future[Receipt]:
-        """`append_batches` without waiting for the ack; `timeout` as for `submit`."""
-        receipt, future = self._submit_batches(raw, ack, self._deadline(timeout))
-        return future or acked(receipt)
-
-    def append_one(
-        self,
-        value: bytes | None,
-        key: bytes | None,
-        headers: Iterable[Header],
-        timestamp_ms: int | None,
-        ack: Ack | None,
-        timeout: float | None,
-    ) -> Receipt:
-        """One record in parts: the shortest way in."""
-        now_ms = self._runtime.clock.now_ms()
-        record, size = admit_one(value, key, headers, timestamp_ms, now_ms, self._config.max_batch_bytes)
-        level = self._config.ack if ack is None else ack
-        if level != "buffered":
-            self._check_ack(level)
-        receipt = Receipt(self, -1, -1, now_ms if timestamp_ms is None else timestamp_ms, level)
-        writer = self._writer
-        if level == "buffered" and writer is not None and writer.add_at_once(receipt, record, size):
-            self._tell_listeners()
-            return receipt
-        deadline = self._deadline(timeout)
-        writer = self._writer or self._open_by(deadline, level)
-        future = writer.add_one(receipt, record, size, level, deadline)
-        if future is None:
-            self._tell_listeners()
-            return receipt
-        return self._acked((receipt, future), deadline)
-
-    def _submit(self, given: object, ack: Ack | None, deadline: float) -> Submitted:
-        level = self._check_ack(ack)
-        return self._submit_checked(admit_records(given, self._config.max_batch_bytes), level, deadline)
-
-    def _submit_checked(self, runs: list[Run], level: Ack, deadline: float) -> Submitted:
-        now_ms = self._runtime.clock.now_ms()
-        if len(runs) > 1 or runs[0].charged > OPEN_BATCH_BYTES // 4:
-            encoded = encode_runs(runs, now_ms, CODEC_IDS[self._config.compression])
-            return self._add_encoded(encoded, level, deadline)
-        records, newest = kernels.active.stamp(runs[0].records, now_ms)
-        writer = self._writer or self._open_by(deadline, level)
-        receipt = Receipt(self, -1, -1, newest, level)
-        future = writer.add_run(receipt, records, runs[0].charged, level, deadline)
-        if future is None:
-            self._tell_listeners()
-        return receipt, future
-
-    def _submit_batches(self, raw: object, ack: Ack | None, deadline: float) -> Submitted:
-        level = self._check_ack(ack)
-        return self._add_encoded(admit_batches(raw, self._config.max_batch_bytes), level, deadline)
-
-    def _add_encoded(
-        self, batches: list[tuple[memoryview, BatchInfo]], level: Ack, deadline: float
-    ) -> Submitted:
-        size = sum(info.size for _, info in batches)
-        if size > self._config.max_buffered_bytes:
-            raise RecordTooLarge(
-                f"one append of {size} bytes can never fit max_buffered_bytes={self._config.max_buffered_bytes}: "
-                "nothing was appended; split it"
-            )
-        writer = self._writer or self._open_by(deadline, level)
-        newest = max(info.max_timestamp_ms for _, info in batches)
-        receipt = Receipt(self, -1, -1, newest, level)
-        future = writer.add_encoded(receipt, batches, level, deadline)
-        if future is None:
-            self._tell_listeners()
-        return receipt, future
-
-    def _acked(self, submitted: Submitted, deadline: float) -> Receipt:
-        receipt, future = submitted
-        if future is not None:
-            self._await(future, receipt, deadline)
-        return receipt
-
-    def _await(self, future: Future[Receipt], receipt: Receipt, deadline: float | None) -> None:
-        try:
-            future.result(None if deadline is None else waitable(deadline - self._runtime.clock.monotonic()))
-        except FutureTimeout:
-            self.give_up(future)
-            if future.done() and not future.cancelled():
-                future.result()  # it came just now
-                return
-            raise self.late(receipt) from None
-        except CancelledError:
-            raise Closed(f"{self.paths}: the store was closed while an append waited for its ack") from None
-
-    def late(self, receipt: Receipt) -> AppendTimeout:
-        """The error for an ack that did not come in time."""
-        writer = self._writer
-        stats = writer.stats if writer is not None else None
-        wal_error = stats.wal_error if stats is not None and receipt.durability == "local" else None
-        why = wal_error or (stats and stats.last_error) or "the store has not answered yet"
-        what = f"offsets {receipt.offset} to {receipt.last_offset}" if receipt.offset >= 0 else "the records"
-        return AppendTimeout(
-            f"{self.paths}: {what} were not acked in time; they are still queued and may "
-            f"become durable ({why}): read back before you append them again"
+        return self._internal.finish_append(
+            self._internal.begin_append_batches(raw, ack=ack, timeout=timeout)
         )
 
-    def _check_ack(self, ack: Ack | None) -> Ack:
-        level = self._config.ack if ack is None else ack
-        if level not in _ACKS:
-            raise ValueError(f"ack={level!r}: it is one of {', '.join(_ACKS)}")
-        if level == "local" and self._config.wal_dir is None:
-            raise ValueError('ack="local" needs a store that was opened with wal_dir')
-        return level
+    def flush(self, timeout: float | None = None) -> int:
+        """Make everything appended so far durable. Returns the durable high watermark."""
+        deadline = self._internal.deadline(timeout)
+        self._internal.finish_flush(self._internal.begin_flush(), deadline)
+        return self.durable_high_watermark
 
-    def ack_timeout(self, timeout: float | None) -> float:
-        """How long an append may take whose caller said `timeout`."""
-        return self._config.append_timeout if timeout is None else timeout
+    # Reading
 
-    def _deadline(self, timeout: float | None) -> float:
-        return self._runtime.clock.monotonic() + self.ack_timeout(timeout)
+    def read(
+        self,
+        offset: int,
+        max_bytes: int = READ_BYTES,
+        *,
+        visibility: Visibility = "buffered",
+        wait: float = 0.0,
+    ) -> ReadResult:
+        """Whole batches from `offset` on: at least one, up to `max_bytes`; empty at the high watermark.
 
-    def _left(self, deadline: float) -> float:
-        return max(0.0, deadline - self._runtime.clock.monotonic())
+        `wait`: at the high watermark, wait up to so many seconds for something to come. Raises `OffsetOutOfRange`
+        below the low or above the high watermark, `CorruptData` with the object's name if stored bytes are damaged,
+        `UnknownTopic` if the topic was deleted.
+        """
+        return self._internal.read(offset, max_bytes, visibility=visibility, wait=wait)
 
-    # The writer
+    def records(
+        self, start: int | None = None, stop: int | None = None, *, visibility: Visibility = "buffered"
+    ) -> Iterator[Record]:
+        """The records from `start` (the low watermark) up to, not including, `stop` (the high watermark at the time
+        of the call).
 
-    def _open_by(self, deadline: float, ack: Ack) -> Writer:
-        self._check_open()
-        return self._writer_opening.writer(deadline, ack)
+        Raises `OffsetOutOfRange`, at once, if `start` lies below the low or above the high watermark.
+        """
+        # Chained, so that between two records of a batch no line of Python runs.
+        return chain.from_iterable(self._batches(*self._internal.bounds(start, stop, visibility), visibility))
 
-    def open_writer(self, *, timeout: float | None = None, ack: Ack | None = None) -> Writer:
-        """Open the writer now instead of at the first append. An exclusive one takes the partition over and fences any other
-        writer off; a shared one joins those there are."""
-        with self._opening:
-            if self._writer is None:
-                state, on_commit = self._for_writing()
-                level, wait = ack or self._config.ack, self.ack_timeout(timeout)
-                self._writer = self._writers.open(state, on_commit, level, wait)
-                if self._closed:  # meanwhile, by somebody who did not wait for us
-                    self._writers.stop(self._closed_error())
-                    self.release()
-                    raise self._closed_error()
-            return self._writer
+    def _batches(self, position: int, stop: int, visibility: Visibility) -> Iterator[list[Record]]:
+        while position < stop:
+            result = self._internal.read(position, visibility=visibility)
+            yield from result.batches(stop)
+            if result.next_offset <= position:
+                return
+            position = result.next_offset
+
+    def tail(
+        self, start: int | Literal["end"] | None = None, *, visibility: Visibility = "buffered"
+    ) -> Iterator[Record]:
+        """The records from `start` (the low watermark) on, for ever: at the end it waits, woken by the next append.
+
+        `start="end"`: what comes after this call. It asks the store where the end is, unless this process writes the
+        partition.
+
+        Ends when the store is closed, the topic deleted, or the partition reopened. Where another process writes, a store
+        that cannot be asked ends it with that error: begin again after the last record.
+        """
+        check_visibility(visibility)
+        check_start(start)
+        if start == "end":
+            if self._internal.closed:
+                return iter(())
+            start = self._internal.end_now(visibility)
+        return self._tail(start, visibility)
+
+    def _tail(self, position: int | None, visibility: Visibility) -> Iterator[Record]:
+        if position is None:
+            position = self.low_watermark
+        while True:
+            try:
+                if self._internal.closed:
+                    return
+                result = self._internal.read(position, visibility=visibility, wait=_FOLLOW_S)
+            except (Closed, UnknownTopic):
+                if self._internal.closed:  # since the look above
+                    return
+                raise
+            yield from result.records()
+            position = result.next_offset
+
+    def refresh(self) -> None:
+        """Ask the store what others have committed: one or two requests if there is nothing new, none if we are the
+        writer."""
+        self._internal.refresh()
+
+    def offset_for_timestamp(self, ms: int) -> int | None:
+        """The offset of the first record with this timestamp or a later one; None if there is none."""
+        return self._internal.offset_for_timestamp(ms)
+
+    # The watermarks
+
+    def marks(self) -> Marks:
+        """The three watermarks in one consistent look, as last seen: read one by one, an append may come between them.
+        From memory, unless nobody has looked at the partition yet; `refresh()` asks the store."""
+        return self._internal.state.marks()
+
+    @property
+    def low_watermark(self) -> int:
+        """The first offset there is."""
+        return self._internal.state.low
+
+    @property
+    def durable_high_watermark(self) -> int:
+        """One past the last offset in the object store, as last seen."""
+        return self._internal.state.durable
+
+    @property
+    def buffered_high_watermark(self) -> int:
+        """One past the last acked offset, as last seen."""
+        return self._internal.state.buffered
+
+    def lost_ranges(self) -> list[LostRange]:
+        """Offsets that hold no record and never will: a writer had reserved them to ack below `durable`, and died.
+
+        That is at most what was lost: a crash takes along which of them were given to records.
+        """
+        return self._internal.state.lost_ranges()
+
+    def unconfirmed(self) -> LostRange | None:
+        """Offsets past the durable high watermark that somebody may have been shown and no crash has to leave, as
+        last seen; None if there are none.
+
+        While an exclusive writer is open here: what it has acked and not yet stored. Elsewhere: what the last writer has
+        reserved, at most so much is acked there. If that writer has died, the next one to open makes it a lost range.
+        """
+        return self._internal.state.unconfirmed()
+
+    def segments(self) -> list[SegmentRef]:
+        """The committed objects that hold the records, as last seen."""
+        return self._internal.state.refs()
+
+    # Who writes
+
+    def open_writer(self, *, timeout: float | None = None, ack: Ack | None = None) -> None:
+        """Open the writer now instead of at the first append, within `timeout` seconds (`append_timeout`). An exclusive one
+        takes the partition over and fences any other writer off; a shared one joins those there are.
+
+        `ack` is what most appends will ask for (the store's `ack`): below `durable` the writer reserves offsets at once, and
+        the first append does not wait for that. Raises `Closed`, `ReadOnly`, `OutcomeUnknown`, `StoreUnavailable`.
+        """
+        self._internal.open_writer(timeout=timeout, ack=ack)
 
     def replicated(self, writer_id: str, *, standby: bool = False) -> ReplicatedWriter:
         """A writer for deterministic input that several processes feed: see `ReplicatedWriter`.
 
         It writes nothing by being opened. `standby`: it holds what it is fed and stores nothing until `promote()`.
         """
-        with self._opening:
-            return self._writers.replicated(*self._for_writing(), writer_id, passive=standby)
-
-    @property
-    def stopped(self) -> LogStoreError | None:
-        """Why the writer that `append` uses has stopped for good; None while it has not, or if there is none."""
-        writer = self._writer
-        return writer.failed if writer is not None else None
+        return self._internal.replicated(writer_id, standby=standby)
 
     def reopen(self, timeout: float | None = None) -> PartitionLog:
         """A fresh log of the same partition, which starts from what the store says: after `Fenced` or `OutcomeUnknown`, the
@@ -292,84 +252,10 @@ class PartitionLog(ReadablePartition):
         writer took along when it stopped are still named by `Store.close`. Raises `Closed` if the store is closed,
         `UnknownTopic` if the topic was deleted here. A second call gives the log there is now.
         """
-        deadline = self._deadline(timeout)
+        deadline = self._internal.deadline(timeout)
         with self._reopening:
-            problem = None if self.replaced else self._end(deadline)
+            problem = None if self._internal.replaced else self._internal.end(deadline)
             return self._replace(self, problem)
-
-    def _end(self, deadline: float) -> str | None:
-        """Close it. Returns what is not stored, in words, or None."""
-        if self.stopped is None and not self._closed:
-            try:
-                self.finish_flush(self.begin_flush(), deadline)
-            except LogStoreError:
-                if self.stopped is None:
-                    raise  # else it holds nothing any more, and whoever waited was told
-        self.begin_close()
-        problem = self.finish_close(deadline)
-        self._writers.stop(self._reopened_error())
-        self.release()
-        return problem
-
-    def _reopened_error(self) -> Closed:
-        return Closed(f"{self.paths}: it was reopened; `Topic.partition` gives the log there is now")
-
-    def _closed_error(self) -> LogStoreError:
-        return self._reopened_error() if self.replaced else super()._closed_error()
-
-    def _for_writing(self) -> tuple[PartitionState, Callable[[], None]]:
-        self._check_open()
-        state = self._state
-        assert self._checkpointer is not None, "set by _load"
-        return state, self._checkpointer.after_commit
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the last writer seen; ours, while we are the writer."""
-        return self._state.tail.epoch
-
-    @property
-    def reserved_end(self) -> int:
-        """Before this offset a reader may have been anywhere: the high watermark, or, while another process writes or
-        after it has died, what it reserved past that. The next writer begins here or later.
-        """
-        return self._state.reserved_end()
-
-    def flush(self, timeout: float | None = None) -> int:
-        """Make everything appended so far durable. Returns the durable high watermark."""
-        deadline = self._deadline(timeout)
-        self.finish_flush(self.begin_flush(), deadline)
-        return self.durable_high_watermark
-
-    def begin_flush(self) -> Submitted:
-        """Ask for the flush; `finish_flush` waits for it. So many partitions flush side by side."""
-        receipt = Receipt(self, -1, -1, 0, "durable")
-        writer = self._writer
-        return receipt, writer.flush_now(receipt) if writer is not None else None
-
-    def finish_flush(self, begun: Submitted, deadline: float) -> None:
-        """Wait until what `begin_flush` gave is stored."""
-        receipt, future = begun
-        if future is not None:
-            self._await(future, receipt, deadline)
-
-    def wait_durable(self, receipt: Receipt, timeout: float | None) -> None:
-        """What `Receipt.wait_durable` calls."""
-        future = self.when_durable(receipt)
-        if future is not None:
-            self._await(future, receipt, None if timeout is None else self._deadline(timeout))
-
-    def when_durable(self, receipt: Receipt) -> Future[Receipt] | None:
-        """A future for the moment when the receipt's records are durable; None if they are. Forces no flush."""
-        writer = self._writer
-        assert writer is not None, "a receipt comes from a writer"
-        return writer.when_durable(receipt)
-
-    def give_up(self, waiting: Future[Receipt]) -> None:
-        """Its owner waits no longer: it is not kept for as long as an outage lasts. The records stay queued."""
-        writer = self._writer
-        assert writer is not None, "only a writer gives futures"
-        writer.give_up(waiting)
 
     def delete_before(self, offset: int) -> int:
         """Delete the records before `offset`, as Kafka's DeleteRecords does. Returns the new low watermark: `offset`,
@@ -381,71 +267,4 @@ class PartitionLog(ReadablePartition):
         before there is another. Raises `OffsetOutOfRange` below 0 or above the high watermark, `ReadOnly`, `Closed`,
         `CorruptData` if an object is missing or damaged.
         """
-        check_offset(offset)
-        self._writers.check_writable()
-        self._check_open()
-        state, _, follower = self._load()
-        follower.refresh()
-        high = state.readable_end("buffered")
-        if not 0 <= offset <= high:
-            raise OffsetOutOfRange(state.low, high, offset, str(self.paths))
-        if offset > state.durable:
-            self.flush()
-        low = self.maintenance.delete_before(offset, self._runtime.clock.now_ms())
-        state.raise_low_watermark(low)
-        state.tell_listeners()
-        return low
-
-    # Life
-
-    def health(self) -> dict[str, Any]:
-        """What an operator wants to see, from memory alone."""
-        return self.health_report().as_dict()
-
-    def health_report(self) -> PartitionHealth:
-        """The same, typed."""
-        if self._loaded is None:
-            return PartitionHealth(self.topic, self.partition)
-        overview, (writer, replicated) = self._loaded[0].overview(self._writers.health_reports)
-        return PartitionHealth(self.topic, self.partition, overview, writer, tuple(replicated))
-
-    def topic_deleted(self) -> None:
-        """Stop at once: what is not stored yet has no place to go any more, and whoever waits for it is told."""
-        with self._opening:
-            self._deleted = self._closed = True
-            self._writers.stop(self._closed_error())
-            self.release()
-
-    def after_fork_in_child(self, error: LogStoreError) -> None:
-        """After a fork, in the child: the parent owns all of this. Takes no lock."""
-        self._closed = True
-        self._writers.after_fork_in_child(error)
-
-    def begin_close(self) -> None:
-        """Take no more appends and start the last flush; `finish_close` waits for it."""
-        self._closed = True
-        if self._opening.acquire(blocking=False):
-            self._begin_close()
-        else:
-            self._close_later = True  # a writer is being opened, by a store that may not answer
-
-    def _begin_close(self) -> None:
-        """Holds `_opening`, and releases it."""
-        try:
-            self._writers.begin_close()
-        finally:
-            self._opening.release()
-
-    def finish_close(self, deadline: float) -> str | None:
-        """Wait for the last flush. Returns what is not durable, in words, or None."""
-        if self._close_later and self._opening.acquire(timeout=waitable(self._left(deadline))):
-            self._begin_close()
-        loaded, problem = self._loaded, self._writers.finish_close(deadline)
-        if loaded is not None:
-            loaded[0].wake_all()
-        return problem
-
-    def release(self) -> None:
-        """After the task pool has stopped: release the WAL's files."""
-        if self._loaded is not None:
-            self._writers.release(self._loaded[0].durable)
+        return self._internal.delete_before(offset)

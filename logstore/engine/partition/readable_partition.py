@@ -9,12 +9,10 @@ Otherwise the partition is followed: a read that has come to the end polls the s
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from itertools import chain
+from collections.abc import Callable
 
 from logstore.config import Visibility, check_visibility
 from logstore.engine.chain.chain import Chain
-from logstore.engine.chain.segment_table import LostRange, SegmentRef
 from logstore.engine.maintenance.checkpoint import Checkpointer
 from logstore.engine.maintenance.maintenance import Maintenance
 from logstore.engine.memory.partition_state import PartitionState
@@ -25,15 +23,15 @@ from logstore.engine.read.partition_reader import PartitionReader
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.writer_protocol import Writer
 from logstore.errors import Closed, LogStoreError, OffsetOutOfRange, UnknownTopic
-from logstore.format.record import Record
 from logstore.layout.paths import PartitionPaths
+from logstore.objects.protocol import ObjectStore
 
 READ_BYTES = 1 << 20
 Loaded = tuple[PartitionState, PartitionReader, Follower]
 
 
 class ReadablePartition:
-    """What `PartitionLog` offers to readers. It is loaded when it is first looked at.
+    """The reading half of `Partition`. It is loaded when it is first looked at.
 
     `_writer` is the one that `append` uses, once there is one.
     """
@@ -64,7 +62,7 @@ class ReadablePartition:
         return self.paths.partition
 
     def __repr__(self) -> str:
-        return f"PartitionLog({self.topic!r}, {self.partition})"
+        return f"Partition({self.topic!r}, {self.partition})"
 
     # Reading
 
@@ -76,12 +74,7 @@ class ReadablePartition:
         visibility: Visibility = "buffered",
         wait: float = 0.0,
     ) -> ReadResult:
-        """Whole batches from `offset` on: at least one, up to `max_bytes`; empty at the high watermark.
-
-        `wait`: at the high watermark, wait up to so many seconds for something to come. Raises `OffsetOutOfRange`
-        below the low or above the high watermark, `CorruptData` with the object's name if stored bytes are damaged,
-        `UnknownTopic` if the topic was deleted.
-        """
+        """As `PartitionLog.read`."""
         check_visibility(visibility)
         check_offset(offset)
         state, reader, follower = self._load()
@@ -102,17 +95,6 @@ class ReadablePartition:
             return None
         return self._loaded[1].read_cached(offset, max_bytes, visibility)
 
-    def records(
-        self, start: int | None = None, stop: int | None = None, *, visibility: Visibility = "buffered"
-    ) -> Iterator[Record]:
-        """The records from `start` (the low watermark) up to, not including, `stop` (the high watermark at the time
-        of the call).
-
-        Raises `OffsetOutOfRange`, at once, if `start` lies below the low or above the high watermark.
-        """
-        # Chained, so that between two records of a batch no line of Python runs.
-        return chain.from_iterable(self._batches(*self.bounds(start, stop, visibility), visibility))
-
     def bounds(self, start: int | None, stop: int | None, visibility: Visibility) -> tuple[int, int]:
         """The first offset and the one after the last that `records` is about."""
         check_visibility(visibility)
@@ -127,31 +109,11 @@ class ReadablePartition:
                 raise OffsetOutOfRange(low, mark, start, str(self.paths))
         return low if start is None else start, mark if stop is None else min(stop, mark)
 
-    def _batches(self, position: int, stop: int, visibility: Visibility) -> Iterator[list[Record]]:
-        while position < stop:
-            result = self.read(position, visibility=visibility)
-            yield from result.batches(stop)
-            if result.next_offset <= position:
-                return
-            position = result.next_offset
-
-    def tail(self, start: int | None = None, *, visibility: Visibility = "buffered") -> Iterator[Record]:
-        """The records from `start` (the low watermark) on, for ever: at the end it waits, woken by the next append.
-
-        Ends when the store is closed, the topic deleted, or the partition reopened. Where another process writes, a store
-        that cannot be asked ends it with that error: begin again after the last record.
-        """
-        check_visibility(visibility)
-        position = self._state.low if start is None else start
-        while not self._ended():
-            try:
-                result = self.read(position, visibility=visibility, wait=3600.0)
-            except (Closed, UnknownTopic):
-                if self._ended():  # since the look above
-                    return
-                raise
-            yield from result.records()
-            position = result.next_offset
+    def end_now(self, visibility: Visibility) -> int:
+        """The high watermark of this moment: asks the store, unless the writer is here."""
+        state, _, follower = self._load()
+        follower.refresh()
+        return state.high_watermark(visibility)
 
     @property
     def follows(self) -> bool:
@@ -160,12 +122,11 @@ class ReadablePartition:
         return writer is None or writer.failed is not None or not writer.is_alone
 
     def refresh(self) -> None:
-        """Ask the store what others have committed: one or two requests if there is nothing new, none if we are the
-        writer."""
+        """As `PartitionLog.refresh`."""
         self._load()[2].refresh()
 
     def offset_for_timestamp(self, ms: int) -> int | None:
-        """The offset of the first record with this timestamp or a later one; None if there is none."""
+        """As `PartitionLog.offset_for_timestamp`."""
         if not isinstance(ms, int) or isinstance(ms, bool):
             raise TypeError(f"a timestamp is an int, in milliseconds, not {type(ms).__name__}")
         self._check_not_deleted()
@@ -174,47 +135,16 @@ class ReadablePartition:
         self._check_not_deleted()  # again: the look at the chain may have shown it
         return reader.first_at(ms)
 
-    def lost_ranges(self) -> list[LostRange]:
-        """Offsets that hold no record and never will: a writer had reserved them to ack below `durable`, and died.
-
-        That is at most what was lost: a crash takes along which of them were given to records.
-        """
-        return self._state.lost_ranges()
-
-    def unconfirmed(self) -> LostRange | None:
-        """Offsets past the durable high watermark that somebody may have been shown and no crash has to leave, as
-        last seen; None if there are none.
-
-        While an exclusive writer is open here: what it has acked and not yet stored. Elsewhere: what the last writer has
-        reserved, at most so much is acked there. If that writer has died, the next one to open makes it a lost range.
-        """
-        return self._state.unconfirmed()
-
     # The watermarks
-
-    @property
-    def low_watermark(self) -> int:
-        """The first offset there is."""
-        return self._state.low
-
-    @property
-    def durable_high_watermark(self) -> int:
-        """One past the last offset in the object store, as last seen."""
-        return self._state.durable
-
-    @property
-    def buffered_high_watermark(self) -> int:
-        """One past the last acked offset, as last seen."""
-        return self._state.buffered
 
     def high_watermark(self, visibility: Visibility) -> int:
         """The high watermark for readers of that visibility, as last seen."""
-        return self._state.high_watermark(visibility)
+        return self.state.high_watermark(visibility)
 
     def readable_end(self, visibility: Visibility) -> int:
         """Up to where there are records to be had, as last seen: the high watermark, unless a writer here has stopped
         below it."""
-        return self._state.readable_end(visibility)
+        return self.state.readable_end(visibility)
 
     @property
     def now_ms(self) -> int:
@@ -233,20 +163,23 @@ class ReadablePartition:
 
     def add_listener(self, listener: Callable[[], None]) -> None:
         """Call `listener()`, from any thread and with no lock held, after a visible watermark moved. It must be quick."""
-        self._state.add_listener(listener)
+        self.state.add_listener(listener)
 
     def remove_listener(self, listener: Callable[[], None]) -> None:
         """Call it no more. One that is not there is no error."""
-        self._state.remove_listener(listener)
+        self.state.remove_listener(listener)
 
     def _tell_listeners(self) -> None:
         loaded = self._loaded
         if loaded is not None:
             loaded[0].tell_listeners()
 
-    def segments(self) -> list[SegmentRef]:
-        """The committed objects that hold the records, as last seen."""
-        return self._state.refs()
+    @property
+    def objects(self) -> ObjectStore:
+        """Where the records are, as the engine sees it. Raises `Closed`, or `UnknownTopic` if the topic was deleted."""
+        if self._ended():
+            raise self._closed_error()
+        return self._runtime.store
 
     @property
     def maintenance(self) -> Maintenance:
@@ -256,7 +189,8 @@ class ReadablePartition:
     # Loading
 
     @property
-    def _state(self) -> PartitionState:
+    def state(self) -> PartitionState:
+        """What is known of it, loaded if nobody has looked at it yet."""
         return self._load()[0]
 
     def _ended(self) -> bool:
@@ -301,6 +235,12 @@ class ReadablePartition:
                 reader = PartitionReader(state, self._chain, self._runtime.reader)
                 self._loaded = state, reader, Follower(self._runtime, self._chain, state, self)
             return self._loaded
+
+
+def check_start(start: object) -> None:
+    """`TypeError` unless a tail could begin there."""
+    if start is not None and start != "end":
+        check_offset(start)
 
 
 def check_offset(offset: object) -> None:

@@ -54,10 +54,8 @@ def fence(
             stale = True
         except StoreError as error:
             failures += 1
-            left = deadline - runtime.clock.monotonic()
-            if left <= 0:
+            if not runtime.back_off(failures, deadline):
                 raise StoreUnavailable(
                     f"{chain.paths}: the fence could not be committed in time ({error}). It may or may not exist; promote "
                     "again"
                 ) from error
-            runtime.pause(min(left, runtime.backoff(failures)))

@@ -6,15 +6,13 @@ tells a lost answer from a lost race.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from logstore.engine.replicated.divergence import NO_DIGEST, digest
 from logstore.engine.replicated.source_ranges import SourceRange
 from logstore.engine.shared.chain_cursor import ChainCursor
-from logstore.engine.write.admission import Run, encode_runs
-from logstore.format.batch import PATCH_SIZE, patch_head
-from logstore.format.segment import EncodedBatch, SegmentHeader, SegmentSummary, build_segment
+from logstore.engine.write.admission import encode_runs
+from logstore.format.segment import SegmentHeader, SegmentSummary, build_segment, place_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +32,6 @@ def build_attempt(cursor: ChainCursor, ranges: list[SourceRange], now_ms: int, c
         source_upper=ranges[-1].upper,
         digest=NO_DIGEST if ranges[0].exact else digest(runs),
     )
-    data, summary = build_segment(header, _encode(runs, header, now_ms, codec_id))
+    encoded = encode_runs(runs, now_ms, codec_id)
+    data, summary = build_segment(header, place_all(encoded, header.base_offset, header.epoch))
     return Attempt(ranges, header, data, summary)
-
-
-def _encode(runs: Sequence[Run], header: SegmentHeader, now_ms: int, codec_id: int) -> list[EncodedBatch]:
-    base, encoded = header.base_offset, []
-    for raw, info in encode_runs(list(runs), now_ms, codec_id):
-        head, body = patch_head(base, info.size, header.epoch), raw[PATCH_SIZE:]
-        encoded.append(
-            EncodedBatch(head, body, base, info.count, info.min_timestamp_ms, info.max_timestamp_ms)
-        )
-        base += info.count
-    return encoded

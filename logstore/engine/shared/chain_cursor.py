@@ -112,7 +112,7 @@ class ChainCursor:
         is_doubtful = self.tail.may_be_emptied
         assert not (is_doubtful and summary.records), "records follow an opener"
         stands = self._chain.commit(header, data)
-        if is_doubtful and self._chain.is_past(header.seq, self.tail.horizon):
+        if is_doubtful and self._chain.is_past(header.seq, self.tail.horizon, header.seq):
             raise StalePlace(header.seq)
         self.joined_epoch = header.epoch
         if stands:
@@ -128,8 +128,11 @@ class ChainCursor:
         link = self._chain.link_at(self.tail.next_seq)
         if link is not None and SegmentFlags.COLLECTED in link.header.flags:
             raise StalePlace(link.header.seq, link.header)
-        if self.tail.may_be_emptied and self._chain.is_past(self.tail.next_seq, self.tail.horizon):
-            raise StalePlace(self.tail.next_seq)
+        seq = self.tail.next_seq
+        if self.tail.may_be_emptied and self._chain.is_past(
+            seq, self.tail.horizon, None if link is None else seq
+        ):
+            raise StalePlace(seq)
         if link is not None:
             self._check_same_epoch(link.header)
             self._advance_past(link)

@@ -24,8 +24,9 @@ from logstore.engine.shared.producer_table import (
     follows,
     replaced_by,
 )
-from logstore.engine.shared.shared_buffer import SEQUENCE_MODULUS, Entry, Sequences, SharedWindow
+from logstore.engine.shared.shared_buffer import Entry, SharedWindow
 from logstore.errors import GapError, LogStoreError
+from logstore.format.sequences import Sequences, distance
 
 
 @dataclass(slots=True)
@@ -127,7 +128,7 @@ class StoredAppends:
                 if last is None or last.epoch != append.epoch:
                     is_new = self._table.classify(append) is None
                 else:
-                    is_new = follows(append, (last.last + 1) % SEQUENCE_MODULUS)
+                    is_new = follows(append, last.next)
             except GapError:
                 return True
             except LogStoreError:
@@ -168,13 +169,13 @@ def _classify(table: ProducerTable, entry: Entry, queued: dict[int, list[Entry]]
         if offset is None:
             before.append(entry)
         return offset
-    if follows(append, (last.last + 1) % SEQUENCE_MODULUS):
+    if follows(append, last.next):
         before.append(entry)
         return None
     for first_try in before:
         queued_append = first_try.sequences
         assert queued_append is not None, "only numbered appends are put there"
-        into = (append.first - queued_append.first) % SEQUENCE_MODULUS
+        into = distance(queued_append.first, append.first)
         if into + append.records <= queued_append.records:
             first_try.joined += [joined._replace(first=joined.first + into) for joined in entry.joined]
             entry.joined = []

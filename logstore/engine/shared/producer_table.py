@@ -14,21 +14,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
 from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef
 from logstore.engine.host.fan_out import fan_out
-from logstore.engine.shared.shared_buffer import SEQUENCE_MODULUS, Sequences
 from logstore.errors import Fenced, GapError, InvalidRecord
 from logstore.format.batch import BatchInfo, split
+from logstore.format.sequences import MODULUS, KnownProducers, Sequences, Standing, advance, distance, order
 
 LOOK_BACK_SEGMENTS = 1000
 """How far before the writer's opening a retry is still recognised. Everything since is."""
 _REMEMBERED_BATCHES = 64
-_PRODUCERS_MAX = 100_000
 
 
 class Stored(NamedTuple):
@@ -36,31 +34,16 @@ class Stored(NamedTuple):
     last: int
     offset: int
 
-
-@dataclass(slots=True)
-class Producer:
-    epoch: int
-    next_sequence: int
-    batches: deque[Stored] = field(default_factory=lambda: deque(maxlen=_REMEMBERED_BATCHES))
-
-    def store(self, append: Sequences, offset: int) -> None:
-        """Remember where it is. What follows directly on the one before it, in numbers and in offsets, is one with it:
-        so an append of many batches is remembered whole."""
-        if self.batches:
-            first, last, start = self.batches[-1]
-            count = (last - first) % SEQUENCE_MODULUS + 1
-            joins = append.first == (last + 1) % SEQUENCE_MODULUS and offset == start + count
-            if joins and count + append.records < SEQUENCE_MODULUS // 2:
-                self.batches[-1] = Stored(first, append.last, start)
-                return
-        self.batches.append(Stored(append.first, append.last, offset))
+    @property
+    def records(self) -> int:
+        return distance(self.first, self.last) + 1
 
 
 class ProducerTable:
     """One thread at a time."""
 
     def __init__(self) -> None:
-        self._producers: dict[int, Producer] = {}
+        self._producers = KnownProducers[Stored](_REMEMBERED_BATCHES)
         self._end_offset = 0  # what is below has been taken in, or is older than the table
 
     def apply(self, batch: BatchInfo) -> None:
@@ -69,21 +52,13 @@ class ProducerTable:
             return  # a merged object reaches further than the chain was followed: it was known already
         self._end_offset = batch.base_offset + batch.count
         if batch.producer_id >= 0 and batch.base_sequence >= 0:
-            last = (batch.base_sequence + batch.count - 1) % SEQUENCE_MODULUS
-            append = Sequences(batch.producer_id, batch.producer_epoch, batch.base_sequence, last)
-            self.add(append, batch.base_offset)
+            self.add(Sequences.of(batch), batch.base_offset)
 
     def add(self, append: Sequences, offset: int) -> None:
         """These records are at `offset` and on."""
-        producer = self._producers.pop(append.producer_id, None)
-        if producer is None or producer.epoch != append.epoch:
-            producer = Producer(append.epoch, 0)
-        producer.store(append, offset)
-        producer.next_sequence = (append.last + 1) % SEQUENCE_MODULUS
-        self._producers[append.producer_id] = producer
+        _remember(self._producers.batches_of(append), append, offset)
+        self._producers.forget()
         self._end_offset = max(self._end_offset, offset + append.records)
-        if len(self._producers) > _PRODUCERS_MAX:
-            del self._producers[next(iter(self._producers))]  # the one that was silent longest
 
     def next_sequence(self, producer_id: int) -> tuple[int, int] | None:
         """Epoch and next number of a producer; None if nothing of it is known."""
@@ -92,24 +67,36 @@ class ProducerTable:
 
     def classify(self, append: Sequences) -> int | None:
         """None if the append is new, the offset where it is if it is stored already. Raises if it must be refused."""
-        producer = self._producers.get(append.producer_id)
-        if producer is None or append.epoch > producer.epoch:
+        standing = self._producers.standing(append)
+        if standing in (Standing.UNKNOWN, Standing.NEW_EPOCH):
             return None
-        if append.epoch < producer.epoch:
+        producer = self._producers[append.producer_id]
+        if standing is Standing.REPLACED:
             raise replaced_by(producer.epoch, append)
         if follows(append, producer.next_sequence):
             return None
         for batch in producer.batches:
-            into = (append.first - batch.first) % SEQUENCE_MODULUS
-            count = (batch.last - batch.first) % SEQUENCE_MODULUS + 1
-            if into + append.records <= count:
+            into = distance(batch.first, append.first)
+            if into + append.records <= batch.records:
                 return batch.offset + into
-            if into < count:
+            if into < batch.records:
                 raise different_batching(append)
         raise InvalidRecord(
             f"producer {append.producer_id}: sequences {append.first} to {append.last} were stored so long ago that their "
             f"offset is not remembered (the next is {producer.next_sequence}); nothing was appended"
         )
+
+
+def _remember(batches: deque[Stored], append: Sequences, offset: int) -> None:
+    """Where it is. What follows directly on the one before it, in numbers and in offsets, is one with it: so an append of
+    many batches is remembered whole."""
+    if batches:
+        last = batches[-1]
+        joins = append.first == advance(last.last, 1) and offset == last.offset + last.records
+        if joins and last.records + append.records < MODULUS // 2:
+            batches[-1] = last._replace(last=append.last)
+            return
+    batches.append(Stored(append.first, append.last, offset))
 
 
 def replaced_by(epoch: int, append: Sequences) -> Fenced:
@@ -129,20 +116,18 @@ def different_batching(append: Sequences) -> InvalidRecord:
 
 def follows(append: Sequences, expected: int) -> bool:
     """True if `append` starts at `expected`, False if all of it lies before. Raises if neither."""
-    behind = (expected - append.first) % SEQUENCE_MODULUS
-    if behind == 0:
-        return True
-    if behind >= SEQUENCE_MODULUS // 2:
+    standing = order(append, expected)
+    if standing is Standing.AHEAD:
         raise GapError(
             f"producer {append.producer_id}: sequence {append.first} came where {expected} is next; nothing was appended: "
             "send what is missing first"
         )
-    if behind < append.records:
+    if standing is Standing.ACROSS:
         raise InvalidRecord(
             f"producer {append.producer_id}: of sequences {append.first} to {append.last} those before {expected} are "
             "stored and the others are not; nothing was appended: send an append again as it was"
         )
-    return False
+    return standing is Standing.NEXT
 
 
 def sequences_of(batches: list[tuple[memoryview, BatchInfo]]) -> Sequences | None:
@@ -163,9 +148,8 @@ def sequences_of(batches: list[tuple[memoryview, BatchInfo]]) -> Sequences | Non
                 "the batches of one append come from different producers, or their sequences do not follow each other: "
                 "append them apart"
             )
-        expected = (info.base_sequence + info.count) % SEQUENCE_MODULUS
-    last = (expected - 1) % SEQUENCE_MODULUS
-    return Sequences(first.producer_id, first.producer_epoch, first.base_sequence, last)
+        expected = advance(expected, info.count)
+    return Sequences.of(first)._replace(last=advance(expected, -1))
 
 
 def batch_headers(reader: SegmentReader, refs: Iterable[SegmentRef]) -> Iterable[BatchInfo]:

@@ -12,17 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from logstore.engine.memory.pending_batch import Exposure, PendingBatch
 from logstore.engine.memory.results import Receipt
-from logstore.format.batch import BatchInfo, patch_head
+from logstore.format.batch import BatchInfo
 from logstore.format.record import Record
-from logstore.format.segment import EncodedBatch, SegmentHeader, SegmentSummary, build_segment
-
-SEQUENCE_MODULUS = 1 << 31
-"""After the last number a producer starts again at 0, as Kafka's do."""
+from logstore.format.segment import SegmentHeader, SegmentSummary, build_segment
+from logstore.format.sequences import Sequences
 
 
 class Joined(NamedTuple):
@@ -32,19 +30,6 @@ class Joined(NamedTuple):
     future: Future[Receipt]
     first: int
     records: int
-
-
-class Sequences(NamedTuple):
-    """What an idempotent producer says about its append: record numbers `first` to `last` of `producer_id`, in `epoch`."""
-
-    producer_id: int
-    epoch: int
-    first: int
-    last: int
-
-    @property
-    def records(self) -> int:
-        return (self.last - self.first) % SEQUENCE_MODULUS + 1
 
 
 @dataclass(slots=True, eq=False)
@@ -192,18 +177,16 @@ class SharedWindow:
         header = self.header
         assert header is not None, "a window is built once it has a place"
         if self._built is None:
-            self._built = build_segment(header, self._placed(header))
+            self._built = build_segment(
+                header,
+                [
+                    batch.encoded().at(base + batch.base_offset, header.epoch)
+                    for entry, base in self.places()
+                    for batch in entry.batches
+                ],
+            )
         data, summary = self._built
         return header, data, summary
-
-    def _placed(self, header: SegmentHeader) -> list[EncodedBatch]:
-        placed = []
-        for entry, base in self.places():
-            for batch in entry.batches:
-                encoded, at = batch.encoded(), base + batch.base_offset
-                head = patch_head(at, encoded.size, header.epoch)
-                placed.append(replace(encoded, head=head, base_offset=at))
-        return placed
 
     def places(self) -> Iterator[tuple[Entry, int]]:
         """Each entry and its first offset, for the place the window has."""

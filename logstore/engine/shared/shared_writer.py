@@ -34,7 +34,7 @@ from logstore.engine.runtime import Runtime
 from logstore.engine.shared.chain_cursor import ID_BYTES, ChainCursor
 from logstore.engine.shared.deduplicator import StoredAppends, recent_appends
 from logstore.engine.shared.producer_table import sequences_of
-from logstore.engine.shared.shared_buffer import SEQUENCE_MODULUS, SharedBuffer, SharedWindow
+from logstore.engine.shared.shared_buffer import SharedBuffer, SharedWindow
 from logstore.engine.shared.turns import Turns
 from logstore.engine.shared.wishes import Wishes
 from logstore.engine.write.admission import admit_records
@@ -52,6 +52,7 @@ from logstore.format.batch import BatchInfo, encode_batch
 from logstore.format.codecs import CODEC_IDS
 from logstore.format.record import Record
 from logstore.format.segment import WriterMode
+from logstore.format.sequences import advance
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +168,7 @@ class SharedWriter(Writer):
                 base_sequence=sequence,
             )
             encoded.append(raw)
-            sequence = (sequence + info.count) % SEQUENCE_MODULUS
+            sequence = advance(sequence, info.count)
         return b"".join(encoded)
 
     def next_sequence(self, producer_id: int) -> tuple[int, int] | None:

@@ -112,17 +112,16 @@ def _commit(
 
 def _is_stale(chain: Chain, state: PartitionState, header: SegmentHeader) -> bool:
     """Whether the fence stands in a place that had been emptied. Then the chain is loaded again."""
-    if not (state.tail.may_be_emptied and chain.is_past(header.seq, state.tail.horizon)):
+    if not (state.tail.may_be_emptied and chain.is_past(header.seq, state.tail.horizon, header.seq)):
         return False
     reload(chain, state, by_owner=True)
     return True
 
 
 def _wait_or_raise(runtime: Runtime, chain: Chain, error: StoreError, failures: int, deadline: float) -> None:
-    left = deadline - runtime.clock.monotonic()
     # Without permission, or without a bucket, trying again is only a slow way to fail.
     hopeless = isinstance(error, StoreUnavailable) and not error.retriable
-    if left <= 0 or hopeless or runtime.closed:
+    if hopeless or not runtime.back_off(failures, deadline):
         doubt = (
             " (the fence itself may or may not exist; that does no harm)"
             if isinstance(error, Indeterminate)
@@ -131,4 +130,3 @@ def _wait_or_raise(runtime: Runtime, chain: Chain, error: StoreError, failures: 
         raise StoreUnavailable(
             f"{chain.paths}: the writer could not be opened, nothing was appended{doubt}: {error}"
         ) from error
-    runtime.pause(min(left, runtime.backoff(failures)))

@@ -26,9 +26,9 @@ from pathlib import Path
 from logstore.engine.chain.chain import ChainTail
 from logstore.engine.memory.pending_batch import PendingBatch
 from logstore.errors import CorruptData, StoreUnavailable, UnsupportedStore
-from logstore.format.batch import PATCH_SIZE, validate
+from logstore.format.batch import validate
 from logstore.format.errors import FormatError, UnsupportedVersion
-from logstore.format.segment import EncodedBatch
+from logstore.format.segment import EncodedBatch, as_stored
 from logstore.format.wal import HEADER_SIZE, WalHeader, is_unwritten, pack_frame, parse_frames
 from logstore.objects.disk import Folders, fsync_folder, let_go, read_all, write_all
 
@@ -260,9 +260,8 @@ def _read_file(path: Path, data: bytes, expected: int) -> tuple[WalHeader, list[
         header = WalHeader.parse(data)
         payloads, good = parse_frames(data)
         batches = [
-            EncodedBatch(
-                bytes(payload[info.position : info.position + PATCH_SIZE]),
-                payload[info.position + PATCH_SIZE : info.position + info.size],
+            as_stored(
+                payload[info.position : info.position + info.size],
                 info.base_offset,
                 info.count,
                 info.min_timestamp_ms,

@@ -13,10 +13,11 @@ from logstore.engine.memory.pending_batch import Exposure
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.exclusive_writer import ExclusiveWriter
 from logstore.engine.write.wal import Wal
+from logstore.objects.retrying import RetryPolicy
 
 logger = logging.getLogger(__name__)
 
-_RETRY_S, _RETRY_MAX_S = 0.1, 5.0
+_RETRIES = RetryPolicy(None, base_s=0.1, cap_s=5.0)
 
 
 class LocalSync:
@@ -43,9 +44,9 @@ class LocalSync:
     def _retry_later(self, error: OSError) -> None:
         """The object store is asked as ever: `durable` acks go on, and who waits for a `local` one gets it with the next
         flush if the disk is not mended before."""
-        wait = min(_RETRY_MAX_S, _RETRY_S * 2 ** min(self._failures, 16))
         why = f"{self._wal.folder}: the WAL could not be written ({error.strerror or error})"
         self._failures += 1
+        wait = _RETRIES.limit_s(self._failures)
         self._writer.not_synced(why)
         logger.warning("%s, trying again; no `local` ack is given meanwhile", why)
         self._runtime.disk.at(self, self._runtime.clock.monotonic() + wait)

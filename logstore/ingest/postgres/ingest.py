@@ -62,9 +62,9 @@ from logstore.ingest.postgres.slot import (
 )
 from logstore.ingest.postgres.snapshot import Table, copy_rows, published_tables, snapshot_session
 from logstore.ingest.postgres.stream import Stream
+from logstore.objects.retrying import RetryPolicy
 from logstore.store import Store
 
-_FIRST_RETRY_S = 0.1
 _IDLE_S = 1.0
 _ANSWER_S = 0.02
 _WORDS_IN_PATIENCE = 4
@@ -156,7 +156,7 @@ class PostgresIngest:
             self._check(connection)
             if until_caught_up:
                 target = end_of_wal(connection)
-        pause_s = _FIRST_RETRY_S
+        retries, failures = RetryPolicy(None, base_s=0.1, cap_s=self._settings.retry_max), 1
         while not self._stopping:
             before = self._confirmed
             try:
@@ -171,10 +171,8 @@ class PostgresIngest:
             except _PASSING as error:
                 self._drop_store()
                 self._retry(error)
-            pause_s = (
-                _FIRST_RETRY_S if self._confirmed > before else min(pause_s * 2, self._settings.retry_max)
-            )
-            self._sleep(pause_s)
+            failures = 1 if self._confirmed > before else failures + 1
+            self._sleep(retries.limit_s(failures))
 
     def _retry(self, error: Exception) -> None:
         self._phase = f"retrying after {type(error).__name__}"
@@ -190,6 +188,10 @@ class PostgresIngest:
             publication = publication_oid(connection, settings.publication)
         if state is not None and state.lost:
             raise lost_slot(settings.slot, state.confirmed)
+        if state is not None and not state.is_free:
+            # Whoever had it before us, perhaps we, may have told the server more than it has read: to begin at less, and
+            # say so, would move the slot back on servers that allow it, behind what they still have of transactions.
+            raise psycopg.errors.ObjectInUse(f"slot {settings.slot!r} is still in use by another connection")
         stream = self._stream = self._connect_stream()
         try:
             origin = stream.identify()

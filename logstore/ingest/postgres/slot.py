@@ -47,6 +47,8 @@ class SlotState:
     confirmed: int
     current: int
     lost: bool
+    is_free: bool
+    """Nobody streams from it: what is confirmed stays, until somebody does."""
 
     @property
     def lag_bytes(self) -> int:
@@ -99,19 +101,19 @@ def slot_state(connection: Any, name: str) -> SlotState | None:
     with connection.cursor() as cursor:
         cursor.execute(
             "select confirmed_flush_lsn::text, pg_current_wal_lsn()::text, coalesce(wal_status, ''), "
-            "coalesce(plugin, 'physical'), coalesce(database, 'none'), current_database() "
+            "coalesce(plugin, 'physical'), coalesce(database, 'none'), current_database(), not active "
             "from pg_replication_slots where slot_name = %s",
             (name,),
         )
         row = cursor.fetchone()
     if row is None:
         return None
-    confirmed, current, wal_status, plugin, database, ours = row
+    confirmed, current, wal_status, plugin, database, ours, is_free = row
     if (plugin, database) != ("pgoutput", ours):
         raise UnsupportedStore(
             f"slot {name!r} is taken (plugin {plugin}, database {database}): choose another name for this one"
         )
-    return SlotState(parse_lsn(confirmed or "0/0"), parse_lsn(current), wal_status == "lost")
+    return SlotState(parse_lsn(confirmed or "0/0"), parse_lsn(current), wal_status == "lost", is_free)
 
 
 def end_of_wal(connection: psycopg.Connection[Any]) -> int:

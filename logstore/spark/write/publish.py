@@ -17,23 +17,26 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 
 import numpy as np
 
-from logstore.arrow.plan.log_partitions import in_parallel
+from logstore.arrow.plan.log_partitions import side_by_side
 from logstore.config import MIB, StoreConfig
 from logstore.engine.chain.block_cache import BlockCache
 from logstore.engine.chain.chain import Chain, ChainView, LostRace, StalePlace
 from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.host.clock import SystemClock
+from logstore.engine.host.fan_out import fan_out
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.runtime import Runtime
 from logstore.engine.shared.chain_cursor import ChainCursor
-from logstore.errors import CorruptData, Indeterminate, StoreError, UnknownTopic
-from logstore.format.batch import PATCH_SIZE, BatchInfo, check_crc, patch_head, split
+from logstore.errors import CorruptData, StoreError, UnknownTopic
+from logstore.format.batch import BatchInfo, check_crc, split
 from logstore.format.errors import FormatError
-from logstore.format.segment import EncodedBatch, WriterMode, build_segment
+from logstore.format.segment import WriterMode, build_segment, place_all
+from logstore.format.sequences import advance
 from logstore.layout.catalog import Catalog
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import ObjectStore
@@ -43,8 +46,7 @@ from logstore.spark.write.txn_ledger import Ledger, Plan
 
 SEGMENT_BYTES = 16 * MIB
 """Of a segment that a commit writes: what the driver holds in memory for each partition that is under way."""
-_ATTEMPTS = 10
-_PARALLEL = 4
+_AT_ONCE = 4
 
 
 def store_once(store: ObjectStore, transaction: Transaction, parts: Sequence[Part]) -> None:
@@ -79,7 +81,7 @@ def give_up(store: ObjectStore, transaction: Transaction, parts: Sequence[Part])
     That run may be there already, while this driver is slow to die. What it has staged lies in the same place, and its plan
     is about to name it: nothing is removed but what is known to be ours.
     """
-    if Ledger(store, transaction).pending() is None:
+    if Ledger(store, transaction).withdraw():
         for key in {part.key for part in parts}:
             store.delete(key)
 
@@ -88,7 +90,7 @@ def make_plan(store: ObjectStore, parts: Sequence[Part]) -> Plan:
     """`parts`, and where each partition ends now."""
     targets = sorted({(part.topic, part.partition) for part in parts})
     paths = _find(store, targets)
-    ends = in_parallel(lambda one: Chain(store, paths[one]).load().tail.start_offset, targets)
+    ends = side_by_side(lambda one: Chain(store, paths[one]).load().tail.start_offset, targets)
     return Plan(tuple(parts), {_name(paths[one]): end for one, end in zip(targets, ends, strict=True)})
 
 
@@ -108,7 +110,9 @@ def publish(store: ObjectStore, transaction: Transaction, plan: Plan) -> None:
             publisher = _PartitionPublisher(runtime, transaction, paths[target], by_target[target])
             publisher.run(plan.starts.get(_name(paths[target]), 0))
 
-        in_parallel(one, list(by_target), threads=_PARALLEL)
+        commits = (partial(one, target) for target in by_target)
+        for _ in fan_out(commits, at_once=_AT_ONCE, at_least=2, ahead=True):
+            pass
     finally:
         runtime.close(1.0)
 
@@ -156,6 +160,7 @@ class _PartitionPublisher:
     ) -> None:
         self._runtime = runtime
         self._store = runtime.store
+        self._retries = replace(runtime.retries, attempts=10)
         self._chain = Chain(runtime.store, paths)
         self._paths = paths
         self._segments = _segments(parts)
@@ -171,24 +176,25 @@ class _PartitionPublisher:
         cursor = ChainCursor(self._runtime, self._chain, PartitionState(view), WriterMode.SHARED)
         for number, pieces in enumerate(self._segments):
             if number not in done:
-                self._commit(cursor, number, [self._read(piece) for piece in pieces], done, start)
+                self._commit(
+                    cursor, number, [one for piece in pieces for one in self._read(piece)], done, start
+                )
 
     def _commit(
         self,
         cursor: ChainCursor,
         number: int,
-        batches: list[list[tuple[memoryview, StagedBatch]]],
+        batches: list[tuple[memoryview, BatchInfo]],
         done: set[int],
         start: int,
     ) -> None:
-        flat = [one for run in batches for one in run]
-        failures = 0
+        count, failures = sum(info.count for _, info in batches), 0
         while number not in done:
             try:
                 if cursor.needs_opener:
                     cursor.open_epoch()
-                header = replace(cursor.header(sum(b.count for _, b in flat)), writer_id=self._ids[number])
-                data, summary = build_segment(header, _placed(flat, header.base_offset, header.epoch))
+                header = replace(cursor.header(count), writer_id=self._ids[number])
+                data, summary = build_segment(header, place_all(batches, header.base_offset, header.epoch))
                 if not cursor.commit(header, data, summary):
                     self._rejoin(cursor, done, start)
                 return
@@ -198,7 +204,7 @@ class _PartitionPublisher:
                 self._rejoin(cursor, done, start)
             except StoreError as error:
                 failures += 1
-                if failures >= _ATTEMPTS or not (error.retriable or isinstance(error, Indeterminate)):
+                if not self._retries.allows(error, failures):
                     raise
                 self._runtime.pause(self._runtime.backoff(failures))
 
@@ -216,8 +222,8 @@ class _PartitionPublisher:
         cursor.rejoin()
         done |= self._found(self._chain.load(), start)
 
-    def _read(self, piece: _Piece) -> list[tuple[memoryview, StagedBatch]]:
-        """The staged batches, checked."""
+    def _read(self, piece: _Piece) -> list[tuple[memoryview, BatchInfo]]:
+        """The staged batches, checked. The plan knows their timestamps better than their headers do."""
         raw = memoryview(self._store.get(piece.part.key, piece.position, piece.position + piece.size))
         try:
             infos = split(raw)
@@ -228,7 +234,12 @@ class _PartitionPublisher:
         if [(info.size, info.count) for info in infos] != [batch[:2] for batch in piece.batches]:
             raise CorruptData(piece.part.key, None, "the staged batches are not those of the plan")
         return [
-            (raw[info.position : info.position + info.size], batch)
+            (
+                raw[info.position : info.position + info.size],
+                info._replace(
+                    min_timestamp_ms=batch.min_timestamp_ms, max_timestamp_ms=batch.max_timestamp_ms
+                ),
+            )
             for info, batch in zip(infos, piece.batches, strict=True)
         ]
 
@@ -279,27 +290,10 @@ def _segments(parts: Sequence[Part]) -> list[list[_Piece]]:
                 batches = part.batches[first:stop]
                 segments[-1].append(_Piece(part, position, sequence, batches))
                 position += sum(batch.size for batch in batches)
-                sequence = (sequence + sum(batch.count for batch in batches)) % (1 << 31)
+                sequence = advance(sequence, sum(batch.count for batch in batches))
                 room -= int(sizes[stop - 1]) - before
                 first = stop
             if first < len(sizes):
                 segments.append([])
                 room = SEGMENT_BYTES
     return [pieces for pieces in segments if pieces]
-
-
-def _placed(batches: Sequence[tuple[memoryview, StagedBatch]], base: int, epoch: int) -> list[EncodedBatch]:
-    placed = []
-    for raw, batch in batches:
-        placed.append(
-            EncodedBatch(
-                patch_head(base, batch.size, epoch),
-                raw[PATCH_SIZE:],
-                base,
-                batch.count,
-                batch.min_timestamp_ms,
-                batch.max_timestamp_ms,
-            )
-        )
-        base += batch.count
-    return placed

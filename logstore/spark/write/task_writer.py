@@ -18,6 +18,7 @@ from logstore.errors import RecordTooLarge
 from logstore.format.batch import HEADER_SIZE, encode_batch
 from logstore.format.record import Record
 from logstore.format.records import RECORD_OVERHEAD
+from logstore.format.sequences import advance
 from logstore.objects import ObjectStore
 from logstore.spark.options.transaction import Transaction
 from logstore.spark.write.rows import RowSorter, Sorted, Target
@@ -31,7 +32,6 @@ PENDING_BYTES = 64 << 20
 """Of all records that are not encoded yet: with thousands of partitions, each of them holding a part of a batch."""
 _ROW_BYTES = 256  # what Python's objects for a record take beside its bytes
 _BATCH_ROWS = 16_384
-_SEQUENCES = 1 << 31
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ class TaskWriter:
         pending.staged.append(
             StagedBatch(info.size, info.count, info.min_timestamp_ms, info.max_timestamp_ms)
         )
-        pending.sequence = (pending.sequence + info.count) % _SEQUENCES
+        pending.sequence = advance(pending.sequence, info.count)
         self._pending_bytes -= pending.size - HEADER_SIZE + _ROW_BYTES * len(pending.records)
         pending.records, pending.size = [], HEADER_SIZE
         self._encoded_bytes += info.size

@@ -57,6 +57,7 @@ class _Entry:
     version: int
     plan: Plan | None
     runs: tuple[str, ...]
+    mark: str
     etag: str
 
 
@@ -141,6 +142,20 @@ class Ledger:
 
         self._change(next_entry)
 
+    def withdraw(self) -> bool:
+        """Whether no plan stands, and none that we sent can come to: a begin without an answer may be carried out after we
+        have given up. So the ledger becomes another one, by a mark that means nothing else, and what was sent meets that."""
+        mark = uuid.uuid4().hex
+
+        def next_entry(entry: _Entry | None) -> dict[str, Any] | None:
+            if entry is None:
+                return {"version": -1, "plan": None, "mark": mark}
+            if entry.plan is not None or entry.mark == mark:
+                return None
+            return {"version": entry.version, "plan": None, "mark": mark}
+
+        return self._change(next_entry).plan is None
+
     def _change(self, next_entry: Callable[[_Entry | None], dict[str, Any] | None]) -> _Entry:
         """Put what `next_entry` makes of the present entry, until that is settled; returns the one there then."""
         doubt: Exception | None = None
@@ -170,7 +185,8 @@ class Ledger:
             if fields["format"] != FORMAT:
                 raise ValueError(f"format {fields['format']}, this release knows {FORMAT}")
             plan = None if fields["plan"] is None else Plan.from_json(fields["plan"])
-            return _Entry(fields["version"], plan, tuple(fields.get("runs", ())), known.etag)
+            runs, mark = tuple(fields.get("runs", ())), fields.get("mark", "")
+            return _Entry(fields["version"], plan, runs, mark, known.etag)
         except ObjectNotFound:
             return None
         except (ValueError, KeyError, TypeError) as error:

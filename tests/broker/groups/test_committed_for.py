@@ -88,12 +88,12 @@ def test_B01_a_consumer_that_knows_a_former_topics_epoch_reads_the_new_one() -> 
         client.produce("t", batch(b"old"))
     with LocalBroker(store) as broker, Wire(broker.port) as client:
         client.produce("t", batch(b"old too"))
-        former = broker.log("t").epoch
+        former = broker.log("t")._internal.epoch
         assert client.fetch("t", 0, leader_epoch=former + 1).error_code == Code.UNKNOWN_LEADER_EPOCH
         delete(client)
         make_topic(client)
         client.produce("t", batch(b"new"))
-        assert broker.log("t").epoch < former
+        assert broker.log("t")._internal.epoch < former
         assert values(client.fetch("t", 0, leader_epoch=former)) == [(0, b"new")]
         asked = {"partition_index": 0, "current_leader_epoch": former, "timestamp": -1}
         topics = [{"name": "t", "partitions": [asked]}]
@@ -110,7 +110,7 @@ def test_B01_a_broker_that_starts_later_serves_those_who_know_a_former_topics_ep
                 make_topic(client)
             client.ask(Api.METADATA, 9, topics=[{"name": "t"}])
             client.produce("t", batch(b"old"))
-            former = broker.log("t").epoch
+            former = broker.log("t")._internal.epoch
     with logstore.open(store) as service:
         service.delete_topic("t")
         service.create_topic("t").append(b"new")
@@ -121,7 +121,7 @@ def test_B01_a_broker_that_starts_later_serves_those_who_know_a_former_topics_ep
         topics = [{"name": "t", "partitions": [asked]}]
         row = client.ask(Api.LIST_OFFSETS, 5, topics=topics).topics[0].partitions[0]
         assert (row.error_code, row.offset) == (Code.NONE, 1)
-        assert broker.log("t").epoch < former
+        assert broker.log("t")._internal.epoch < former
 
 
 def test_B01_a_deleted_topic_takes_its_committed_offsets_along(broker: LocalBroker) -> None:
@@ -180,6 +180,7 @@ def _in_the_log(broker: LocalBroker) -> set[str]:
     latest: dict[str, bytes | None] = {}
     for index in range(broker.config.offsets_partitions):
         for record in broker.log("__consumer_offsets", index).records(visibility="durable"):
+            assert record.key is not None
             key = decode_key(record.key)
             if isinstance(key, OffsetKey):
                 latest[key.topic] = record.value

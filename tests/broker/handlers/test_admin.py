@@ -91,7 +91,7 @@ def test_B01_a_deletion_that_was_interrupted_is_finished_by_the_next_request(
 ) -> None:
     Confluent().produce(broker.address, "t", [(b"k", b"old", [])])
     store = broker.server.store
-    prefix = f"topics/t/{store.topic('t').incarnation}/"
+    prefix = f"topics/t/{store.topic('t')._internal.descriptor.incarnation}/"
     store._catalog.delete("t")  # as far as another broker came
     assert any(b"old" in store.objects.get(info.key) for info in store.objects.list(prefix))
     wait(admin.delete_topics(["t"]))
@@ -115,7 +115,7 @@ def test_B01_settings_take_effect(broker: LocalBroker, admin: AdminClient) -> No
     Confluent().produce(broker.address, "t", [(b"k", b"it is open", [])])
     log = broker.server.store.topic("t").partition(0)
     wait(admin.incremental_alter_configs([change]))
-    assert log._settings.segment_bytes == 2_000_000, "without being opened again"
+    assert log._internal._settings.segment_bytes == 2_000_000, "without being opened again"
     config = broker.server.store.topic("t").config
     assert (config.retention_seconds, config.retention_bytes, config.segment_bytes) == (
         None,
@@ -431,5 +431,5 @@ def test_B01_changed_settings_reach_a_partition_that_is_being_written(start_brok
         assert answer.responses[0].error_code == Code.NONE
         while (produced := client.produce("t", batch(b"after"))).error_code:
             assert produced.error_code == Code.NOT_LEADER_OR_FOLLOWER
-        assert hosted.log.maintenance._topic.retention_seconds == 3600
+        assert hosted.log._internal.maintenance._topic.retention_seconds == 3600
         assert read_all(client) == [(0, b"before"), (produced.base_offset, b"after")]

@@ -242,7 +242,7 @@ def test_B02_pipelined_requests_of_one_connection_share_uploads_and_are_answered
     broker = start_broker(store)
     with Wire(broker.port) as client:
         owned(client, broker)
-        commits = broker.log("t").epoch, len(_segments(store))
+        commits = broker.log("t")._internal.epoch, len(_segments(store))
         with store.hold("put", suffix=".seg") as gate:
             sent = [client.send(*_produce(b"%d" % number)) for number in range(20)]
             gate.wait_held()

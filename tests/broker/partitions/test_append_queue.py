@@ -13,7 +13,7 @@ import pytest
 from broker_shim.partitions import append_queue
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
-from logstore.engine.partition.partition_log import PartitionLog
+from logstore.engine.partition.internal import Partition
 from logstore.format.batch import encode_batch
 from logstore.format.codecs import CODEC_IDS
 from logstore.format.record import Record
@@ -64,9 +64,9 @@ def test_B10_the_event_loop_serves_others_while_a_batch_is_unpacked(
     broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unpacking, go_on = threading.Event(), threading.Event()
-    real = PartitionLog.submit_batches
+    real = Partition.submit_batches
 
-    def held(self: PartitionLog, raw: bytes, **options: object) -> object:
+    def held(self: Partition, raw: bytes, **options: object) -> object:
         if len(raw) >= append_queue.APART_FROM_BYTES:
             unpacking.set()
             assert go_on.wait(PATIENCE_S)
@@ -75,7 +75,7 @@ def test_B10_the_event_loop_serves_others_while_a_batch_is_unpacked(
     with Wire(broker.port) as client, Wire(broker.port) as other:
         make_topic(client)
         client.produce("t", batch(0, large=False))
-        monkeypatch.setattr(PartitionLog, "submit_batches", held)
+        monkeypatch.setattr(Partition, "submit_batches", held)
         first = send(client, batch(1, large=True))
         assert unpacking.wait(PATIENCE_S)
         behind = send(client, batch(2, large=False))
@@ -96,15 +96,15 @@ def test_B10_a_small_batch_that_holds_much_is_unpacked_beside_the_event_loop(
     plain, _ = encode_batch([Record(b"plain", b"k", (), 1)], now_ms=1, codec_id=0)
     assert len(packed) < append_queue.APART_FROM_BYTES
     threads: list[int] = []
-    real = PartitionLog.submit_batches
+    real = Partition.submit_batches
 
-    def noting(self: PartitionLog, raw: bytes, **options: object) -> object:
+    def noting(self: Partition, raw: bytes, **options: object) -> object:
         threads.append(threading.get_ident())
         return real(self, raw, **options)  # type: ignore[arg-type]
 
     with Wire(broker.port) as client:
         make_topic(client)
-        monkeypatch.setattr(PartitionLog, "submit_batches", noting)
+        monkeypatch.setattr(Partition, "submit_batches", noting)
         assert client.produce("t", plain).base_offset == 0
         assert client.produce("t", plain + packed if place else packed).base_offset == 1
         loop_thread = broker.call(threading.get_ident)
@@ -168,11 +168,13 @@ def test_one_upload_that_acks_many_appends_wakes_the_loop_once() -> None:
             gate.wait_held()
             # These wait for the upload after the one that is held, and are all in it.
             sent = [send(client, batch(n, large=False, pid=-1)) for n, client in enumerate(clients[1:], 2)]
-            broker.until(lambda: broker.log("t").health()["next_offset"] == producers + 1)
+            broker.until(lambda: broker.log("t")._internal.health()["next_offset"] == producers + 1)
             stored, is_held, go_on = threading.Event(), threading.Event(), threading.Event()
             log = broker.log("t")
             # Listeners are told after the appends: then every ack has been handed over, and none was heard.
-            log.add_listener(lambda: stored.set() if log.durable_high_watermark > producers else None)
+            log._internal.add_listener(
+                lambda: stored.set() if log.durable_high_watermark > producers else None
+            )
             loop.call_soon_threadsafe(lambda: is_held.set() or go_on.wait(PATIENCE_S))
             assert is_held.wait(PATIENCE_S)
             loop.woken_for.clear()

@@ -194,7 +194,9 @@ def test_B01_commits_wait_for_room_in_order_while_producers_fill_the_buffer(
             assert answer.topics[0].partitions[0].error_code == Code.NONE
         last = broker.call(lambda: group_shard.offsets["g"][("t", 0)].offset)
         keys = [r for r in broker.log("__consumer_offsets").records() if r.key is not None]
-        assert decode_committed(keys[-1].value).offset == last, "memory and log agree on which came last"
+        newest = keys[-1].value
+        assert newest is not None
+        assert decode_committed(newest).offset == last, "memory and log agree on which came last"
     finally:
         for client in clients:
             client.socket.close()

@@ -8,11 +8,13 @@ import confluent_kafka
 import pytest
 
 import logstore
-from broker_shim.partitions import producer_recovery, producers
-from broker_shim.partitions.producers import SEQUENCE_MASK, ProducerTable
+from broker_shim.partitions import producer_recovery
+from broker_shim.partitions.producers import ProducerTable
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
+from logstore.format import sequences
 from logstore.format.batch import read_info
+from logstore.format.sequences import MODULUS
 from logstore.layout.broker import PRODUCERS_PREFIX
 from logstore.objects.memory import MemoryStore
 from logstore.testing import GatedStore
@@ -131,15 +133,15 @@ def test_B07_a_snapshot_spares_reading_the_whole_log(
     assert len(table) == 1
 
     reads: list[int] = []
-    from logstore.engine.partition.partition_log import PartitionLog
+    from logstore.engine.partition.internal import Partition
 
-    real = PartitionLog.read
+    real = Partition.read
 
-    def counted(self: PartitionLog, start: int, *arguments: object, **named: object) -> object:
+    def counted(self: Partition, start: int, *arguments: object, **named: object) -> object:
         reads.append(start)
         return real(self, start, *arguments, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(PartitionLog, "read", counted)
+    monkeypatch.setattr(Partition, "read", counted)
     second = start_broker(store, node_id=2)
     with Wire(second.port) as client:
         client.ask(Api.METADATA, 9, topics=[{"name": "t"}])
@@ -164,13 +166,13 @@ def test_B07_a_snapshot_knows_nothing_that_a_crash_could_take_back() -> None:
 
 def test_B07_sequences_wrap_around() -> None:
     table = ProducerTable(complete=False)
-    table.replay(info_of(SEQUENCE_MASK - 1, count=2))
+    table.replay(info_of(MODULUS - 2, count=2))
     assert table.check(info_of(0)).code is Code.NONE
     assert table.check(info_of(1)).code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_B07_the_number_of_remembered_producers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producers, "MAX_PRODUCERS", 100)
+    monkeypatch.setattr(sequences, "MAX_PRODUCERS", 100)
     table = ProducerTable()
     for pid in range(110):
         table.replay(info_of(0)._replace(producer_id=pid))

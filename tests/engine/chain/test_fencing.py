@@ -165,13 +165,13 @@ def test_W05_who_has_not_heard_of_its_successor_shows_nothing_past_its_own_mark(
         clock.advance(1.0)
         for value in theirs:
             other.append(value)
-        assert other.maintenance.compact(clock.now_ms(), bytes(16)) == 11
+        assert other._internal.maintenance.compact(clock.now_ms(), bytes(16)) == 11
         if heard == "by a reader":  # which finds its segments gone, and asks where the records are now
             clock.advance(2 * 86400.0)
-            assert len(other.maintenance.collect(clock.now_ms())) == 11
+            assert len(other._internal.maintenance.collect(clock.now_ms())) == 11
         else:
-            reload(log._chain, log._state)
-        for read in (log.read, log.read_cached, log.read):
+            reload(log._internal._chain, log._internal.state)
+        for read in (log.read, log._internal.read_cached, log.read):
             result = read(0, visibility="durable")
             assert result is None or (result.next_offset, result.durable_high_watermark) == (6, 6)
         assert log.read(5).next_offset == 6

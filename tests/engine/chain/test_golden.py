@@ -99,17 +99,17 @@ def test_L20_golden_files_open_through_the_engine(tmp_path: Path) -> None:
     objects = LocalStore(tmp_path)
     with open_store(objects) as store:
         log = store.create_topic("t").partition(0)
-        objects.put(log.paths.segment(42), golden("segment-v1.seg"))
+        objects.put(log._internal.paths.segment(42), golden("segment-v1.seg"))
     with logstore.open(objects, writer="read_only") as store:
         log = store.topic("t").partition(0)
         found = pairs(log, start=1000)
         assert [offset for offset, _ in found] == list(range(1000, 1023))
         assert found[-1][1] == b"line 19"
     for name in ("manifest-v1", "manifest-v2", "manifest-v3"):
-        objects.put(log.paths.manifest, golden(name))
+        objects.put(log._internal.paths.manifest, golden(name))
         with logstore.open(objects, writer="read_only") as store:
             log = store.topic("t").partition(0)
             assert (log.low_watermark, log.durable_high_watermark) == (10, 1023)
             with pytest.raises(CorruptData, match="missing") as caught:
                 log.read(10)
-            assert caught.value.key == log.paths.merged(1, 41, bytes(range(16)).hex())
+            assert caught.value.key == log._internal.paths.merged(1, 41, bytes(range(16)).hex())

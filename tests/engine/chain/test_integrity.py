@@ -43,8 +43,8 @@ class Place:
                         _batch(VALUES[at : at + BATCH]) for at in range(first, first + PER_SEGMENT, BATCH)
                     )
                 )
-            self.paths = log.paths
-            self.refs = log._load()[0].segments.all()
+            self.paths = log._internal.paths
+            self.refs = log._internal.state.segments.all()
         assert [(ref.base_offset, ref.end_offset) for ref in self.refs] == [(0, 12), (12, 24), (24, 36)]
         self.victim = self.refs[1]
         self.sound = self.objects.get(self.victim.key)
@@ -192,7 +192,7 @@ def test_L20_unreadable_fences_in_a_row_hide_no_record() -> None:
         log = store.topic("t").partition(0)
         log.append(b"second")
         for seq in (2, 3):
-            objects.put(log.paths.segment(seq), b"junk")
+            objects.put(log._internal.paths.segment(seq), b"junk")
     with logstore.open(objects, clock=ManualClock()) as store:
         log = store.topic("t").partition(0)
         assert [(record.offset, record.value) for record in log.records()] == [(0, b"first"), (1, b"second")]
@@ -228,12 +228,12 @@ def test_L20_a_follower_meets_the_same_damage_as_one_who_opens() -> None:
         follower = reader.topic("t").partition(0)
         assert [record.value for record in follower.records()] == [b"zero"]
         log.append(b"one")
-        objects.put(log.paths.segment(2), b"junk")
+        objects.put(log._internal.paths.segment(2), b"junk")
         log.append(b"two")
         assert [record.value for record in follower.records(stop=1)] == [b"zero"]
         with pytest.raises(CorruptData) as caught:
             follower.read(1, 0)
-        assert caught.value.key == log.paths.segment(2)
+        assert caught.value.key == log._internal.paths.segment(2)
         assert [record.value for record in follower.records(start=2)] == [b"two"]
 
 
@@ -259,18 +259,18 @@ def test_L20_what_is_known_of_an_object_does_not_stand_for_those_missing_behind_
         log = writing.create_topic("t").partition(0)
         for n in range(6):
             log.append(b"v%d" % n)
-        first, second = (ref.key for ref in log._load()[0].segments.all()[2:4])
-    objects.delete(log.paths.manifest)
+        first, second = (ref.key for ref in log._internal.state.segments.all()[2:4])
+    objects.delete(log._internal.paths.manifest)
     with logstore.open(objects, clock=clock, writer="read_only") as reading:
         log = reading.topic("t").partition(0)
         assert [record.value for record in log.records()] == [b"v%d" % n for n in range(6)]
         objects.delete(first)
         objects.delete(second)
-        reload(log._chain, log._state)
+        reload(log._internal._chain, log._internal.state)
         with pytest.raises(CorruptData) as damage:
             if reads == "read":
                 list(log.records())
             else:
-                log.maintenance._batches(log._load()[0].segments.all()[2])
+                log._internal.maintenance._batches(log._internal.state.segments.all()[2])
         assert (damage.value.key, damage.value.offset) == (first, 3)
         assert [record.value for record in log.records(4)] == [b"v4", b"v5"]

@@ -50,7 +50,7 @@ def test_L20_a_store_that_gives_fewer_bytes_than_were_asked_for_is_found_out(
         log = store.topic("t").partition(0)
         log.read(0, 0)  # from here on the index is in the cache
         store._runtime.cache.clear()
-        (ref,) = log._load()[0].segments.all()
+        (ref,) = log._internal.state.segments.all()
         loaded = store._runtime.reader.index(ref)
         real = short.get
 

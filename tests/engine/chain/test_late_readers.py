@@ -30,9 +30,9 @@ def go_on_for_a_while(log: logstore.PartitionLog, clock: ManualClock, values: li
     """Append them one by one; then all but the newest are merged, and what they were is deleted."""
     for value in values:
         log.append(value)
-    assert log.maintenance.compact(clock.now_ms(), b"m" * 16) > 4
+    assert log._internal.maintenance.compact(clock.now_ms(), b"m" * 16) > 4
     clock.advance(2 * GRACE_S)
-    assert len(log.maintenance.collect(clock.now_ms())) > 4
+    assert len(log._internal.maintenance.collect(clock.now_ms())) > 4
 
 
 @pytest.mark.parametrize("fenced_since", [False, True])
@@ -103,9 +103,9 @@ def test_W06_a_replicated_writer_of_a_log_that_was_only_read_goes_on_at_the_end(
         assert pairs(log) == at(0, numbered(0, 1))
         for number in range(1, 20):
             feed.compare_and_append([b"v%d" % number], number, number + 1)
-        assert active.maintenance.compact(clock.now_ms(), b"m" * 16) > 4
+        assert active._internal.maintenance.compact(clock.now_ms(), b"m" * 16) > 4
         clock.advance(2 * GRACE_S)
-        assert len(active.maintenance.collect(clock.now_ms())) > 4
+        assert len(active._internal.maintenance.collect(clock.now_ms())) > 4
         late = log.replicated("late")
         assert late.frontier == 20
         late.compare_and_append([b"v20"], 20, 21)
@@ -220,11 +220,11 @@ def test_W06_a_damaged_manifest_does_not_let_a_writer_that_slept_commit_into_the
                 late = log.submit(b"v20")
                 gate.wait_held()
                 go_on_for_a_while(other, clock, numbered(1, 19))
-                objects.put(log.paths.manifest, b"scribble")
+                objects.put(log._internal.paths.manifest, b"scribble")
             assert late.result(PATIENCE_S).offset == 20
         else:
             go_on_for_a_while(other, clock, numbered(1, 19))
-            objects.put(log.paths.manifest, b"scribble")
+            objects.put(log._internal.paths.manifest, b"scribble")
             assert log.append(b"v20").offset == 20
     asleep.close()
     assert stored(objects) == at(0, numbered(0, 21))
@@ -241,9 +241,9 @@ def test_W12_a_standby_that_slept_past_the_grace_period_goes_on_where_the_active
         standby = elsewhere.topic("t").partition(0).replicated("standby", standby=True)
         for number in range(1, 20):
             feed.compare_and_append([b"v%d" % number], number, number + 1)
-        assert active.maintenance.compact(clock.now_ms(), b"m" * 16) > 4
+        assert active._internal.maintenance.compact(clock.now_ms(), b"m" * 16) > 4
         clock.advance(2 * GRACE_S)
-        assert len(active.maintenance.collect(clock.now_ms())) > 4
+        assert len(active._internal.maintenance.collect(clock.now_ms())) > 4
         if fed:
             assert standby.submit([b"v1"], 1, 2).result(PATIENCE_S) == ("peer", 20)
         assert standby.promote() == 20
@@ -269,9 +269,9 @@ def test_W07_a_replicated_writer_that_slept_past_the_grace_period_goes_on_at_the
             feed.promote()
         for number in range(1, 20):
             feed.compare_and_append([b"v%d" % number], number, number + 1)
-        assert active.maintenance.compact(clock.now_ms(), b"m" * 16) > 4
+        assert active._internal.maintenance.compact(clock.now_ms(), b"m" * 16) > 4
         clock.advance(2 * GRACE_S)
-        assert len(active.maintenance.collect(clock.now_ms())) > 4
+        assert len(active._internal.maintenance.collect(clock.now_ms())) > 4
         if promoted:
             with pytest.raises(Fenced, match="another replicated writer of epoch 2"):
                 asleep.compare_and_append([b"v20"], 20, 21)
@@ -309,9 +309,9 @@ def test_W07_a_replicated_writer_that_slept_before_its_first_segment_joins_the_o
             feed.compare_and_append([b"v%d" % number], number, number + 1)
         clock.advance(GRACE_S / 2)
         if deleted:
-            assert active.maintenance.compact(clock.now_ms(), b"m" * 16) > 4
+            assert active._internal.maintenance.compact(clock.now_ms(), b"m" * 16) > 4
             clock.advance(2 * GRACE_S)
-            assert len(active.maintenance.collect(clock.now_ms())) > 4
+            assert len(active._internal.maintenance.collect(clock.now_ms())) > 4
         if promoted:
             with pytest.raises(Fenced, match="another replicated writer"):
                 asleep.compare_and_append([b"v20"], 20, 21)

@@ -41,7 +41,7 @@ def test_L20_a_reader_that_opens_meanwhile_misses_no_record() -> None:
     objects = Leaky()
     with open_store(objects) as store:
         log = filled(store, 10)
-        objects.left_out = {log.paths.segment(seq) for seq in (1, 4, 5)}
+        objects.left_out = {log._internal.paths.segment(seq) for seq in (1, 4, 5)}
         with open_store(objects, writer="read_only") as other:
             assert pairs(other.topic("t").partition(0)) == whole(10)
 
@@ -51,21 +51,21 @@ def test_L11_the_writers_own_look_at_the_store_hides_nothing_that_was_acked() ->
     objects = Leaky()
     with open_store(objects) as store:
         log = filled(store, 10)
-        objects.left_out = {log.paths.segment(seq) for seq in (4, 5)}
-        reload(log._chain, log._load()[0])
+        objects.left_out = {log._internal.paths.segment(seq) for seq in (4, 5)}
+        reload(log._internal._chain, log._internal.state)
         assert pairs(log) == whole(10)
-        assert log._load()[0].segments.is_complete
+        assert log._internal.state.segments.is_complete
 
 
 def test_L20_a_segment_that_is_gone_is_still_missed_by_name() -> None:
     objects = Leaky()
     with open_store(objects) as store:
         log = filled(store, 10)
-        objects.delete(log.paths.segment(4))
+        objects.delete(log._internal.paths.segment(4))
         with open_store(objects, writer="read_only") as other:
             with pytest.raises(CorruptData, match="missing") as caught:
                 pairs(other.topic("t").partition(0))
-            assert caught.value.key == log.paths.segment(4)
+            assert caught.value.key == log._internal.paths.segment(4)
             assert pairs(other.topic("t").partition(0), start=5) == whole(10)[5:]
 
 
@@ -73,7 +73,7 @@ def test_L21_a_wide_gap_costs_no_request_for_each_that_is_missing() -> None:
     objects = Leaky()
     with open_store(objects) as store:
         log = filled(store, 3)
-        far = log.paths.segment(1_000_000)
+        far = log._internal.paths.segment(1_000_000)
     objects.put(far, b"not a segment")
     counted = FaultyStore(objects)
     with open_store(counted, writer="read_only") as other:

@@ -9,6 +9,7 @@ import pytest
 from crc32c import crc32c
 
 import logstore
+from logstore.config import WriterKind
 from logstore.engine.chain import segment_reader
 from logstore.errors import LogStoreError, UnsupportedStore
 from logstore.format import manifest, segment, wal
@@ -62,13 +63,13 @@ def test_L20_a_newer_segment_is_refused_and_nothing_is_stored() -> None:
     with running(objects) as store:
         log = partition(store)
         log.append(b"zero")
-    objects.put(log.paths.segment(2), newer_segment(2, 1))
+    objects.put(log._internal.paths.segment(2), newer_segment(2, 1))
     before = {info.key: objects.get(info.key) for info in objects.list("")}
     with running(objects) as store:
         log = store.topic("t").partition(0)
         with pytest.raises(UnsupportedStore, match="newer release") as caught:
             log.read(0)
-        assert log.paths.segment(2) in str(caught.value)
+        assert log._internal.paths.segment(2) in str(caught.value)
         with pytest.raises(UnsupportedStore):
             log.append(b"behind it?")
     assert {info.key: objects.get(info.key) for info in objects.list("")} == before
@@ -85,10 +86,10 @@ def test_L20_a_newer_segment_that_is_first_met_by_a_read_is_no_damage(
     with running(objects, cache_bytes=0) as store:
         log = partition(store)
         log.append(b"zero")
-        objects.put(log.paths.segment(1), newer_segment(1, 0))
+        objects.put(log._internal.paths.segment(1), newer_segment(1, 0))
         with pytest.raises(UnsupportedStore, match="newer release") as caught:
             log.read(0)
-        assert log.paths.segment(1) in str(caught.value)
+        assert log._internal.paths.segment(1) in str(caught.value)
 
 
 def test_L20_a_writer_that_meets_a_newer_releases_segment_in_its_place_stops() -> None:
@@ -97,7 +98,7 @@ def test_L20_a_writer_that_meets_a_newer_releases_segment_in_its_place_stops() -
     store = open_store(objects)
     log = partition(store)
     log.append(b"zero")
-    objects.put(log.paths.segment(2), newer_segment(2, 1))
+    objects.put(log._internal.paths.segment(2), newer_segment(2, 1))
     for _ in range(2):
         with pytest.raises(UnsupportedStore, match="newer release"):
             log.append(b"one", timeout=30)
@@ -111,7 +112,7 @@ def test_L20_W05_writers_that_race_stop_too_at_a_newer_releases_segment() -> Non
     with running(objects, writer="shared") as store:
         log = partition(store)
         log.append(b"zero")
-        objects.put(log.paths.segment(1), newer_segment(1, 1))
+        objects.put(log._internal.paths.segment(1), newer_segment(1, 1))
         for _ in range(2):
             with pytest.raises(UnsupportedStore, match="newer release"):
                 log.append(b"one")
@@ -121,7 +122,7 @@ def test_L20_W05_writers_that_race_stop_too_at_a_newer_releases_segment() -> Non
         log = partition(store)
         writer = log.replicated("a")
         assert writer.compare_and_append([b"zero"], 0, 1).by == "us"
-        objects.put(log.paths.segment(1), newer_segment(1, 1))
+        objects.put(log._internal.paths.segment(1), newer_segment(1, 1))
         for _ in range(2):
             with pytest.raises(UnsupportedStore, match="newer release"):
                 writer.compare_and_append([b"one"], 1, 2)
@@ -133,17 +134,17 @@ def test_L20_a_newer_manifest_is_refused_and_never_overwritten() -> None:
     with running(objects, clock) as store:
         log = partition(store)
         log.append(b"zero")
-        log._checkpointer.write()  # type: ignore[union-attr]
+        log._internal._checkpointer.write()  # type: ignore[union-attr]
         log.append(b"one")
-        data = newer_manifest(objects.get(log.paths.manifest))
+        data = newer_manifest(objects.get(log._internal.paths.manifest))
         with pytest.raises(UnsupportedVersion):
             manifest.Manifest.parse(data)
-        objects.put(log.paths.manifest, data)
+        objects.put(log._internal.paths.manifest, data)
         with pytest.raises(UnsupportedStore, match="left alone"):
-            log._checkpointer.write()  # type: ignore[union-attr]
+            log._internal._checkpointer.write()  # type: ignore[union-attr]
         log.append(b"two")
         assert [value for _, value in pairs(log)] == [b"zero", b"one", b"two"]
-    assert objects.get(log.paths.manifest) == data
+    assert objects.get(log._internal.paths.manifest) == data
     with open_store(objects, writer="read_only") as store:
         with pytest.raises(UnsupportedStore, match="newer release"):
             store.topic("t").partition(0).read(0)
@@ -163,10 +164,10 @@ def test_L20_a_newer_manifest_that_comes_while_maintenance_works_is_never_overwr
         with gated.hold("head", suffix="manifest") as looks:
             trimmed = background(log.delete_before, 1)
             looks.wait_held()
-            objects.put(log.paths.manifest, theirs)
+            objects.put(log._internal.paths.manifest, theirs)
         with pytest.raises(UnsupportedStore, match="left alone"):
             trimmed.result(PATIENCE_S)
-        assert objects.get(log.paths.manifest) == theirs
+        assert objects.get(log._internal.paths.manifest) == theirs
 
 
 def test_L20_a_newer_wal_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -188,7 +189,7 @@ def test_L20_a_newer_wal_is_refused_and_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("writer", ["exclusive", "read_only"])
-def test_L20_a_newer_store_is_refused(writer: str) -> None:
+def test_L20_a_newer_store_is_refused(writer: WriterKind) -> None:
     objects = MemoryStore()
     open_store(objects).close()
     objects.put("store", pack_document(parse_document(objects.get("store")) | {"format": 2}))

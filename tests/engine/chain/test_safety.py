@@ -14,7 +14,14 @@ import pytest
 
 import logstore
 from logstore.cli import main
-from logstore.errors import CorruptData, Fenced, Indeterminate, PreconditionFailed
+from logstore.errors import (
+    CorruptData,
+    Fenced,
+    Indeterminate,
+    OutcomeUnknown,
+    PreconditionFailed,
+    UnknownTopic,
+)
 from logstore.objects import LocalStore, MemoryStore, ObjectStore
 from logstore.objects.protocol import Buffer, ObjectInfo
 from logstore.testing import GatedStore, ManualClock
@@ -27,7 +34,7 @@ DAY_S = 86_400.0
 
 
 def compact(log: logstore.PartitionLog) -> None:
-    assert log.maintenance.compact(log.now_ms, b"m" * 16) > 4
+    assert log._internal.maintenance.compact(log._internal.now_ms, b"m" * 16) > 4
 
 
 def gc(objects: ObjectStore, clock: ManualClock | None = None, grace: float = 0.0) -> list[Any]:
@@ -92,7 +99,7 @@ def test_C01_a_shared_writer_that_opened_behind_an_exclusive_one_puts_nothing_in
             log.append(value)
         compact(log)
         collected_at_grace_0(objects)
-        assert objects.head(log.paths.segment(2)) is None
+        assert objects.head(log._internal.paths.segment(2)) is None
         assert late.append(b"late").offset == 31
         with pytest.raises(Fenced):
             log.append(b"too late")
@@ -205,7 +212,7 @@ def test_C02_a_reader_believes_no_segment_that_came_back_from_the_past() -> None
             compact(log)
             collected_at_grace_0(objects)
         assert opening.result(PATIENCE_S).offset == 40
-        assert objects.head(log.paths.segment(2)) is not None, "the stale fence stays"
+        assert objects.head(log._internal.paths.segment(2)) is not None, "the stale fence stays"
         assert pairs(reader) == at(0, numbered(0, 41))
         assert pairs(knows) == at(0, numbered(0, 41)), "a row that named the place is no damage, either"
         late.close()
@@ -268,10 +275,10 @@ def test_C03_a_swap_that_is_carried_out_late_names_an_object_that_is_still_there
         for value in numbered(0, 40):
             log.append(value)
         gateway.suffix = "nothing"
-        log._checkpointer.write()  # type: ignore[union-attr]
+        log._internal._checkpointer.write()  # type: ignore[union-attr]
         gateway.suffix = "manifest"
         with pytest.raises(Indeterminate):
-            log.maintenance.compact(clock.now_ms(), b"m" * 16)
+            log._internal.maintenance.compact(clock.now_ms(), b"m" * 16)
         assert gateway.late
         gc(objects)
         with suppress(PreconditionFailed):
@@ -289,9 +296,9 @@ def test_C04_gc_with_no_grace_takes_nothing_from_a_merge_under_way() -> None:
         log = store.create_topic("t").partition(0)
         for value in numbered(0, 80):
             log.append(value)
-        log._checkpointer.write()  # type: ignore[union-attr]
+        log._internal._checkpointer.write()  # type: ignore[union-attr]
         with gated.hold("put", suffix="manifest") as gate:
-            merge = background(log.maintenance.compact, clock.now_ms(), b"n" * 16)
+            merge = background(log._internal.maintenance.compact, clock.now_ms(), b"n" * 16)
             gate.wait_held()
             gc(objects)
         assert merge.result(PATIENCE_S) == 0
@@ -363,7 +370,7 @@ def test_C06_an_own_clock_that_is_set_back_changes_nothing() -> None:
             other.append(value)
         compact(other)
         clock.advance(3 * DAY_S)
-        assert len(other.maintenance.collect(clock.now_ms())) > 4
+        assert len(other._internal.maintenance.collect(clock.now_ms())) > 4
     restored.shift_ms = -int(365 * DAY_S * 1000)
     assert log.append(b"v40").offset == 40
     idle.close()
@@ -390,13 +397,13 @@ def test_C09_an_object_of_no_bytes_that_a_killed_server_left_blocks_nobody() -> 
     with open_store(objects) as store:
         log = store.create_topic("t").partition(0)
         log.append(b"v0")
-    objects.put(log.paths.segment(3), b"")
+    objects.put(log._internal.paths.segment(3), b"")
     with open_store(objects, writer="read_only") as reading:
         assert pairs(reading.topic("t").partition(0)) == at(0, [b"v0"])
     with open_store(objects) as store:
         log = store.topic("t").partition(0)
         assert log.append(b"v1").offset == 1
-        objects.put(log.paths.segment(log._state.tail.next_seq), b"")
+        objects.put(log._internal.paths.segment(log._internal.state.tail.next_seq), b"")
         assert log.append(b"v2").offset == 2
     assert stored(objects) == at(0, numbered(0, 3))
 
@@ -407,9 +414,97 @@ def test_C09_an_object_of_no_bytes_before_others_is_damage() -> None:
         log = store.create_topic("t").partition(0)
         for value in numbered(0, 3):
             log.append(value)
-    objects.put(log.paths.segment(2), b"")
+    objects.put(log._internal.paths.segment(2), b"")
     with (
         open_store(objects, writer="read_only") as reading,
-        pytest.raises(CorruptData, match=log.paths.segment(2)),
+        pytest.raises(CorruptData, match=log._internal.paths.segment(2)),
     ):
         pairs(reading.topic("t").partition(0))
+
+
+def test_C01_a_header_that_was_cut_off_as_it_was_left_is_no_free_place() -> None:
+    """A server that is killed in a put leaves an object of no bytes, also where a segment was and its header was to stay.
+    At the chain's end nobody has committed it; here somebody has, and the chain has gone on."""
+    objects, clock = MemoryStore(), ManualClock()
+    idle = open_store(objects, clock, writer="shared")
+    reader = open_store(objects, clock, writer="read_only")
+    log = idle.create_topic("t").partition(0)
+    log.append(b"v0")
+    follower = reader.topic("t").partition(0)
+    assert pairs(follower) == at(0, [b"v0"])
+    with open_store(objects, clock, writer="shared") as peer:
+        other = peer.topic("t").partition(0)
+        for value in numbered(1, 40):
+            other.append(value)
+        compact(other)
+        collected_at_grace_0(objects)
+        objects.put(log._internal.paths.segment(1), b"")
+        follower.refresh()
+        assert pairs(follower) == at(0, numbered(0, 41))
+        with pytest.raises(OutcomeUnknown, match="gone on"):
+            log.append(b"late")
+        assert log.reopen().append(b"late").offset == 41
+    idle.close()
+    reader.close()
+    assert stored(objects) == at(0, [*numbered(0, 41), b"late"])
+
+
+def test_C01_an_object_of_no_bytes_in_a_deleted_topic_is_replaced_and_stays_so() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    idle = open_store(objects, clock, writer="shared")
+    log = idle.create_topic("t").partition(0)
+    log.append(b"v0")
+    with open_store(objects, clock, writer="shared") as peer:
+        for value in numbered(1, 10):
+            peer.topic("t").partition(0).append(value)
+        peer.delete_topic("t")
+    objects.put(log._internal.paths.segment(1), b"")
+    assert [item.key for item in gc(objects)] == [log._internal.paths.segment(1)]
+    assert gc(objects) == []
+    with pytest.raises(UnknownTopic):
+        log.append(b"late")
+    idle.close()
+
+
+def collected_and_the_manifest_lost(objects: MemoryStore, log: logstore.PartitionLog) -> None:
+    """The first manifest there ever was: who slept since before it saw none, and sees none now."""
+    for value in numbered(1, 30):
+        log.append(value)
+    compact(log)
+    collected_at_grace_0(objects)
+    objects.delete(log._internal.paths.manifest)
+    assert objects.head(log._internal.paths.segment(2)) is None
+
+
+def test_C01_a_shared_writer_from_before_the_first_manifest_appends_at_the_end_though_that_is_lost() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    with open_store(objects, clock) as owner:
+        log = owner.create_topic("t").partition(0)
+        log.append(b"v0")
+        shared = open_store(objects, clock, writer="shared")
+        late = shared.topic("t").partition(0)
+        late.open_writer()
+        collected_and_the_manifest_lost(objects, log)
+        assert late.append(b"late").offset == 31
+        with pytest.raises(Fenced):
+            log.append(b"too late")
+        shared.close()
+    assert stored(objects) == at(0, [*numbered(0, 31), b"late"])
+
+
+def test_C01_a_fence_from_before_the_first_manifest_goes_to_the_end_though_that_is_lost() -> None:
+    objects, clock = MemoryStore(), ManualClock()
+    gated = GatedStore(objects)
+    with open_store(objects, clock) as owner, running(gated, clock) as successor:
+        log = owner.create_topic("t").partition(0)
+        log.append(b"v0")
+        late = successor.topic("t").partition(0)
+        with gated.hold("put", suffix=".seg") as gate:
+            opening = background(late.open_writer)
+            gate.wait_held()
+            collected_and_the_manifest_lost(objects, log)
+        opening.result(PATIENCE_S)
+        assert late.append(b"late").offset == 31
+        with pytest.raises(Fenced):
+            log.append(b"too late")
+    assert stored(objects) == at(0, [*numbered(0, 31), b"late"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 
@@ -14,15 +15,20 @@ from tests.support.patience import PATIENCE_S
 
 
 class Times:
-    """A clock of which each call takes as long as the next of `taken` says, then as the last."""
+    """A clock of which each call takes as long as the next of `taken` says, then as the last. In each thread they are
+    timed one after the other."""
 
     def __init__(self, *taken: float) -> None:
         self._taken = taken
         self._calls = count()
+        self._under_way: dict[int, int] = {}
 
     def __call__(self) -> float:
-        call, ended = divmod(next(self._calls), 2)
-        return self._taken[min(call, len(self._taken) - 1)] if ended else 0.0
+        call = self._under_way.pop(threading.get_ident(), None)
+        if call is None:
+            self._under_way[threading.get_ident()] = next(self._calls)
+            return 0.0
+        return self._taken[min(call, len(self._taken) - 1)]
 
 
 def whose_thread(ran: list[str], result: int) -> int:
@@ -65,6 +71,38 @@ def test_a_few_slow_calls_need_no_thread_either() -> None:
     ran: list[str] = []
     assert list(fan_out(calls(ran, AT_ONCE + 1), Times(1.0))) == list(range(AT_ONCE + 1))
     assert set(ran) == {threading.current_thread().name}
+
+
+def test_a_few_are_handed_over_where_the_caller_says_so() -> None:
+    ran: list[str] = []
+    assert list(fan_out(calls(ran, 4), Times(1.0), at_least=2)) == list(range(4))
+    assert sum("logstore-side" in name for name in ran) == 2
+
+
+def test_who_begins_ahead_waits_for_none_before_others_are_under_way() -> None:
+    all_here = threading.Barrier(3)
+    waiting = (partial(all_here.wait, PATIENCE_S) for _ in range(3))
+    assert sorted(fan_out(waiting, at_once=3, at_least=2, ahead=True)) == [0, 1, 2]
+
+
+def test_when_calls_are_quick_again_no_more_are_handed_over() -> None:
+    """Those that were under way by then come first."""
+    ran: list[str] = []
+    found = list(fan_out(calls(ran, 20), Times(0.0), at_once=3, at_least=2, ahead=True))
+    assert found == list(range(20))
+    handed_over = [name for name in ran if "logstore-side" in name]
+    assert len(handed_over) == 4
+    assert ran[-16:] == [threading.current_thread().name] * 16
+
+
+def test_threads_of_the_caller_are_used_and_left_to_him() -> None:
+    ran: list[str] = []
+    with ThreadPoolExecutor(3, "his") as pool:
+        for _ in range(2):
+            assert list(
+                fan_out(calls(ran, 9), Times(1.0), at_once=3, ahead=True, at_least=2, pool=pool)
+            ) == list(range(9))
+    assert all(name.startswith("his") for name in ran)
 
 
 @pytest.mark.parametrize("far", [True, False])

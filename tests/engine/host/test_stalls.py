@@ -195,7 +195,7 @@ def test_C11_close_ends_within_its_deadline_and_names_what_is_not_stored(
         waiting = feed(log, mode, 1)
         gate.wait_held()
         closing = background(store.close, timeout)
-        until(lambda: log.closed)
+        until(lambda: log._internal.closed)
         clock.advance((timeout or logstore.StoreConfig().close_timeout) - 0.5)
         assert not closing.done()
         clock.advance(0.6)  # and no further
@@ -242,7 +242,7 @@ def test_C11_asyncio_sees_it_and_its_close_ends_too() -> None:
             (health,) = store.health()["partitions"]
             assert (health["stalled"], health["unanswered_seconds"]) == (True, 61.0)
             closing = asyncio.ensure_future(store.close(timeout=3.0))
-            await asyncio.to_thread(until, lambda: log.blocking.closed)
+            await asyncio.to_thread(until, lambda: log.blocking._internal.closed)
             await asyncio.to_thread(until_any, lambda: False)
             while not closing.done():
                 clock.advance(0.5)

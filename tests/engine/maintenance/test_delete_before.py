@@ -76,7 +76,7 @@ def test_L18_it_fences_nobody_and_a_writer_elsewhere_does_not_bring_them_back() 
         assert other.topic("t").partition(0).delete_before(4) == 4
         assert log.append(b"still the writer").offset == 10
         assert log.low_watermark == 0
-        log._checkpointer.run()  # type: ignore[union-attr]
+        log._internal._checkpointer.run()  # type: ignore[union-attr]
         assert log.low_watermark == 4, "with its next checkpoint it learns of it"
     with open_store(objects, writer="read_only") as store:
         assert pairs(store.topic("t").partition(0)) == [*at(4, VALUES[4:]), (10, b"still the writer")]
@@ -169,7 +169,9 @@ def test_L18_when_maintenance_elsewhere_is_faster_it_is_done_on_top_of_that() ->
         log = filled(store)
         there = other.topic("t").partition(0)
         merged: list[int] = []
-        interrupts.first = lambda: merged.append(there.maintenance.compact(clock.now_ms(), bytes(16)))
+        interrupts.first = lambda: merged.append(
+            there._internal.maintenance.compact(clock.now_ms(), bytes(16))
+        )
         assert log.delete_before(4) == 4
         assert merged[0] >= 4
         assert pairs(log) == at(4, VALUES[4:])
@@ -239,7 +241,7 @@ def test_L18_what_is_deleted_while_it_is_read_is_not_called_lost() -> None:
             reading = background(reader.read, 0)
             gate.wait_held()
             assert log.delete_before(5) == 5
-            reload(log._chain, reader._load()[0])
+            reload(log._internal._chain, reader._internal.state)
         result = reading.result(PATIENCE_S)
         assert [record.value for record in result.records()] == VALUES
         assert result.lost == ()
@@ -257,7 +259,7 @@ def test_L15_a_writer_that_has_not_heard_of_its_successor_begins_no_later_than_i
     if hears_by == "deleting":
         log.delete_before(3)
     else:
-        reload(log._chain, log._load()[0])
+        reload(log._internal._chain, log._internal.state)
     assert (log.low_watermark, log.durable_high_watermark, log.buffered_high_watermark) == (10, 10, 10)
     assert pairs(log) == []
     with pytest.raises(Fenced):

@@ -37,10 +37,10 @@ class Scene:
             other.topic("t").append(b"secret", partition=1)
         for _ in range(8):
             topic.append(b"secret", partition=0)
-        upkeep = topic.partition(0).maintenance
+        upkeep = topic.partition(0)._internal.maintenance
         assert upkeep.compact(self.clock.now_ms(), bytes(16)) > 0
         self.asleep = [topic.partition(number) for number in range(3)]
-        self.old = topic.incarnation
+        self.old = topic._internal.descriptor.incarnation
 
     def delete_and_die(self, request: int, *, after: bool) -> bool:
         """False if the deletion came to its end before that request."""
@@ -194,7 +194,8 @@ def test_L25_a_deletion_whose_answer_was_lost_does_not_delete_the_next_topic_of_
         store.delete_topic("t")
         assert pairs(store.topic("t").partition(1)) == [(0, b"new")]
         assert all(
-            b"old" not in objects.get(info.key) for info in objects.list(f"topics/t/{old.incarnation}/")
+            b"old" not in objects.get(info.key)
+            for info in objects.list(f"topics/t/{old._internal.descriptor.incarnation}/")
         )
 
 
@@ -215,7 +216,9 @@ def test_L20_a_damaged_descriptor_keeps_its_topics_objects_and_stops_no_other_to
     with running(objects, clock) as store:
         for name in ("bad", "good"):
             store.create_topic(name).append(b"secret")
-        late = [store.topic(name).partition(0).paths.merged(0, 1, "a" * 32) for name in ("bad", "good")]
+        late = [
+            store.topic(name).partition(0)._internal.paths.merged(0, 1, "a" * 32) for name in ("bad", "good")
+        ]
     with running(objects, clock) as store:
         for name in ("bad", "good"):
             store.delete_topic(name)

@@ -51,14 +51,14 @@ def values_of(log: PartitionLog) -> list[bytes | None]:
 
 def merge_all(log: PartitionLog, clock: ManualClock) -> int:
     merged = 0
-    while (count := log.maintenance.compact(clock.now_ms(), b"%016d" % merged)) > 0:
+    while (count := log._internal.maintenance.compact(clock.now_ms(), b"%016d" % merged)) > 0:
         merged += count
     return merged
 
 
 def refs(log: PartitionLog) -> list[SegmentRef]:
     log.refresh()
-    return log._load()[0].segments.all()
+    return log._internal.state.segments.all()
 
 
 def test_L23_merged_segments_hold_the_same_bytes_and_old_references_still_read() -> None:
@@ -87,7 +87,7 @@ def test_L23_a_reader_whose_segments_were_merged_and_deleted_finds_the_records_i
             other = store.topic("t").partition(0)
             merge_all(other, clock)
             clock.advance(GRACE_S + 1)
-            assert other.maintenance.collect(clock.now_ms())
+            assert other._internal.maintenance.collect(clock.now_ms())
         assert values_of(log) == expected
 
 
@@ -110,16 +110,16 @@ def test_L24_retention_by_age_moves_the_low_watermark_then_deletes_after_the_gra
         fill(log, 5)
         clock.advance(100)
         young = fill(log, 3, first=5)
-        assert log.maintenance.expire(clock.now_ms()) == 5
+        assert log._internal.maintenance.expire(clock.now_ms()) == 5
     with open_store(objects, clock) as store:
         log = store.topic("t").partition(0)
         assert log.low_watermark == 5
         assert values_of(log) == young
-        assert log.maintenance.garbage(clock.now_ms()) == []
+        assert log._internal.maintenance.garbage(clock.now_ms()) == []
         clock.advance(GRACE_S + 1)
-        listed = [garbage.key for garbage in log.maintenance.garbage(clock.now_ms())]
-        assert listed == [log.paths.segment(seq) for seq in range(1, 6)]  # 0 is the fence
-        assert [garbage.key for garbage in log.maintenance.collect(clock.now_ms())] == listed
+        listed = [garbage.key for garbage in log._internal.maintenance.garbage(clock.now_ms())]
+        assert listed == [log._internal.paths.segment(seq) for seq in range(1, 6)]  # 0 is the fence
+        assert [garbage.key for garbage in log._internal.maintenance.collect(clock.now_ms())] == listed
         assert [objects.head(key) for key in listed] == [None] * 5
         assert values_of(log) == young
 
@@ -134,9 +134,9 @@ def test_L24_records_without_a_timestamp_are_as_old_as_their_segment() -> None:
         assert next(log.records()).timestamp_ms == -1
         clock.advance(30)
         fill(log, 1)
-        assert log.maintenance.expire(clock.now_ms()) == 0
+        assert log._internal.maintenance.expire(clock.now_ms()) == 0
         clock.advance(31)
-        assert log.maintenance.expire(clock.now_ms()) == 1
+        assert log._internal.maintenance.expire(clock.now_ms()) == 1
 
 
 def test_L23_what_a_merge_that_died_has_left_is_collected_once_nothing_can_name_it() -> None:
@@ -149,18 +149,18 @@ def test_L23_what_a_merge_that_died_has_left_is_collected_once_nothing_can_name_
         expected = fill(log, 8)
         assert merge_all(log, clock)
         expected += fill(log, 40, first=8)
-        before = {info.key for info in objects.list(log.paths.merged_prefix)}
+        before = {info.key for info in objects.list(log._internal.paths.merged_prefix)}
         faulty.fail("put", suffix="manifest", times=None, with_=Fault.LOSE_REQUEST)
         with pytest.raises(logstore.errors.StoreError):
-            log.maintenance.compact(clock.now_ms(), b"d" * 16)
-        (left,) = {info.key for info in objects.list(log.paths.merged_prefix)} - before
+            log._internal.maintenance.compact(clock.now_ms(), b"d" * 16)
+        (left,) = {info.key for info in objects.list(log._internal.paths.merged_prefix)} - before
         faulty.heal()
         assert store.collect_garbage(dry_run=True) == []
-        assert log.maintenance.compact(clock.now_ms(), b"l" * 16) > 1
-        live = {info.key for info in objects.list(log.paths.merged_prefix)} - before - {left}
+        assert log._internal.maintenance.compact(clock.now_ms(), b"l" * 16) > 1
+        live = {info.key for info in objects.list(log._internal.paths.merged_prefix)} - before - {left}
         assert left in [item.key for item in store.collect_garbage(dry_run=True)]
         assert left in [item.key for item in store.collect_garbage()]
-        assert live <= {info.key for info in objects.list(log.paths.merged_prefix)} <= live | before
+        assert live <= {info.key for info in objects.list(log._internal.paths.merged_prefix)} <= live | before
         assert values_of(log) == expected
     with open_store(objects, clock) as store:
         assert values_of(store.topic("t").partition(0)) == expected
@@ -176,7 +176,7 @@ def test_L24_retention_by_size_keeps_the_newest_bytes() -> None:
         store.delete_topic("t")
         log = store.create_topic("t", retention_bytes=3 * size + 1).partition(0)
         fill(log, 10)
-        log.maintenance.expire(clock.now_ms())
+        log._internal.maintenance.expire(clock.now_ms())
     with open_store(objects, clock, writer="read_only") as store:
         assert store.topic("t").partition(0).low_watermark == 7
 
@@ -191,7 +191,7 @@ def test_W06_a_fence_is_never_deleted_so_a_writer_that_slept_still_meets_it() ->
         fill(log, 20)
         merge_all(log, clock)
         clock.advance(100 * GRACE_S)
-        log.maintenance.collect(clock.now_ms())
+        log._internal.maintenance.collect(clock.now_ms())
     headers = [
         SegmentHeader.parse(objects.get(info.key))
         for info in objects.list("topics/")
@@ -210,8 +210,8 @@ def test_L20_without_its_manifest_a_merged_partition_still_opens() -> None:
         expected = fill(log, 20)
         merge_all(log, clock)
         clock.advance(GRACE_S + 1)
-        log.maintenance.collect(clock.now_ms())
-        manifest = log.paths.manifest
+        log._internal.maintenance.collect(clock.now_ms())
+        manifest = log._internal.paths.manifest
     objects.put(manifest, objects.get(manifest)[:-1] + b"?")
     with open_store(objects, clock) as store:
         log = store.topic("t").partition(0)
@@ -227,9 +227,11 @@ def test_L23_a_merge_that_loses_the_race_for_the_manifest_changes_nothing() -> N
         faulty = FaultyStore(objects, seed=1)
         with open_store(faulty, clock, writer="read_only") as other:
             there = other.topic("t").partition(0)
-            view = there._chain.load()
-            assert log.maintenance.compact(clock.now_ms(), b"a" * 16) > 0
-            assert there.maintenance._change(view, clock.now_ms(), lambda manifest: manifest) is None
+            view = there._internal._chain.load()
+            assert log._internal.maintenance.compact(clock.now_ms(), b"a" * 16) > 0
+            assert (
+                there._internal.maintenance._change(view, clock.now_ms(), lambda manifest: manifest) is None
+            )
         assert values_of(log) == expected
 
 
@@ -244,10 +246,10 @@ def test_L23_of_many_small_segments_few_are_left_and_each_record_is_rewritten_a_
         expected: list[bytes] = []
         for round_ in range(32):
             expected += fill(log, 16, len(expected))
-            log.maintenance.compact(clock.now_ms(), b"%016d" % round_)
-            assert len(log._chain.load().segments) <= 1 + 6  # the newest is never merged
+            log._internal.maintenance.compact(clock.now_ms(), b"%016d" % round_)
+            assert len(log._internal._chain.load().segments) <= 1 + 6  # the newest is never merged
         written = [call.key for call in objects.calls if call.operation == "put" and "/merged/" in call.key]
-        spans = [log.paths.merged_name(key) or (0, 0, "") for key in written]
+        spans = [log._internal.paths.merged_name(key) or (0, 0, "") for key in written]
         assert values_of(log) == expected
     rewritten = sum(last - first + 1 for first, last, _ in spans)
     assert rewritten <= 6 * len(expected)  # the logarithm of 32 rounds, and one
@@ -261,12 +263,15 @@ class Merged(NamedTuple):
     clock: ManualClock
 
     def collect(self) -> list[Garbage]:
-        return self.log.maintenance.collect(self.clock.now_ms())
+        return self.log._internal.maintenance.collect(self.clock.now_ms())
 
     @property
     def retired(self) -> list[str]:
         """The keys."""
-        paths, retired = self.log.paths, Manifest.parse(self.way.get(self.log.paths.manifest)).retired
+        paths, retired = (
+            self.log._internal.paths,
+            Manifest.parse(self.way.get(self.log._internal.paths.manifest)).retired,
+        )
         ever = self.clock.now_ms() + 1
         return [paths.segment(one) if isinstance(one, int) else one for one, _ in retired.until(ever)]
 
@@ -295,7 +300,7 @@ def test_L24_a_round_beside_the_writer_deletes_so_many_and_the_next_ones_the_res
     """After a day without one there may be a million: the partitions of a store take turns at it."""
     merged.clock.advance(GRACE_S)
     everything = merged.retired
-    first = merged.log.maintenance.collect(merged.clock.now_ms(), at_most=5)
+    first = merged.log._internal.maintenance.collect(merged.clock.now_ms(), at_most=5)
     assert [item.key for item in first] == everything[:5]
     assert merged.retired == everything[5:]
     assert [item.key for item in merged.collect()] == everything[5:]
@@ -317,7 +322,9 @@ def test_L23_what_was_deleted_and_could_not_be_noted_is_noted_by_the_next_one(me
 
 def test_L23_collecting_where_there_is_nothing_to_collect_costs_one_request(merged: Merged) -> None:
     assert merged.collect() == []
-    assert [(call.operation, call.key) for call in merged.way.calls] == [("get", merged.log.paths.manifest)]
+    assert [(call.operation, call.key) for call in merged.way.calls] == [
+        ("get", merged.log._internal.paths.manifest)
+    ]
 
 
 def test_L24_of_two_who_collect_at_once_neither_fails() -> None:
@@ -330,8 +337,10 @@ def test_L24_of_two_who_collect_at_once_neither_fails() -> None:
         assert merge_all(log, clock)
         clock.advance(GRACE_S)
         with gated.hold("get", suffix=".seg") as gate:
-            collecting = background(other.topic("t").partition(0).maintenance.collect, clock.now_ms())
+            collecting = background(
+                other.topic("t").partition(0)._internal.maintenance.collect, clock.now_ms()
+            )
             gate.wait_held()
-            assert len(log.maintenance.collect(clock.now_ms())) >= 15
+            assert len(log._internal.maintenance.collect(clock.now_ms())) >= 15
         collecting.result(PATIENCE_S)
-        assert log.maintenance.garbage(clock.now_ms()) == []
+        assert log._internal.maintenance.garbage(clock.now_ms()) == []

@@ -147,21 +147,21 @@ class World:
         if process.writes:
             log = process.log
             log.refresh()
-            assert log._checkpointer is not None
+            assert log._internal._checkpointer is not None
             with suppress(LogStoreError):
-                log._checkpointer._maintain(log._checkpointer.write())
+                log._internal._checkpointer._maintain(log._internal._checkpointer.write())
 
     def _merge(self, process: Process) -> None:
-        process.log.maintenance.compact(self.clock.now_ms(), self.rng.randbytes(16))
+        process.log._internal.maintenance.compact(self.clock.now_ms(), self.rng.randbytes(16))
 
     def _collect(self, process: Process) -> None:
-        process.log.maintenance.collect(self.clock.now_ms(), self.rng.choice([None, 3]))
+        process.log._internal.maintenance.collect(self.clock.now_ms(), self.rng.choice([None, 3]))
 
     def _sweep(self, process: Process) -> None:
         process.store.collect_garbage()
 
     def _expire(self, process: Process) -> None:
-        process.log.maintenance.expire(self.clock.now_ms())
+        process.log._internal.maintenance.expire(self.clock.now_ms())
 
     def _delete_before(self, process: Process) -> None:
         if process.writes:
@@ -191,7 +191,9 @@ class World:
         low, high = log.low_watermark, log.durable_high_watermark
         assert process.low <= low <= high, "a mark moved back"
         # A writer that does not know of its successor yet knows of nothing that came since.
-        assert high == len(self.values) or not log.follows, f"sees {high} of {len(self.values)} records"
+        assert high == len(self.values) or not log._internal.follows, (
+            f"sees {high} of {len(self.values)} records"
+        )
         assert process.high <= high, "a mark moved back"
         for _ in range(2):
             try:

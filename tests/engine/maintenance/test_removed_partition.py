@@ -134,9 +134,11 @@ def test_W06_a_shared_writer_that_slept_until_its_place_was_collected_is_told_th
             other = peer.topic("t").partition(0)
             for _ in range(8):
                 other.append(b"secret")
-            assert other.maintenance.compact(clock.now_ms(), bytes(16)) >= 4
+            assert other._internal.maintenance.compact(clock.now_ms(), bytes(16)) >= 4
             clock.advance(2 * GRACE_S)
-            assert log.paths.segment(1) in [item.key for item in other.maintenance.collect(clock.now_ms())]
+            assert log._internal.paths.segment(1) in [
+                item.key for item in other._internal.maintenance.collect(clock.now_ms())
+            ]
         with running(objects, clock) as store:
             store.delete_topic("t")
     if on_its_way:
@@ -158,7 +160,7 @@ def test_L25_a_merge_that_ends_after_the_deletion_takes_its_object_away_again() 
         for _ in range(8):
             log.append(b"secret")
         with gated.hold("put", suffix=".seg") as gate:
-            merge = background(log.maintenance.compact, 0, bytes(16))
+            merge = background(log._internal.maintenance.compact, 0, bytes(16))
             gate.wait_held()
             store.delete_topic("t")
         assert merge.result(PATIENCE_S) == 0
@@ -174,7 +176,7 @@ def test_L25_a_merge_that_died_after_the_deletion_leaves_what_the_next_sweep_tak
             log.append(b"secret")
         data = objects.get(log.segments()[0].key)
         store.delete_topic("t")
-        stray = log.paths.merged(1, 2, "0" * 32)
+        stray = log._internal.paths.merged(1, 2, "0" * 32)
         fresh = store.create_topic("t")
         fresh.append(b"the next topic's")
         for topic in ("t", None):
@@ -200,7 +202,7 @@ def test_L25_records_that_no_descriptor_names_are_left_alone_unless_their_chain_
         assert store.collect_garbage() == []
         objects.put("catalog/t", named)
         assert store.collect_garbage() == []
-        assert secrets(objects) == [log.paths.segment(1)]
+        assert secrets(objects) == [log._internal.paths.segment(1)]
 
 
 def test_L20_a_damaged_segment_of_a_deleted_topic_leaves_no_free_place_and_no_record() -> None:
@@ -211,7 +213,7 @@ def test_L20_a_damaged_segment_of_a_deleted_topic_leaves_no_free_place_and_no_re
     with running(objects, writer="shared") as peer:
         for _ in range(3):
             peer.topic("t").append(b"secret")
-    objects.put(log.paths.segment(1), b"scribble over a secret")
+    objects.put(log._internal.paths.segment(1), b"scribble over a secret")
     with running(objects) as store:
         store.delete_topic("t")
         assert secrets(objects) == []
@@ -233,7 +235,7 @@ def test_L25_no_manifest_hides_that_a_partition_was_removed(change: str) -> None
             writing.create_topic("t", exist_ok=True).append(b"secret")
     with running(gated) as other, running(deleting) as store:
         log = other.topic("t").partition(0)
-        upkeep = log.maintenance
+        upkeep = log._internal.maintenance
         with deleting.hold("delete", suffix=".seg") as removal, gated.hold("put", suffix="manifest") as gate:
             deletion = background(store.delete_topic, "t")
             removal.wait_held()  # the end stands, and so do the records
@@ -241,7 +243,7 @@ def test_L25_no_manifest_hides_that_a_partition_was_removed(change: str) -> None
             calls: dict[str, Callable[[], Any]] = {
                 "expire": lambda: upkeep.delete_before(3, 0),
                 "merge": lambda: upkeep.compact(0, bytes(16)),
-                "checkpoint": lambda: log._checkpointer.write(),  # type: ignore[union-attr]
+                "checkpoint": lambda: log._internal._checkpointer.write(),  # type: ignore[union-attr]
             }
             changing = background(calls[change])
             wait([changing, background(gate.wait_held)], return_when=FIRST_COMPLETED)
@@ -250,6 +252,6 @@ def test_L25_no_manifest_hides_that_a_partition_was_removed(change: str) -> None
         with suppress(UnknownTopic):
             changing.result(PATIENCE_S)
         store.collect_garbage()
-        tombstone = Manifest.parse(objects.get(log.paths.manifest))
+        tombstone = Manifest.parse(objects.get(log._internal.paths.manifest))
         assert (len(tombstone.table), tombstone.low_watermark) == (0, tombstone.end_offset)
         assert secrets(objects) == []

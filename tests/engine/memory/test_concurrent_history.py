@@ -72,7 +72,7 @@ class Racers:
     def look(self, rng: Random) -> None:
         kinds: tuple[Visibility, ...] = ("buffered", "durable")
         visibility = rng.choice(kinds)
-        offset = rng.randint(0, self.log.high_watermark(visibility))
+        offset = rng.randint(0, self.log._internal.high_watermark(visibility))
         with self.history.read(self.process, offset, visibility) as call:
             call.returned(self.log.read(offset, rng.choice((0, 200, 1 << 20)), visibility=visibility))
 

@@ -72,4 +72,4 @@ def test_marks_are_one_look() -> None:
         log = store.create_topic("t").partition(0)
         log.append([b"a", b"b"], ack="durable")
         log.append(b"c", ack="buffered")
-        assert log._state.marks() == Marks(low=0, durable=2, buffered=3)
+        assert log._internal.state.marks() == Marks(low=0, durable=2, buffered=3)

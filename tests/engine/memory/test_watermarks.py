@@ -109,7 +109,7 @@ def test_L15_no_mark_moves_back_and_the_durable_one_covers_only_what_is_stored()
                 if witness.durable_high_watermark < durable:
                     wrong.append(f"durable high watermark {durable}, stored {witness.durable_high_watermark}")
 
-        log.add_listener(look)
+        log._internal.add_listener(look)
         faulty.random(put=0.3, suffix=".seg", faults=(Fault.REFUSE, Fault.LOSE_ANSWER, Fault.LOSE_REQUEST))
 
         def produce(number: int) -> None:
@@ -119,7 +119,7 @@ def test_L15_no_mark_moves_back_and_the_durable_one_covers_only_what_is_stored()
         for producer in [background(produce, number) for number in range(4)]:
             producer.result(PATIENCE_S)
         faulty.heal()
-        log.remove_listener(look)
+        log._internal.remove_listener(look)
         other.close()
     assert wrong == []
     assert all(low <= durable <= buffered for low, durable, buffered in seen)
@@ -171,7 +171,7 @@ def test_L17_no_offset_is_shown_past_the_committed_reservation(clock: ManualCloc
     with running(gated, clock, ack="buffered") as store:
         log = partition(store)
         log.append(b"v0")
-        reserved = log._load()[0].tail.reserved_until
+        reserved = log._internal.state.tail.reserved_until
         assert reserved == RESERVATION
         with gated.hold("put", suffix=".seg"):
             log.append([b"x"] * (reserved - 1))
@@ -206,7 +206,7 @@ def test_L17_a_segment_reserves_past_everything_shown_and_not_only_past_its_own_
     receipt = log.append([b"x"] * 10_000)
     assert (receipt.offset, receipt.last_offset) == (0, 9_999)
     log.flush()
-    reserved = log._load()[0].tail.reserved_until
+    reserved = log._internal.state.tail.reserved_until
     while log.buffered_high_watermark < reserved:
         log.append([b"y"] * min(10_000, reserved - log.buffered_high_watermark))
     with gated.hold("put", suffix=".seg") as gate:
@@ -232,7 +232,7 @@ def test_L17_C12_a_reservation_that_becomes_smaller_holds_before_it_is_committed
     log = partition(store)
     log.append([b"x"] * 10_000)
     drive(clock, background(log.flush), step_s=0.0)
-    large = log._load()[0].tail.reserved_until
+    large = log._internal.state.tail.reserved_until
     clock.advance(10.0)
     log.append(b"quiet")
     with gated.hold("put", suffix=".seg", after=carried_out) as gate:
@@ -392,7 +392,7 @@ def test_L18_a_waiting_reader_at_a_lost_offset_waits_instead_of_spinning(clock: 
             log.append(b"x", ack="durable")
         faulty.forget_calls()
         reading = background(log.read, lost, wait=1e6)
-        until(lambda: log._load()[0]._readers_waiting == 1 or reading.done())
+        until(lambda: log._internal.state._readers_waiting == 1 or reading.done())
         asked = len(faulty.calls)
         assert asked <= 3, "it asks the store once an interval, not all the time"
         receipt = partition(new).append(b"new")

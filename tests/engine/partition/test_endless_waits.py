@@ -58,7 +58,7 @@ def test_L06_a_close_without_an_end_leaves_no_thread_behind(timeout: float) -> N
         log.submit(b"x")
         gate.wait_held()
         closing = background(store.close, timeout)
-        until(lambda: log.closed)
+        until(lambda: log._internal.closed)
         gate.release()
         closing.result(PATIENCE_S)
     until(lambda: not set(threading.enumerate()) - before)

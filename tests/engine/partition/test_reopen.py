@@ -44,7 +44,7 @@ def test_W05_a_partition_goes_from_one_store_to_another_and_back_without_either_
                 with pytest.raises(Fenced, match=r"reopen\(\)"):
                     topic.append(b"refused")
             fresh = log.reopen()
-            assert log.replaced
+            assert log._internal.replaced
             assert topic.partition(0) is fresh
             assert fresh is not log
             offsets.append(topic.append(b"%d" % number).offset)
@@ -77,7 +77,7 @@ def test_a_log_that_is_replaced_while_a_topic_asks_for_it_is_not_kept() -> None:
         topic = store.create_topic("t")
         log = store.topic("t").partition(0)
         again = store.add_partitions("t", 2)
-        handed_out = again._open
+        handed_out = again._internal._open
         stale = iter([log])
 
         def late(descriptor: TopicDescriptor, number: int) -> logstore.PartitionLog:
@@ -87,9 +87,9 @@ def test_a_log_that_is_replaced_while_a_topic_asks_for_it_is_not_kept() -> None:
             found.reopen()
             return found
 
-        again._open = late
+        again._internal._open = late
         assert again.partition(0) is topic.partition(0)
-        assert not again.partition(0).replaced
+        assert not again.partition(0)._internal.replaced
 
 
 def test_L06_a_writer_that_has_not_stopped_is_closed_first_and_leaves_no_gap() -> None:
@@ -97,13 +97,13 @@ def test_L06_a_writer_that_has_not_stopped_is_closed_first_and_leaves_no_gap() -
     with running(objects, ack="buffered") as store:
         log = partition(store)
         log.append(numbered(0, 3))
-        epoch = log.epoch
+        epoch = log._internal.epoch
         fresh = log.reopen()
         assert fresh.durable_high_watermark == 3
         with pytest.raises(Closed, match="reopened"):
             log.append(b"refused")
         assert fresh.append(b"next").offset == 3
-        assert fresh.epoch == epoch + 1
+        assert fresh._internal.epoch == epoch + 1
         assert fresh.lost_ranges() == []
         assert pairs(fresh) == at(0, [*numbered(0, 3), b"next"])
 
@@ -126,7 +126,7 @@ def test_L06_what_cannot_be_stored_in_time_keeps_the_log_as_it_is() -> None:
         reopening = background(log.reopen, 2.0)
         with pytest.raises(AppendTimeout):
             drive(clock, reopening)
-        assert not log.replaced
+        assert not log._internal.replaced
         assert log.append(b"goes on").offset == 1
         assert pairs(log) == [(0, b"kept"), (1, b"goes on")]
         faulty.heal()

@@ -227,7 +227,7 @@ class LogMachine(RuleBasedStateMachine):
     def _close_and_reopen(self) -> None:
         life = self.life
         life.let_go()
-        state, lost = life.log._state, life.log.lost_ranges()
+        state, lost = life.log._internal.state, life.log.lost_ranges()
         drive(self.clock, background(life.store.close, timeout=1e6))
         assert state.durable == state.buffered
         with open_store(self.objects, writer="read_only") as fresh:
@@ -265,7 +265,7 @@ class LogMachine(RuleBasedStateMachine):
     def look(self, place: float, visibility: str) -> None:
         self._scan("reader", self.watched, visibility, 300)
         log = self.life.log
-        offset = int(place * log.high_watermark(visibility))  # type: ignore[arg-type]
+        offset = int(place * log._internal.high_watermark(visibility))  # type: ignore[arg-type]
         with self.history.read(self.life.name, offset, visibility) as call:  # type: ignore[arg-type]
             call.returned(log.read(offset, 0, visibility=visibility))  # type: ignore[arg-type]
 
@@ -290,8 +290,8 @@ class LogMachine(RuleBasedStateMachine):
     @invariant()
     def marks_are_in_order(self) -> None:
         log = self.life.log
-        with log._load()[0]._lock:
-            state = log._load()[0]
+        with log._internal.state._lock:
+            state = log._internal.state
             assert state.low <= state.durable <= state.buffered
             assert state.buffered <= max(state.tail.reserved_until, state.durable), (
                 "shown without a reservation"

@@ -35,7 +35,7 @@ def test_L08_what_is_kept_of_single_records_stays_within_the_cache() -> None:
         log = store.create_topic("t").partition(0)
         for number in range(300):
             log.append(b"%d" % number)
-        cache = log._runtime.cache
+        cache = log._internal._runtime.cache
         assert cache.used <= 100_000
         assert len(cache._pieces) < 100
         assert pairs(log) == [(number, b"%d" % number) for number in range(300)]
@@ -45,7 +45,7 @@ def test_L30_a_large_segment_is_not_kept() -> None:
     with open_store(MemoryStore(), compression="none", max_batch_bytes=2 * WHOLE_BYTES) as store:
         log = store.create_topic("t").partition(0)
         log.append(bytes(WHOLE_BYTES))
-        assert log._runtime.cache.used == 0
+        assert log._internal._runtime.cache.used == 0
 
 
 def merged_store(monkeypatch: pytest.MonkeyPatch, store: logstore.Store) -> logstore.PartitionLog:
@@ -63,11 +63,11 @@ def test_L23_a_view_of_the_store_that_is_behind_the_writer_is_taken_in_up_to_whe
     named objects that were deleted by then."""
     with open_store(MemoryStore()) as store:
         log = merged_store(monkeypatch, store)
-        assert log.maintenance.compact(0, b"m" * 16) > 10
-        view = log._chain.load()
+        assert log._internal.maintenance.compact(0, b"m" * 16) > 10
+        view = log._internal._chain.load()
         log.append(b"20")
         log.append(b"21")
-        state = log._load()[0]
+        state = log._internal.state
         state.replace_view(view)
         assert len(state.segments) <= 5
         assert (state.tail.next_seq, state.durable) == (view.tail.next_seq + 2, 22)
@@ -79,12 +79,12 @@ def test_L23_an_old_view_does_not_bring_back_what_was_merged_across_its_end(
 ) -> None:
     with open_store(MemoryStore()) as store:
         log = merged_store(monkeypatch, store)
-        old = log._chain.load()
+        old = log._internal._chain.load()
         for number in range(20, 40):
             log.append(b"%d" % number)
-        assert log.maintenance.compact(0, b"m" * 16) > 30
-        state = log._load()[0]
-        state.replace_view(log._chain.load())
+        assert log._internal.maintenance.compact(0, b"m" * 16) > 30
+        state = log._internal.state
+        state.replace_view(log._internal._chain.load())
         rows = len(state.segments)
         state.replace_view(old)
         assert len(state.segments) == rows < 10
@@ -100,9 +100,9 @@ def test_L22_a_checkpoint_and_a_merge_beside_the_writer_ask_for_nothing_that_it_
     with open_store(store_of) as store:
         log = merged_store(monkeypatch, store)
         store_of.forget_calls()
-        assert log._checkpointer is not None
-        log._checkpointer.run()
-        assert len(log._load()[0].segments) <= 3
+        assert log._internal._checkpointer is not None
+        log._internal._checkpointer.run()
+        assert len(log._internal.state.segments) <= 3
         asked = [call for call in store_of.calls if call.operation in ("get", "head", "list")]
         assert [call for call in asked if call.operation == "list"] == []
         # The footer of the newest that is merged. A partition that was removed has another manifest: no look is needed.
@@ -117,7 +117,7 @@ def test_L13_a_scan_at_the_end_of_a_busy_log_does_not_meet_half_a_row(
     one longer than the next; a read then raised what no caller could understand."""
     with open_store(MemoryStore()) as store:
         log = merged_store(monkeypatch, store)
-        state, look_ahead, guarded = log._load()[0], Segments.behind, []
+        state, look_ahead, guarded = log._internal.state, Segments.behind, []
 
         def behind(segments: Segments, ref: SegmentRef, count: int) -> list[SegmentRef]:
             guarded.append(state._lock.locked())

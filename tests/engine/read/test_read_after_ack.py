@@ -84,7 +84,7 @@ def test_L12_a_read_does_not_leap_from_small_segments_to_the_buffer(max_bytes: i
             log.append(value)
         for value in numbered(40, 5):
             log.append(value, ack="buffered")
-        for read in (log.read, log.read_cached):
+        for read in (log.read, log._internal.read_cached):
             found, position = [], 0
             while position < 45:
                 result = read(position, max_bytes)
@@ -212,7 +212,7 @@ def test_L14_a_blocked_reader_is_woken_by_the_append_and_asks_the_store_nothing(
         log.flush()
         faulty.forget_calls()
         waiting = [background(log.read, 1, visibility=visibility, wait=1e6) for _ in range(3)]
-        until(lambda: log._load()[0]._readers_waiting == 3)
+        until(lambda: log._internal.state._readers_waiting == 3)
         assert faulty.calls == []
         log.append(b"v1")
         if visibility == "durable":
@@ -255,7 +255,7 @@ def test_L14_a_wait_at_the_end_is_empty_when_its_time_is_over(clock: ManualClock
         log = partition(store)
         log.append(b"v0")
         waiting = background(log.read, 1, wait=2.0)
-        until(lambda: log._load()[0]._readers_waiting == 1)
+        until(lambda: log._internal.state._readers_waiting == 1)
         clock.advance(1.9)
         assert not waiting.done()
         clock.advance(0.2)
@@ -278,7 +278,7 @@ def test_L16_max_bytes_means_the_same_wherever_the_batches_lie(objects: ObjectSt
         sizes = [len(log.read(offset, 0)) for offset in range(len(values))]
         limits = {-5, 0, 1} | {sum(sizes[:n]) + d for n in range(1, 14) for d in (-1, 0, 1)}
         for offset, limit in product(range(len(values)), limits):
-            for read in (log.read, log.read_cached):
+            for read in (log.read, log._internal.read_cached):
                 result = read(offset, limit)
                 assert result is not None
                 count = 1 if limit <= 0 else _expected(sizes, offset, limit)

@@ -65,7 +65,7 @@ def test_L26_times_in_any_order_wherever_the_records_are(seed: int) -> None:
         log.append(stamps(T0), ack="buffered")
         times.append(T0)
         with gated.hold("put", suffix=".seg") as gate:
-            log.begin_flush()
+            log._internal.begin_flush()
             gate.wait_held()
             more = [T0 + 60, T0 - 60, T0 + 70]
             log.append(stamps(*more), ack="buffered")
@@ -101,7 +101,7 @@ def test_L26_the_answer_lies_above_the_low_watermark() -> None:
         log = partition(store)
         for time in range(10):
             log.append(stamps(T0 + time))
-        log.maintenance.delete_before(4, clock.now_ms())
+        log._internal.maintenance.delete_before(4, clock.now_ms())
     with open_store(objects, clock, writer="read_only") as store:
         log = store.topic("t").partition(0)
         assert log.low_watermark == 4
@@ -115,7 +115,7 @@ def test_L26_the_answer_is_not_below_a_low_watermark_inside_a_batch() -> None:
         log = partition(store)
         log.append(stamps(*(T0 + time for time in range(10))))
         log.append(stamps(T0 + 99))
-        log.maintenance.delete_before(4, clock.now_ms())
+        log._internal.maintenance.delete_before(4, clock.now_ms())
     with open_store(objects, clock, writer="read_only") as store:
         log = store.topic("t").partition(0)
         assert (log.low_watermark, log.offset_for_timestamp(T0), log.offset_for_timestamp(T0 + 8)) == (
@@ -136,13 +136,16 @@ def test_L26_a_look_up_by_time_reads_one_segment_of_many() -> None:
         log = store.topic("t").partition(0)
         _ = log.durable_high_watermark
         # Whether there is news, and whether what is not there was emptied.
-        behind = {log.paths.segment(log._load()[0].tail.next_seq), log.paths.manifest}
+        behind = {
+            log._internal.paths.segment(log._internal.state.tail.next_seq),
+            log._internal.paths.manifest,
+        }
         for wanted in (0, 31, 59):
             faulty.forget_calls()
             store._runtime.cache.clear()
             assert log.offset_for_timestamp(T0 + wanted * 10) == wanted
             keys = {call.key for call in faulty.calls} - behind
-            assert keys == {log.paths.segment(wanted + 1)}
+            assert keys == {log._internal.paths.segment(wanted + 1)}
         faulty.forget_calls()
         assert log.offset_for_timestamp(T0 + 10_000) is None
         assert {call.key for call in faulty.calls} == behind, "later than everything: no segment is read"
@@ -168,11 +171,11 @@ def test_L26_a_look_up_survives_maintenance_and_reports_a_missing_segment() -> N
         with open_store(objects, clock, writer="read_only", cache_bytes=0) as reader:
             old = reader.topic("t").partition(0)
             assert old.durable_high_watermark == 20
-            assert log.maintenance.compact(clock.now_ms(), bytes(16))
+            assert log._internal.maintenance.compact(clock.now_ms(), bytes(16))
             clock.advance(11.0)
-            assert log.maintenance.collect(clock.now_ms())
+            assert log._internal.maintenance.collect(clock.now_ms())
             assert old.offset_for_timestamp(T0 + 3) == 3
-            (merged,) = [info.key for info in objects.list(log.paths.merged_prefix)]
+            (merged,) = [info.key for info in objects.list(log._internal.paths.merged_prefix)]
             objects.delete(merged)
             with pytest.raises(CorruptData, match="missing") as caught:
                 old.offset_for_timestamp(T0 + 3)
@@ -215,7 +218,7 @@ class Counting(list[int]):
 @pytest.mark.parametrize("rows", [1_000, 1_000_000])
 def test_L26_a_look_up_by_offset_is_logarithmic(rows: int) -> None:
     with running(MemoryStore()) as store:
-        paths = partition(store).paths
+        paths = partition(store)._internal.paths
     table = SegmentTable()
     table.end_offset = Counting(range(10, rows * 10 + 1, 10))  # type: ignore[assignment]
     table.base_offset.extend(range(0, rows * 10, 10))

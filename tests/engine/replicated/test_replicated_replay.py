@@ -149,10 +149,10 @@ def test_W14_the_upper_outlives_a_merge_with_another_writers_segments_and_the_ma
         log = store.topic("t").partition(0)
         for number in range(10):
             log.append(b"exclusive %d" % number)
-            log.maintenance.compact(log.now_ms, bytes([number]) * 16)
-        objects.delete(log.paths.manifest)
+            log._internal.maintenance.compact(log._internal.now_ms, bytes([number]) * 16)
+        objects.delete(log._internal.paths.manifest)
         if manifest is not None:
-            objects.put(log.paths.manifest, manifest)
+            objects.put(log._internal.paths.manifest, manifest)
     with logstore.open(objects) as store:
         again = store.topic("t").partition(0).replicated("mine")
         assert again.upper() == 5

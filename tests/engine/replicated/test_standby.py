@@ -143,6 +143,20 @@ def test_W12_a_promotion_that_cannot_reach_the_store_can_be_repeated() -> None:
     assert contents(objects) == [(0, b"0")]
 
 
+def test_W12_a_promotion_ends_when_its_store_is_closed() -> None:
+    """However long it was to go on, and although no further wait is any: it does not ask in a loop."""
+    objects = MemoryStore()
+    passive = Process(objects, 0, nothing)
+    standby = passive.log.replicated("standby", standby=True)
+    passive.switch.inner = gone = DiesAt(objects, 1, after=False)
+    passive.log._internal._runtime.begin_close()
+    with pytest.raises(StoreUnavailable, match="promote again"):
+        standby.promote(timeout=PATIENCE_S)
+    assert gone._left > -10
+    passive.switch.inner = objects
+    passive.close()
+
+
 @pytest.mark.parametrize("again", [True, False], ids=["promoted-again", "goes-on"])
 def test_W12_an_active_writer_is_not_stopped_by_a_fence_of_its_own_that_it_was_not_told_of(
     again: bool,

@@ -113,7 +113,7 @@ def test_W11_a_flush_waits_for_what_was_appended_before_a_duplicate() -> None:
             gate.wait_held()
             before = log.submit(b"before the flush")
             duplicate = producer.submit(b"once", sequence=0)
-            _, flush = log.begin_flush()
+            _, flush = log._internal.begin_flush()
             gate.release()
             gate.wait_held()
             assert duplicate.result(PATIENCE_S).offset == 0
@@ -169,7 +169,7 @@ def test_W08_an_append_that_is_refused_fails_no_flush() -> None:
             alone = Producer(log, 17)
             alone.submit(b"0", sequence=0)
             refused = alone.submit(b"5", sequence=5)
-            _, flush = log.begin_flush()
+            _, flush = log._internal.begin_flush()
         with pytest.raises(GapError):
             refused.result(PATIENCE_S)
         assert flush is not None
@@ -179,7 +179,7 @@ def test_W08_an_append_that_is_refused_fails_no_flush() -> None:
             log.submit(b"under way")
             gate.wait_held()
             refused = alone.submit(b"5", sequence=5)
-            _, flush = log.begin_flush()
+            _, flush = log._internal.begin_flush()
         with pytest.raises(GapError):
             refused.result(PATIENCE_S)
         assert flush is not None

@@ -52,7 +52,7 @@ def opened(objects: MemoryStore, stores: list[Store]) -> Open:
     return open_one
 
 
-def log_of(store: Store) -> Any:
+def log_of(store: Store) -> logstore.PartitionLog:
     return store.topic(TOPIC).partition(0)
 
 
@@ -71,7 +71,7 @@ def test_W11_the_loser_rebases_without_encoding_anew(opened: Open, objects: Memo
     loser, winner = log_of(opened(gated)), log_of(opened())
     raw, _ = encode_batch([Record(b"mine", b"k")], now_ms=1_700_000_000_000)
     with gated.hold("put", suffix=".seg") as gate:
-        future = loser.submit_batches(raw)
+        future = loser._internal.submit_batches(raw)
         gate.wait_held()
         assert winner.append([b"theirs-0", b"theirs-1"]).offset == 0
     receipt = future.result(PATIENCE_S)
@@ -79,7 +79,7 @@ def test_W11_the_loser_rebases_without_encoding_anew(opened: Open, objects: Memo
     stored = winner.read(2).raw
     assert stored[PATCH_SIZE:] == raw[PATCH_SIZE:]
     assert split(stored)[0].base_offset == 2
-    assert loser._writer.stats.races_lost == 1
+    assert loser._internal.health()["races_lost"] == 1
 
 
 def test_W11_nobody_sees_a_record_before_its_commit(opened: Open, objects: MemoryStore) -> None:
@@ -289,9 +289,9 @@ def test_W06_a_writer_that_slept_past_the_grace_period_does_not_ack_into_the_pas
             gate.wait_held()
             for number in range(1, 10):
                 log_of(awake).append(b"%d" % number)
-            assert log_of(awake).maintenance.compact(clock.now_ms(), bytes(16)) > 4
+            assert log_of(awake)._internal.maintenance.compact(clock.now_ms(), bytes(16)) > 4
             clock.advance(200.0)
-            assert log_of(awake).maintenance.collect(clock.now_ms())
+            assert log_of(awake)._internal.maintenance.collect(clock.now_ms())
         assert late.result(PATIENCE_S).offset == 10
         assert log_of(awake).append(b"11").offset == 11
     assert [value for _, value in contents(objects)] == [b"%d" % number for number in range(12)]
@@ -416,7 +416,7 @@ def test_health_shows_mode_era_races_and_a_stall(objects: MemoryStore) -> None:
     with logstore.open(gated, writer="shared", clock=clock, stall_after=60.0) as store:
         log = store.create_topic(TOPIC).partition(0)
         log.append(b"x")
-        assert isinstance(log._writer, SharedWriter)
+        assert isinstance(log._internal._writer, SharedWriter)
         clock.advance(1000.0)  # idle for long is no stall
         (seen,) = store.health()["partitions"]
         assert (seen["mode"], seen["state"], seen["epoch"], seen["frontier"]) == ("shared", "writing", 1, 1)

@@ -243,7 +243,7 @@ def test_W13_a_slow_writers_append_is_acked_among_two_fast_ones_that_never_pause
         for number, way in enumerate([slow_way, *ways])
     ]
     slow, *fast = [store.create_topic(TOPIC, exist_ok=True).partition(0) for store in stores]
-    prefix = slow.paths.wishes_prefix
+    prefix = slow._internal.paths.wishes_prefix
     try:
         with slow_way.hold("put", suffix=".seg") as uploads:
             waiting = slow.submit(b"slow")
@@ -254,14 +254,14 @@ def test_W13_a_slow_writers_append_is_acked_among_two_fast_ones_that_never_pause
                 uploads.release()
             uploads.wait_held()
             (info,) = objects.list(prefix)
-            wish = slow.paths.wish_name(info.key)
+            wish = slow._internal.paths.wish_name(info.key)
             assert wish is not None
             assert (wish.seq, wish.upload_ms >= 1000) == (3, True)
 
             held_up = []
             for log, way in zip(fast, ways, strict=True):
                 with way.hold("list", prefix=prefix) as asks:
-                    for _ in range(20 - log._writer.stats.commits):  # type: ignore[union-attr]
+                    for _ in range(20 - log._internal._writer.stats.commits):  # type: ignore[union-attr]
                         log.append(b"a fast one")
                     asks.wait_held()  # behind the ack: nobody waits for this
             with ways[0].hold("get", suffix=".seg") as look, ways[1].hold("get", suffix=".seg") as other_look:
@@ -310,7 +310,7 @@ def test_gc_takes_a_wish_after_the_grace_period_and_a_deleted_topic_leaves_none(
     with logstore.open(objects, writer="shared", clock=clock, delete_grace=3600.0) as store:
         log = store.create_topic(TOPIC).partition(0)
         log.append(b"x")
-        key = log.paths.wish(WishName(b"deadbeef", 1, 40, clock.now_ms()))
+        key = log._internal.paths.wish(WishName(b"deadbeef", 1, 40, clock.now_ms()))
         objects.put(key, b"\x01")
         clock.advance(3599.0)
         assert store.collect_garbage() == []
@@ -329,7 +329,7 @@ def test_a_wish_is_no_damage_and_no_part_of_the_log(tmp_path_factory: pytest.Tem
     with logstore.open(objects, writer="shared") as store:
         log = store.create_topic(TOPIC).partition(0)
         log.append(b"x")
-        objects.put(log.paths.wish(WishName(b"deadbeef", 1, 40, 1_700_000_000_000)), b"\x01")
+        objects.put(log._internal.paths.wish(WishName(b"deadbeef", 1, 40, 1_700_000_000_000)), b"\x01")
     assert contents(objects) == [(0, b"x")]
     assert main(["verify", "--store", str(root)]) == 0
     with logstore.open(objects, writer="exclusive") as store:

@@ -114,7 +114,7 @@ def test_L07_giving_up_by_the_thousand_keeps_no_memory() -> None:
             for _ in range(1000):
                 with pytest.raises(AppendTimeout):
                     log.append(b"y", timeout=0.0)
-            writer = log._writer
+            writer = log._internal._writer
             assert writer is not None
             assert len(writer.durable_waiters) < 200  # type: ignore[attr-defined]
         assert receipt.result(PATIENCE_S).offset == 1

@@ -42,7 +42,7 @@ from tests.support.patience import PATIENCE_S
 
 def headers(objects: ObjectStore, log: PartitionLog) -> list[SegmentHeader]:
     """The whole chain as it is in the store."""
-    return [link.header for link in Chain(objects, log.paths).follow(ChainTail())]  # type: ignore[union-attr]
+    return [link.header for link in Chain(objects, log._internal.paths).follow(ChainTail())]  # type: ignore[union-attr]
 
 
 class Witness:
@@ -291,7 +291,7 @@ def test_W04_maintenance_that_sees_our_segment_before_its_answer_came_does_not_c
         with gated.hold("put", suffix=".seg", after=True) as gate:
             future = log.submit(b"one")
             gate.wait_held()
-            reload(log._chain, log._load()[0])
+            reload(log._internal._chain, log._internal.state)
             assert log.durable_high_watermark == 1, "not acked yet, so not known to be ours"
             gate.release()
             assert future.result(PATIENCE_S).offset == 1

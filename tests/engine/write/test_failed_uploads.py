@@ -200,8 +200,8 @@ def test_L03_a_listener_that_fails_makes_no_append_fail() -> None:
         def broken() -> None:
             raise RuntimeError("the event loop is closed")
 
-        log.add_listener(broken)
-        log.add_listener(lambda: told.append(log.buffered_high_watermark))
+        log._internal.add_listener(broken)
+        log._internal.add_listener(lambda: told.append(log.buffered_high_watermark))
         assert log.append(b"v1", ack="buffered").offset == 1
         assert store.topic("t").append(b"v2", ack="buffered").offset == 2
         assert log.append(b"v3").offset == 3
@@ -220,7 +220,7 @@ def test_L03_append_many_raises_only_when_every_partition_has_ended() -> None:
         rival.topic("wide").append(b"winner", partition=1)
         with pytest.raises(Fenced):
             topic.append(b"x", partition=1)
-        keys = {topic.pick(b"k%d" % n): b"k%d" % n for n in range(20)}
+        keys = {topic._internal.pick(b"k%d" % n): b"k%d" % n for n in range(20)}
         records = [
             logstore.Record(b"to %d" % place, key) for place, key in sorted(keys.items(), reverse=True)
         ]

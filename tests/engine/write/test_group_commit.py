@@ -19,7 +19,7 @@ def segment_sizes(log: PartitionLog) -> list[int]:
 
 
 def writer_of(log: PartitionLog) -> ExclusiveWriter:
-    writer = log._writer
+    writer = log._internal._writer
     assert isinstance(writer, ExclusiveWriter)
     return writer
 

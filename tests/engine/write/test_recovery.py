@@ -49,7 +49,7 @@ class Left:
         log.flush()
         for value in LOCAL:
             log.append(value, ack="local")
-        self.reserved_until = log._load()[0].tail.reserved_until
+        self.reserved_until = log._internal.state.tail.reserved_until
         crash(store)
 
     def disk(self, source: Path | None = None) -> Path:

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 import pytest
 
 import logstore
+from logstore.config import WriterKind
 from logstore.engine.memory.waiters import fail
 from logstore.errors import fresh
 from logstore.objects import MemoryStore
@@ -31,7 +32,7 @@ def refused(call: Callable[[], object]) -> logstore.Fenced:
 @pytest.mark.parametrize("writer", ["exclusive", "shared", "replicated"])
 def test_the_hundredth_refusal_holds_no_more_frames_than_the_first(writer: str) -> None:
     objects = MemoryStore()
-    kind = "shared" if writer == "shared" else "exclusive"
+    kind: WriterKind = "shared" if writer == "shared" else "exclusive"
     with logstore.open(objects, writer=kind) as store, logstore.open(objects) as other:
         log = store.create_topic("t").partition(0)
         if writer == "replicated":

@@ -47,12 +47,12 @@ def test_C12_a_reader_elsewhere_shows_what_may_be_acked_and_not_stored() -> None
     for value in numbered(0, 5):
         log.append(value)
     assert log.unconfirmed() == (10, 15)  # here it is known exactly
-    assert log.health()["unconfirmed"] == (10, 15)
+    assert log._internal.health()["unconfirmed"] == (10, 15)
     reserved = 10 + RESERVATION_MIN
     with running(objects, clock, writer="read_only") as other:
         reader = other.topic("t").partition(0)
         assert reader.unconfirmed() == (10, reserved)
-        assert reader.health()["unconfirmed"] == (10, reserved)
+        assert reader._internal.health()["unconfirmed"] == (10, reserved)
         crash(store, lifeline)
         reader.refresh()
         assert (reader.unconfirmed(), reader.lost_ranges()) == ((10, reserved), [])
@@ -128,7 +128,7 @@ def test_C12_a_reservation_is_four_times_what_the_last_interval_appended() -> No
     clock = ManualClock()
     with running(MemoryStore(), clock, ack="buffered", flush_interval=1.0) as store:
         log = partition(store)
-        state = log._load()[0]
+        state = log._internal.state
         for records in (100, 100, 200, 50, 1, 1, 1, 1):
             interval(clock, log, records)
             ahead = state.tail.reserved_until - log.durable_high_watermark

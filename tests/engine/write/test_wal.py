@@ -312,7 +312,7 @@ def test_C09_a_full_disk_delays_local_acks_and_no_others(tmp_path: Path, clock: 
         drive(clock, background(log.append, b"v0", ack="local"))
         disk.hook = lambda call: DiskFault(errno.ENOSPC) if call.name == "write" else None
         early = log.submit(b"v1", ack="local")
-        until(lambda: log.health()["wal_error"] is not None)
+        until(lambda: log._internal.health()["wal_error"] is not None)
         with pytest.raises(AppendTimeout, match=r"the WAL could not be written \(No space left on device\)"):
             log.append(b"v2", ack="local", timeout=0.0)
         assert log.append(b"v3", ack="durable").offset == 3
@@ -326,7 +326,7 @@ def test_C09_a_full_disk_delays_local_acks_and_no_others(tmp_path: Path, clock: 
         assert waiting.result(PATIENCE_S).offset == 4
         disk.hook = None
         drive(clock, log.submit(b"v5", ack="local"))
-        assert log.health()["wal_error"] is None
+        assert log._internal.health()["wal_error"] is None
         assert disk.misuse == []
 
 
@@ -342,7 +342,7 @@ def test_C09_folders_that_another_process_made_are_fsynced_too(tmp_path: Path) -
         disk.mkdir(folder)
     objects = MemoryStore()
     store = open_store(objects, wal_dir="/srv/wal", disk=disk)
-    paths = partition(store).paths
+    paths = partition(store)._internal.paths
     folder = f"/srv/wal/{store._runtime.store_id}"
     for name in ("", f"/{paths.topic}", f"/{paths.topic}/{paths.incarnation}"):
         disk.mkdir(folder + name)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import logstore
-from logstore.errors import CorruptData, Fenced
+from logstore.errors import CorruptData, Fenced, Indeterminate
 from logstore.format.murmur2 import partition_for_key
 from logstore.layout.catalog import Catalog
 from logstore.layout.paths import SPARK_PREFIX, PartitionPaths
@@ -22,7 +22,7 @@ from logstore.spark.write.rows import RowSorter
 from logstore.spark.write.staging import sweep
 from logstore.spark.write.task_writer import PENDING_BYTES, TaskWriter
 from logstore.spark.write.txn_ledger import Ledger
-from logstore.testing import Fault, FaultyStore
+from logstore.testing import Delivery, Fault, FaultyStore
 from tests.support.spark.hooked import Died, HookedStore
 from tests.support.spark.material import START_MS
 from tests.support.spark.staging import PARTITIONS, QUERY, keys, new_store, stage, staged, stored
@@ -54,8 +54,9 @@ def test_S07_a_retried_or_speculative_attempt_leaves_nothing_of_itself(store: Ob
 
 def test_S07_an_aborted_job_leaves_nothing(store: ObjectStore) -> None:
     give_up(store, QUERY, stage(store, QUERY, 5))
+    assert staged(store) == []
+    assert Ledger(store, QUERY).pending() is None
     assert stored(store) == []
-    assert list(store.list(SPARK_PREFIX)) == []
 
 
 def test_S07_the_same_version_again_is_stored_no_second_time(store: ObjectStore) -> None:
@@ -211,6 +212,26 @@ def test_S07_an_abort_of_a_driver_that_was_thought_dead_takes_nothing_from_the_o
     store_once(store, QUERY, new)
     assert sorted(stored(store)) == sorted(keys(5))
     assert staged(store) == []
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_C05_a_plan_that_comes_late_after_its_driver_gave_up_blocks_nobody(version: int) -> None:
+    """What it names was removed with the abort: were it to stand, no later run could carry it out or get past it."""
+    inner = new_store()
+    faulty = FaultyStore(inner)
+    if version:
+        store_once(inner, replace(QUERY, version=0), stage(inner, replace(QUERY, version=0), 0))
+    mine = replace(QUERY, version=version)
+    parts = stage(inner, mine, version)
+    hanging = faulty.fail("put", suffix="/ledger", times=None, with_=Delivery.LATE)
+    with pytest.raises(Indeterminate):
+        store_once(faulty, mine, parts)
+    faulty.remove(hanging)
+    give_up(faulty, mine, parts)
+    assert faulty.deliver(suffix="/ledger")
+    store_once(inner, mine, stage(inner, mine, version))
+    assert sorted(stored(inner)) == sorted(key for batch in range(version + 1) for key in keys(batch))
+    assert staged(inner) == []
 
 
 def test_S07_lost_answers_and_refusals_of_every_put_end_in_one_copy() -> None:

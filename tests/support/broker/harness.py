@@ -27,6 +27,7 @@ from broker_shim.server import Server
 from broker_shim.wire import messages, primitives
 from broker_shim.wire.apis import Api, is_flexible
 from broker_shim.wire.messages import Message
+from logstore import PartitionLog
 from logstore.objects import ObjectStore
 from tests.support.cpu_clock import cpu_seconds_of
 from tests.support.patience import PATIENCE_S
@@ -110,7 +111,7 @@ class LocalBroker:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def log(self, topic: str, partition: int = 0) -> Any:
+    def log(self, topic: str, partition: int = 0) -> PartitionLog:
         """The partition's log, as the broker holds it."""
         return self.server.store.topic(topic).partition(partition)
 
