@@ -439,7 +439,8 @@ class Chain:
                 if info.size:  # one of no bytes is a put that was cut off
                     segments.append(_Stored(seq, seq, None, info))
             elif not with_merged:
-                break  # digits sort first: behind the segments only the manifest, merged objects and wishes follow
+                if info.key >= self.paths.manifest:
+                    break  # digits sort first: behind the segments only the manifest, merged objects and wishes follow
             elif named := self.paths.merged_name(info.key):
                 merged.append(_Stored(*named, info))
         if merged:  # one that cannot be read stands for nothing: what it replaced may still be there

@@ -508,3 +508,20 @@ def test_C01_a_fence_from_before_the_first_manifest_goes_to_the_end_though_that_
         with pytest.raises(Fenced):
             log.append(b"too late")
     assert stored(objects) == at(0, [*numbered(0, 31), b"late"])
+
+
+def test_C02_a_foreign_object_among_the_segments_is_not_the_end_of_a_listing() -> None:
+    """Somebody keeps a copy beside a segment: those behind it are listed all the same."""
+    objects = MemoryStore()
+    with open_store(objects) as store:
+        log = store.create_topic("t").partition(0)
+        for value in numbered(0, 5):
+            log.append(value)
+        assert log._internal._checkpointer is not None
+        log._internal._checkpointer.write()
+        for value in numbered(5, 4):
+            log.append(value)
+        key = log.segments()[-3].key
+        objects.put(f"{key}.bak", b"a copy")
+        with open_store(objects, writer="read_only") as reading:
+            assert reading.topic("t").partition(0).durable_high_watermark == 9
