@@ -94,7 +94,7 @@ def test_L21_taking_the_partition_over_costs_one_put_and_a_look_at_the_horizon()
         _ = log.durable_high_watermark
         faulty.forget_calls()
         log.open_writer()
-        assert requests(faulty) == {"put": 1, "get": 1}
+        assert requests(faulty) == {"put": 1, "get": 1, "list": 1}, "without a manifest a listing tells"
         faulty.forget_calls()
         log.append(b"y")
         assert requests(faulty) == {"put": 1}
@@ -396,7 +396,7 @@ def test_C01_a_shared_commit_is_one_put_and_the_first_behind_an_exclusive_writer
         log.open_writer()
         faulty.forget_calls()
         log.append(b"y")
-        assert requests(faulty) == {"put": 2, "get": 1}
+        assert requests(faulty) == {"put": 2, "get": 1, "list": 1}, "without a manifest a listing tells"
         faulty.forget_calls()
         log.append(b"z")
         assert requests(faulty) == {"put": 1}

@@ -104,7 +104,8 @@ def test_L22_a_checkpoint_and_a_merge_beside_the_writer_ask_for_nothing_that_it_
         log._internal._checkpointer.run()
         assert len(log._internal.state.segments) <= 3
         asked = [call for call in store_of.calls if call.operation in ("get", "head", "list")]
-        assert [call for call in asked if call.operation == "list"] == []
+        # The first manifest of all is made from what the store lists: an earlier one may have been lost.
+        assert len([call for call in asked if call.operation == "list"]) == 2
         # The footer of the newest that is merged. A partition that was removed has another manifest: no look is needed.
         assert len([call for call in asked if call.key.endswith(".seg")]) == 1
         assert len(store_of.calls) <= 12
