@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -44,7 +45,7 @@ def place_of(log: PartitionLog) -> Place:
     return log.topic, log._internal.paths.incarnation, log.partition
 
 
-class Role:
+class Role(ABC):
     """One thing after the other until the finale, then whatever the driver asks for."""
 
     def __init__(self, process: Process, settings: dict[str, Any], partitions: dict[str, list[int]]) -> None:
@@ -86,8 +87,9 @@ class Role:
                 self.forget()
             return False
 
+    @abstractmethod
     def step(self) -> None:
-        raise NotImplementedError
+        """What it does next."""
 
     def cannot_go_on(self) -> None:
         self.world.fail(
@@ -95,7 +97,8 @@ class Role:
         )
 
     def forget(self) -> None:
-        """Whatever it holds is over."""
+        """Whatever it holds is over. A role that holds nothing has nothing to do."""
+        return
 
     def opened(self, **changes: Any) -> Store:
         if self.store is None:
