@@ -51,9 +51,6 @@ class Plan:
         arrays = [make(infos, gathered, first, stop) for make in self.makers]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def empty(self) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pylist([], self.schema)
-
 
 def _keys(infos: Sequence[BatchInfo], gathered: Gathered, first: int, stop: int) -> pa.Array:
     return _bytes(_BINARY, gathered[1], stop - first)

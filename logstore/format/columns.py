@@ -29,26 +29,9 @@ if TYPE_CHECKING:
 
 COLUMNS = ("key", "value", "offset", "timestamp", "timestampType", "headers")
 
-# Arrow's `binary` counts bytes in 31 bits, over all rows of a column.
-_MAX_BYTES = (1 << 31) - 1
-# A chunk is closed when it holds this much, so that a reader of large records keeps a flat memory.
+# A chunk is closed when it holds this much, so that a reader of large records keeps a flat memory. (Arrow's `binary` counts
+# bytes in 31 bits, over all rows of a column: a batch is at most `MAX_DECODED_BYTES`, far from that.)
 _CHUNK_BYTES = 32 << 20
-
-
-def decode_columns(
-    raw: Buffer,
-    infos: Sequence[BatchInfo],
-    *,
-    columns: Sequence[str] = COLUMNS,
-    start_offset: int = 0,
-    stop_offset: int | None = None,
-) -> pa.RecordBatch:
-    """The records of the batches, in offset order, from `start_offset` up to before `stop_offset`."""
-    chosen, plan = _wanted(infos, start_offset, stop_offset), _plan(tuple(columns))
-    areas = [record_area(raw, info) for info in chosen] if plan.needs_areas else []
-    if (size := sum([len(area[0]) for area in areas])) > _MAX_BYTES:
-        raise FormatError(f"{size} bytes do not fit in one Arrow batch: read them with column_chunks")
-    return _build(plan, chosen, areas, start_offset, stop_offset)
 
 
 def column_chunks(
@@ -60,7 +43,8 @@ def column_chunks(
     stop_offset: int | None = None,
     rows: int = 16384,
 ) -> Iterator[pa.RecordBatch]:
-    """The same in pieces of at most `rows` rows: small batches are decoded together, large ones are cut."""
+    """The records of the batches, in offset order, from `start_offset` up to before `stop_offset`, in pieces of at most
+    `rows` rows: small batches are decoded together, large ones are cut."""
     if rows < 1:
         raise FormatError(f"chunks of {rows} rows")
     plan = _plan(tuple(columns))
@@ -97,8 +81,6 @@ def _wanted(infos: Sequence[BatchInfo], start_offset: int, stop_offset: int | No
 def _build(
     plan: Plan, infos: Sequence[BatchInfo], areas: Sequence[Area], start_offset: int, stop_offset: int | None
 ) -> pa.RecordBatch:
-    if not infos:
-        return plan.empty()
     first = start_offset - infos[0][0]
     stop = infos[0][3] if len(infos) == 1 else sum([info[3] for info in infos])
     if stop_offset is not None:

@@ -10,6 +10,8 @@ watermark, which segments were merged).
               min and max timestamp (a column compresses far better than a row)
     merged    the first seq and the identity (16 bytes) of each merged object, in that order
     retired   the objects that no row names any more: see `retired`
+    extras    who owns the chain, and in which lane it goes on (`logstore.format.extras`), if either is known; the format
+              version is 4 then
     crc       CRC-32C of all before it, and the magic again
 """
 
@@ -23,11 +25,15 @@ from crc32c import crc32c
 
 from logstore.format.codecs import ZSTD, compress, decompress
 from logstore.format.errors import FormatError, UnsupportedVersion
+from logstore.format.extras import Claim, Extras
 from logstore.format.retired import Retired
 from logstore.format.segment import Bytes, WriterMode
 
 FORMAT_VERSION = 3
 """In 1 the retired objects were listed by name; 2 had no horizon and no nonce. Both are read, and not written any more."""
+EXTRAS_VERSION = 4
+"""Of a manifest that says who owns the chain, or in which lane it goes on: a release that knows nothing of that must not go
+on behind it."""
 MAGIC = b"LOGMAN\r\n"
 
 _FRONT = struct.Struct("<8sHBBIQQQqqqqQQQQ")
@@ -37,8 +43,14 @@ _CRC = struct.Struct("<I")
 _END = struct.Struct("<I8s")
 _COLUMNS = 7
 _IDENTITY_SIZE = 16
+_CLOSED = 1
 _ROWS_MAX = 100_000_000
-_RETIRED = {1: Retired.parse_names, 2: Retired.parse, FORMAT_VERSION: Retired.parse}
+_RETIRED = {
+    1: Retired.parse_names,
+    2: Retired.parse,
+    FORMAT_VERSION: Retired.parse,
+    EXTRAS_VERSION: Retired.parse,
+}
 
 
 @dataclass(slots=True)
@@ -57,6 +69,8 @@ class SegmentTable:
     min_timestamp_ms: array[int] = field(default_factory=lambda: array("q"))
     max_timestamp_ms: array[int] = field(default_factory=lambda: array("q"))
     merged: dict[int, str] = field(default_factory=dict)
+    placed: dict[int, str] = field(default_factory=dict)
+    """The rows that are parts of a lane's entries, by their seq: where they lie. No manifest holds such a row."""
 
     def __len__(self) -> int:
         return len(self.base_offset)
@@ -65,9 +79,10 @@ class SegmentTable:
         """Add the rows of `source` from `start` up to, not including, `stop`, which lie behind all of ours."""
         for column, more in zip(self.columns(), source.columns(), strict=True):
             column.extend(more[start:stop])
-        if start < stop and source.merged:
+        if start < stop and (source.merged or source.placed):
             first, last = source.first_seq[start], source.first_seq[stop - 1]
-            self.merged.update({seq: name for seq, name in source.merged.items() if first <= seq <= last})
+            for ours, theirs in ((self.merged, source.merged), (self.placed, source.placed)):
+                ours.update({seq: name for seq, name in theirs.items() if first <= seq <= last})
 
     def columns(self) -> tuple[array[int], ...]:
         return (
@@ -90,7 +105,8 @@ class Manifest:
     was replaced or expired, and when.
 
     `collected_until`: places below it may have been emptied by garbage collection; none from it on was. It never falls, and
-    is in the store before anything is emptied. `nonce` is random: no two manifests are the same.
+    is in the store before anything is emptied. `nonce` is random: no two manifests are the same. `owner`, `closed`
+    and `claim` are those of the chain's tail.
     """
 
     version: int
@@ -105,19 +121,24 @@ class Manifest:
     retired: Retired = field(default_factory=Retired)
     collected_until: int = 0
     nonce: bytes = bytes(8)
+    owner: bytes = b""
+    closed: bool = False
+    claim: Claim | None = None
 
     def pack(self) -> bytes:
         table = self.table
+        assert not table.placed, "what is in a lane is not in a manifest"
+        extras = Extras(owner=self.owner, claim=self.claim).pack()
         rows = compress(ZSTD, b"".join(column.tobytes() for column in table.columns()))
         identities = b"".join(bytes.fromhex(table.merged[seq]) for seq in sorted(table.merged))
         marks = array("q", sorted(table.merged)).tobytes()
         retired = self.retired.pack()
         front = _FRONT.pack(
             MAGIC,
-            FORMAT_VERSION,
+            EXTRAS_VERSION if extras else FORMAT_VERSION,
             self.mode,
-            0,
-            0,
+            _CLOSED if self.closed else 0,
+            len(extras),
             self.version,
             self.next_seq,
             self.epoch,
@@ -132,7 +153,7 @@ class Manifest:
         )
         front += _HORIZON.pack(self.collected_until, self.nonce, 0)[:-4]
         front += _CRC.pack(crc32c(front))
-        body = front + rows + marks + identities + retired
+        body = front + rows + marks + identities + retired + extras
         return body + _END.pack(crc32c(body), MAGIC)
 
     @classmethod
@@ -147,14 +168,15 @@ class Manifest:
             raise FormatError("the manifest's checksum does not match", 0)
         if front[1] not in _RETIRED:
             raise UnsupportedVersion(
-                f"manifest format {front[1]}; this release reads up to {FORMAT_VERSION}", 8
+                f"manifest format {front[1]}; this release reads up to {EXTRAS_VERSION}", 8
             )
         count, merged_count, size, retired_size = front[12:16]
         rows_at = _FRONT.size if front[1] < 3 else FRONT_SIZE
         marks_at = rows_at + size
         identities_at = marks_at + merged_count * 8
         retired_at = identities_at + merged_count * _IDENTITY_SIZE
-        if count > _ROWS_MAX or retired_at + retired_size + _END.size != len(data):
+        extras_at = retired_at + retired_size
+        if count > _ROWS_MAX or extras_at + front[4] + _END.size != len(data):
             raise FormatError("the manifest's counts do not fit its size", _FRONT.size)
         rows = _inflate(bytes(data[rows_at:marks_at]), count * _COLUMNS * 8)
         marks = array("q")
@@ -170,6 +192,7 @@ class Manifest:
         collected_until, nonce = unknown_horizon(front[6]), bytes(8)
         if front[1] >= 3:
             collected_until, nonce, _ = _HORIZON.unpack_from(data, _FRONT.size)
+        extras = Extras.parse(data[extras_at : -_END.size], extras_at)
         return cls(
             version=front[5],
             next_seq=front[6],
@@ -180,9 +203,12 @@ class Manifest:
             reserved_until=front[10],
             source_upper=front[11],
             table=table,
-            retired=_RETIRED[front[1]](bytes(data[retired_at : -_END.size])),
+            retired=_RETIRED[front[1]](bytes(data[retired_at:extras_at])),
             collected_until=collected_until,
             nonce=nonce,
+            owner=extras.owner,
+            closed=bool(front[3] & _CLOSED),
+            claim=extras.claim,
         )
 
 
@@ -198,7 +224,7 @@ def parse_horizon(front: Bytes) -> int:
     magic, version = struct.unpack_from("<8sH", front)
     if magic != MAGIC:
         raise FormatError("no manifest: the magic is missing", 0)
-    if version != FORMAT_VERSION:
+    if version not in (FORMAT_VERSION, EXTRAS_VERSION):
         raise UnsupportedVersion(
             f"manifest format {version}; this release finds a horizon in {FORMAT_VERSION}", 8
         )

@@ -47,9 +47,8 @@ def _take(size: int) -> mmap.mmap:
             return kept
     # Whole huge pages, because the system puts nothing else where they can begin. What is not touched takes no memory.
     pages = mmap.mmap(-1, -(-size // _HUGE_PAGE) * _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    huge = (
-        (size + _HUGE_PAGE // 4) // _HUGE_PAGE * _HUGE_PAGE
-    )  # the last one if three quarters of it are needed
+    # The last one if three quarters of it are needed.
+    huge = (size + _HUGE_PAGE // 4) // _HUGE_PAGE * _HUGE_PAGE
     if huge and hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel without them; with them new pages cost a fifth
             pages.madvise(mmap.MADV_HUGEPAGE, 0, huge)

@@ -3,6 +3,7 @@
     header    fixed size: who wrote it, where in the chain it is, which offsets it holds
     batches   Kafka v2 record batches, back to back, verbatim
     index     one fixed-width row for each batch
+    extras    only where there are any (`logstore.format.extras`); the format version is 2 then
     footer    fixed size: a copy of the header, counts, checksums, where the index starts
 
 Promises: every byte lies under a CRC-32C, so a flipped, missing or added one is found; the offsets of the batches are
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, IntFlag
 from typing import Any
 
@@ -26,9 +27,13 @@ from crc32c import crc32c
 from logstore.format.batch import HEADER_SIZE as BATCH_HEADER_SIZE
 from logstore.format.batch import PATCH_SIZE, BatchInfo, check_crc, patch_head, read_info, validate
 from logstore.format.errors import FormatError, UnsupportedVersion
+from logstore.format.extras import NO_EXTRAS, Extras
 from logstore.format.pages import in_one_piece
 
 FORMAT_VERSION = 1
+EXTRAS_VERSION = 2
+"""Of a segment with extras: a release that knows nothing of them refuses it instead of calling it damaged."""
+_VERSIONS = (FORMAT_VERSION, EXTRAS_VERSION)
 MAGIC = b"LOGSEG\r\n"
 TAIL_SIZE = 64 * 1024  # what one ranged GET of the tail asks for: footer and 1,400 index rows
 
@@ -37,7 +42,7 @@ _CRC = struct.Struct("<I")
 HEADER_SIZE = _HEADER.size + _CRC.size
 _FOOTER = struct.Struct(
     "<QIIqqQ"
-)  # records, batches, reserved, min and max timestamp, where the index starts
+)  # records, batches, size of the extras, min and max timestamp, where the index starts
 _FOOTER_CRCS = struct.Struct("<III8s")  # batches, index, everything in the footer before this field; magic
 FOOTER_SIZE = HEADER_SIZE + _FOOTER.size + _FOOTER_CRCS.size
 EMPTY_SIZE = HEADER_SIZE + FOOTER_SIZE
@@ -83,6 +88,9 @@ class SegmentFlags(IntFlag):
     COLLECTED = 8
     """Garbage collection has taken its records away and left the header, because a writer that slept may come to this very
     place. Its offsets are those of the records that stood here."""
+    CLOSED = 16
+    """The last segment of a writer that was closed: it has said so because it had something to store anyway, or because
+    it promised to. Others go without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +113,12 @@ class SegmentHeader:
     source_lower: int = -1
     source_upper: int = -1
     digest: bytes = bytes(16)
+    has_extras: bool = field(default=False, compare=False)  # as it was read: its format version says so
 
-    def pack(self) -> bytes:
+    def pack(self, version: int = FORMAT_VERSION) -> bytes:
         fields = _HEADER.pack(
             MAGIC,
-            FORMAT_VERSION,
+            version,
             HEADER_SIZE,
             self.mode,
             self.flags,
@@ -137,8 +146,10 @@ class SegmentHeader:
             raise FormatError("no segment: the magic is missing", 0)
         if _CRC.unpack_from(data, _HEADER.size)[0] != crc32c(bytes(data[: _HEADER.size])):
             raise FormatError("the segment header's checksum does not match", 0)
-        if fields[1] != FORMAT_VERSION:
-            raise UnsupportedVersion(f"segment format {fields[1]}; this release reads {FORMAT_VERSION}", 8)
+        if fields[1] not in _VERSIONS:
+            raise UnsupportedVersion(
+                f"segment format {fields[1]}; this release reads up to {EXTRAS_VERSION}", 8
+            )
         if fields[3] not in _MODES:
             raise UnsupportedVersion(
                 f"a segment of writer mode {fields[3]}, which this release does not know", 12
@@ -156,6 +167,7 @@ class SegmentHeader:
             source_lower=fields[13],
             source_upper=fields[14],
             digest=fields[16],
+            has_extras=fields[1] == EXTRAS_VERSION,
         )
 
 
@@ -171,6 +183,7 @@ class SegmentSummary:
     index_position: int
     batches_crc: int
     index_crc: int
+    extras_size: int = 0
 
     @property
     def index_size(self) -> int:
@@ -178,13 +191,18 @@ class SegmentSummary:
 
     @property
     def object_size(self) -> int:
-        return self.index_position + self.index_size + FOOTER_SIZE
+        return self.extras_position + self.extras_size + FOOTER_SIZE
+
+    @property
+    def extras_position(self) -> int:
+        return self.index_position + self.index_size
 
     def pack(self) -> bytes:
-        front = self.header.pack() + _FOOTER.pack(
+        version = EXTRAS_VERSION if self.extras_size else FORMAT_VERSION
+        front = self.header.pack(version) + _FOOTER.pack(
             self.records,
             self.batches,
-            0,
+            self.extras_size,
             self.min_timestamp_ms,
             self.max_timestamp_ms,
             self.index_position,
@@ -204,8 +222,8 @@ class SegmentSummary:
         if crc != crc32c(footer[: FOOTER_SIZE - _FOOTER_CRCS.size + 8]):
             raise FormatError("the segment footer's checksum does not match", object_size)
         header = SegmentHeader.parse(footer)
-        records, batches, _, low, high, position = _FOOTER.unpack_from(footer, HEADER_SIZE)
-        summary = cls(header, records, batches, low, high, position, batches_crc, index_crc)
+        records, batches, extras, low, high, position = _FOOTER.unpack_from(footer, HEADER_SIZE)
+        summary = cls(header, records, batches, low, high, position, batches_crc, index_crc, extras)
         if object_size is not None and summary.object_size != object_size:
             raise FormatError(f"the object has {object_size} bytes, not {summary.object_size}", object_size)
         return summary
@@ -219,6 +237,13 @@ class SegmentSummary:
         index = np.frombuffer(data, INDEX_ROW)
         _check_dense(self.header, index, self.index_position)
         return index
+
+    def parse_extras(self, tail: Bytes) -> Extras | None:
+        """From the last bytes of the object, or all of it; None if they do not reach that far back."""
+        end = len(tail) - FOOTER_SIZE
+        if end < self.extras_size:
+            return None
+        return Extras.parse(memoryview(tail)[end - self.extras_size : end], self.extras_position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,11 +310,12 @@ def as_stored(
 
 
 def build_segment(
-    header: SegmentHeader, batches: Sequence[EncodedBatch]
+    header: SegmentHeader, batches: Sequence[EncodedBatch], extras: Extras = NO_EXTRAS
 ) -> tuple[memoryview, SegmentSummary]:
     """The whole object, in one piece, read-only, and what its footer says."""
     index = np.zeros(len(batches), INDEX_ROW)
-    parts: list[Bytes] = [header.pack()]
+    said = extras.pack()
+    parts: list[Bytes] = [header.pack(EXTRAS_VERSION if said else FORMAT_VERSION)]
     position, crc = HEADER_SIZE, 0
     for row, batch in enumerate(batches):
         index[row] = (
@@ -306,14 +332,15 @@ def build_segment(
         position += batch.size
     _check_dense(header, index, position)
     rows = index.tobytes()
-    summary = _summarise(header, index, position, crc, crc32c(rows))
-    parts += (rows, summary.pack())
+    summary = _summarise(header, index, position, crc, crc32c(rows), len(said))
+    parts += (rows, said, summary.pack())
     return in_one_piece(parts, summary.object_size), summary
 
 
-def collected(header: SegmentHeader) -> memoryview:
-    """What garbage collection leaves in a place that must not be emptied: the header, and none of the records."""
-    return build_segment(replace(header, flags=header.flags | SegmentFlags.COLLECTED), [])[0]
+def collected(header: SegmentHeader, extras: Extras = NO_EXTRAS) -> memoryview:
+    """What garbage collection leaves in a place that must not be emptied: the header, and none of the records. The ids of
+    the appends stay as well, for a writer that slept and asks whether its own are among them."""
+    return build_segment(replace(header, flags=header.flags | SegmentFlags.COLLECTED), [], extras)[0]
 
 
 def parse_segment(data: Bytes, *, strict: bool = False) -> tuple[SegmentSummary, Index]:
@@ -328,6 +355,8 @@ def parse_segment(data: Bytes, *, strict: bool = False) -> tuple[SegmentSummary,
         if strict:
             raise
         summary, index = _rebuild(header, memoryview(data), damage)
+    if strict:
+        summary.parse_extras(data)  # without that, damage there is met by those alone who need what it says
     expected = footer or summary  # an intact footer vouches for the batches even if the index is damaged
     if expected.header != header:
         raise FormatError("header and footer tell of different segments", 0)
@@ -370,7 +399,9 @@ def _check_dense(header: SegmentHeader, index: Index, position: int) -> None:
         )
 
 
-def _summarise(header: SegmentHeader, index: Index, end: int, crc: int, index_crc: int) -> SegmentSummary:
+def _summarise(
+    header: SegmentHeader, index: Index, end: int, crc: int, index_crc: int, extras_size: int
+) -> SegmentSummary:
     has_rows = len(index) > 0
     return SegmentSummary(
         header=header,
@@ -381,6 +412,7 @@ def _summarise(header: SegmentHeader, index: Index, end: int, crc: int, index_cr
         index_position=end,
         batches_crc=crc,
         index_crc=index_crc,
+        extras_size=extras_size,
     )
 
 
@@ -388,6 +420,7 @@ def _rebuild(header: SegmentHeader, data: memoryview, damage: FormatError) -> tu
     """Walk the batches. Only an object of exactly the right size is believed: a cut one may have lost a batch."""
     rows: list[tuple[int, ...]] = []
     position = HEADER_SIZE
+    has_extras = _HEADER.unpack_from(data)[1] == EXTRAS_VERSION
     while len(data) - position >= BATCH_HEADER_SIZE and position + len(
         rows
     ) * INDEX_ROW.itemsize + FOOTER_SIZE < len(data):
@@ -395,6 +428,8 @@ def _rebuild(header: SegmentHeader, data: memoryview, damage: FormatError) -> tu
             size = read_info(data, position).size
             (info,) = validate(data[position : position + size], max_batch_bytes=size)
         except FormatError:
+            if has_extras:
+                break  # behind the last batch there is more than the index, and how much is not known yet
             raise damage from None
         rows.append(
             (
@@ -410,7 +445,8 @@ def _rebuild(header: SegmentHeader, data: memoryview, damage: FormatError) -> tu
         position += info.size
     index = np.array(rows, INDEX_ROW)
     crc = crc32c(data[HEADER_SIZE:position])
-    summary = _summarise(header, index, position, crc, crc32c(index.tobytes()))
+    extras_size = Extras.size_at(data, position + index.nbytes) if has_extras else 0
+    summary = _summarise(header, index, position, crc, crc32c(index.tobytes()), extras_size)
     if summary.object_size != len(data):
         raise damage
     _check_dense(header, index, position)

@@ -8,6 +8,7 @@ by those who ask: the engine's shared writers refuse with errors, the broker ans
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -86,14 +87,12 @@ class Numbered(Protocol):
 B = TypeVar("B", bound=Numbered)
 
 
+@dataclass(slots=True, eq=False)
 class KnownProducer(Generic[B]):
     """Has at least one batch."""
 
-    __slots__ = ("batches", "epoch")
-
-    def __init__(self, epoch: int, batches: deque[B]) -> None:
-        self.epoch = epoch
-        self.batches = batches
+    epoch: int
+    batches: deque[B]
 
     @property
     def next_sequence(self) -> int:

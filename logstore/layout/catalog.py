@@ -24,7 +24,7 @@ from logstore.errors import (
     UnsupportedStore,
 )
 from logstore.format.document import pack_document, parse_document
-from logstore.layout.paths import CATALOG_PREFIX, catalog_key, check_topic_name
+from logstore.layout.paths import CATALOG_PREFIX, STORE_KEY, catalog_key, check_topic_name
 from logstore.objects.protocol import ObjectStore
 from logstore.objects.settled import Doubts, put_settled
 
@@ -261,6 +261,10 @@ class Catalog:
         return checked
 
     def _unknown(self, name: str) -> UnknownTopic:
+        if self._store.head(STORE_KEY) is None:
+            return UnknownTopic(
+                f"there is no topic {name!r} in {self._store!r}: there is no log store there at all. Check the path or URL"
+            )
         return UnknownTopic(
             f"there is no topic {name!r} in {self._store!r}: check both names, or create it with create_topic({name!r})"
         )

@@ -8,10 +8,14 @@
         manifest                                        a checkpoint of the chain
         merged/‹first seq›-‹last seq›-‹id›.seg          several segments rewritten as one by maintenance, for the version of
                                                         the manifest that the id begins with
-        wishes/‹writer›-‹seq, 20 digits›-‹ms›-‹at ms›   a shared writer that loses every race asks for its turn
+        pending/‹born, 20 digits›-‹id›                  appends that a shared writer has put aside for whoever commits next
+    lanes/‹lane›/
+        ‹seq, 20 digits›.seg                            an entry: segments of many partitions; creating one is the commit
+        checkpoint                                      what the entries hold of whom
     spark/‹app, a digest›/
         ledger                                          which write of the app is stored, and the plan of one under way
         staged/‹version, 20 digits›/‹ms›-‹id›           record batches that a task wrote, until the job commits them
+    holds/‹topic›/‹incarnation›/‹who, a digest›         who copies the topic elsewhere, and how far: retention waits for it
 
 A topic's incarnation is new each time it is created, so a topic that was deleted and created again starts empty whatever
 a slow writer of the old one still does.
@@ -31,12 +35,17 @@ PROBE_PREFIX = "probe/"
 CATALOG_PREFIX = "catalog/"
 TOPICS_PREFIX = "topics/"
 SPARK_PREFIX = "spark/"
+HOLDS_PREFIX = "holds/"
+LANES_PREFIX = "lanes/"
+
+PENDING_WINDOW = 256
+"""In how many places, from the one where it was born, a pending append may be stored: the same in every release."""
 
 TOPIC_NAME_MAX = 249  # Kafka's limit; also keeps a file name below 255 bytes
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _MERGED_NAME = re.compile(r"(\d{20})-(\d{20})-([0-9a-f]{32})\.seg", re.ASCII)
 _PARTITION = re.compile(r"topics/([A-Za-z0-9._-]+)/([0-9a-f]{16})/(\d+)/", re.ASCII)
-_WISH_NAME = re.compile(r"([0-9a-f]{16})-(\d{20})-(\d{1,9})-(\d{13,})", re.ASCII)
+_PENDING_NAME = re.compile(r"(\d{20})-([0-9a-f]{32})", re.ASCII)
 _SEGMENT_NAME = re.compile(r"(\d{20})\.seg", re.ASCII)
 _STAGED_NAME = re.compile(r"spark/([0-9a-f]{32})/staged/(\d{20})/(\d{13,})-[0-9a-f]{32}", re.ASCII)
 
@@ -51,6 +60,11 @@ def check_topic_name(name: object) -> str:
             "A-Z a-z 0-9 '.' '_' '-', and not '.' or '..' alone"
         )
     return name
+
+
+def is_internal(topic: str) -> bool:
+    """Whether a topic belongs to the broker or the library, and not to people: read where it is named, not by patterns."""
+    return topic.startswith("__")
 
 
 def catalog_key(topic: str) -> str:
@@ -84,13 +98,16 @@ class StagedName(NamedTuple):
         return cls(found[1], int(found[2]), int(found[3])) if found else None
 
 
-class WishName(NamedTuple):
-    """What the key of a wish says: who wants to commit at `seq` or later, how long its uploads take, and since when."""
+class PendingName(NamedTuple):
+    """What the key of a pending append says: the place at which its owner stood, which has read every place below, and the
+    id that the append keeps for its whole life."""
 
-    writer: bytes
-    seq: int
-    upload_ms: int
-    wished_at_ms: int
+    born: int
+    id: bytes
+
+    def is_dead(self, seq: int) -> bool:
+        """Whether nobody may store it in place `seq` or later."""
+        return self.born + PENDING_WINDOW <= seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,18 +148,16 @@ class PartitionPaths:
         return (int(found[1]), int(found[2]), found[3]) if found else None
 
     @property
-    def wishes_prefix(self) -> str:
-        return self.prefix + "wishes/"
+    def pending_prefix(self) -> str:
+        return self.prefix + "pending/"
 
-    def wish(self, wish: WishName) -> str:
-        return f"{self.wishes_prefix}{wish.writer.hex()}-{wish.seq:020d}-{wish.upload_ms}-{wish.wished_at_ms:013d}"
+    def pending(self, name: PendingName) -> str:
+        return f"{self.pending_prefix}{name.born:020d}-{name.id.hex()}"
 
-    def wish_name(self, key: str) -> WishName | None:
+    def pending_name(self, key: str) -> PendingName | None:
         """None for any other object."""
-        found = _WISH_NAME.fullmatch(key.removeprefix(self.wishes_prefix))
-        return (
-            WishName(bytes.fromhex(found[1]), int(found[2]), int(found[3]), int(found[4])) if found else None
-        )
+        found = _PENDING_NAME.fullmatch(key.removeprefix(self.pending_prefix))
+        return PendingName(int(found[1]), bytes.fromhex(found[2])) if found else None
 
     def seq_of(self, key: str) -> int | None:
         """The sequence number in a segment's key; None for any other object below the prefix."""
@@ -163,6 +178,32 @@ class PartitionPaths:
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class LanePaths:
+    """The keys of one lane."""
+
+    lane: str
+
+    @property
+    def prefix(self) -> str:
+        return f"{LANES_PREFIX}{self.lane}/"
+
+    @property
+    def checkpoint(self) -> str:
+        return self.prefix + "checkpoint"
+
+    def entry(self, seq: int) -> str:
+        return f"{self.prefix}{seq:020d}.seg"
+
+    def seq_of(self, key: str) -> int | None:
+        """The place in an entry's key; None for any other object below the prefix."""
+        found = _SEGMENT_NAME.fullmatch(key, len(self.prefix))
+        return int(found[1]) if found else None
+
+    def __str__(self) -> str:
+        return f"lane {self.lane}"
 
 
 def for_version(version: int, identity: bytes) -> bytes:

@@ -15,30 +15,22 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from logstore.errors import Indeterminate, LogStoreError
-from logstore.objects.protocol import Buffer, ObjectInfo, ObjectStore
+from logstore.objects.protocol import ObjectInfo
+from logstore.objects.wrapped import WrappedStore
 
 T = TypeVar("T")
 
 
-class ForeignErrors:
+class ForeignErrors(WrappedStore):
     """An `ObjectStore` round `inner` that raises our own errors only. Thread-safe."""
 
-    def __init__(self, inner: ObjectStore) -> None:
-        self.inner = inner
-
-    def __repr__(self) -> str:
-        return repr(self.inner)  # messages name the place, not how it is wrapped
-
-    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
-        return _mapped("get", key, lambda: self.inner.get(key, start, end))
-
-    def put(
-        self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None
-    ) -> ObjectInfo:
-        return _mapped("put", key, lambda: self.inner.put(key, data, if_absent=if_absent, if_match=if_match))
-
-    def head(self, key: str) -> ObjectInfo | None:
-        return _mapped("head", key, lambda: self.inner.head(key))
+    def _through(self, operation: str, key: str, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except LogStoreError:
+            raise
+        except BaseException as error:
+            raise _ours(operation, key, error) from error
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
         try:
@@ -47,18 +39,6 @@ class ForeignErrors:
             raise
         except BaseException as error:
             raise _ours("list", prefix, error) from error
-
-    def delete(self, key: str) -> None:
-        _mapped("delete", key, lambda: self.inner.delete(key))
-
-
-def _mapped(operation: str, key: str, call: Callable[[], T]) -> T:
-    try:
-        return call()
-    except LogStoreError:
-        raise
-    except BaseException as error:
-        raise _ours(operation, key, error) from error
 
 
 def _ours(operation: str, key: str, error: BaseException) -> Indeterminate:

@@ -1,7 +1,8 @@
 """`MeteredStore`: how many requests, bytes and errors there were, and how long they took, for each operation.
 
 A listing counts as one request for each 1,000 keys, which is what S3 makes of it, and its time is the time
-spent in the store, not in the caller's loop. Counting costs a microsecond and no I/O.
+spent in the store, not in the caller's loop. Counting costs a microsecond and no I/O. It knows, too, which requests have no
+answer yet: a store that hangs raises nothing.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
 
-from logstore.objects.protocol import OPERATIONS, Buffer, ObjectInfo, ObjectStore
+from logstore.objects.protocol import OPERATIONS, ObjectInfo, ObjectStore
+from logstore.objects.wrapped import WrappedStore
 
 T = TypeVar("T")
 
 LIST_PAGE = 1000
 # Upper bounds in seconds, 1 ms to 16 s, each twice the one before; a last bucket takes the rest.
 LATENCY_BOUNDS_S = tuple(0.001 * (1 << n) for n in range(15))
+_SIZES: dict[str, Callable[[Any], int]] = {"get": len, "put": attrgetter("size")}
 
 
 class OperationStats(NamedTuple):
@@ -52,17 +56,29 @@ class _Tally:
     buckets: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_S) + 1))
 
 
-class MeteredStore:
-    """An `ObjectStore` round `inner` that counts. Thread-safe."""
+class Request(NamedTuple):
+    """One request that was answered, or failed, as `MeteredStore.listeners` are told of it."""
+
+    operation: str
+    key: str
+    seconds: float
+    bytes: int
+    error: Exception | None
+
+
+class MeteredStore(WrappedStore):
+    """An `ObjectStore` round `inner` that counts. Thread-safe.
+
+    `listeners` are called with each `Request` on the thread that made it; they must be quick, and must not raise.
+    """
 
     def __init__(self, inner: ObjectStore, *, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._clock = clock
         self._lock = threading.Lock()  # guards the tallies; held for a few additions
         self._tallies = {name: _Tally() for name in OPERATIONS}
-
-    def __repr__(self) -> str:
-        return repr(self.inner)  # messages name the place, not how it is wrapped
+        self._under_way: dict[object, tuple[str, str, float]] = {}  # a dict's single steps need no lock
+        self.listeners: tuple[Callable[[Request], None], ...] = ()
 
     def snapshot(self) -> dict[str, OperationStats]:
         """The counts of all operations, as of one moment."""
@@ -80,67 +96,64 @@ class MeteredStore:
         with self._lock:
             return sum(tally.requests for tally in self._tallies.values())
 
-    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
-        return self._timed("get", lambda: self.inner.get(key, start, end), len)
-
-    def put(
-        self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None
-    ) -> ObjectInfo:
-        return self._timed(
-            "put", lambda: self.inner.put(key, data, if_absent=if_absent, if_match=if_match), _size
-        )
-
-    def head(self, key: str) -> ObjectInfo | None:
-        return self._timed("head", lambda: self.inner.head(key), _nothing)
+    def oldest(self) -> tuple[str, str, float] | None:
+        """Of the requests without an answer the oldest: operation, key, and for how many seconds; None if there is none."""
+        waiting = min(list(self._under_way.values()), key=lambda request: request[2], default=None)
+        return None if waiting is None else (waiting[0], waiting[1], self._clock() - waiting[2])
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
         started = self._clock()
         try:
             found = iter(self.inner.list(prefix, start_after))  # a store of somebody else's may give a list
         except Exception as error:
-            self._count("list", self._clock() - started, error=error)
+            self._count("list", prefix, self._clock() - started, error=error)
             raise
-        return self._counted(found)
+        return self._counted(prefix, found)
 
-    def _counted(self, found: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+    def _counted(self, prefix: str, found: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
         """Counts by the page, and what was read of the last one when the caller stops."""
         pages, keys, spent = 0, 0, 0.0
         failed: Exception | None = None
         try:
             while True:
-                started = self._clock()
+                started, token = self._clock(), object()
+                self._under_way[token] = "list", prefix, started
                 try:
                     info = next(found, None)
                 except Exception as error:
                     failed = error
                     raise
                 finally:
+                    del self._under_way[token]
                     spent += self._clock() - started
                 if info is None:
                     return
                 keys += 1
                 if keys == LIST_PAGE:
-                    self._count("list", spent)
+                    self._count("list", prefix, spent)
                     pages, keys, spent = pages + 1, 0, 0.0
                 yield info
         finally:
             if keys or failed or not pages:
-                self._count("list", spent, error=failed)
+                self._count("list", prefix, spent, error=failed)
 
-    def delete(self, key: str) -> None:
-        self._timed("delete", lambda: self.inner.delete(key), _nothing)
-
-    def _timed(self, operation: str, call: Callable[[], T], size: Callable[[T], int]) -> T:
-        started = self._clock()
+    def _through(self, operation: str, key: str, call: Callable[[], T]) -> T:
+        started, token = self._clock(), object()
+        self._under_way[token] = operation, key, started
         try:
             answer = call()
         except Exception as error:
-            self._count(operation, self._clock() - started, error=error)
+            self._count(operation, key, self._clock() - started, error=error)
             raise
-        self._count(operation, self._clock() - started, size(answer))
+        finally:
+            del self._under_way[token]
+        size = _SIZES.get(operation)
+        self._count(operation, key, self._clock() - started, size(answer) if size is not None else 0)
         return answer
 
-    def _count(self, operation: str, took_s: float, size: int = 0, error: Exception | None = None) -> None:
+    def _count(
+        self, operation: str, key: str, took_s: float, size: int = 0, error: Exception | None = None
+    ) -> None:
         bucket = bisect_left(LATENCY_BOUNDS_S, took_s)
         with self._lock:
             tally = self._tallies[operation]
@@ -150,11 +163,5 @@ class MeteredStore:
             tally.buckets[bucket] += 1
             if error is not None:
                 tally.errors[type(error).__name__] += 1
-
-
-def _size(info: ObjectInfo) -> int:
-    return info.size
-
-
-def _nothing(answer: object) -> int:
-    return 0
+        for listener in self.listeners:
+            listener(Request(operation, key, took_s, size, error))

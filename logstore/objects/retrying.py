@@ -15,6 +15,7 @@ bucket, no credentials, a bad key). It stays the same until a person acts, so th
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from typing import TypeVar
 
 from logstore.errors import Indeterminate, StoreError
 from logstore.objects.protocol import Buffer, ObjectInfo, ObjectStore
+from logstore.objects.wrapped import WrappedStore
 
 T = TypeVar("T")
 
@@ -60,6 +62,7 @@ def repeat(
     *,
     sleep: Callable[[float], object] = time.sleep,
     rng: Callable[[], float] = random.random,
+    on_retry: Callable[[], None] | None = None,
 ) -> T:
     """What `call` gives, which may be done twice, whatever became of it the first time."""
     failures = 0
@@ -70,13 +73,15 @@ def repeat(
             failures += 1
             if not policy.allows(error, failures):
                 raise
+            if on_retry is not None:
+                on_retry()
             sleep(policy.pause_s(failures, rng))
 
 
-class RetryingStore:
+class RetryingStore(WrappedStore):
     """An `ObjectStore` round `inner` that rides out short failures.
 
-    Thread-safe: it keeps no state between calls.
+    Thread-safe: it keeps no state between calls but `retries`, how often something was asked for again.
     """
 
     def __init__(
@@ -87,26 +92,19 @@ class RetryingStore:
         sleep: Callable[[float], object] = time.sleep,
         rng: Callable[[], float] = random.random,
     ) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.policy = policy or RetryPolicy()
         self._sleep = sleep
         self._rng = rng
-
-    def __repr__(self) -> str:
-        return repr(self.inner)  # messages name the place, not how it is wrapped
-
-    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
-        return self._repeat(lambda: self.inner.get(key, start, end))
+        self._lock = threading.Lock()  # guards `retries`
+        self.retries = 0
 
     def put(
         self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None
     ) -> ObjectInfo:
         if if_absent or if_match is not None:
             return self.inner.put(key, data, if_absent=if_absent, if_match=if_match)
-        return self._repeat(lambda: self.inner.put(key, data))
-
-    def head(self, key: str) -> ObjectInfo | None:
-        return self._repeat(lambda: self.inner.head(key))
+        return super().put(key, data)
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
         failures = 0
@@ -120,10 +118,12 @@ class RetryingStore:
                 failures += 1
                 if not self.policy.allows(error, failures):
                     raise
+                self._retry()
                 self._sleep(self.policy.pause_s(failures, self._rng))
 
-    def delete(self, key: str) -> None:
-        self._repeat(lambda: self.inner.delete(key))
+    def _through(self, operation: str, key: str, call: Callable[[], T]) -> T:
+        return repeat(call, self.policy, sleep=self._sleep, rng=self._rng, on_retry=self._retry)
 
-    def _repeat(self, call: Callable[[], T]) -> T:
-        return repeat(call, self.policy, sleep=self._sleep, rng=self._rng)
+    def _retry(self) -> None:
+        with self._lock:
+            self.retries += 1

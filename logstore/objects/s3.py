@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import boto3
 import botocore.loaders
@@ -114,6 +114,23 @@ class S3Store:
     def url(self) -> str:
         """What opens it again, also in another process, with the credentials that boto3 finds there."""
         return f"s3://{self.bucket}/{self.prefix}" + (self._parameters and f"?{self._parameters}")
+
+    def for_other_clients(self) -> dict[str, str]:
+        """Endpoint, region and credentials of this moment, for a library that talks to the same bucket by itself. What
+        boto3 does not know is left out."""
+        found: dict[str, str | None] = {
+            "endpoint_url": dict(parse_qsl(self._parameters)).get("endpoint_url"),
+            "region": self._client.meta.region_name,
+        }
+        held: Any = self._client._request_signer._credentials  # type: ignore[attr-defined]
+        if held is not None:
+            frozen = held.get_frozen_credentials()
+            found |= {
+                "access_key_id": frozen.access_key,
+                "secret_access_key": frozen.secret_key,
+                "session_token": frozen.token,
+            }
+        return {name: value for name, value in found.items() if value}
 
     def close(self) -> None:
         """Give the pooled connections back."""

@@ -21,6 +21,7 @@ from logstore.objects.memory import MemoryStore
 from logstore.objects.metered import MeteredStore
 from logstore.objects.protocol import OPERATIONS, ObjectStore
 from logstore.objects.retrying import RetryingStore
+from logstore.objects.slices import SlicedStore
 
 ALLOWED = (
     "s3://bucket/prefix, file:///absolute/path, memory://name, a plain path, or an ObjectStore of your own"
@@ -79,7 +80,7 @@ def url_of(store: ObjectStore) -> str | None:
 
     Looks behind the wrappers that an open store puts round it, and no others: those may change what is read.
     """
-    while isinstance(store, RetryingStore | ForeignErrors | MeteredStore):
+    while isinstance(store, RetryingStore | ForeignErrors | SlicedStore | MeteredStore):
         store = store.inner
     url = getattr(store, "url", None)
     return url if isinstance(url, str) else None

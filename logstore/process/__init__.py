@@ -1,4 +1,4 @@
-"""What the interpreter does to open stores: a program that ends without `close()`, and a process that forks.
+"""What the system does to open stores: a program that ends without `close()`, a process that forks, and which one lives.
 
-May import: `errors`. Called by `logstore.store` alone.
+May import: `errors`, `config`, `format`. Called by `logstore.store`, and by the engine where it opens writers.
 """

@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from logstore.format.batch import HEADER_SIZE, BatchInfo, split
-from logstore.format.columns import COLUMNS, column_chunks, decode_columns
+from logstore.format.columns import COLUMNS, column_chunks
 from logstore.format.errors import FormatError
 from logstore.format.record import Record
 from logstore.format.records import decode_records
+from tests.support.format.columns import decode_columns
 from tests.support.format.material import CODECS, NOW_MS, log_of, record_lists, sealed, stored, varied
 
 pytestmark = pytest.mark.usefixtures("kernel")

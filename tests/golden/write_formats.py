@@ -12,13 +12,25 @@ from array import array
 from dataclasses import replace
 from pathlib import Path
 
-from logstore.format import manifest, segment, wal
+from logstore.format import entry, lane_checkpoint, manifest, segment, wal
 from logstore.format.batch import PATCH_SIZE, encode_batch, patch_head
+from logstore.format.entry import ClaimKey, EntryHeader, EntryKind, NewPart, Part, build_entry
+from logstore.format.extras import AppendId, Claim, Extras
+from logstore.format.lane_checkpoint import CheckpointedClaim, CheckpointedPart, LaneCheckpoint, Split
 from logstore.format.manifest import Manifest, SegmentTable
+from logstore.format.owner import Owner
 from logstore.format.record import Record
 from logstore.format.retired import MINUTE_MS, Retired, SeqRange
-from logstore.format.segment import EncodedBatch, SegmentHeader, WriterMode, build_segment, collected
+from logstore.format.segment import (
+    EncodedBatch,
+    SegmentHeader,
+    SegmentSummary,
+    WriterMode,
+    build_segment,
+    collected,
+)
 from logstore.format.wal import WalHeader, pack_frame
+from logstore.layout import holds
 
 FOLDER = Path(__file__).parent / "formats"
 STAMP_MS = 1_700_000_000_000
@@ -65,6 +77,10 @@ MANIFEST = Manifest(
     collected_until=3,
     nonce=bytes(range(8)),
 )
+OWNER = Owner(bytes(range(16, 32)), 4026531836, 4026531840, 4711, 123_456_789, b"8 bytes.", "web-1", "shop")
+CLAIM = Claim("0123456789abcdef", 7)
+MANIFEST_V4 = replace(MANIFEST, owner=OWNER.pack(), closed=True, claim=CLAIM)
+"""Of a chain whose owner is known, and has said that it closed, and that went on in a lane."""
 MANIFEST_V2 = replace(MANIFEST, collected_until=43, nonce=bytes(8))
 """What the file of format 2 holds: nobody noted what was emptied, so everything may have been but the newest place."""
 MANIFEST_V1 = replace(MANIFEST_V2, retired=Retired((SeqRange(1, 1, STAMP_MS),)))
@@ -94,18 +110,72 @@ def collected_bytes() -> bytes:
     return bytes(collected(HEADER))
 
 
+EXTRAS = Extras(
+    owner=b"a process",
+    appends=(AppendId(bytes(range(16)), 1000, 3), AppendId(bytes(range(16, 32)), 1003, 20)),
+)
+
+
+def extras_bytes() -> bytes:
+    """With what a segment may say beside its records."""
+    return bytes(build_segment(HEADER, batches(), EXTRAS)[0])
+
+
+LANE_PARTITIONS = (ClaimKey("topics/t/0123456789abcdef/0/", 3), ClaimKey("topics/u/fedcba9876543210/12/", 1))
+ENTRY_HEADER = EntryHeader(EntryKind.DATA, 9, bytes(range(16)), bytes(range(16, 32)), STAMP_MS)
+
+
+def entry_bytes() -> bytes:
+    """Two partitions in one entry of a lane, and the end of a claim."""
+    data, summary = build_segment(HEADER, batches())
+    parts = [
+        NewPart(key, 42 + place, 0, 1000, 1023, 1023, 23, *_times(summary), data)
+        for place, key in enumerate(LANE_PARTITIONS)
+    ]
+    return bytes(build_entry(ENTRY_HEADER, parts, [LANE_PARTITIONS[1]], b"a process")[0])
+
+
+def _times(summary: SegmentSummary) -> tuple[int, int]:
+    return summary.min_timestamp_ms, summary.max_timestamp_ms
+
+
+LANE_CHECKPOINT = LaneCheckpoint(
+    version=5,
+    nonce=bytes(range(8)),
+    split_until=4,
+    next_seq=10,
+    edge=bytes(range(16)),
+    kept=(1, 3),
+    claims=(
+        CheckpointedClaim(LANE_PARTITIONS[0], 40, 990, 1000, False),
+        CheckpointedClaim(LANE_PARTITIONS[1], 2, 5, 5, True),
+    ),
+    parts=(CheckpointedPart(9, Part(LANE_PARTITIONS[0], 42, 16, 1000, 1023, 1023, 92, 800, 23, 1, 2)),),
+    ended_before=2,
+    splits=(Split(2, STAMP_MS), Split(4, STAMP_MS + MINUTE_MS)),
+)
+
+
 def wal_bytes() -> bytes:
     """Two frames: one of two batches, one of one."""
     first, second, third = (batch.tobytes() for batch in batches())
     return WalHeader(LEADER_EPOCH, BASE_OFFSET).pack() + pack_frame([first, second]) + pack_frame([third])
 
 
+HOLD = holds.Hold("delta:s3://bucket/orders", 604800.0, {0: 1000, 7: 23}, STAMP_MS)
+
+
 def main() -> None:
     made = {
         f"segment-v{segment.FORMAT_VERSION}.seg": segment_bytes(),
+        f"segment-v{segment.EXTRAS_VERSION}.seg": extras_bytes(),
         f"collected-v{segment.FORMAT_VERSION}.seg": collected_bytes(),
         f"manifest-v{manifest.FORMAT_VERSION}": MANIFEST.pack(),
+        f"manifest-v{manifest.EXTRAS_VERSION}": MANIFEST_V4.pack(),
+        f"entry-v{entry.FORMAT_VERSION}.seg": entry_bytes(),
+        f"lane-checkpoint-v{lane_checkpoint.FORMAT_VERSION}": LANE_CHECKPOINT.pack(),
         f"wal-v{wal.FORMAT_VERSION}.wal": wal_bytes(),
+        f"hold-v{holds.FORMAT_VERSION}": HOLD.pack(),
     }
     FOLDER.mkdir(exist_ok=True)
     for name, data in made.items():

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from logstore.layout import broker, paths
-from logstore.layout.paths import PartitionPaths, WishName
+from logstore.layout import broker, groups, paths
+from logstore.layout.paths import PartitionPaths, PendingName
 from logstore.objects import LocalStore, MemoryStore
 from logstore.testing import ManualClock
 from tests.support.engine.harness import open_store
@@ -28,9 +28,10 @@ def test_the_keys_are_pinned() -> None:
         "topics/orders/0123456789abcdef/12/merged/00000000000000000001-00000000000000000040-"
         "00112233445566778899aabbccddeeff.seg"
     )
-    assert P.wish(WishName(bytes.fromhex("0011223344556677"), 41, 250, 1763280000000)) == (
-        "topics/orders/0123456789abcdef/12/wishes/0011223344556677-00000000000000000041-250-1763280000000"
+    assert P.pending(PendingName(41, bytes.fromhex(identity))) == (
+        "topics/orders/0123456789abcdef/12/pending/00000000000000000041-00112233445566778899aabbccddeeff"
     )
+    assert paths.PENDING_WINDOW == 256  # writers of all releases must agree
     assert paths.spark_ledger(identity) == "spark/00112233445566778899aabbccddeeff/ledger"
     staged = f"spark/{identity}/staged/00000000000000000008/1763280000000-ffeeddccbbaa99887766554433221100"
     assert paths.StagedName.parse(staged) == (identity, 8, 1763280000000)
@@ -40,13 +41,14 @@ def test_names_are_read_back_and_nothing_else_is_taken_for_one() -> None:
     assert P.seq_of(P.segment(7)) == 7
     assert P.seq_of(P.segment(10**19)) == 10**19
     assert P.merged_name(P.merged(1, 40, "0" * 32)) == (1, 40, "0" * 32)
-    wish = WishName(bytes(8), 41, 250, 1763280000000)
-    assert P.wish_name(P.wish(wish)) == wish
-    assert P.merged_name(P.wish(wish)) is None
-    assert P.seq_of(P.wish(wish)) is None
+    pending = PendingName(41, bytes(range(16)))
+    assert P.pending_name(P.pending(pending)) == pending
+    assert P.merged_name(P.pending(pending)) is None
+    assert P.seq_of(P.pending(pending)) is None
+    assert (pending.is_dead(41 + 255), pending.is_dead(41 + 256)) == (False, True)
     for key in (P.manifest, P.merged(1, 2, "0" * 32), P.prefix + "7.seg", P.segment(7) + "x", P.prefix):
         assert P.seq_of(key) is None, key
-        assert P.wish_name(key) is None, key
+        assert P.pending_name(key) is None, key
         assert paths.StagedName.parse(key) is None, key
     assert P.seq_of(P.prefix + "٠" * 20 + ".seg") is None, "digits of other scripts"
 
@@ -66,6 +68,8 @@ SHAPES = [
     r"topics/[A-Za-z0-9._-]+/[0-9a-f]{16}/\d+/\d{20}\.seg",
     r"topics/[A-Za-z0-9._-]+/[0-9a-f]{16}/\d+/manifest",
     r"topics/[A-Za-z0-9._-]+/[0-9a-f]{16}/\d+/merged/\d{20}-\d{20}-[0-9a-f]{32}\.seg",
+    r"groups/[A-Za-z0-9._-]+/group",
+    r"groups/[A-Za-z0-9._-]+/slots/\d{5}",
 ]
 
 
@@ -79,6 +83,9 @@ def test_a_store_in_use_holds_these_objects_and_no_others() -> None:
         log._internal._checkpointer.write()  # type: ignore[union-attr]
         log._internal.maintenance.compact(clock.now_ms(), bytes(16))
         log.append(b"tail", ack="buffered")
+        with store.group("workers", "orders") as group:
+            group.poll(0)
+            group.commit()
     keys = [info.key for info in objects.list("")]
     used = {shape for shape in SHAPES for key in keys if re.fullmatch(shape, key)}
     assert [key for key in keys if not any(re.fullmatch(shape, key) for shape in SHAPES)] == []
@@ -118,7 +125,7 @@ def test_the_wal_has_its_place_too(tmp_path: Path) -> None:
         "‹seq, 20 digits›.seg",
         "manifest",
         "merged/",
-        "wishes/",
+        "pending/",
         "ledger",
         "staged/",
     ],
@@ -126,6 +133,17 @@ def test_the_wal_has_its_place_too(tmp_path: Path) -> None:
 def test_the_layout_is_drawn_where_the_keys_are_made(line: str) -> None:
     assert paths.__doc__ is not None
     assert line in paths.__doc__
+
+
+def test_the_objects_of_groups_have_the_names_that_the_format_page_says() -> None:
+    assert groups.group_document("workers") == "groups/workers/group"
+    assert groups.group_slot("workers", 12) == "groups/workers/slots/00012"
+    assert groups.slot_of("groups/workers/slots/00012") == 12
+    assert groups.slot_of("groups/workers/group") is None
+    page = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
+    for name in ("groups/‹group›/group", "groups/‹group›/slots/‹n, 5 digits›"):
+        assert name in page
+        assert name in (groups.__doc__ or "")
 
 
 def test_the_brokers_objects_have_the_names_that_the_format_page_says() -> None:

@@ -1,0 +1,81 @@
+"""An entry of a lane, and the lane's checkpoint: every byte is checked, and a part is an ordinary segment."""
+
+from __future__ import annotations
+
+import pytest
+
+from logstore.format.entry import Entry, EntryHeader, EntryKind, build_entry, object_size, tail_needed
+from logstore.format.errors import FormatError, UnsupportedVersion
+from logstore.format.lane_checkpoint import FRONT_SIZE, LaneCheckpoint, parse_split_until
+from logstore.format.segment import parse_segment
+from tests.golden import write_formats as written
+
+
+def golden(name: str) -> bytes:
+    return (written.FOLDER / name).read_bytes()
+
+
+def test_L20_a_golden_entry_gives_each_partition_its_segment() -> None:
+    data = golden("entry-v1.seg")
+    entry = Entry.parse(data)
+    assert entry.header == written.ENTRY_HEADER == EntryHeader.parse(data)
+    assert (entry.seals, entry.owner) == ((written.LANE_PARTITIONS[1],), b"a process")
+    assert [part.claim for part in entry.parts] == list(written.LANE_PARTITIONS)
+    for part in entry.parts:
+        summary, index = parse_segment(data[part.position : part.position + part.size], strict=True)
+        assert (summary.records, len(index), summary.header) == (23, 3, written.HEADER)
+        assert (part.base_offset, part.end_offset, part.records) == (1000, 1023, 23)
+    assert object_size(data) == len(data)
+    assert Entry.parse(data[-tail_needed(data) :]) == entry
+
+
+def test_L20_a_golden_lane_checkpoint_gives_what_was_written() -> None:
+    data = golden("lane-checkpoint-v1")
+    assert LaneCheckpoint.parse(data) == written.LANE_CHECKPOINT
+    assert parse_split_until(data[:FRONT_SIZE]) == 4
+    assert LaneCheckpoint.parse(LaneCheckpoint().pack()) == LaneCheckpoint()
+
+
+def test_N07_each_flipped_byte_outside_of_the_parts_is_found() -> None:
+    """Those inside are found by the segments' own checksums."""
+    sound = golden("entry-v1.seg")
+    end = max(part.position + part.size for part in Entry.parse(sound).parts)
+    for place in range(end, len(sound)):
+        data = bytearray(sound)
+        data[place] ^= 0x10
+        with pytest.raises(FormatError):
+            Entry.parse(data)
+    for place in range(Entry.parse(sound).parts[0].position):
+        data = bytearray(sound)
+        data[place] ^= 0x10
+        with pytest.raises(FormatError):
+            EntryHeader.parse(data)
+
+
+def test_L20_each_flipped_byte_of_a_lane_checkpoint_is_found() -> None:
+    sound = golden("lane-checkpoint-v1")
+    for place in range(len(sound)):
+        data = bytearray(sound)
+        data[place] ^= 0x10
+        with pytest.raises(FormatError):
+            LaneCheckpoint.parse(bytes(data))
+
+
+def test_L20_a_cut_entry_is_damage_and_a_newer_one_is_named() -> None:
+    sound = golden("entry-v1.seg")
+    for size in (0, 10, len(sound) - 1):
+        with pytest.raises(FormatError):
+            Entry.parse(sound[:size])
+    newer, _ = build_entry(EntryHeader(EntryKind.FENCE, 0, bytes(16), bytes(16), 0), [])
+    data = bytearray(newer)
+    data[8] = 9
+    with pytest.raises(FormatError):
+        EntryHeader.parse(data)
+    header = EntryHeader(EntryKind.FENCE, 0, bytes(16), bytes(16), 0)
+    packed = bytearray(header.pack())
+    packed[8] = 9
+    from crc32c import crc32c
+
+    packed[-4:] = crc32c(bytes(packed[:-4])).to_bytes(4, "little")
+    with pytest.raises(UnsupportedVersion, match="lane entry format 9"):
+        EntryHeader.parse(packed)

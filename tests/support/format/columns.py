@@ -1,0 +1,27 @@
+"""Batches as one Arrow batch, however large: what a test compares. The product decodes in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from logstore.format.batch import BatchInfo, Buffer
+from logstore.format.columns import COLUMNS, column_chunks
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def decode_columns(
+    raw: Buffer, infos: Sequence[BatchInfo], *, columns: Sequence[str] = COLUMNS, **bounds: Any
+) -> pa.RecordBatch:
+    """The records of the batches, in offset order, from `start_offset` up to before `stop_offset`."""
+    found = list(column_chunks(raw, infos, columns=columns, rows=1 << 31, **bounds))
+    if not found:
+        import pyarrow
+
+        from logstore.format.arrays import Plan
+
+        return pyarrow.RecordBatch.from_pylist([], Plan(columns).schema)
+    assert len(found) == 1, "more than fits one piece"
+    return found[0]
