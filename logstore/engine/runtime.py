@@ -13,11 +13,14 @@ from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.host.breaker import CircuitBreaker
 from logstore.engine.host.budget import Budget
 from logstore.engine.host.clock import Clock, waitable
+from logstore.engine.host.counters import Counters, Observer
 from logstore.engine.host.stall_watch import StallWatch
 from logstore.engine.host.task_pool import TaskPool
+from logstore.engine.lanes.lane_reader import LaneReader
 from logstore.objects.disk import Disk, Folders
 from logstore.objects.protocol import ObjectStore
 from logstore.objects.retrying import RetryPolicy
+from logstore.process.presence import Presence
 
 _PREFETCH_THREADS = 4
 _DISK_THREADS = 2
@@ -39,6 +42,7 @@ class Runtime:
         self.clock = clock
         self.rng = rng
         self.store_id = ""
+        self.presence = Presence()
         self.retries = RetryPolicy(None, base_s=0.1, cap_s=config.probe_interval)
         self.budget = Budget(config.max_buffered_bytes, clock)
         self.cache = BlockCache(config.cache_bytes)
@@ -47,17 +51,19 @@ class Runtime:
         self.disk = TaskPool(clock, _DISK_THREADS, "wal")
         self.wal_folders = Folders(disk or Disk(), config.wal_dir or "")
         self.watch = StallWatch(clock, config.stall_after)
+        self.counters = Counters()
+        self.observer = Observer()
         self.breaker = CircuitBreaker(config.probe_interval, clock, self.task_pool.all_now)
         self._prefetcher = ThreadPoolExecutor(
             _PREFETCH_THREADS, thread_name_prefix="logstore-prefetch", initializer=self._remember_thread
         )
         self.reader = SegmentReader(store, self.cache, self._prefetcher, clock)
+        self.lanes = LaneReader(store, clock, keep=self.reader.keep_found)
         self._pause = threading.Condition(threading.Lock())
         self.closed = False
         self._spawned: list[threading.Thread] = []
-        self.maintaining = (
-            threading.Lock()
-        )  # one partition at a time: compaction takes memory for two segments
+        # One partition at a time: compaction takes memory for two segments.
+        self.maintaining = threading.Lock()
 
     @property
     def has_threads(self) -> bool:

@@ -31,6 +31,7 @@ from typing import NamedTuple, TypeVar
 
 from logstore.errors import Determinate, Indeterminate, PreconditionFailed, StoreError, StoreUnavailable
 from logstore.objects.protocol import Buffer, ObjectInfo, ObjectStore
+from logstore.objects.wrapped import WrappedStore
 from logstore.testing.operations import WRITES, Match, match
 
 T = TypeVar("T")
@@ -117,7 +118,7 @@ class _Undelivered:
     due: int | None
 
 
-class FaultyStore:
+class FaultyStore(WrappedStore):
     """An `ObjectStore` round `inner` that fails by rule.
 
     `calls` lists every call, in the order they ended, and each late or second delivery when it came: its outcome is then
@@ -127,7 +128,7 @@ class FaultyStore:
     def __init__(
         self, inner: ObjectStore, *, seed: int = 0, sleep: Callable[[float], object] = time.sleep
     ) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._seed = seed
         self._sleep = sleep
         self._lock = threading.Lock()  # guards everything below
@@ -273,24 +274,18 @@ class FaultyStore:
         with self._lock:
             self._calls.clear()
 
-    # The five verbs
-
-    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
-        return self._call("get", key, lambda: self.inner.get(key, start, end))
+    # The calls
 
     def put(
         self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None
     ) -> ObjectInfo:
         kept = bytes(data)  # a delivery may come when the caller has used its buffer again
-        return self._call(
+        return self._through(
             "put",
             key,
             lambda: self.inner.put(key, kept, if_absent=if_absent, if_match=if_match),
             conditional=if_absent or if_match is not None,
         )
-
-    def head(self, key: str) -> ObjectInfo | None:
-        return self._call("head", key, lambda: self.inner.head(key))
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
         """A listing that is cut gives its first half and then raises, as a page that fails does."""
@@ -304,21 +299,16 @@ class FaultyStore:
             return _first_half(self.inner.list(prefix, start_after), _error(fault, "list", prefix))
         raise _error(fault, "list", prefix)
 
-    def delete(self, key: str) -> None:
-        self._call("delete", key, lambda: self.inner.delete(key))
-
-    def _call(self, operation: str, key: str, carry_out: Callable[[], T], *, conditional: bool = False) -> T:
+    def _through(self, operation: str, key: str, call: Callable[[], T], *, conditional: bool = False) -> T:
         self._arrivals()
         fault, due = self._fault(operation, key)
         if isinstance(fault, Delivery) and operation in WRITES:
-            return self._misdeliver(
-                fault, _Undelivered(operation, key, carry_out, due), carry_out, conditional
-            )
+            return self._misdeliver(fault, _Undelivered(operation, key, call, due), call, conditional)
         if fault is None:
-            return self._answered(operation, key, carry_out)
+            return self._answered(operation, key, call)
         if operation in WRITES and fault in (Fault.LOSE_ANSWER, Fault.CUT):
             with suppress(StoreError):  # the store may say no, and that answer is lost too
-                carry_out()
+                call()
         self._note(operation, key, fault.name)
         raise _error(fault, operation, key)
 

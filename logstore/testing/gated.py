@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from logstore.errors import Indeterminate
-from logstore.objects.protocol import Buffer, ObjectInfo, ObjectStore
+from logstore.objects.protocol import ObjectStore
+from logstore.objects.wrapped import WrappedStore
 from logstore.testing.operations import Match, match
 
 T = TypeVar("T")
@@ -124,11 +125,11 @@ class Gate:
             self._changed.wait_for(lambda: call.decided)
 
 
-class GatedStore:
+class GatedStore(WrappedStore):
     """An `ObjectStore` that passes every call on to `inner`, except while a gate holds it."""
 
     def __init__(self, inner: ObjectStore) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._lock = threading.Lock()  # guards _gates
         self._gates: tuple[Gate, ...] = ()
 
@@ -151,27 +152,8 @@ class GatedStore:
                 self._gates = tuple(other for other in self._gates if other is not gate)
             gate.open()
 
-    def _through(self, operation: str, key: str, carry_out: Callable[[], T]) -> T:
+    def _through(self, operation: str, key: str, call: Callable[[], T]) -> T:
         for gate in self._gates:
             if gate.covers(operation, key):
-                return gate.run(operation, key, carry_out)
-        return carry_out()
-
-    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
-        return self._through("get", key, lambda: self.inner.get(key, start, end))
-
-    def put(
-        self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None
-    ) -> ObjectInfo:
-        return self._through(
-            "put", key, lambda: self.inner.put(key, data, if_absent=if_absent, if_match=if_match)
-        )
-
-    def head(self, key: str) -> ObjectInfo | None:
-        return self._through("head", key, lambda: self.inner.head(key))
-
-    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
-        return self._through("list", prefix, lambda: self.inner.list(prefix, start_after))
-
-    def delete(self, key: str) -> None:
-        self._through("delete", key, lambda: self.inner.delete(key))
+                return gate.run(operation, key, call)
+        return call()

@@ -237,9 +237,8 @@ class _Checker:
         returned = {offset for offset, _ in event.records}
         high = event.durable if asked.visibility == "durable" else event.buffered
         born = self.opened.get(asked.process, -1)
-        covers = max(
-            event.next_offset, asked.offset + 1
-        )  # at least where it was asked for, or it is stuck there
+        # At least where it was asked for, or it is stuck there.
+        covers = max(event.next_offset, asked.offset + 1)
         above = max(covers, high) if high >= asked.offset else high
         within = self._owed_in(asked.offset, covers) if high >= asked.offset else ()
         for offset, owed in chain(within, self._owed_in(above)):

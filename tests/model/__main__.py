@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from tests.model import combining_runs, lanes_runs
+from tests.model import combining_runs, groups_runs, lanes_runs
 from tests.model.runs import CONTRASTS, RULES, Contrast
 from tests.model.search import Outcome, search
 
@@ -43,13 +43,21 @@ More kinds: *reused* (an offset that was shown is given to another record), *hal
 COMBINING = """
 ## Shared writers: the winner commits for all
 
-The rules are in `combining.py`; nothing of the product follows them yet. Words: `a:2` two appends, alone first; `b+1` put
+The rules are in `combining.py`, and in `logstore/engine/shared`. Words: `a:2` two appends, alone first; `b+1` put
 aside at once; `c-1` put aside, and denied when its window is over. The window is two or three places.
+"""
+GROUPS = """
+## Groups: who may save which position
+
+The rules are in `groups.py`, and `logstore/groups` follows them. Words: `a0:2` member a in slot 0, which saves twice and
+leaves; `a0!2` dies instead; `r0` somebody who believes at any time that whoever has slot 0 is dead. More kinds: *ignored*
+(told that it is saved, and it never counted), *wrong start* (a member begins where nobody has saved).
 """
 
 
 def _table(runs: Any, introduction: str) -> None:
     """The rules that hold, each rule broken, and what was found not to be needed."""
+    not_needed = getattr(runs, "NOT_NEEDED", [])
     print(introduction)
     print("| who meets | faults | states | ends |\n|---|---|---|---|")
     states = 0
@@ -60,9 +68,9 @@ def _table(runs: Any, introduction: str) -> None:
         print(f"| {holds.name}: `{run.words}` | {run.faults} | {found.states:,} | {verdict} |", flush=True)
     print(f"| all | | {states:,} | |\n")
     print("| broken rule | who meets | found | steps | states |\n|---|---|---|---|---|")
-    for contrast in runs.CONTRASTS + runs.NOT_NEEDED:
+    for contrast in runs.CONTRASTS + not_needed:
         found, run = search(contrast.run.world(contrast.variant)), contrast.run
-        verdict = found.kind or ("nothing: not needed" if contrast in runs.NOT_NEEDED else "**nothing**")
+        verdict = found.kind or ("nothing: not needed" if contrast in not_needed else "**nothing**")
         said = " ".join((contrast.variant.__doc__ or "").split())
         where = f"`{run.words}`{', one fault' if run.faults else ''}"
         steps = found.steps or ""
@@ -83,7 +91,7 @@ def main(wanted: list[str]) -> None:
         for contrast in CONTRASTS:
             if contrast.variant.__name__ in wanted:
                 print(f"{contrast.variant.__doc__}\n{_found(contrast)}\n")
-        others: list[Any] = [*lanes_runs.CONTRASTS, *combining_runs.CONTRASTS]
+        others: list[Any] = [*lanes_runs.CONTRASTS, *combining_runs.CONTRASTS, *groups_runs.CONTRASTS]
         for other in others:
             if other.variant.__name__ in wanted:
                 print(f"{other.variant.__doc__}\n{search(other.run.world(other.variant))}\n")
@@ -113,6 +121,7 @@ def main(wanted: list[str]) -> None:
         )
     _table(lanes_runs, LANES)
     _table(combining_runs, COMBINING)
+    _table(groups_runs, GROUPS)
 
 
 if __name__ == "__main__":

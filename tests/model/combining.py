@@ -142,7 +142,7 @@ class Combining:
         id."""
         born = -1
         while mine not in at.known and not at.fenced:
-            if born < 0 or at.next >= born + self.window:
+            if born < 0 or self.should_post_again(at, born):
                 if born >= 0:
                     yield Said("seen", ("its window was over",))
                 born = at.next
@@ -161,6 +161,9 @@ class Combining:
         if mine in at.known:
             yield Delete(Pending(born, mine))
         return at, born
+
+    def should_post_again(self, at: At, born: int) -> bool:
+        return at.next >= born + self.window
 
     def post(self, pending: Pending) -> Step:
         answer = None

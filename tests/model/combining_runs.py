@@ -162,6 +162,13 @@ class ChainFirst(Combining):
         return at, born
 
 
+class PostsAgainEarly(Combining):
+    """An append is put aside again, under the same id, while the first object of it may still be taken along."""
+
+    def should_post_again(self, at: At, born: int) -> bool:
+        return at.next > born
+
+
 class Holds(NamedTuple):
     name: str
     run: Run
@@ -186,7 +193,11 @@ CONTRASTS = [
     Contrast(AcrossAFence, "denied", Run("a+1 b+1 fencer")),
     Contrast(LooksForItsSegment, "twice", Run("a+1 b+1")),
 ]
-NOT_NEEDED = [Contrast(ChainFirst, "", Run("a+1 b+1 c:1"))]
+NOT_NEEDED = [
+    Contrast(ChainFirst, "", Run("a+1 b+1 c:1")),
+    Contrast(PostsAgainEarly, "", Run("a+1 b+1 c:1")),
+    Contrast(PostsAgainEarly, "", Run("a:2 b+1", 1)),
+]
 
 FOR_OTHERS, WINDOW = ("committed for others", "acked by another's segment"), "its window was over"
 LATE = ("a late segment", "a pending comes late, or back")

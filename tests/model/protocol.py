@@ -458,7 +458,7 @@ class Rules:
         chosen = tuple(sorted((key for key in base.retired if self.may_go(base, key)), key=str))
         if not chosen or base.gone:
             return
-        until = self.mark(base, [key for key in chosen if isinstance(key, int)])
+        until = self.horizon(base, [key for key in chosen if isinstance(key, int)])
         if until > base.until:
             stands = yield from self.publish(who, until)
             if not stands:
@@ -477,7 +477,7 @@ class Rules:
         """The newest place stays: the chain itself says where it ends."""
         return bool(key != manifest.tail.next - 1)
 
-    def mark(self, base: Manifest, places: list[int]) -> int:
+    def horizon(self, base: Manifest, places: list[int]) -> int:
         """It never falls."""
         return max([base.until, *(place + 1 for place in places)])
 

@@ -111,7 +111,7 @@ CONTRASTS = [
     Contrast(v.PublishedLate, ("short",), Run(f"x:2 reader*2 {MAINTAINED}")),
     Contrast(v.Unconfirmed, ("lost",), Run(f"x:3 y:1 {MAINTAINED}", 1, ("lost",), "x*2")),
     Contrast(
-        v.MarkFalls, ("lost",), Run("x:3 y:1 merger*1 expirer collector*2", prelude="x*2 y*2 x*3 merger*3")
+        v.HorizonFalls, ("lost",), Run("x:3 y:1 merger*1 expirer collector*2", prelude="x*2 y*2 x*3 merger*3")
     ),
     Contrast(v.BlindSwap, ("dangling", "lost"), Run(f"x:3 expirer {MAINTAINED}")),
     Contrast(v.FenceUnchecked, ("lost",), Run(f"x:3 y:1 {MAINTAINED}")),
@@ -157,7 +157,7 @@ CONTRASTS = [
     Contrast(v.EndUnchecked, ("undead",), Run(f"x:3 {MAINTAINED} deleter")),
     Contrast(v.NoTombstone, ("undead",), Run("x:3 y:1 deleter")),
     Contrast(v.TombstoneLate, ("undead",), Run("x:3 y:1 deleter")),
-    Contrast(v.TombstoneWithoutMark, ("undead",), Run("x:3 y:1 deleter")),
+    Contrast(v.TombstoneWithoutHorizon, ("undead",), Run("x:3 y:1 deleter")),
     Contrast(v.TombstoneBehindTheEnd, ("undead",), Run("x:1 y:1 deleter")),
     Contrast(v.TombstoneUnconfirmed, ("undead",), Run("x:3 y:1 deleter", 1, ("lost",), "x*2 y*2 x*3")),
     Contrast(v.MergeCoversTheEnd, ("undead",), Run(f"x:2 y:1 {MAINTAINED} deleter", prelude="x*4 deleter*6")),

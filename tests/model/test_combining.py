@@ -38,7 +38,8 @@ def test_the_rules_hold_where_a_broken_one_was_caught(run: Run) -> None:
 
 
 @pytest.mark.parametrize("contrast", NOT_NEEDED, ids=_name)
-def test_the_order_of_listing_and_reading_does_not_make_it_safe(contrast: Contrast) -> None:
+def test_W15_what_is_not_needed_for_safety(contrast: Contrast) -> None:
+    """The order of listing and reading; and to wait until its window is over before it is put aside again."""
     found = search(contrast.run.world(contrast.variant))
     assert found.kind is None, str(found)
     assert found.whole

@@ -129,7 +129,16 @@ def test_a_walk_finds_a_broken_rule() -> None:
 
 # The search itself
 
-_ACTORS = ("protocol.py", "variants.py", "lanes.py", "lanes_runs.py", "combining.py", "combining_runs.py")
+_ACTORS = (
+    "protocol.py",
+    "variants.py",
+    "lanes.py",
+    "lanes_runs.py",
+    "combining.py",
+    "combining_runs.py",
+    "groups.py",
+    "groups_runs.py",
+)
 
 
 def test_nothing_hides_in_an_actor() -> None:

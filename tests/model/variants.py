@@ -96,21 +96,21 @@ class HeaderWithoutSource(Rules):
         return header(segment, deleted)._replace(source=0)
 
 
-# The mark
+# The horizon
 
 
 class PublishedLate(Rules):
-    """The mark is published when the places are empty."""
+    """The horizon is published when the places are empty."""
 
     def collect(self, who: str, base: Manifest) -> Step:
         chosen = tuple(sorted(key for key in base.retired if self.may_go(base, key)))
         if chosen:
             yield from self.empty(chosen)
-            yield from self.publish(who, self.mark(base, list(chosen)))
+            yield from self.publish(who, self.horizon(base, list(chosen)))
 
 
 class Unconfirmed(Rules):
-    """Places are emptied whatever came of the swap that publishes the mark."""
+    """Places are emptied whatever came of the swap that publishes the horizon."""
 
     def publish(self, who: str, until: int) -> Step:
         base = yield from self.manifest()
@@ -118,8 +118,8 @@ class Unconfirmed(Rules):
         return True
 
 
-class MarkFalls(Rules):
-    """The mark says what the last round has emptied, whatever earlier ones did."""
+class HorizonFalls(Rules):
+    """The horizon says what the last round has emptied, whatever earlier ones did."""
 
     def forget(self, who: str, chosen: tuple[Any, ...]) -> Step:
         base = yield from self.manifest()
@@ -285,7 +285,7 @@ class HeaderIsTheEnd(Rules):
 
 
 class ReaderChecksTheEnd(Rules):
-    """A reader compares the absent place with the mark, not the place where it began."""
+    """A reader compares the absent place with the horizon, not the place where it began."""
 
     def reader_is_past(self, manifest: Manifest, doubt: int, tail: Tail) -> bool:
         return manifest.until > tail.next
@@ -439,7 +439,7 @@ class TombstoneLate(Rules):
         yield from self.bury(who, tail.next - 1)
 
 
-class TombstoneWithoutMark(Rules):
+class TombstoneWithoutHorizon(Rules):
     """The tombstone does not say that places were emptied."""
 
     def bury(self, who: str, end: int) -> Step:

@@ -37,7 +37,7 @@ NEVER = (CorruptData, DivergentWriters, GapError, StraddlingTransaction, Unsuppo
 CERTAIN = (Fenced, BufferFull, Determinate)
 """Errors of an append that say that nothing of it was stored."""
 
-_PATIENCE_S = 900.0  # far more than a shared writer waits for the turns of those who died
+_PATIENCE_S = 900.0  # far more than a shared writer waits for those who died
 STALLS_S = (1.0, 1.0, 60.0, 7_200.0, 100_000.0, 1_000_000.0)  # the longest grace is 86,400
 
 
@@ -287,6 +287,22 @@ class Writing(Role):
     def _look(self) -> None:
         self.current = self.log()
         self.reading = Reading(self, self.current)
+
+
+class Crowding(Writing):
+    """A shared writer that hardly rests: with a few of these, most appends are put aside and committed by another."""
+
+    def step(self) -> None:
+        log = self.current
+        if log is None or self.rng.random() < 0.1:
+            super().step()
+            return
+        for _ in range(self.rng.randint(5, 40)):
+            if not self.append(log):
+                break
+
+    def rest(self) -> None:
+        self.process.idle(self.rng.uniform(0, 0.02))
 
 
 class Following(Role):

@@ -446,11 +446,13 @@ def _simulated(kernel: Kernel) -> Iterator[None]:
         (time, "sleep", _chosen(time.sleep, kernel.sleep)),
         # Bound when they were defined:
         (fan_out, "__defaults__", (lambda: kernel.now,)),
-        (retrying.repeat, "__kwdefaults__", {"sleep": kernel.sleep, "rng": kernel.entropy.random}),
-        (
-            retrying.RetryingStore.__init__,
-            "__kwdefaults__",
-            {"sleep": kernel.sleep, "rng": kernel.entropy.random},
+        *(
+            (
+                call,
+                "__kwdefaults__",
+                (call.__kwdefaults__ or {}) | {"sleep": kernel.sleep, "rng": kernel.entropy.random},
+            )
+            for call in (retrying.repeat, retrying.RetryingStore.__init__)
         ),
     ]
     kept = [(place, name, getattr(place, name)) for place, name, _ in replaced]

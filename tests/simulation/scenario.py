@@ -14,17 +14,28 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import logstore
+from logstore.engine.write import lane
 from logstore.errors import Determinate, Indeterminate, UnknownTopic
-from tests.simulation.actors import STALLS_S, Deleting, Following, Maintaining, Replicating, Role, Writing
+from tests.simulation.actors import (
+    STALLS_S,
+    Crowding,
+    Deleting,
+    Following,
+    Maintaining,
+    Replicating,
+    Role,
+    Writing,
+)
 from tests.simulation.oracle import Violation
 from tests.simulation.world import RATES, YEAR_S, Loud, Machine, Process, ProcessClock, World
 
-TROUBLES = ("stalls", "jumps", "kills", "skew", "trims", "deletion", "retention")
+TROUBLES = ("stalls", "jumps", "kills", "skew", "trims", "deletion", "retention", "lanes")
 """What can be switched off beside the faults of the store."""
 
 ROLES: dict[str, type[Role]] = {
     "exclusive": Writing,
     "shared": Writing,
+    "crowd": Crowding,
     "reader": Following,
     "replicated": Replicating,
     "maintainer": Maintaining,
@@ -112,6 +123,8 @@ class _Run:
                 ["replicated", "replicated"],
                 ["replicated", "replicated", "shared"],
                 ["exclusive", "shared", "shared"],
+                ["crowd"] * 6,
+                ["crowd", "crowd", "crowd", "crowd", "shared", "exclusive"],
             ]
         )
         kinds = [*writers, "reader", "maintainer"]
@@ -140,8 +153,11 @@ class _Run:
             "cache_bytes": rng.choice([0, 64 << 20]),
             "follow_interval": rng.choice([0.2, 2.0]),
         }
-        if kind in ("exclusive", "shared"):
-            settings["writer"] = kind
+        if kind in ("exclusive", "shared", "crowd"):
+            settings["writer"] = "shared" if kind == "crowd" else kind
+        if kind == "exclusive":
+            settings["take_over"] = True  # or it would join shared writers, who know durable acks only
+            settings["lanes"] = rng.choice([0, 1, 1, 2]) if self.has("lanes") else 0
         elif kind == "reader" or (kind == "maintainer" and rng.random() < 0.8):
             settings["writer"] = "read_only"
         return settings
@@ -156,9 +172,13 @@ class _Run:
         root.addHandler(loud)
         root.propagate = False
         root.setLevel(logging.ERROR)
+        sizes = lane.CHECKPOINT_EVERY, lane.SPLIT_EVERY, lane.ENTRY_BYTES
+        # A run has no time for more, and appends little: several uploads in flight, and many splits.
+        lane.CHECKPOINT_EVERY, lane.SPLIT_EVERY, lane.ENTRY_BYTES = 4, 6, 64
         try:
             world.kernel.run(self._drive)
         finally:
+            lane.CHECKPOINT_EVERY, lane.SPLIT_EVERY, lane.ENTRY_BYTES = sizes
             root.removeHandler(loud)
             root.propagate = quiet
             root.setLevel(level)
@@ -220,7 +240,7 @@ class _Run:
         if kind in ("exclusive", "shared") and machine.lives and rng.random() < 0.2:
             kind = rng.choice(["exclusive", "shared"])
         process = Process(self.world, machine)
-        mine = {"replicated": [1], "exclusive": [0], "shared": [0]}.get(kind, [0, 1])
+        mine = {"replicated": [1], "exclusive": [0], "shared": [0], "crowd": [0]}.get(kind, [0, 1])
         role = ROLES[kind](process, self._settings(kind, rng), dict.fromkeys(self.topics, mine))
         self.roles[process] = role
         process.note(f"starts {kind} {role.settings}")

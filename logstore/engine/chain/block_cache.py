@@ -31,6 +31,7 @@ class BlockCache:
         self._loading: dict[Hashable, Future[Sized]] = {}
         self._used = 0
         self._coming = 0
+        self.hits = 0
         self.misses = 0
 
     @property
@@ -43,6 +44,7 @@ class BlockCache:
             piece = self._pieces.get(key)
             if piece is not None:
                 self._pieces.move_to_end(key)
+                self.hits += 1
             return piece
 
     def get(self, key: Hashable, size: int, load: Callable[[], P]) -> P:
@@ -56,6 +58,7 @@ class BlockCache:
             piece = self._pieces.get(key)
             if piece is not None:
                 self._pieces.move_to_end(key)
+                self.hits += 1
                 return cast(P, piece)
             loading = self._loading.get(key)
             if loading is None:

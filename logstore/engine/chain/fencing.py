@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from logstore.engine.chain.chain import Chain
+from contextlib import suppress
+
+from logstore.engine.chain.chain import Chain, StalePlace
 from logstore.errors import Fenced, LogStoreError, UnknownTopic
+from logstore.format.errors import FormatError
+from logstore.format.owner import Owner
 from logstore.format.segment import SegmentFlags, SegmentHeader
+
+WHAT_NOW = (
+    'If several processes are meant to write, open all of them with writer="shared"; if this one is the right one, reopen() '
+    "the partition to take it back: from one that is alive on this machine only with take_over=True"
+)
+"""For whoever was stopped. Two that take a partition back from each other do so for ever."""
 
 
 def fenced_by(chain: Chain, epoch: int, winner: SegmentHeader) -> LogStoreError:
@@ -13,7 +23,21 @@ def fenced_by(chain: Chain, epoch: int, winner: SegmentHeader) -> LogStoreError:
         return UnknownTopic(
             f"{chain.paths}: the topic was deleted at offset {winner.base_offset}; nothing more is stored"
         )
+    who = ""
+    with suppress(
+        LogStoreError, StalePlace
+    ):  # one more request, once: a name is a help, and no more than that
+        link = chain.link_at(winner.seq)
+        who = named(link.said.owner) if link is not None else ""
     return Fenced(
-        f"{chain.paths}: a writer of epoch {winner.epoch} took over at offset {winner.base_offset}, this one is of epoch "
-        f"{epoch} and has stopped for good; reopen() the partition to take it back"
+        f"{chain.paths}: a writer of epoch {winner.epoch}{who} took over at offset {winner.base_offset}, this one is of "
+        f"epoch {epoch} and has stopped for good. {WHAT_NOW}"
     )
+
+
+def named(owner: bytes) -> str:
+    """The owner that a segment names, for the middle of a sentence; nothing if there is none that can be read."""
+    try:
+        return f" ({Owner.parse(owner)})" if owner else ""
+    except FormatError:
+        return ""

@@ -12,7 +12,9 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
-from logstore.engine.chain.chain import Chain, ChainTail, ChainView
+from logstore.engine.chain.chain import Chain
+from logstore.engine.chain.tail import ChainTail
+from logstore.engine.chain.view import ChainView
 from logstore.errors import ObjectNotFound, PreconditionFailed, UnsupportedStore
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.manifest import FRONT_SIZE, Manifest, SegmentTable, unknown_horizon
@@ -85,6 +87,9 @@ class StoredManifest:
             retired=self.manifest.retired if self.manifest is not None else Retired(),
             collected_until=self._horizon_of(tail),
             nonce=self.chain.new_nonce(),
+            owner=tail.owner,
+            closed=tail.closed,
+            claim=tail.claim,
         )
 
     def _horizon_of(self, tail: ChainTail) -> int:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from logstore.engine.chain.block_cache import BlockCache
-from logstore.engine.chain.chain import too_new
+from logstore.engine.chain.newer_release import too_new
 from logstore.engine.chain.segment_table import SegmentRef
 from logstore.engine.host.clock import Clock, SystemClock
 from logstore.engine.host.fan_out import QUICK_S
@@ -148,6 +148,14 @@ class SegmentReader:
             batches = data[HEADER_SIZE : summary.index_position]
             self._cache.add((key, "all"), Block(index, batches, HEADER_SIZE))
 
+    def keep_found(self, key: str, data: bytes) -> None:
+        """The same for a small segment of another's, which came whole with a look at its end. It is checked like any that is
+        loaded; one that is damaged is left to the reader that meets it, who has a caller to tell."""
+        with suppress(FormatError):
+            summary, index = parse_segment(data)
+            batches = memoryview(data)[HEADER_SIZE : summary.index_position]
+            self._cache.add((key, "all"), Block(index, batches, HEADER_SIZE))
+
     def cached_block(self, ref: SegmentRef, offset: int) -> Block | None:
         """The same, only if that needs no I/O."""
         block = self._cache.peek((ref.key, "all"))
@@ -169,9 +177,8 @@ class SegmentReader:
         """Begin to load the segments that a scan will want next, as far as they leave most of the cache to others."""
         if self._prefetcher is None or self._is_quick:
             return
-        room = (
-            self._cache.limit // 3
-        )  # more would push out what is being read now, or what was fetched ahead before
+        # More would push out what is being read now, or what was fetched ahead before.
+        room = self._cache.limit // 3
         for ref in refs:
             room -= ref.size
             if room < 0 or not self._comes_whole(ref, True):
@@ -234,9 +241,8 @@ class SegmentReader:
                 raise FormatError(f"the store gave {len(data)} of {end - start} bytes", start)
             check_run(data, start, rows)
         except FormatError as damage:
-            self._check_place(
-                ref, self._parsed(ref)[1]
-            )  # as a whole it may tell more: it is another's by now, say
+            # As a whole it may tell more: it is another's by now, say.
+            self._check_place(ref, self._parsed(ref)[1])
             raise CorruptData(ref.key, offset_at(rows, damage.position), damage.why) from damage
         return Block(rows, memoryview(data), start)
 

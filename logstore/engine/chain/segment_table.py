@@ -50,8 +50,9 @@ class Segments:
     def __len__(self) -> int:
         return len(self.table)
 
-    def add(self, seq: int, size: int, summary: SegmentSummary) -> None:
-        """A new last segment; an empty one (a fence, a reservation) holds nothing to look up and is left out."""
+    def add(self, seq: int, size: int, summary: SegmentSummary, key: str | None = None) -> None:
+        """A new last segment; an empty one (a fence, a reservation) holds nothing to look up and is left out. `key`: where
+        it lies, if not in its place in the partition's own chain."""
         header = summary.header
         if header.end_offset > header.base_offset:
             self.add_row(
@@ -62,6 +63,8 @@ class Segments:
                 summary.min_timestamp_ms,
                 summary.max_timestamp_ms,
             )
+            if key is not None:
+                self.table.placed[seq] = key
 
     def add_merged(self, first: int, last: int, identity: str, size: int, summary: SegmentSummary) -> None:
         """A merged object as the new last row: it holds what the segments from `first` to `last` held."""
@@ -80,14 +83,14 @@ class Segments:
 
     def refs(self, start: int, stop: int) -> list[SegmentRef]:
         """The rows from `start` up to, not including, `stop`, as far as there are any."""
-        paths, merged = self.paths, self.table.merged
+        paths, merged, placed = self.paths, self.table.merged, self.table.placed
         prefix = paths.prefix
         columns = (column[start:stop] for column in self.table.columns())
         return [
             SegmentRef(
-                f"{prefix}{first:020d}.seg"
-                if first not in merged
-                else paths.merged(first, last, merged[first]),
+                paths.merged(first, last, merged[first])
+                if first in merged
+                else placed.get(first) or f"{prefix}{first:020d}.seg",
                 first,
                 base,
                 end,

@@ -15,7 +15,10 @@ from logstore.errors import BufferFull, Closed
 
 
 class Budget:
-    """The lock guards the fields below it, nothing else, and no other lock is taken while it is held."""
+    """The lock guards the fields below it, nothing else, and no other lock is taken while it is held.
+
+    `waits`, `refused`, `waited_s`: how often somebody had to wait for room, got none in time, and for how long in all.
+    """
 
     def __init__(self, limit: int, clock: Clock) -> None:
         self.limit = limit
@@ -25,6 +28,9 @@ class Budget:
         self._waiting = 0
         self._closed = False
         self.used_max = 0
+        self.waits = 0
+        self.refused = 0
+        self.waited_s = 0.0
 
     @property
     def used(self) -> int:
@@ -56,16 +62,23 @@ class Budget:
 
     def take(self, size: int, timeout: float) -> None:
         """Take `size` bytes, waiting up to `timeout` seconds for room."""
-        deadline = self._clock.monotonic() + timeout
+        began = self._clock.monotonic()
+        deadline = began + timeout
         with self._freed:
+            waits = self._used + size > self.limit
+            self.waits += waits
             while self._used + size > self.limit and not self._closed:
                 left = deadline - self._clock.monotonic()
                 if left <= 0:
+                    self.refused += 1
+                    self.waited_s += timeout
                     raise BufferFull(
                         f"{self._used} of {self.limit} buffered bytes are waiting to be stored and {size} more did not "
                         f"fit within {timeout:g} s: nothing was appended; try again, or raise max_buffered_bytes"
                     )
                 self._clock.wait(self._freed, left)
+            if waits:
+                self.waited_s += self._clock.monotonic() - began
             if self._closed:
                 raise Closed("the store is closed; nothing was appended")
             self._add(size)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from itertools import chain, islice
@@ -32,7 +32,7 @@ def fan_out(
     at_least: int = AT_ONCE,
     ahead: bool = False,
     pool: Executor | None = None,
-) -> Iterator[T]:
+) -> Generator[T, None, None]:
     """What the calls return, in their order. The first that raises ends it; those under way are waited for.
 
     When two in a row were not quick, `at_once` are under way at a time, if `at_least` so many are left; when two of those

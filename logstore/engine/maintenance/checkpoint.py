@@ -10,17 +10,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from logstore.engine.chain.chain import Chain, ChainView
+from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.manifest_store import StoredManifest
+from logstore.engine.chain.view import ChainView
 from logstore.engine.maintenance.maintenance import Maintenance
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.runtime import Runtime
-from logstore.errors import LogStoreError
+from logstore.errors import LogStoreError, PreconditionFailed
 from logstore.format.manifest import SegmentTable
 
 logger = logging.getLogger(__name__)
 
 EVERY_SEGMENTS = 64
+EVERY_PARTS = 512
+"""Of a lane's entries, whose own checkpoint knows them: so a flush of many partitions stays few requests."""
 
 
 class Checkpointer:
@@ -44,12 +47,16 @@ class Checkpointer:
 
     def after_commit(self) -> None:
         """Ask for a checkpoint if enough segments have come since the last one."""
-        if self._state.tail.next_seq - self._next_seq >= EVERY_SEGMENTS:
+        every = EVERY_SEGMENTS if self._state.tail.claim is None else EVERY_PARTS
+        if self._state.tail.next_seq - self._next_seq >= every:
             self._runtime.task_pool.at(self, self._runtime.clock.monotonic())
 
     def run(self) -> None:
         try:
             self._maintain(self.write())
+        except PreconditionFailed as error:
+            # Which is as good as ours.
+            logger.debug("%s: another process was faster with the checkpoint: %s", self._chain.paths, error)
         except LogStoreError as error:
             logger.warning(
                 "%s: no checkpoint this time, the next segments try again: %s", self._chain.paths, error
@@ -75,6 +82,8 @@ class Checkpointer:
         if not self._state.segments.is_complete:
             self._next_seq = self._state.tail.next_seq  # look again after as many segments as always
             return None
+        if self._state.segments.table.placed:
+            return self._split()
         stored = StoredManifest.look(self._chain)
         old = stored.manifest
         if old is not None and old.next_seq >= self._state.tail.next_seq:
@@ -89,6 +98,12 @@ class Checkpointer:
         low = max(low, old.low_watermark) if old is not None else low
         view = stored.replace(stored.next(tail, low, table))
         self._next_seq = tail.next_seq
+        return view
+
+    def _split(self) -> ChainView | None:
+        """Some of it is in lanes, and a manifest names only objects of the partition's own."""
+        view = self._maintenance.split(self._chain.load(), self._runtime.clock.now_ms())
+        self._next_seq = self._state.tail.next_seq if view is None else view.tail.next_seq
         return view
 
     def _is_first(self) -> bool:

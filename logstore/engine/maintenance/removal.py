@@ -17,10 +17,11 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from logstore.engine.chain.chain import Chain, ChainTail, LostRace
+from logstore.engine.chain.chain import Chain, LostRace
 from logstore.engine.chain.manifest_store import StoredManifest
+from logstore.engine.chain.tail import ChainTail
 from logstore.engine.host.fan_out import fan_out
-from logstore.engine.maintenance.maintenance import is_inner, standing_at
+from logstore.engine.maintenance.remains import is_inner, standing_at
 from logstore.errors import PreconditionFailed
 from logstore.format.manifest import SegmentTable
 from logstore.format.retired import Retired
@@ -62,6 +63,11 @@ def _end(chain: Chain, new_id: Callable[[], bytes], now_ms: int) -> ChainTail:
     """The chain's tail, ended by us or by somebody else."""
     tail = chain.load().tail
     while not tail.deleted:
+        if tail.claim is not None:
+            chain.end_claim(tail, new_id, now_ms)
+            if chain.follow(tail) != []:
+                tail = chain.load().tail
+                continue
         end = _end_header(tail, tail.next_seq, new_id(), now_ms)
         links = None
         if _commit_end(chain, end):
@@ -72,7 +78,7 @@ def _end(chain: Chain, new_id: Callable[[], bytes], now_ms: int) -> ChainTail:
         if links is None:
             tail = chain.load().tail
         for link in links or ():
-            tail = tail.after(link.header)
+            tail = tail.after(link.header, link.said)
     return tail
 
 

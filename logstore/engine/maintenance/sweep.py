@@ -3,8 +3,10 @@
 * What is left of deleted topics, if whoever deleted them died half-way, or what somebody else brought there afterwards, who
   was compacting, or slept. There is no grace for these: they are gone.
 * Objects of topics that were merged or expired longer ago than the grace period, and merged ones that never came to be
-  named, because the compaction died (see `engine.maintenance.maintenance`).
-* Wishes of shared writers that died, older than that (see `engine.shared.wishes`).
+  named, because the compaction died (see `strays`).
+* Holds on topics that are gone (see `layout.holds`).
+* Entries of lanes, for the whole store only (see `lane_maintenance`).
+* What shared writers have put aside and nobody may commit any more (see `engine.shared.pending`).
 * What Spark jobs staged longer ago than that and nobody will publish (see `staged`).
 
 Everything is safe to repeat, to interrupt anywhere, and to run in several processes at once.
@@ -17,13 +19,14 @@ from collections.abc import Iterator
 
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.garbage import Garbage
+from logstore.engine.maintenance.lane_maintenance import LaneMaintenance
 from logstore.engine.maintenance.maintenance import Maintenance
 from logstore.engine.maintenance.removal import is_removed, leftovers, remove_partition
 from logstore.engine.maintenance.staged import unneeded
 from logstore.engine.runtime import Runtime
 from logstore.errors import CorruptData, UnknownTopic, UnsupportedStore
 from logstore.layout.catalog import Catalog, Removal, TopicDescriptor
-from logstore.layout.paths import TOPICS_PREFIX, PartitionPaths, behind
+from logstore.layout.paths import HOLDS_PREFIX, TOPICS_PREFIX, PartitionPaths, behind
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +52,9 @@ class Sweeper:
         for upkeep in self._upkeep(topic):
             gone += upkeep.collect(self._runtime.clock.now_ms())
             gone += upkeep.sweep(self._runtime.clock.now_ms())
-        return gone + self._deleted(self._wishes(topic) + self._staged(topic))
+        if topic is None:
+            gone += LaneMaintenance(self._runtime).collect()
+        return gone + self._deleted(self._pending(topic) + self._staged(topic) + self._holds(topic))
 
     def _deleted(self, garbage: list[Garbage]) -> list[Garbage]:
         for item in garbage:
@@ -70,7 +75,9 @@ class Sweeper:
         ]
         for upkeep in self._upkeep(topic):
             found += upkeep.garbage(now_ms) + upkeep.strays(now_ms)
-        return found + self._wishes(topic) + self._staged(topic)
+        if topic is None:
+            found += LaneMaintenance(self._runtime).garbage()
+        return found + self._pending(topic) + self._staged(topic) + self._holds(topic)
 
     def _remove(self, chain: Chain) -> list[Garbage]:
         now_ms = self._runtime.clock.now_ms()
@@ -90,7 +97,7 @@ class Sweeper:
             except (CorruptData, UnsupportedStore) as error:
                 logger.error("%s; what is left of older topics of that name stays", error)
                 continue
-            chain = Chain(self._runtime.store, paths, self._runtime.rng)
+            chain = Chain(self._runtime.store, paths, self._runtime.rng, self._runtime.lanes)
             if paths.incarnation != alive and leftovers(chain) and is_removed(chain):
                 yield chain
 
@@ -109,6 +116,24 @@ class Sweeper:
             return []
         return unneeded(self._runtime.store, self._runtime.clock.now_ms(), self._runtime.config.delete_grace)
 
+    def _holds(self, topic: str | None) -> list[Garbage]:
+        """Of incarnations that are gone: nobody copies those any more."""
+        found: list[Garbage] = []
+        alive: dict[str, str | None] = {}
+        for info in self._runtime.store.list(HOLDS_PREFIX if topic is None else f"{HOLDS_PREFIX}{topic}/"):
+            name, incarnation, _ = info.key.removeprefix(HOLDS_PREFIX).split("/", 2)
+            if name not in alive:
+                try:
+                    alive[name] = self._catalog.find(name).incarnation
+                except UnknownTopic:
+                    alive[name] = None
+                except (CorruptData, UnsupportedStore) as error:
+                    logger.error("%s; who copies that topic is not forgotten", error)
+                    alive[name] = incarnation
+            if incarnation != alive[name]:
+                found.append(Garbage(info.key, info.size, self._runtime.clock.now_ms()))
+        return found
+
     def _unfinished(self, topic: str | None) -> list[tuple[str, Removal]]:
         found = [(name, removal) for name, removal in self._catalog.unfinished() if topic in (None, name)]
         if topic is not None and not found:
@@ -118,16 +143,16 @@ class Sweeper:
     def _chains(self, name: str, removal: Removal) -> Iterator[Chain]:
         for number in range(removal.partitions):
             paths = PartitionPaths(name, removal.incarnation, number)
-            yield Chain(self._runtime.store, paths, self._runtime.rng)
+            yield Chain(self._runtime.store, paths, self._runtime.rng, self._runtime.lanes)
 
     def _upkeep(self, topic: str | None) -> Iterator[Maintenance]:
         """Maintenance of every partition there is."""
         for known, chain in self._living(topic):
             yield Maintenance(chain, self._runtime.reader, known.config, self._runtime.config.delete_grace)
 
-    def _wishes(self, topic: str | None) -> list[Garbage]:
-        now_ms, grace = self._runtime.clock.now_ms(), self._runtime.config.delete_grace
-        return [wish for _, chain in self._living(topic) for wish in forgotten_wishes(chain, now_ms, grace)]
+    def _pending(self, topic: str | None) -> list[Garbage]:
+        now_ms = self._runtime.clock.now_ms()
+        return [dead for _, chain in self._living(topic) for dead in dead_pending(chain, now_ms)]
 
     def _living(self, topic: str | None) -> Iterator[tuple[TopicDescriptor, Chain]]:
         """Every partition there is."""
@@ -144,10 +169,10 @@ class Sweeper:
                 yield known, chain
 
 
-def forgotten_wishes(chain: Chain, now_ms: int, grace_s: float) -> list[Garbage]:
-    """Those that are older than the grace period: left by writers that died."""
-    return [
-        Garbage(info.key, info.size, name.wished_at_ms)
-        for info in chain.store.list(chain.paths.wishes_prefix)
-        if (name := chain.paths.wish_name(info.key)) and now_ms - name.wished_at_ms >= grace_s * 1000
+def dead_pending(chain: Chain, now_ms: int) -> list[Garbage]:
+    """Put aside so many places ago that nobody may store it: nothing, or another object, holds those appends."""
+    standing = [
+        (chain.paths.pending_name(info.key), info) for info in chain.store.list(chain.paths.pending_prefix)
     ]
+    end = chain.load().tail.next_seq if standing else 0
+    return [Garbage(info.key, info.size, now_ms) for name, info in standing if name and name.is_dead(end)]

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from logstore.engine.host.counters import FlushDone
 from logstore.engine.memory.pending_batch import PendingBatch, covering
 from logstore.format.segment import HEADER_SIZE, SegmentHeader, SegmentSummary, build_segment
 
 
 class FlushWindow:
-    """May hold no batch at all: then its segment only moves the reservation."""
+    """May hold no batch at all: then its segment only moves the reservation. `oldest_at`: when its oldest record was
+    appended, on the store's clock."""
 
-    def __init__(self, header: SegmentHeader, batches: Sequence[PendingBatch]) -> None:
+    def __init__(
+        self, header: SegmentHeader, batches: Sequence[PendingBatch], oldest_at: float | None = None
+    ) -> None:
         self.header = header
+        self.oldest_at = oldest_at
         self.batches = list(batches)
         self.charged = sum(batch.charged for batch in self.batches)
         self._built: tuple[memoryview, SegmentSummary] | None = None
@@ -33,6 +38,12 @@ class FlushWindow:
             for batch in self.batches:
                 position = batch.move_into(segment, position)
         return self._built
+
+    def done(self, size: int, seconds: float, now: float) -> FlushDone:
+        """What there is to say of it once it is committed, as `size` bytes in the store, `seconds` after it was sent."""
+        waited = None if self.oldest_at is None else now - self.oldest_at
+        header = self.header
+        return FlushDone(header.base_offset, header.end_offset, size, self.charged, seconds, waited)
 
     def batches_from(self, offset: int, stop: int, limit: int) -> list[PendingBatch]:
         return covering(self.batches, offset, stop, limit)

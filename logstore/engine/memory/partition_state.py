@@ -25,15 +25,16 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from logstore.config import Visibility
-from logstore.engine.chain.chain import ChainTail, ChainView, Link
+from logstore.engine.chain.link import Link
 from logstore.engine.chain.segment_table import LostRange, SegmentRef, Segments
+from logstore.engine.chain.tail import ChainTail
+from logstore.engine.chain.view import ChainView
 from logstore.engine.host.clock import Clock
 from logstore.engine.memory.flush_window import FlushWindow
 from logstore.engine.memory.pending_batch import PendingBatch
 from logstore.engine.memory.write_buffer import WriteBuffer
 from logstore.errors import OffsetOutOfRange
 from logstore.format.manifest import SegmentTable
-from logstore.format.segment import SegmentSummary
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ class PartitionState:
         self.low = view.low_watermark
         self.durable = view.tail.end_offset
         self.buffered = view.tail.end_offset
-        self.window: FlushWindow | None = None
+        self.windows: list[FlushWindow] = []  # in the order of their offsets
         self.buffer: WriteBuffer | None = None
         self.has_local_writer = False
         self._readers_waiting = 0
@@ -130,8 +131,9 @@ class PartitionState:
             # What is pending follows the last segment. A read that takes only some of the segments ends before it, also if
             # these are less than `max_bytes`: not all of an object is batches.
             if visibility == "buffered" and high > self.durable and self.segments.reach_end(refs):
-                if self.window is not None and self.window.header.end_offset > offset:
-                    window = self.window.batches_from(offset, high, limit)
+                for taken in self.windows:
+                    if taken.header.end_offset > offset:
+                        window += taken.batches_from(offset, high, limit)
                 if self.buffer is not None:
                     buffer = self.buffer.batches_from(offset, high, limit)
             return Lookup(self.low, self.durable, self.buffered, high, refs, window, buffer)
@@ -211,8 +213,8 @@ class PartitionState:
         """The batches from `offset` on that are in no segment yet, closed; and the durable high watermark."""
         found: list[PendingBatch] = []
         with self._lock:
-            if self.window is not None:
-                found += self.window.batches
+            for window in self.windows:
+                found += window.batches
             if self.buffer is not None:
                 found += self.buffer.batches_from(offset, self.buffer.next_offset, len(self.buffer))
             return [batch for batch in found if batch.base_offset >= offset], self.durable
@@ -237,13 +239,13 @@ class PartitionState:
             before = self.tail.next_seq
             for link in links:
                 if link.header.seq == self.tail.next_seq and (by_owner or not self.has_local_writer):
-                    self._add(link.summary, link.size)
+                    self._add(link)
             return self.tail.next_seq > before
 
-    def _add(self, summary: SegmentSummary, size: int) -> None:
-        header = summary.header
-        self.segments.add(header.seq, size, summary)
-        self.tail = self.tail.after(header)
+    def _add(self, link: Link) -> None:
+        header = link.header
+        self.segments.add(header.seq, link.size, link.summary, link.key)
+        self.tail = self.tail.after(header, link.said)
         self._raise_watermarks(header.end_offset)
 
     def _raise_watermarks(self, durable: int) -> None:
@@ -330,22 +332,27 @@ class PartitionState:
 
     def begin_window(self, window: FlushWindow) -> FlushWindow:
         """Its batches were taken from the buffer, and are read from here until they are committed."""
-        self.window = window
+        self.windows.append(window)
         return window
 
-    def commit_window(self, summary: SegmentSummary, size: int) -> None:
-        """The window's segment is committed: its records are served from there from now on."""
-        assert summary.header.base_offset >= self.durable, (
+    def commit_window(self, link: Link) -> None:
+        """The oldest window's segment is committed: its records are served from there from now on."""
+        assert link.header.base_offset >= self.durable, (
             "a commit must not move the durable high watermark back"
         )
-        self.window = None
-        self._add(summary, size)
+        del self.windows[0]
+        self._add(link)
+
+    def held_bytes(self) -> int:
+        """How many bytes of the budget the writer's records hold that are not committed."""
+        held = self.buffer.charged if self.buffer is not None else 0
+        return held + sum(window.charged for window in self.windows)
 
     def abandon(self) -> int:
         """The writer has stopped and takes along what is not committed. Returns how many bytes that frees."""
         freed = self.buffer.clear() if self.buffer is not None else 0
-        freed += self.window.charged if self.window is not None else 0
-        self.window = self.buffer = None
+        freed += sum(window.charged for window in self.windows)
+        self.windows, self.buffer = [], None
         self.has_local_writer = False
         return freed
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from operator import attrgetter
 
@@ -32,36 +32,22 @@ class Exposure(IntEnum):
 _BUFFERED = Exposure.BUFFERED  # asking the enumeration takes as long as adding a record
 
 
+@dataclass(slots=True, eq=False)
 class PendingBatch:
     """`exposure` is that of its last record. A record may join only if its own exposure is not lower, so the end of a batch
     is always as visible as its most visible record, and the buffered high watermark always falls on the end of a batch."""
 
-    __slots__ = (
-        "_codec_id",
-        "_encoded",
-        "_leader_epoch",
-        "_lock",
-        "_raw",
-        "_records",
-        "base_offset",
-        "charged",
-        "count",
-        "exposure",
-        "starts_append",
-    )
-
-    def __init__(self, base_offset: int, leader_epoch: int, exposure: Exposure, codec_id: int) -> None:
-        self.base_offset = base_offset
-        self.count = 0
-        self.charged = 0
-        self.exposure = exposure
-        self.starts_append = True
-        self._leader_epoch = leader_epoch
-        self._codec_id = codec_id
-        self._records: list[Record] = []
-        self._encoded: EncodedBatch | None = None
-        self._raw: memoryview | None = None
-        self._lock = threading.Lock()
+    base_offset: int
+    _leader_epoch: int
+    exposure: Exposure
+    _codec_id: int
+    count: int = 0
+    charged: int = 0
+    starts_append: bool = True
+    _records: list[Record] = field(default_factory=list)
+    _encoded: EncodedBatch | None = None
+    _raw: memoryview | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def ready(

@@ -46,16 +46,16 @@ class Elsewhere:
 class Receipt:
     """The ack of one append: where it is, and how durable it was when the ack was given.
 
-    `log` is the partition's, as it was then: it still answers for its records when it was reopened since. A receipt may be
-    pickled; what arrives says the same, and cannot wait.
+    It waits with the partition as it was then, which still answers for its records when it was reopened since. A receipt
+    may be pickled; what arrives says the same, and cannot wait.
     """
 
-    __slots__ = ("durability", "last_offset", "log", "offset", "timestamp_ms")
+    __slots__ = ("_log", "durability", "last_offset", "offset", "timestamp_ms")
 
     def __init__(
         self, log: Durable, offset: int, last_offset: int, timestamp_ms: int, durability: Ack
     ) -> None:
-        self.log = log
+        self._log = log
         self.offset = offset
         self.last_offset = last_offset
         self.timestamp_ms = timestamp_ms
@@ -64,12 +64,12 @@ class Receipt:
     @property
     def topic(self) -> str:
         """The topic's name."""
-        return self.log.topic
+        return self._log.topic
 
     @property
     def partition(self) -> int:
         """The partition's number."""
-        return self.log.partition
+        return self._log.partition
 
     def wait_durable(self, timeout: float | None = None) -> None:
         """Wait until these records, and not more than these, are in the object store. Forces no flush.
@@ -78,7 +78,7 @@ class Receipt:
         another process than the one that appended.
         """
         if self.durability != "durable":
-            self.log.wait_durable(self, timeout)
+            self._log.wait_durable(self, timeout)
             self.durability = "durable"
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -88,7 +88,7 @@ class Receipt:
 
     def __copy__(self) -> Receipt:
         """In the same process it can still wait."""
-        return type(self)(self.log, self.offset, self.last_offset, self.timestamp_ms, self.durability)
+        return type(self)(self._log, self.offset, self.last_offset, self.timestamp_ms, self.durability)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Receipt:
         return self.__copy__()

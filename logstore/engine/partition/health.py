@@ -24,13 +24,19 @@ class PartitionHealth:
     writer: WriterHealth | None = None
     replicated: tuple[WriterHealth, ...] = ()
 
+    @property
+    def state(self) -> str:
+        """not loaded, reading, or that of the writer."""
+        if self.writer is not None:
+            return self.writer.state
+        return "not loaded" if self.overview is None else "reading"
+
     def as_dict(self) -> dict[str, Any]:
-        """`state`: not loaded, reading, or that of the writer. `unconfirmed`: see `PartitionState.unconfirmed`."""
-        told: dict[str, Any] = {"topic": self.topic, "partition": self.partition, "state": "not loaded"}
+        """`unconfirmed`: see `PartitionState.unconfirmed`."""
+        told: dict[str, Any] = {"topic": self.topic, "partition": self.partition, "state": self.state}
         if self.overview is not None:
             marks = self.overview.marks
             told |= {
-                "state": "reading",
                 "epoch": self.overview.epoch,
                 "low_watermark": marks.low,
                 "durable_high_watermark": marks.durable,
@@ -53,7 +59,7 @@ class PartitionHealth:
 @dataclass(frozen=True, slots=True)
 class StoreHealth:
     """A store. `unanswered_seconds`: for how long the oldest upload under way has had no answer; None if none is.
-    `stalled`: whether that is longer than `stall_after`."""
+    `stalled`: whether that is longer than `stall_after`. `degraded`: why it serves badly, in words, or None."""
 
     closed: bool
     store_reachable: bool
@@ -64,6 +70,7 @@ class StoreHealth:
     buffered_bytes_limit: int
     cached_bytes: int
     partitions: list[PartitionHealth]
+    degraded: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         told = {name: getattr(self, name) for name in self.__slots__}

@@ -29,6 +29,7 @@ from logstore.engine.partition.writer_slot import PartitionWriters
 from logstore.engine.replicated.replicated_writer import ReplicatedWriter
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.admission import Run, admit_batches, admit_one, admit_records, encode_runs
+from logstore.engine.write.lane import Lane
 from logstore.engine.write.writer_protocol import Writer
 from logstore.errors import (
     AppendTimeout,
@@ -53,12 +54,15 @@ Begun = tuple[Submitted, float]
 class Partition(ReadablePartition):
     """Safe for threads. `replaced`: it was reopened, and the store hands out another one since."""
 
-    def __init__(self, runtime: Runtime, paths: PartitionPaths, settings: TopicSettings) -> None:
+    def __init__(
+        self, runtime: Runtime, paths: PartitionPaths, settings: TopicSettings, lane: Lane | None = None
+    ) -> None:
         super().__init__(runtime, paths, settings)
         self.replaced = False
         self._close_later = False
-        self._writers = PartitionWriters(runtime, self._chain, settings)
+        self._writers = PartitionWriters(runtime, self._chain, settings, lane)
         self._writer_opening = WriterOpening(runtime, self)
+        runtime.observer.opened(self)
 
     # Appending
 
@@ -86,7 +90,10 @@ class Partition(ReadablePartition):
 
     def finish_append(self, begun: Begun) -> Receipt:
         """Wait for the ack of what was begun."""
-        return self._acked(*begun)
+        (receipt, future), deadline = begun
+        if future is not None:
+            self._await(future, receipt, deadline)
+        return receipt
 
     def begin_append_batches(
         self, raw: bytes | bytearray | memoryview, *, ack: Ack | None = None, timeout: float | None = None
@@ -128,7 +135,7 @@ class Partition(ReadablePartition):
         if future is None:
             self._tell_listeners()
             return receipt
-        return self._acked((receipt, future), deadline)
+        return self.finish_append(((receipt, future), deadline))
 
     def _submit_checked(self, runs: list[Run], level: Ack, deadline: float) -> Submitted:
         now_ms = self._runtime.clock.now_ms()
@@ -163,12 +170,6 @@ class Partition(ReadablePartition):
         if future is None:
             self._tell_listeners()
         return receipt, future
-
-    def _acked(self, submitted: Submitted, deadline: float) -> Receipt:
-        receipt, future = submitted
-        if future is not None:
-            self._await(future, receipt, deadline)
-        return receipt
 
     def _await(self, future: Future[Receipt], receipt: Receipt, deadline: float | None) -> None:
         try:
@@ -219,13 +220,28 @@ class Partition(ReadablePartition):
         self._check_open()
         return self._writer_opening.writer(deadline, ack)
 
-    def open_writer(self, *, timeout: float | None = None, ack: Ack | None = None) -> Writer:
-        """As `PartitionLog.open_writer`; gives the writer."""
+    def open_writer(
+        self,
+        *,
+        timeout: float | None = None,
+        ack: Ack | None = None,
+        take_over: bool = False,
+        alone: bool = False,
+    ) -> Writer:
+        """As `PartitionLog.open_writer`; gives the writer. `take_over`: also from one that lives. `alone`: `PartitionInUse`
+        rather than joining shared writers."""
         with self._opening:
             if self._writer is None:
                 state, on_commit = self._for_writing()
                 level, wait = ack or self._config.ack, self.ack_timeout(timeout)
-                self._writer = self._writers.open(state, on_commit, level, wait)
+                self._writer = self._writers.open(
+                    state,
+                    on_commit,
+                    level,
+                    wait,
+                    take_over=take_over or self._config.take_over,
+                    alone=alone,
+                )
                 if self._closed:  # meanwhile, by somebody who did not wait for us
                     self._writers.stop(self._closed_error())
                     self.release()
@@ -289,9 +305,7 @@ class Partition(ReadablePartition):
 
     def finish_flush(self, begun: Submitted, deadline: float) -> None:
         """Wait until what `begin_flush` gave is stored."""
-        receipt, future = begun
-        if future is not None:
-            self._await(future, receipt, deadline)
+        self.finish_append((begun, deadline))
 
     def wait_durable(self, receipt: Receipt, timeout: float | None) -> None:
         """What `Receipt.wait_durable` calls."""

@@ -21,6 +21,7 @@ from logstore.engine.partition.internal import Appendable, Partition
 from logstore.engine.partition.readable_partition import READ_BYTES, check_start
 from logstore.engine.replicated.replicated_writer import ReplicatedWriter
 from logstore.engine.runtime import Runtime
+from logstore.engine.write.lane import Lane
 from logstore.errors import Closed, UnknownTopic
 from logstore.format.record import Record
 from logstore.layout.paths import PartitionPaths
@@ -39,8 +40,9 @@ class PartitionLog:
         paths: PartitionPaths,
         settings: TopicSettings,
         replace: Callable[[PartitionLog, str | None], PartitionLog],
+        lane: Lane | None = None,
     ) -> None:
-        self._internal = Partition(runtime, paths, settings)
+        self._internal = Partition(runtime, paths, settings, lane)
         self._replace = replace
         self._reopening = threading.Lock()  # held during I/O: of several who reopen it at once, one does
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from logstore.config import Visibility, check_visibility
 from logstore.engine.chain.chain import Chain
+from logstore.engine.host.clock import Clock
 from logstore.engine.maintenance.checkpoint import Checkpointer
 from logstore.engine.maintenance.maintenance import Maintenance
 from logstore.engine.memory.partition_state import PartitionState
@@ -41,10 +42,9 @@ class ReadablePartition:
         self._runtime = runtime
         self._config = runtime.config
         self._settings = settings
-        self._chain = Chain(runtime.store, paths, runtime.rng)
-        self._opening = (
-            threading.RLock()
-        )  # held during I/O, so only by those who must wait for it: load and open_writer
+        self._chain = Chain(runtime.store, paths, runtime.rng, runtime.lanes, runtime.reader.keep_found)
+        # Held during I/O, so only by those who must wait for it: load and open_writer.
+        self._opening = threading.RLock()
         self._loaded: Loaded | None = None
         self._checkpointer: Checkpointer | None = None
         self._writer: Writer | None = None
@@ -150,6 +150,11 @@ class ReadablePartition:
     def now_ms(self) -> int:
         """The store's clock: what a record without a timestamp gets."""
         return self._runtime.clock.now_ms()
+
+    @property
+    def clock(self) -> Clock:
+        """The store's: for whoever waits for several partitions at once."""
+        return self._runtime.clock
 
     @property
     def closed(self) -> bool:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
-from logstore.config import Ack
+from logstore.config import Ack, TakeOver
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.segment_table import LostRange
 from logstore.engine.memory.catch_up import catch_up
@@ -22,7 +23,9 @@ from logstore.engine.replicated.replicated_writer import ReplicatedWriter
 from logstore.engine.runtime import Runtime
 from logstore.engine.shared.shared_writer import SharedWriter
 from logstore.engine.write.exclusive_writer import ExclusiveWriter
+from logstore.engine.write.lane import Lane
 from logstore.engine.write.lifecycle import WriterLifecycle
+from logstore.engine.write.ownership import WrittenByShared, check_may_stop, shared_in_the_way
 from logstore.engine.write.takeover import take_over
 from logstore.engine.write.wal import Wal
 from logstore.engine.write.wal_sync import LocalSync
@@ -34,16 +37,27 @@ logger = logging.getLogger(__name__)
 
 
 class PartitionWriters:
-    def __init__(self, runtime: Runtime, chain: Chain, topic: TopicLimits) -> None:
+    def __init__(self, runtime: Runtime, chain: Chain, topic: TopicLimits, lane: Lane | None) -> None:
         self._runtime = runtime
         self._chain = chain
         self._topic = topic
+        self._lane = lane
         self._writer: Writer | None = None
         self._replicated: dict[str, ReplicatedWriter] = {}
         self._wal: Wal | None = None
 
-    def open(self, state: PartitionState, on_commit: Callable[[], None], ack: Ack, timeout: float) -> Writer:
-        """The writer that `append` uses."""
+    def open(
+        self,
+        state: PartitionState,
+        on_commit: Callable[[], None],
+        ack: Ack,
+        timeout: float,
+        *,
+        take_over: TakeOver,
+        alone: bool,
+    ) -> Writer:
+        """The writer that `append` uses. `take_over`: as in `StoreConfig`. An exclusive one that finds shared writers joins
+        them, unless it must be `alone` or is to give acks that they do not have."""
         self.check_writable()
         alive = [name for name, writer in self._replicated.items() if writer.failed is None]
         if alive:
@@ -51,22 +65,69 @@ class PartitionWriters:
                 f"{self._chain.paths} has replicated writers in this process ({', '.join(alive)}): append through them, or "
                 "close this store and open it again"
             )
+        writer: Writer
         if self._runtime.config.writer == "shared":
-            catch_up(self._chain, state)
-            writer: Writer = SharedWriter(self._runtime, self._chain, state, self._topic, on_commit)
+            writer = self._open_shared(state, on_commit, take_over)
         else:
-            writer = self._open_exclusive(state, on_commit, ack, timeout)
+            try:
+                writer = self._open_exclusive(state, on_commit, ack, timeout, take_over)
+            except WrittenByShared:
+                writer = self._join(state, on_commit, ack, take_over, alone)
         self._writer = writer
         return writer
 
+    def _open_shared(
+        self, state: PartitionState, on_commit: Callable[[], None], take_over: TakeOver
+    ) -> SharedWriter:
+        catch_up(self._chain, state)
+        with suppress(WrittenByShared):
+            check_may_stop(self._chain, state.tail, take_over)
+        return SharedWriter(self._runtime, self._chain, state, self._topic, on_commit)
+
+    def _join(
+        self,
+        state: PartitionState,
+        on_commit: Callable[[], None],
+        ack: Ack,
+        take_over: TakeOver,
+        alone: bool,
+    ) -> SharedWriter:
+        """An exclusive writer was asked for, and others may be at work here that are not."""
+        config = self._runtime.config
+        if alone:
+            raise shared_in_the_way(self._chain, "This writer must be the only one")
+        if ack != "durable" or config.ack != "durable":
+            asked = ack if ack != "durable" else config.ack
+            raise shared_in_the_way(
+                self._chain, f'They know durable acks only, and ack="{asked}" was asked for'
+            )
+        logger.info(
+            "%s: joins the shared writers that it finds; take_over=True makes it exclusive", self._chain.paths
+        )
+        return self._open_shared(state, on_commit, take_over)
+
     def _open_exclusive(
-        self, state: PartitionState, on_commit: Callable[[], None], ack: Ack, timeout: float
+        self,
+        state: PartitionState,
+        on_commit: Callable[[], None],
+        ack: Ack,
+        timeout: float,
+        may_stop: TakeOver,
     ) -> ExclusiveWriter:
         wal = self._open_wal()
         try:
             state.own()
             known = state.lost_ranges()
-            take_over(self._runtime, self._chain, state, wal, reserve=ack != "durable", timeout=timeout)
+            take_over(
+                self._runtime,
+                self._chain,
+                state,
+                wal,
+                reserve=ack != "durable",
+                timeout=timeout,
+                may_stop=may_stop,
+                lane=self._lane,
+            )
             self._tell_lost(lost for lost in state.lost_ranges() if lost not in known)
             if wal is not None:
                 wal.start(state.tail.epoch, state.tail.end_offset)
@@ -75,7 +136,7 @@ class PartitionWriters:
             if wal is not None:
                 wal.close(-1)
             raise
-        writer = ExclusiveWriter(self._runtime, self._chain, state, self._topic, on_commit)
+        writer = ExclusiveWriter(self._runtime, self._chain, state, self._topic, on_commit, self._lane)
         if wal is not None:
             writer.local_sync = LocalSync(self._runtime, state, writer, wal)
         self._wal = wal

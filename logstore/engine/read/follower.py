@@ -35,7 +35,7 @@ class Follower:
         now = self._runtime.clock.monotonic()
         if self._log.follows and now - self._asked_at >= min_interval:
             self._asked_at = now
-            catch_up(self._chain, self._state)
+            catch_up(self._chain, self._state, max_age=min_interval)
 
     def wait_for(self, offset: int, visibility: Visibility, wait: float) -> None:
         """Wait until there is something at `offset`, up to `wait` seconds, or until the log is closed."""

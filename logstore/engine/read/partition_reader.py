@@ -8,6 +8,7 @@ is larger; `<= 0` gives exactly one. The first batch covers the offset asked for
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from logstore.config import Visibility
 from logstore.engine.chain.chain import Chain
@@ -32,6 +33,7 @@ AHEAD_MAX = 4
 """So many segments are on their way in a scan: at S3's latency one alone leaves the reader waiting for the next."""
 
 
+@dataclass(slots=True, eq=False)
 class _Gathering:
     """The batches of one read, as they come together.
 
@@ -39,13 +41,12 @@ class _Gathering:
     merged object with what the other has appended since.
     """
 
-    def __init__(self, offset: int, max_bytes: int, durable: int) -> None:
-        self.position = offset
-        self.durable = durable
-        self.room = max_bytes
-        self.parts: list[Bytes] = []
-        self.sources: list[str] = []
-        self.full = False
+    position: int
+    room: int
+    durable: int
+    parts: list[Bytes] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    full: bool = False
 
     def add(self, part: Bytes, end_offset: int, source: str) -> None:
         self.parts.append(part)

@@ -26,6 +26,7 @@ from typing import Any
 
 from logstore.engine.chain.chain import Chain, LostRace, StalePlace
 from logstore.engine.host.clock import waitable
+from logstore.engine.host.counters import FlushDone
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.engine.replicated.divergence import DivergenceCheck
@@ -256,13 +257,20 @@ class ReplicatedWriter(WriterLifecycle):
         attempt = self._attempt
         if attempt is not None:
             try:
-                still_stands = self._cursor.commit(attempt.header, attempt.data, attempt.summary)
+                began = self._runtime.clock.monotonic()
+                with self._runtime.observer.flush(
+                    self._chain.paths.topic, self._chain.paths.partition
+                ) as flush:
+                    still_stands = self._cursor.commit(attempt.header, attempt.data, attempt.summary)
+                    flushed = self._flushed(attempt, self._runtime.clock.monotonic() - began)
+                    flush.done(flushed)
             except LostRace:
                 with self._lock:
                     self.stats.races_lost += 1
+                    self._counted.races_lost += 1
                 self._advance()
             else:
-                self._committed(attempt)
+                self._committed(attempt, flushed)
                 if not still_stands:
                     self._rejoin()
             return 0.0
@@ -329,7 +337,9 @@ class ReplicatedWriter(WriterLifecycle):
             link = self._cursor.advance()
         except StalePlace as stale:
             if attempt is not None and stale.found and stale.found.writer_id == attempt.header.writer_id:
-                self._committed(attempt)  # its answer was lost, and its records were collected since
+                self._committed(
+                    attempt, self._flushed(attempt)
+                )  # its answer was lost, and its records were collected since
             else:
                 self._take_back_attempt()
             self._rejoin()
@@ -344,7 +354,9 @@ class ReplicatedWriter(WriterLifecycle):
                 f"its source range begins at {header.source_lower}, but the partition has the source up to {before}",
             )
         if attempt is not None and header.writer_id == attempt.header.writer_id:
-            self._committed(attempt)  # its answer was lost, and somebody looked before we asked again
+            self._committed(
+                attempt, self._flushed(attempt)
+            )  # its answer was lost, and somebody looked before we asked again
             return True
         self._divergence.stored(header)
         with self._lock:
@@ -393,13 +405,22 @@ class ReplicatedWriter(WriterLifecycle):
         except CorruptData:  # the reader's business: the audit does without it
             return None
 
-    def _committed(self, attempt: Attempt) -> None:
+    def _flushed(self, attempt: Attempt, seconds: float | None = None) -> FlushDone:
+        header, charged = attempt.header, sum(held.charged for held in attempt.ranges)
+        return FlushDone(
+            header.base_offset, header.end_offset, len(attempt.data), charged, seconds, waited=None
+        )
+
+    def _committed(self, attempt: Attempt, flushed: FlushDone) -> None:
         self._divergence.stored(attempt.header)
         with self._lock:
             told = self._attempt is not attempt  # by `stop`, which came while it was under way
             self._attempt = None
             self.stats.commits += 1
+            self._counted.durable_records += flushed.end_offset - flushed.base_offset
+            self._counted.flushed(flushed)
             self.stats.progressed(self._runtime.clock.monotonic())
+        self._runtime.observer.stored(self._chain.paths.topic, self._chain.paths.partition, flushed)
         for held in attempt.ranges if not told else ():
             self._resolve(held, Applied("us", held.upper), dropped=0)
         self._on_commit()

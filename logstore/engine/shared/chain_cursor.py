@@ -15,12 +15,20 @@ so that readers in this process see it; readers may have been faster, which does
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
-from logstore.engine.chain.chain import Chain, ChainTail, Link, StalePlace
+from logstore.engine.chain.chain import Chain, StalePlace
+from logstore.engine.chain.fencing import WHAT_NOW, named
+from logstore.engine.chain.link import Link
+from logstore.engine.chain.tail import ChainTail
+from logstore.engine.host.fan_out import fan_out
 from logstore.engine.memory.catch_up import reload
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.runtime import Runtime
+from logstore.engine.write.ownership import check_may_stop
 from logstore.errors import Fenced, LogStoreError, UnknownTopic, fresh
 from logstore.format.segment import (
     SegmentFlags,
@@ -56,12 +64,16 @@ class ChainCursor:
         self._runtime = runtime
         self._chain = chain
         self._state = state
+        self.is_behind = False
         self._opener: SegmentHeader | None = None
 
     @property
     def epoch(self) -> int:
         """The epoch that our next segment belongs to."""
         return self.tail.epoch + 1 if self.joined_epoch is None else self.joined_epoch
+
+    def new_id(self) -> bytes:
+        return self.writer_id + self._runtime.rng.randbytes(16 - ID_BYTES)
 
     def header(
         self,
@@ -79,7 +91,7 @@ class ChainCursor:
             epoch=self.tail.epoch + 1 if SegmentFlags.FENCE in flags else self.epoch,
             base_offset=base,
             end_offset=base + count,
-            writer_id=self.writer_id + self._runtime.rng.randbytes(16 - ID_BYTES),
+            writer_id=self.new_id(),
             created_at_ms=self._runtime.clock.now_ms(),
             reserved_until=base + count,
             mode=self.mode,
@@ -96,8 +108,10 @@ class ChainCursor:
         return self.tail.may_be_emptied
 
     def open_epoch(self) -> None:
-        """Begin an epoch with an empty segment. Raises what `commit` does; called again, it is the same segment."""
+        """Begin an epoch with an empty segment. Raises what `commit` does; called again, it is the same segment. Raises
+        `PartitionInUse` if the exclusive writer before it must not be stopped."""
         if self._opener is None or self._opener.seq != self.tail.next_seq:
+            check_may_stop(self._chain, self.tail, self._runtime.config.take_over)
             upper = self.tail.source_upper
             if self.mode is WriterMode.REPLICATED:
                 upper = max(0, upper)
@@ -109,6 +123,7 @@ class ChainCursor:
 
         Raises what `Chain.commit` does, and `StalePlace` if the place had been emptied: then `rejoin`, too.
         """
+        self._leave_lane()
         is_doubtful = self.tail.may_be_emptied
         assert not (is_doubtful and summary.records), "records follow an opener"
         stands = self._chain.commit(header, data)
@@ -122,10 +137,43 @@ class ChainCursor:
             self.tail = self.tail.after(header)
         return stands
 
+    def _leave_lane(self) -> None:
+        """Whoever goes on behind an exclusive writer's claim ends it first. `StalePlace` if that one was not done."""
+        if self.tail.claim is not None:
+            self._chain.end_claim(self.tail, self._runtime.new_id, self._runtime.clock.now_ms())
+            if self._chain.follow(self.tail) != []:
+                raise StalePlace(self.tail.next_seq)
+
     def advance(self) -> Link | None:
         """Move past the next segment if there is one: one request, two behind an exclusive writer's. Raises `Fenced` if it
         ends our epoch, and `StalePlace` if the chain has gone on from here long ago: then `rejoin`."""
-        link = self._chain.link_at(self.tail.next_seq)
+        return self._take_in(self._chain.link_at(self.tail.next_seq))
+
+    def read(self, width: int, saw: Callable[[Link], None], *, collected: bool) -> int:
+        """Move past what stands in the next `width` places, which are read at once, up to the first empty one. Returns how
+        many there were. With `collected`, headers that garbage collection has left are gone past, too: `is_behind` then,
+        until `refresh`."""
+        seqs = range(self.tail.next_seq, self.tail.next_seq + width)
+        calls = (partial(self._chain.link_at, seq) for seq in seqs)
+        with closing(fan_out(calls, at_once=width, at_least=2, ahead=width > 1)) as links:
+            for place, link in enumerate(links):
+                if collected and link is not None and SegmentFlags.COLLECTED in link.header.flags:
+                    self._check_same_epoch(link)
+                    self.tail = self.tail.after(link.header, link.said)
+                    self.is_behind = True
+                elif self._take_in(link) is None:
+                    return place
+                assert link is not None
+                saw(link)
+        return width
+
+    def refresh(self) -> None:
+        """What was collected underneath us is elsewhere now: readers here are told where."""
+        reload(self._chain, self._state, by_owner=True)
+        self._state.tell_listeners()
+        self.is_behind = False
+
+    def _take_in(self, link: Link | None) -> Link | None:
         if link is not None and SegmentFlags.COLLECTED in link.header.flags:
             raise StalePlace(link.header.seq, link.header)
         seq = self.tail.next_seq
@@ -134,7 +182,7 @@ class ChainCursor:
         ):
             raise StalePlace(seq)
         if link is not None:
-            self._check_same_epoch(link.header)
+            self._check_same_epoch(link)
             self._advance_past(link)
         return link
 
@@ -145,6 +193,7 @@ class ChainCursor:
         """
         tail = reload(self._chain, self._state).tail
         self._state.tell_listeners()
+        self.is_behind = False
         _check_goes_on(self._chain, tail)
         if tail.next_seq < self.tail.next_seq:
             return  # the listing is behind us, so it says nothing
@@ -153,12 +202,13 @@ class ChainCursor:
         self.tail = replace(tail, source_upper=max(tail.source_upper, self.tail.source_upper))
 
     def _advance_past(self, link: Link) -> None:
-        self.tail = self.tail.after(link.header)
+        self.tail = self.tail.after(link.header, link.said)
         if self._state.add_committed([link], by_owner=True):
             self._state.tell_listeners()
 
-    def _check_same_epoch(self, header: SegmentHeader) -> None:
-        """Whether `header`'s writer is a peer, or somebody who took over."""
+    def _check_same_epoch(self, link: Link) -> None:
+        """Whether the segment's writer is a peer, or somebody who took over."""
+        header = link.header
         if SegmentFlags.DELETED in header.flags:
             raise UnknownTopic(
                 f"{self._chain.paths}: the topic was deleted at offset {header.base_offset}; nothing more is stored"
@@ -172,7 +222,7 @@ class ChainCursor:
         elif self.passive:
             self.joined_epoch = None
         else:
-            raise self._fenced(header)
+            raise self._fenced(link)
 
     def _check_end_epoch(self, end: ChainTail) -> None:
         """The same for all that came since, of which only where it ended is known."""
@@ -195,17 +245,19 @@ class ChainCursor:
         first = self._chain.first_of(self.epoch, self.tail.next_seq)
         return first is None or SegmentFlags.FENCE in first.flags
 
-    def _fenced(self, header: SegmentHeader) -> LogStoreError:
+    def _fenced(self, link: Link) -> LogStoreError:
+        header = link.header
         what = "its fence" if SegmentFlags.FENCE in header.flags else "that"
-        return self._taken_over(header.mode, header.epoch, f"at offset {header.base_offset}", what)
+        where = f"at offset {header.base_offset}"
+        return self._taken_over(header.mode, header.epoch, where, what, named(link.said.owner))
 
-    def _taken_over(self, by: WriterMode, epoch: int, where: str, what: str) -> LogStoreError:
+    def _taken_over(self, by: WriterMode, epoch: int, where: str, what: str, name: str = "") -> LogStoreError:
         ours, theirs = self.mode.name.lower(), by.name.lower()
         who = f"another {ours}" if theirs == ours else f"an {theirs}" if theirs[0] == "e" else f"a {theirs}"
         return Fenced(
-            f"{self._chain.paths}: {who} writer of epoch {epoch} took the partition over {where}; {what} stops every "
+            f"{self._chain.paths}: {who} writer of epoch {epoch}{name} took the partition over {where}; {what} stops every "
             f"writer before it, this {ours} one (epoch {self.epoch}) among them, for good. What was not acked here was "
-            "not stored. Open it again to join or to take it back"
+            f"not stored. {WHAT_NOW}"
         )
 
 

@@ -12,10 +12,12 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from logstore.engine.chain.chain import Chain, Link
+from logstore.engine.chain.chain import Chain
+from logstore.engine.chain.link import Link
 from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef
 from logstore.engine.memory.results import Receipt
+from logstore.engine.shared.pending import Pending
 from logstore.engine.shared.producer_table import (
     LOOK_BACK_SEGMENTS,
     ProducerTable,
@@ -109,10 +111,41 @@ class StoredAppends:
 
     def committed(self, window: SharedWindow) -> None:
         """Ours is the next one in the chain."""
-        if self._table is not None:
-            for entry, base in window.places():
-                if entry.sequences is not None:
-                    self._table.add(entry.sequences, base)
+        if self._table is None or window.header is None:
+            return
+        for entry, base in window.places(window.header.base_offset):
+            if entry.sequences is not None:
+                self._table.add(entry.sequences, base)
+        for other, base in window.others():
+            for info in other.infos:
+                self._table.apply(info._replace(base_offset=base + info.base_offset))
+
+    def admitted(self, entries: Iterable[Entry], others: Iterable[Pending]) -> list[Pending]:
+        """Those of the others that may follow `entries` in one segment: every number in them is the next of its producer.
+        One that is stored already, or cannot follow, is settled by its owner, who sees the same."""
+        assert self._table is not None, "covered before"
+        newest = {entry.sequences.producer_id: entry.sequences for entry in entries if entry.sequences}
+        kept = []
+        for other in others:
+            numbered = [Sequences.of(info) for info in other.infos if info.producer_id >= 0]
+            ahead = dict(newest)
+            if all(self._is_new(append, ahead) for append in numbered):
+                newest = ahead
+                kept.append(other)
+        return kept
+
+    def _is_new(self, append: Sequences, newest: dict[int, Sequences]) -> bool:
+        assert self._table is not None, "covered before"
+        last = newest.get(append.producer_id)
+        try:
+            if last is None or last.epoch < append.epoch:
+                is_new = self._table.classify(append) is None
+            else:
+                is_new = last.epoch == append.epoch and follows(append, last.next)
+        except LogStoreError:
+            return False
+        newest[append.producer_id] = append
+        return is_new
 
     def misses_some(self, entries: Iterable[Entry]) -> bool:
         """Whether a number is missing before one of them, as far as we have followed the chain: others may have stored it

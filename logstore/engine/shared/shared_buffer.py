@@ -2,8 +2,8 @@
 
 An *entry* is a group of batches that is stored whole: either one append that came encoded, or one open batch that several
 small appends share. Inside an entry offsets count from 0; `place` says where it landed, and every append of it gets its
-final offsets then. A *window* is what one attempt to commit carries. Losing a race gives a window a new place in the chain
-and lets later entries join it; the bodies of its batches are encoded once and never change.
+final offsets then. A *window* is what is committed together. Losing a race gives it a new place in the chain and lets later
+entries join it, unless it was put aside for others to commit; the bodies of its batches are encoded once and never change.
 
 Guarded by the partition's lock, except `SharedWindow.build`, which encodes and is called without it.
 """
@@ -12,15 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from logstore.engine.memory.pending_batch import Exposure, PendingBatch
 from logstore.engine.memory.results import Receipt
+from logstore.engine.shared.pending import Pending
 from logstore.format.batch import BatchInfo
+from logstore.format.extras import NO_EXTRAS, AppendId, Extras
 from logstore.format.record import Record
-from logstore.format.segment import SegmentHeader, SegmentSummary, build_segment
+from logstore.format.segment import EncodedBatch, SegmentHeader, SegmentSummary, build_segment
 from logstore.format.sequences import Sequences
+from logstore.layout.paths import PendingName
 
 
 class Joined(NamedTuple):
@@ -140,63 +143,104 @@ class SharedBuffer:
 
 
 class SharedWindow:
-    """One attempt. Its header, and so its writer id and its place in the chain, stay the same until something is in
-    that place: a lost answer can then be told from a lost race."""
+    """What one writer has to commit, under one id: with its own segment or, put aside, with another's.
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    An attempt's header, and so its place in the chain, stays the same until something is in that place: a lost answer can
+    then be told from a lost race. Once it was put aside, or may have been, its entries stay the same as well.
+    `since`: when its oldest append came.
+    """
+
+    def __init__(self, entries: Iterable[Entry], identity: bytes, since: float = 0.0) -> None:
+        self.since = since
+        self.id = identity
         self.header: SegmentHeader | None = None
         self.losses = 0
+        self.aside: PendingName | None = None  # as which it was last put aside, or was to be
+        self.is_aside = False  # and certainly is
+        self.again_at: int | None = None  # it is put aside again when the chain gets there without it
+        self.read_width = 1  # so many places are looked at at once
+        self.is_ours = False  # nobody commits for us, so we do
+        self._others: list[Pending] = []
         self._built: tuple[memoryview, SegmentSummary] | None = None
-
         self.carry(entries)
 
     def carry(self, entries: Iterable[Entry]) -> None:
-        """From now on these. Only while it has no place."""
+        """From now on these. Only while it has no place and is not put aside."""
         assert self.header is None, "what has a place does not change"
+        assert self.aside is None, "nor what others may commit"
         self.entries = list(entries)
         self.count = sum(entry.count for entry in self.entries)
         self.charged = sum(entry.charged for entry in self.entries)
 
-    def encode(self) -> None:
-        """Do what can be done before it has a place. Costs nothing the second time."""
-        for entry in self.entries:
-            for batch in entry.batches:
-                batch.encoded()
+    def put_aside(self, header: SegmentHeader) -> memoryview:
+        """It is `aside` now. Returns the object: a segment whose offsets count from 0."""
+        self.aside, self.is_aside, self.again_at = PendingName(header.seq, self.id), False, None
+        header = replace(
+            header, base_offset=0, end_offset=self.count, reserved_until=self.count, writer_id=self.id
+        )
+        return build_segment(header, self._placed(header))[0]
 
-    def stand_at(self, header: SegmentHeader) -> None:
-        """Take this place in the chain."""
-        self.header, self._built = header, None
+    def is_dead(self, identity: bytes) -> None:
+        """As it was put aside nobody will commit it any more; from now on it is `identity`."""
+        self.id, self.aside, self.is_aside, self.again_at = identity, None, False, None
+
+    def stand_at(self, header: SegmentHeader, others: list[Pending]) -> None:
+        """Take this place in the chain, with what others have put aside."""
+        count = self.count + sum(other.count for other in others)
+        end = header.base_offset + count
+        self.header = replace(header, end_offset=end, reserved_until=end, writer_id=self.id)
+        self._others, self._built = others, None
 
     def lost(self) -> None:
         """Another's segment is in our place: the next attempt needs a new one."""
         self.header = self._built = None
+        self._others = []
         self.losses += 1
+        self.is_ours = False
 
     def build(self) -> tuple[SegmentHeader, memoryview, SegmentSummary]:
         """The segment's bytes for the place it has: the heads of its batches are rewritten, the bodies are not."""
         header = self.header
         assert header is not None, "a window is built once it has a place"
         if self._built is None:
-            self._built = build_segment(
-                header,
-                [
-                    batch.encoded().at(base + batch.base_offset, header.epoch)
-                    for entry, base in self.places()
-                    for batch in entry.batches
-                ],
-            )
+            theirs = [
+                batch.at(base + batch.base_offset, header.epoch)
+                for other, base in self.others()
+                for batch in other.batches
+            ]
+            extras = Extras(appends=tuple(self.appends())) if theirs else NO_EXTRAS
+            self._built = build_segment(header, self._placed(header) + theirs, extras)
         data, summary = self._built
         return header, data, summary
 
-    def places(self) -> Iterator[tuple[Entry, int]]:
-        """Each entry and its first offset, for the place the window has."""
-        header = self.header
-        assert header is not None, "asked once the window has a place"
-        base = header.base_offset
-        for entry in self.entries:
-            yield entry, base
-            base += entry.count
+    def _placed(self, header: SegmentHeader) -> list[EncodedBatch]:
+        return [
+            batch.encoded().at(base + batch.base_offset, header.epoch)
+            for entry, base in self.places(header.base_offset)
+            for batch in entry.batches
+        ]
 
-    def place(self) -> list[tuple[Future[Receipt], Receipt]]:
-        """It is committed: every append of it has its offsets now."""
-        return [placed for entry, base in self.places() for placed in entry.place(base)]
+    def appends(self) -> Iterator[AppendId]:
+        """The ids in the segment, for the place the window has."""
+        assert self.header is not None, "asked once the window has a place"
+        yield AppendId(self.id, self.header.base_offset, self.count)
+        for other, base in self.others():
+            yield AppendId(other.name.id, base, other.count)
+
+    def places(self, base_offset: int) -> Iterator[tuple[Entry, int]]:
+        """Each entry and its first offset, if they begin at `base_offset`."""
+        for entry in self.entries:
+            yield entry, base_offset
+            base_offset += entry.count
+
+    def others(self) -> Iterator[tuple[Pending, int]]:
+        """What is taken along, behind our own, and its first offset."""
+        assert self.header is not None, "asked once the window has a place"
+        base_offset = self.header.base_offset + self.count
+        for other in self._others:
+            yield other, base_offset
+            base_offset += other.count
+
+    def place(self, base_offset: int) -> list[tuple[Future[Receipt], Receipt]]:
+        """It is committed there: every append of it has its offsets now."""
+        return [placed for entry, base in self.places(base_offset) for placed in entry.place(base)]

@@ -6,9 +6,12 @@
   offsets with the ack, and nobody sees a record before that.
 * **Group commit** as for the exclusive writer: one attempt in flight; what arrives meanwhile is the next one.
 * **The loser of a race rebases**: it takes in the winner's segment, gives its own batches new base offsets (those lie
-  outside the batches' checksums: sixteen bytes are rewritten, the bodies stay) and tries again. Writers take turns when
-  there are several (`Turns`), so nobody starves and few uploads are wasted. One that loses all the same asks (`Wishes`).
-* **Exactly once.** An attempt keeps its place and its id until something is in that place, so a lost answer is told
+  outside the batches' checksums: sixteen bytes are rewritten, the bodies stay) and tries again.
+* **The winner commits for all.** One that loses again puts its appends aside (`pending`) and follows: whoever creates the
+  next segment takes along what is pending, and who finds its own id in the chain is acked with the offsets it has there.
+  `Pace` says who tries and who follows. A writer that is alone commits with one PUT and lists now and then, while its next
+  upload is under way, whether others have put something aside.
+* **Exactly once.** An attempt keeps its place until something is in it and its id for ever, so a lost answer is told
   from a lost race by whose id is there, however long it takes and whatever peers do. For retries that outlive the
   writer (a crash, a timeout) an append may carry producer id and sequence: before each attempt it is checked against what
   the chain holds (`StoredAppends`), and one that is stored already is acked with the offset where it is.
@@ -16,7 +19,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -24,19 +26,21 @@ from typing import Any
 
 from logstore.config import Ack
 from logstore.engine.chain.chain import Chain, LostRace, StalePlace
+from logstore.engine.chain.link import Link
 from logstore.engine.chain.segment_table import LostRange
+from logstore.engine.host.counters import FlushDone
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.results import Receipt
 from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.engine.memory.waiters import complete, fail
 from logstore.engine.memory.write_buffer import OPEN_BATCH_BYTES
 from logstore.engine.runtime import Runtime
-from logstore.engine.shared.chain_cursor import ID_BYTES, ChainCursor
+from logstore.engine.shared.chain_cursor import ChainCursor
 from logstore.engine.shared.deduplicator import StoredAppends, recent_appends
+from logstore.engine.shared.pace import READ_MAX, Pace
+from logstore.engine.shared.pending import KnownPlaces, Pending, Scout, appends_in
 from logstore.engine.shared.producer_table import sequences_of
 from logstore.engine.shared.shared_buffer import SharedBuffer, SharedWindow
-from logstore.engine.shared.turns import Turns
-from logstore.engine.shared.wishes import Wishes
 from logstore.engine.write.admission import admit_records
 from logstore.engine.write.commit_loop import CommitLoop
 from logstore.engine.write.group_commit import GroupCommitWait
@@ -51,10 +55,11 @@ from logstore.errors import (
 from logstore.format.batch import BatchInfo, encode_batch
 from logstore.format.codecs import CODEC_IDS
 from logstore.format.record import Record
-from logstore.format.segment import WriterMode
+from logstore.format.segment import SegmentFlags, WriterMode
 from logstore.format.sequences import advance
 
-logger = logging.getLogger(__name__)
+_PUT_ASIDE_AGAIN = 16
+"""After so many places in which it was not: who commits may not know the place where it was born, having come later."""
 
 
 @dataclass(slots=True)
@@ -64,8 +69,8 @@ class SharedStats(WriterStats):
 
 
 class SharedWriter(Writer):
-    """the partition's lock guards what appends touch: buffer, window's entries, flags, stats. Cursor, turns, wishes and
-    `_stored` are touched by `run` alone, which the task pool never runs twice at once."""
+    """the partition's lock guards what appends touch: buffer, window's entries, flags, stats. Cursor, pace and `_stored` are
+    touched by `run` alone, which the task pool never runs twice at once."""
 
     is_alone = False
     stats: SharedStats
@@ -82,12 +87,18 @@ class SharedWriter(Writer):
         self._topic = topic
         self._on_commit = on_commit
         self._cursor = ChainCursor(runtime, chain, state, WriterMode.SHARED)
-        self._turns = Turns(self._cursor.writer_id, runtime.rng)
-        self._wishes = Wishes(chain)
+        self._pace = Pace(runtime.rng)
+        self._scout = Scout(
+            chain,
+            lambda: self._cursor.tail.next_seq,
+            lambda: topic.segment_bytes,
+            lambda: not self._pace.is_cheap,
+        )
         self._stored = StoredAppends(chain, runtime.reader)
         batch_bytes = min(OPEN_BATCH_BYTES, runtime.config.max_batch_bytes)
         self._buffer = SharedBuffer(CODEC_IDS[runtime.config.compression], batch_bytes)
         self._window: SharedWindow | None = None
+        self._oldest_at = 0.0  # when the oldest append of the buffer came, at the latest
         self._group_commit = GroupCommitWait(runtime.clock, self._moved)
         self._commit_loop = CommitLoop(runtime, self, f"{chain.paths}: the shared writer")
 
@@ -141,7 +152,11 @@ class SharedWriter(Writer):
                 self._check_open()
                 if not self._pending():  # until now nothing was held up
                     self.stats.last_progress_at = runtime.clock.monotonic()
+                if not len(self._buffer):
+                    self._oldest_at = runtime.clock.monotonic()
+                before = self._buffer.count
                 future = put()
+                self._counted.durable_records += self._buffer.count - before
                 charged = 0
                 self._ask()
                 return future
@@ -204,17 +219,13 @@ class SharedWriter(Writer):
             self._after_window()
 
     def _after_window(self) -> None:
-        """Everybody who waited for it is told, and the others are next: the time for what concerns them."""
-        self._turns.need_no_more()
-        self._wishes.take_back()
-        if self.failed is None:
-            self._hear()
-
-    def _hear(self) -> None:
-        """Ask who else wants a turn, if it is time to."""
-        clock = self._runtime.clock
-        if self._turns.should_hear(clock.monotonic()):
-            self._turns.heard(self._wishes.standing(), clock.monotonic())
+        """Everybody who waited for it is told: the time for what concerns the others, which nobody waits for."""
+        if self.failed is not None or self._closing or not (self._scout.should_look or self._scout.unneeded):
+            return
+        if self._pace.is_cheap:
+            self._scout.run()  # to hand it over would take longer
+        else:
+            self._runtime.task_pool.at(self._scout, self._runtime.clock.monotonic())
 
     def _need_not_linger(self) -> bool:
         return self._window is not None or self._closing
@@ -222,80 +233,203 @@ class SharedWriter(Writer):
     def _prepare(self) -> SharedWindow | None:
         if self.failed is None and self._window is None:
             entries = self._buffer.take(self._topic.segment_bytes, at_least_one=True)
-            self._window = SharedWindow(entries) if entries else None
+            self._window = SharedWindow(entries, self._cursor.new_id(), self._oldest_at) if entries else None
+            self._oldest_at = self._runtime.clock.monotonic()
         return self._window
 
     def _attempt(self, window: SharedWindow) -> float | None:
-        """Try once. None if the window is done with, else how long to wait before the next step."""
-        clock = self._runtime.clock
+        """One step. None if the window is done with, else how long to wait before the next one."""
         if window.header is None:
             self._settle_stored(window)
-            if not window.entries:
+            if self._is_done(window):
                 return None
-            self._hear()
-            if not self._turns.is_ours(now := clock.monotonic()):
-                return self._look(window, now)
-            self._top_up(window)
+            if not window.is_ours and self._should_follow(window):
+                return self._follow(window)
+            if self._pace.should_read_first():
+                self._read_up(window)
+            if window.aside is None:
+                self._top_up(window)
             self._settle_stored(window)
-            if not window.entries:
+            if self._is_done(window):
                 return None
+        return self._commit(window)
+
+    def _commit(self, window: SharedWindow) -> float | None:
+        """Create the next segment, with what others have put aside."""
+        clock = self._runtime.clock
         began = clock.monotonic()
         try:
             if window.header is None:
                 if self._cursor.needs_opener:
                     self._cursor.open_epoch()
-                window.stand_at(self._cursor.header(window.count))
+                window.stand_at(self._cursor.header(window.count), self._others(window))
             header, data, summary = window.build()
-            still_stands = self._cursor.commit(header, data, summary)
+            paths = self._chain.paths
+            with self._runtime.observer.flush(paths.topic, paths.partition) as flush:
+                still_stands = self._cursor.commit(header, data, summary)
+                flush.done(self._done(window, header.base_offset, clock.monotonic() - began, len(data)))
         except LostRace:
-            self._turns.took(clock.monotonic() - began)
+            self._pace.took(clock.monotonic() - began)
             self._lost_race(window)
-            return 0.0
+            return 0.0 if not self._is_done(window) else None
         except StalePlace:
             self._rejoin()
             return 0.0
         seconds = clock.monotonic() - began
-        self._turns.took(seconds)
-        self._turns.saw(self._cursor.writer_id, header.seq, clock.monotonic())
+        self._pace.took(seconds)
+        self._pace.won(clock.monotonic())
+        self._scout.should_look = self._pace.should_look()
+        self._scout.known.add(header.seq, (append.id for append in window.appends()))
         self._stored.committed(window)
-        self._committed(window, seconds)
+        self._committed(window, header.base_offset, seconds, len(data))
+        self._on_commit()  # whoever commits also sees to the manifest, for all
         if not still_stands:
             self._rejoin()
         return None
 
+    def _is_done(self, window: SharedWindow) -> bool:
+        """Acked, settled or given up meanwhile."""
+        return self._window is not window
+
+    def _others(self, window: SharedWindow) -> list[Pending]:
+        """What others have put aside, as far as we know of it and it may go into the next place."""
+        found = self._scout.take()
+        if found is None:
+            return []
+        self._pace.looked(bool(found))
+        seq, epoch, known = self._cursor.tail.next_seq, self._cursor.epoch, self._scout.known
+        others = [
+            other
+            for other in found
+            if other.name.id != window.id and other.header.epoch == epoch and known.may_take(other.name, seq)
+        ]
+        if any(other.is_numbered for other in others):
+            self._stored.cover(seq)
+            others = self._stored.admitted(window.entries, others)
+        return others
+
     def _rejoin(self) -> None:
-        """After a long sleep: where the chain ends now is known then, but not who wrote, and what."""
+        """After a long sleep: where the chain ends now is known then, but not what was written meanwhile."""
         self._cursor.rejoin()
-        self._turns = Turns(self._cursor.writer_id, self._runtime.rng)
+        self._scout.known = KnownPlaces(self._cursor.tail.next_seq)
         self._stored = StoredAppends(self._chain, self._runtime.reader)
 
-    def _look(self, window: SharedWindow, now: float) -> float:
-        """It is another's turn: has it committed? Returns how long to wait before the next step."""
-        window.encode()  # now is the time: once it is our turn, the others wait for us
-        if not self._turns.wait(now):
-            if self._advance():
-                return 0.0
-            self._turns.found_nothing(now, self._runtime.clock.monotonic())
-        return self._turns.wait(self._runtime.clock.monotonic())
-
     def _lost_race(self, window: SharedWindow) -> None:
-        """Take in the winner. The next attempt has another place; if this was not the first loss, we may be far behind and
-        it is cheaper to read up to the end than to lose once for each segment."""
+        """Take in the winner. The next attempt has another place; where losing costs little, and this was the first loss, it
+        is not worth a look whether there are more."""
         with self._lock:
             self.stats.races_lost += 1
+            self._counted.races_lost += 1
             window.lost()
-        self._turns.lost(self._runtime.clock.monotonic())
-        while self._advance() and window.losses > 1:
-            self._wish()  # they may commit faster than we can read
-        self._wish()
-        if window.losses > 1:
-            self._turns.caught_up(self._runtime.clock.monotonic())
+        self._pace.lost()
+        if self._pace.is_cheap and window.losses == 1:
+            self._read(window, 1)
+        else:
+            self._read_up(window)
 
-    def _wish(self) -> None:
-        """Ask the others for a turn, if we have waited long enough for one."""
-        if self._turns.should_wish:
-            seq, clock = self._cursor.tail.next_seq, self._runtime.clock
-            self._wishes.leave(self._turns.wish(seq, clock.monotonic(), clock.now_ms()))
+    # Following: others commit what is ours
+
+    def _should_follow(self, window: SharedWindow) -> bool:
+        if window.aside is not None:
+            return True
+        return self._pace.follows(self._runtime.clock.monotonic()) and not self._cursor.needs_opener
+
+    def _follow(self, window: SharedWindow) -> float | None:
+        """See to it that it is put aside, and look for it in the chain. Returns what a step returns."""
+        if not window.is_aside:
+            self._put_aside(window)
+        is_end = self._read(window, window.read_width)
+        if self._is_done(window):
+            return None
+        window.read_width = self._pace.read_width if is_end else min(READ_MAX, 2 * window.read_width)
+        seq, aside = self._cursor.tail.next_seq, window.aside
+        if aside is not None and aside.is_dead(seq):
+            # It is in none of the places where it could have been stored: others commit faster than we can read.
+            window.is_dead(window.id)
+            self._rejoin()
+            return 0.0
+        if not is_end:
+            return 0.0
+        if window.again_at is None:
+            window.again_at = seq + _PUT_ASIDE_AGAIN
+        elif seq >= window.again_at:
+            window.is_aside = False
+            return 0.0
+        return self._wait_for_others(window)
+
+    def _wait_for_others(self, window: SharedWindow) -> float:
+        """Nothing new stands. If that lasts, whoever has waited longest commits for all."""
+        clock = self._runtime.clock
+        wait = self._pace.wait(clock.monotonic())
+        if wait is not None:
+            return wait
+        standing = self._scout.standing()
+        rank = next((place for place, (name, _) in enumerate(standing) if name.id == window.id), 0)
+        if self._pace.is_ours(rank, clock.monotonic()):
+            self._scout.fetch([one for one in standing if one[0].id != window.id])
+            window.is_ours = True
+        return 0.0
+
+    def _put_aside(self, window: SharedWindow) -> None:
+        """One PUT that nobody contends for. May be repeated: it is the same append."""
+        clock = self._runtime.clock
+        if window.aside is not None:
+            self._scout.unneeded.append(window.aside)
+        data = window.put_aside(self._cursor.header(window.count))
+        assert window.aside is not None
+        began = clock.monotonic()
+        self._chain.store.put(self._chain.paths.pending(window.aside), data)
+        window.is_aside = True
+        self._pace.took(clock.monotonic() - began)
+        self._pace.put_aside(clock.monotonic())
+        window.read_width = self._pace.read_width
+
+    def _read_up(self, window: SharedWindow) -> None:
+        """To the end of the chain: ever more places at once, as others may commit faster than we can read."""
+        width = 1
+        while not self._read(window, width) and not self._is_done(window):
+            width = min(READ_MAX, 2 * width)
+
+    def _read(self, window: SharedWindow, width: int) -> bool:
+        """Take in what stands in the next places. False if there may be more."""
+        width = 1 if self._pace.is_cheap else width
+        try:
+            places = self._cursor.read(
+                width, lambda link: self._take_in(link, window), collected=window.aside is not None
+            )
+        except StalePlace as stale:
+            if window.aside is not None:
+                raise OutcomeUnknown(
+                    f"{self._chain.paths}: {stale}, and what was there cannot be read any more: whether appends that "
+                    "were put aside were among it is unknown. Open the partition again"
+                ) from None
+            self._rejoin()
+            return False
+        if places:
+            self._pace.moved(places, self._runtime.clock.monotonic())
+        if places == width:
+            return False
+        if self._cursor.is_behind:
+            self._refresh()
+        return True
+
+    def _refresh(self) -> None:
+        self._cursor.refresh()
+        self._stored = StoredAppends(self._chain, self._runtime.reader)
+
+    def _take_in(self, link: Link, window: SharedWindow) -> None:
+        """The next segment of the chain. If ours is among what it holds, another writer has committed it."""
+        header = link.header
+        appends = appends_in(link, self._chain.paths.segment(header.seq))
+        self._scout.known.add(header.seq, (append.id for append in appends))
+        for append in appends:
+            if append.id == window.id and not self._is_done(window):
+                if self._cursor.is_behind:
+                    self._refresh()  # who is acked can read it
+                self._pace.acked()
+                self._committed(window, append.base_offset, self._pace.usual_s)
+        if SegmentFlags.COLLECTED not in header.flags:
+            self._stored.saw(link)
 
     def _top_up(self, window: SharedWindow) -> None:
         """What has come while the window lost a race, or waited for its turn, goes with it."""
@@ -304,36 +438,25 @@ class SharedWriter(Writer):
             if more:
                 window.carry(window.entries + more)
 
-    def _advance(self) -> bool:
-        """Take in the next segment of the chain if there is one."""
-        try:
-            link = self._cursor.advance()
-        except StalePlace:
-            self._rejoin()
-            return True
-        if link is None:
-            return False
-        header = link.header
-        self._turns.saw(header.writer_id[:ID_BYTES], header.seq, self._runtime.clock.monotonic())
-        self._stored.saw(link)
-        return True
-
     def _settle_stored(self, window: SharedWindow) -> None:
         """Ack what the chain holds already, refuse what cannot follow it, and leave the rest in the window."""
         if all(entry.sequences is None for entry in window.entries):
             return
         self._stored.cover(self._cursor.tail.next_seq)
-        while self._stored.misses_some(window.entries) and self._advance():
+        while self._stored.misses_some(window.entries) and not self._read(window, 1):
             self._stored.cover(
                 self._cursor.tail.next_seq
             )  # the producer may have been at another writer meanwhile
         with self._lock:
-            if self.failed is not None:  # stopped while the chain was read: everybody was told
-                window.carry([])
+            if self._is_done(window):
                 return
             deduplicated = self._stored.deduplicate(window.entries)
             self.stats.duplicates += deduplicated.duplicates
-            window.carry(deduplicated.kept)
+            if len(deduplicated.kept) < len(window.entries):
+                if window.aside is not None:  # nobody takes it along any more, as we would not
+                    self._scout.unneeded.append(window.aside)
+                    window.is_dead(self._cursor.new_id())
+                window.carry(deduplicated.kept)
             if not deduplicated.kept:
                 self._window_done()
         self._runtime.budget.give_back(deduplicated.charged)
@@ -341,18 +464,29 @@ class SharedWriter(Writer):
         for future, why in deduplicated.refused:
             fail([future], why)
 
-    def _committed(self, window: SharedWindow, seconds: float) -> None:
+    def _committed(self, window: SharedWindow, base_offset: int, seconds: float, size: int = 0) -> None:
+        """It stands there, by our segment of `size` bytes, or by another's."""
+        if window.aside is not None:
+            self._scout.unneeded.append(window.aside)
         with self._lock:
             if self.failed is not None:
                 return  # given up by close() while the upload was under way
-            placed = window.place()
+            placed = window.place(base_offset)
             self._window_done()
             self._group_commit.after_commit(len(placed), self._buffer.appends, seconds)
             self.stats.commits += 1
+            done = self._done(window, base_offset, seconds, size)
+            self._counted.flushed(done)
             self.stats.progressed(self._runtime.clock.monotonic())
+        paths = self._chain.paths
+        self._runtime.observer.stored(paths.topic, paths.partition, done)
         self._runtime.budget.give_back(window.charged)
         complete(placed)
-        self._on_commit()
+
+    def _done(self, window: SharedWindow, base_offset: int, seconds: float, size: int) -> FlushDone:
+        """Of our records alone: a segment may hold those of others, and theirs ours."""
+        waited = self._runtime.clock.monotonic() - window.since
+        return FlushDone(base_offset, base_offset + window.count, size, window.charged, seconds, waited)
 
     def _window_done(self) -> None:
         """Holds the lock."""
@@ -366,6 +500,8 @@ class SharedWriter(Writer):
     def _let_go(self) -> tuple[int, list[Future[Any]]]:
         entries = (self._window.entries if self._window is not None else []) + self._buffer.clear()
         self._window = None
+        self._counted.dropped_records += sum(entry.count for entry in entries)
+        self._counted.dropped_charged += sum(entry.charged for entry in entries)
         waiting: list[Future[Any]] = [joined.future for entry in entries for joined in entry.joined]
         return sum(entry.charged for entry in entries), waiting
 
@@ -393,6 +529,13 @@ class SharedWriter(Writer):
             races_lost=self.stats.races_lost,
             duplicates=self.stats.duplicates,
             next_offset=self.next_offset,
-            unflushed_records=self.next_offset - durable if held else 0,
+            unflushed_records=self._pending() if held else 0,
+            unflushed_bytes=self._buffer.charged + (self._window.charged if self._window is not None else 0),
+            unflushed_seconds=self._held_seconds() if held else 0.0,
             held_at_offset=durable if stalled else None,
         )
+
+    def _held_seconds(self) -> float:
+        """For how long the oldest record that is not stored has waited. Holds the lock."""
+        since = self._oldest_at if self._window is None else self._window.since
+        return round(self._runtime.clock.monotonic() - since, 3)

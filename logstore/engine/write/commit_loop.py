@@ -17,13 +17,22 @@ from logstore.errors import (
     DivergentWriters,
     Fenced,
     OutcomeUnknown,
+    PartitionInUse,
     UnknownTopic,
     UnsupportedStore,
 )
 
 logger = logging.getLogger(__name__)
 
-FINAL = (Fenced, UnknownTopic, CorruptData, OutcomeUnknown, DivergentWriters, UnsupportedStore)
+FINAL = (
+    Fenced,
+    PartitionInUse,
+    UnknownTopic,
+    CorruptData,
+    OutcomeUnknown,
+    DivergentWriters,
+    UnsupportedStore,
+)
 
 
 class CommitLoop:

@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -24,7 +25,9 @@ from typing import Any
 from logstore.config import Ack
 from logstore.engine.chain.chain import Chain, LostRace
 from logstore.engine.chain.fencing import fenced_by
+from logstore.engine.chain.link import Link
 from logstore.engine.chain.segment_table import LostRange
+from logstore.engine.host.counters import UNOBSERVED, Flush
 from logstore.engine.host.task_pool import Task
 from logstore.engine.memory.flush_window import FlushWindow
 from logstore.engine.memory.partition_state import PartitionState
@@ -34,7 +37,9 @@ from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.engine.memory.waiters import OffsetWaiters, complete
 from logstore.engine.memory.write_buffer import OPEN_BATCH_BYTES, WriteBuffer
 from logstore.engine.runtime import Runtime
+from logstore.engine.write.flushed import Released
 from logstore.engine.write.group_commit import GroupCommitWait
+from logstore.engine.write.lane import ENTRY_BYTES, Lane
 from logstore.engine.write.lifecycle import WriterStats
 from logstore.engine.write.reservation import Reservation
 from logstore.engine.write.writer_health import WriterHealth
@@ -49,8 +54,10 @@ from logstore.errors import (
 )
 from logstore.format.batch import BatchInfo
 from logstore.format.codecs import CODEC_IDS
+from logstore.format.entry import ClaimKey
+from logstore.format.extras import Claim
 from logstore.format.record import Record
-from logstore.format.segment import SegmentHeader, SegmentSummary, WriterMode
+from logstore.format.segment import SegmentFlags, SegmentHeader, WriterMode
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +80,7 @@ class ExclusiveWriter(Writer):
         state: PartitionState,
         topic: TopicLimits,
         on_commit: Callable[[], None],
+        lane: Lane | None = None,
     ) -> None:
         super().__init__(runtime, chain, state, WriterStats())
         self.epoch = epoch = state.tail.epoch
@@ -91,13 +99,20 @@ class ExclusiveWriter(Writer):
             now=runtime.clock.monotonic(),
         )
         self._may_show = state.tail.reserved_until  # no offset from here on
-        self._flush_bytes = runtime.config.flush_bytes
+        # What fills an entry need not wait for more: several of them are in flight.
+        self._flush_bytes = min(runtime.config.flush_bytes, math.inf if lane is None else ENTRY_BYTES)
         self._credit = 0  # bytes taken from the budget that no record has used yet
         self._urgent_until = 0
         self._due: float | None = None
+        self._local_since: float | None = None  # when the oldest append came that waits for a local ack
         self._group_commit = GroupCommitWait(runtime.clock, self._moved)
+        self._lane = lane
+        self.claim_key = ClaimKey(chain.paths.prefix, epoch)
+        self.claim = state.tail.claim or Claim("", 0)
         self.local_sync: Task | None = None
         state.show(self._buffer)
+        if lane is not None:
+            lane.add(self.claim_key, self)
 
     @property
     def next_offset(self) -> int:
@@ -202,26 +217,37 @@ class ExclusiveWriter(Writer):
         elif exposure is Exposure.LOCAL:
             assert self.local_sync is not None
             future = self.local_waiters.add(receipt.last_offset, receipt)
-            self._runtime.disk.at(self.local_sync, self._runtime.clock.monotonic())
+            now = self._runtime.clock.monotonic()
+            self._counted.local_records += end - receipt.offset
+            self._local_since = now if self._local_since is None else self._local_since
+            self._runtime.disk.at(self.local_sync, now)
         else:
             future = self.durable_waiters.add(receipt.last_offset, receipt)
+            self._counted.durable_records += end - receipt.offset
             self._urgent_until = end
-            self._group_commit.on_append(len(self.durable_waiters))
+            if self._lane is not None:
+                self._lane.on_append()
+            else:
+                self._group_commit.on_append(len(self.durable_waiters))
         self._ask_for_flush()
         return future
 
     def _ask_for_flush(self) -> None:
         """Tell the task pool when this partition wants to be flushed next. Holds the lock."""
-        if self._state.window is not None:
+        if self._state.windows and self._lane is None:
             return  # being uploaded or waiting for a retry; what comes after is asked for then
         due = self._flush_due()
         if due is not None and (self._due is None or due < self._due):
             self._due = due
-            self._runtime.task_pool.at(self, due)
+            if self._lane is not None:
+                self._lane.at(self, due)
+            else:
+                self._runtime.task_pool.at(self, due)
 
     def _flush_due(self) -> float | None:
         buffer = self._buffer
-        if self._urgent_until > self._state.durable or self._reservation.wanted or self._closing:
+        taken = self._state.windows[-1].header.end_offset if self._state.windows else self._state.durable
+        if self._urgent_until > taken or self._reservation.wanted or self._closing:
             return self._runtime.clock.monotonic()
         if buffer.oldest_at is None:
             return None
@@ -260,8 +286,25 @@ class ExclusiveWriter(Writer):
                 return  # its waiters have been told
             self._state.advance_high_watermark(shown_until)
             acked = self.local_waiters.release(end_offset)
+            waited = self._local_acked(len(acked))
+        self._tell_local_ack(waited)
         complete(acked)
         self._state.tell_listeners()
+
+    def _local_acked(self, count: int) -> float | None:
+        """So many got their local ack, by the WAL or by a flush: how long the oldest waited. Holds the lock."""
+        if not count or self._local_since is None:
+            return None
+        now = self._runtime.clock.monotonic()
+        waited = now - self._local_since
+        self._counted.local_ack.observe(waited)
+        self._local_since = now if len(self.local_waiters) else None
+        return waited
+
+    def _tell_local_ack(self, waited: float | None) -> None:
+        if waited is not None:
+            paths = self._chain.paths
+            self._runtime.observer.local_ack(paths.topic, paths.partition, waited)
 
     def not_synced(self, why: str) -> None:
         """The WAL could not be written."""
@@ -319,6 +362,12 @@ class ExclusiveWriter(Writer):
         if wait:
             runtime.task_pool.at(self, runtime.clock.monotonic() + wait)
             return
+        paths = self._chain.paths
+        with runtime.observer.flush(paths.topic, paths.partition) as flush:
+            self._upload(window, flush)
+
+    def _upload(self, window: FlushWindow, flush: Flush) -> None:
+        runtime = self._runtime
         began = runtime.clock.monotonic()
         try:
             data, summary = window.build()
@@ -326,15 +375,33 @@ class ExclusiveWriter(Writer):
             runtime.reader.keep(self._chain.paths.segment(window.header.seq), data, summary)
         except LostRace as lost:
             runtime.breaker.success()
-            self.stop(fenced_by(self._chain, self.epoch, lost.winner))
+            fenced = fenced_by(self._chain, self.epoch, lost.winner)
+            flush.failed(fenced)
+            self.stop(fenced)
         except (CorruptData, OutcomeUnknown, UnsupportedStore) as error:
             runtime.breaker.success()
+            flush.failed(error)
             self.stop(error)
         except Exception as error:
+            flush.failed(error)
             self._retry_later(error)
         else:
             runtime.breaker.success()
-            self._committed(window, summary, len(data), runtime.clock.monotonic() - began)
+            seconds = runtime.clock.monotonic() - began
+            self.committed(window, Link(summary, len(data)), seconds)
+            if flush is not UNOBSERVED:
+                flush.done(window.done(len(data), seconds, runtime.clock.monotonic()))
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What the next window would hold, about."""
+        return self._buffer.charged
+
+    def prepare(self) -> FlushWindow | None:
+        """What a lane asks: the window that its next entry takes along."""
+        with self._lock:
+            self._due = None
+            return self._prepare()
 
     def _is_over(self) -> bool:
         return self.failed is not None or self._closing
@@ -344,19 +411,23 @@ class ExclusiveWriter(Writer):
         state, buffer = self._state, self._buffer
         if self.failed is not None:
             return None
-        if state.window is not None:
-            return state.window
-        closes_reservation = self._closing and state.tail.reserved_until > buffer.next_offset
-        if not len(buffer) and not self._reservation.wanted and not closes_reservation:
+        if state.windows and self._lane is None:
+            return state.windows[0]
+        before = state.windows[-1].header if state.windows else None
+        reserved = state.tail.reserved_until if before is None else before.reserved_until
+        closes_reservation = self._closing and reserved > buffer.next_offset
+        if not (len(buffer) or self._reservation.wanted or closes_reservation or self._owes_farewell()):
             return None
-        base = buffer.base_offset
-        batches = buffer.take(self._topic.segment_bytes)
+        base, oldest_at = buffer.base_offset, buffer.oldest_at
+        batches = buffer.take(
+            self._topic.segment_bytes if self._lane is None else min(self._topic.segment_bytes, ENTRY_BYTES)
+        )
         end = batches[-1].end_offset if batches else base
         reserved = self._reservation.until(buffer.next_offset, self._runtime.clock.monotonic())
         if self._closing:  # nothing more can be shown: the last segment gives the rest back
             reserved = buffer.next_offset
         header = SegmentHeader(
-            seq=state.tail.next_seq,
+            seq=state.tail.next_seq + len(state.windows),
             epoch=self.epoch,
             base_offset=base,
             end_offset=end,
@@ -364,35 +435,65 @@ class ExclusiveWriter(Writer):
             created_at_ms=self._runtime.clock.now_ms(),
             reserved_until=reserved,
             mode=WriterMode.EXCLUSIVE,
+            flags=SegmentFlags.CLOSED if self._closing and not len(buffer) else SegmentFlags.NONE,
         )
         self._may_show = min(self._may_show, reserved)  # whether or not its answer comes
         self._runtime.watch.began(self, self._chain.paths)
         self._return_credit()
-        return state.begin_window(FlushWindow(header, batches))
+        return state.begin_window(FlushWindow(header, batches, oldest_at))
+
+    def _owes_farewell(self) -> bool:
+        """Whether there must be a last segment that says that we have closed, also if it has nothing else to say. One that
+        asked the writer before it for that does the same for the next. Otherwise it would be one PUT more for each close."""
+        is_asked = self._runtime.config.take_over == "if_gone"
+        says_it = any(SegmentFlags.CLOSED in window.header.flags for window in self._state.windows)
+        return self._closing and is_asked and not says_it and not self._state.tail.closed
 
     def _return_credit(self) -> None:
         if self._credit:
             self._runtime.budget.give_back(self._credit)
             self._credit = 0
 
-    def _committed(self, window: FlushWindow, summary: SegmentSummary, size: int, seconds: float) -> None:
+    def committed(self, window: FlushWindow, link: Link, seconds: float) -> list[Released]:
+        """The window's segment is stored. Returns who waited for it."""
         state, clock = self._state, self._runtime.clock
         with self._lock:
             if self.failed is not None:
-                return  # given up by close() while the upload was under way; what it held was freed then
-            state.commit_window(summary, size)
-            self._may_show = state.tail.reserved_until
+                return []  # given up by close() while the upload was under way; what it held was freed then
+            state.commit_window(link)
+            self._may_show = min(
+                (window.header.reserved_until for window in state.windows), default=state.tail.reserved_until
+            )
+            self._may_show = min(self._may_show, state.tail.reserved_until)
             released = self.durable_waiters.release(state.durable)
-            released += self.local_waiters.release(state.durable)
+            local = self.local_waiters.release(state.durable)
+            waited = self._local_acked(len(local))
+            released += local
             self._group_commit.after_commit(len(released), len(self.durable_waiters), seconds)
             self.stats.commits += 1
-            self.stats.progressed(clock.monotonic())
+            now = clock.monotonic()
+            done = window.done(link.size, seconds, now)
+            self._counted.flushed(done)
+            self.stats.progressed(now)
             self._ask_for_flush()
+            waits_on = bool(state.windows)
         self._runtime.watch.ended(self)
+        self._tell_local_ack(waited)
+        paths = self._chain.paths
+        self._runtime.observer.stored(paths.topic, paths.partition, done, in_lane=self._lane is not None)
+        if waits_on:
+            self._runtime.watch.began(self, self._chain.paths)
         if window.charged:
             self._runtime.budget.give_back(window.charged)
+        if self._lane is not None:
+            return released  # in the order of the lane's entries: it completes them
+        self.acked(released)
+        return released
+
+    def acked(self, released: list[Released]) -> None:
+        """Tell those who waited."""
         complete(released)
-        state.tell_listeners()
+        self._state.tell_listeners()
         self._on_commit()
 
     def _retry_later(self, error: Exception) -> None:
@@ -411,6 +512,8 @@ class ExclusiveWriter(Writer):
         self._stopped_at = state.durable
         if self.unstored is None and state.buffered > state.durable:
             self.unstored = LostRange(state.durable, state.buffered)
+        self._counted.dropped_records += self._buffer.next_offset - state.durable
+        self._counted.dropped_charged += state.held_bytes()
         freed, self._credit = state.abandon() + self._credit, 0
         return freed, self.durable_waiters.take_all() + self.local_waiters.take_all()
 
@@ -432,7 +535,8 @@ class ExclusiveWriter(Writer):
     def _is_drained(self) -> bool:
         """Everything is durable, and the reservation given back."""
         end, state = self._buffer.next_offset, self._state
-        return state.window is None and not len(self._buffer) and state.tail.reserved_until <= end
+        is_stored = not state.windows and not len(self._buffer) and state.tail.reserved_until <= end
+        return is_stored and not self._owes_farewell()
 
     def _left_behind(self, drained: bool) -> LogStoreError | None:
         if drained:
@@ -453,6 +557,14 @@ class ExclusiveWriter(Writer):
             self._told("exclusive", self.epoch, durable, stalled),
             next_offset=self.next_offset,
             unflushed_records=self.next_offset - durable if held else 0,
+            unflushed_bytes=self._state.held_bytes(),
+            unflushed_seconds=self._held_seconds() if held else 0.0,
             wal_error=self.stats.wal_error,
             held_at_offset=durable if stalled else None,
         )
+
+    def _held_seconds(self) -> float:
+        """For how long the oldest record that is not durable has waited. Holds the lock."""
+        windows = self._state.windows
+        since = windows[0].oldest_at if windows else self._buffer.oldest_at
+        return 0.0 if since is None else round(self._runtime.clock.monotonic() - since, 3)

@@ -21,7 +21,7 @@ from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.waiters import fail
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.writer_health import WriterHealth
-from logstore.errors import Closed, LogStoreError, OutcomeUnknown, fresh
+from logstore.errors import Closed, Fenced, LogStoreError, OutcomeUnknown, fresh
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +68,7 @@ class WriterLifecycle(ABC):
         self._chain = chain
         self._state = state
         self._lock, self._moved = state.writers_lock()
+        self._counted = runtime.counters.of(chain.paths.topic, chain.paths.partition)
 
     @abstractmethod
     def run(self) -> None:
@@ -109,6 +110,7 @@ class WriterLifecycle(ABC):
         """There will be another. Returns how many have failed in a row."""
         with self._lock:
             self.stats.failed(error)
+            self._counted.failures += 1
             return self.stats.failures
 
     # Stopping
@@ -120,6 +122,7 @@ class WriterLifecycle(ABC):
                 return
             self.failed = error
             self.stats.note(error)
+            self._counted.fenced += isinstance(error, Fenced)
             freed, waiting = self._let_go()
             self._moved.notify_all()
         self._runtime.watch.ended(self, GIVEN_UP)
@@ -133,7 +136,7 @@ class WriterLifecycle(ABC):
         """Drop what is not stored: how many bytes that frees, and who waited for it. Holds the lock."""
 
     def _log_stop(self, error: LogStoreError) -> None:
-        logger.error("%s: %s", self._chain.paths, error)
+        logger.error("%s", error)  # which says where
 
     def after_fork_in_child(self, error: LogStoreError) -> None:
         """After a fork, in the child: refuse everything, and take no lock."""

@@ -24,9 +24,8 @@ class Reservation:
         self.wanted = False
         self._size = RESERVATION_MIN if begun else 0
         self._look_back = min(flush_interval, LOOK_BACK_S)
-        self._flushes = deque(
-            [(now, next_offset)]
-        )  # when, and what the next offset was: over the last interval
+        # When, and what the next offset was: over the last interval.
+        self._flushes = deque([(now, next_offset)])
 
     def ask(self, count: int) -> None:
         """The next commit must reserve room for `count` records, which are the first of their interval."""

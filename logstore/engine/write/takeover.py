@@ -3,19 +3,25 @@
 The fence is an ordinary segment of epoch + 1, committed like any other. If somebody else's segment is in its place, that one
 is taken into account and the next place is tried. If its place turns out to have been emptied by garbage collection, the
 fence is in the past and counts for nothing: the chain is loaded again, and the next fence goes to its end. It starts
-past everything that readers may have seen. Records that the WAL kept (acked `local`, not yet durable) are part of the fence
-itself, so they are durable again in the same commit, at their old offsets.
+past everything that readers may have seen, and it names its owner. Whether it may be committed at all is judged first
+(`ownership`), for the very tail that it goes behind. Records that the WAL kept (acked `local`, not yet durable) are part of
+the fence itself, so they are durable again in the same commit, at their old offsets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from logstore.engine.chain.chain import Chain, ChainTail, Link, LostRace
+from logstore.config import TakeOver
+from logstore.engine.chain.chain import Chain, LostRace
 from logstore.engine.chain.fencing import fenced_by
+from logstore.engine.chain.link import Link
+from logstore.engine.chain.tail import ChainTail
 from logstore.engine.memory.catch_up import catch_up, reload
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.runtime import Runtime
+from logstore.engine.write.lane import Lane
+from logstore.engine.write.ownership import check_may_stop
 from logstore.engine.write.reservation import RESERVATION
 from logstore.engine.write.wal import Wal
 from logstore.errors import (
@@ -26,15 +32,26 @@ from logstore.errors import (
     UnknownTopic,
     fresh,
 )
+from logstore.format.entry import ClaimKey
+from logstore.format.extras import Extras
 from logstore.format.segment import EncodedBatch, SegmentFlags, SegmentHeader, WriterMode, build_segment
 
 
 def take_over(
-    runtime: Runtime, chain: Chain, state: PartitionState, wal: Wal | None, *, reserve: bool, timeout: float
+    runtime: Runtime,
+    chain: Chain,
+    state: PartitionState,
+    wal: Wal | None,
+    *,
+    reserve: bool,
+    timeout: float,
+    may_stop: TakeOver,
+    lane: Lane | None = None,
 ) -> None:
     """Fence every other writer off. Afterwards the tail's epoch is ours and its `start_offset` is where we go on.
 
-    `reserve`: offsets will be shown before they are stored, so reserve some at once.
+    `reserve`: offsets will be shown before they are stored, so reserve some at once. `may_stop`: as `StoreConfig.take_over`;
+    raises what `check_may_stop` does, before anything is committed. `lane`: the chain goes on there.
     """
     deadline = runtime.clock.monotonic() + timeout
     while True:
@@ -43,15 +60,18 @@ def take_over(
             raise UnknownTopic(f"{chain.paths}: the topic was deleted")
         if tail.damaged is not None:
             raise fresh(tail.damaged)
+        check_may_stop(chain, tail, may_stop)
+        if tail.claim is not None and _end_claim(runtime, chain, state, deadline):
+            continue
         replay = wal.recover(tail, state.is_lost) if wal is not None else []
         header = _fence(runtime, tail, replay, reserve)
-        if _commit(runtime, chain, state, header, replay, deadline):
+        if _commit(runtime, chain, state, header, replay, deadline, lane):
             break
     if state.tail.end_offset < tail.start_offset:
         # The WAL kept less than readers may have seen: a second, empty segment says where the records go on.
         tail = state.tail
         second = _fence(runtime, tail, [], reserve, epoch=tail.epoch)
-        if not _commit(runtime, chain, state, second, [], deadline, is_checked=False):
+        if not _commit(runtime, chain, state, second, [], deadline, lane, is_checked=False):
             winner = chain.header_at(tail.next_seq)
             assert winner is not None, "the race was lost to somebody"
             raise fenced_by(chain, tail.epoch, winner)
@@ -83,12 +103,18 @@ def _commit(
     header: SegmentHeader,
     replay: Sequence[EncodedBatch],
     deadline: float,
+    lane: Lane | None,
     *,
     is_checked: bool = True,
 ) -> bool:
     """Commit the fence, trying until the deadline. False if another's segment is there, or the chain has gone on from
     there long ago: that was taken in. `is_checked` is not needed behind our own fence: nobody else has written there."""
-    data, summary = build_segment(header, replay)
+    claim = None if lane is None else lane.claim()
+    if lane is not None:
+        key = ClaimKey(chain.paths.prefix, header.epoch)
+        lane.begin(key, header.seq + 1, header.end_offset, header.reserved_until)
+    extras = Extras(owner=runtime.presence.show().pack(), claim=claim)
+    data, summary = build_segment(header, replay, extras)
     failures = 0
     while True:
         try:
@@ -104,10 +130,26 @@ def _commit(
         else:
             if is_checked and _is_stale(chain, state, header):
                 return False
-            added = state.add_committed([Link(summary, len(data))], by_owner=True)
+            added = state.add_committed([Link(summary, len(data), extras)], by_owner=True)
             assert added, "nobody but the owner moves the tail"
             state.tell_listeners()
             return True
+
+
+def _end_claim(runtime: Runtime, chain: Chain, state: PartitionState, deadline: float) -> bool:
+    """The partition's segments go into another's lane: end that first. Whether more of them were found by that."""
+    before = state.tail
+    assert before.claim is not None
+    failures = 0
+    while True:
+        try:
+            owner = runtime.presence.show().pack()
+            chain.end_claim(before, runtime.new_id, runtime.clock.now_ms(), owner)
+            catch_up(chain, state, by_owner=True)
+            return state.tail != before
+        except StoreError as error:
+            failures += 1
+            _wait_or_raise(runtime, chain, error, failures, deadline)
 
 
 def _is_stale(chain: Chain, state: PartitionState, header: SegmentHeader) -> bool:

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from logstore.engine.chain.chain import ChainTail
+from logstore.engine.chain.tail import ChainTail
 from logstore.engine.memory.pending_batch import PendingBatch
 from logstore.errors import CorruptData, StoreUnavailable, UnsupportedStore
 from logstore.format.batch import validate

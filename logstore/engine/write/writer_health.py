@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 _PROGRESS = ("upload_failures", "last_error", "last_progress_seconds_ago")
-_OF_APPENDS = ("next_offset", "unflushed_records", *_PROGRESS, "held_at_offset", "mode", "state", "epoch")
+_OF_APPENDS = (
+    "next_offset",
+    "unflushed_records",
+    "unflushed_bytes",
+    "unflushed_seconds",
+    *_PROGRESS,
+    "held_at_offset",
+    "mode",
+    "state",
+    "epoch",
+)
 _STALL = ("stalled", "unanswered_seconds")
 _LINES = {
     "exclusive": (*_OF_APPENDS, "wal_error", *_STALL),
@@ -25,7 +35,8 @@ class WriterHealth:
     `state`: writing, standby, stalled (holds data and makes no progress), stopped (for good). `frontier`: up to where the
     partition is written as this writer has seen it; for a replicated one a source offset. `lag`: by how much the partition
     is ahead of that, or of what a replicated writer was fed. `unanswered_seconds`: for how long the upload that is under
-    way has had no answer, also after attempts that failed; None if none is. `held_at_…`: where it stalls.
+    way has had no answer, also after attempts that failed; None if none is. `held_at_…`: where it stalls. `unflushed_…`:
+    what was appended and is not in the store yet, and for how long the oldest of it has waited.
     """
 
     mode: str
@@ -45,6 +56,8 @@ class WriterHealth:
     peer_commits: int = 0
     next_offset: int = 0
     unflushed_records: int = 0
+    unflushed_bytes: int = 0
+    unflushed_seconds: float = 0.0
     wal_error: str | None = None
     held_at_offset: int | None = None
     held_at_source_offset: int | None = None

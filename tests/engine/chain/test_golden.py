@@ -11,6 +11,7 @@ import pytest
 from logstore.errors import CorruptData
 from logstore.format.batch import split
 from logstore.format.manifest import FRONT_SIZE, Manifest, parse_horizon
+from logstore.format.owner import Owner
 from logstore.format.records import decode_records
 from logstore.format.segment import SegmentFlags, parse_segment
 from logstore.format.wal import WalHeader, parse_frames
@@ -20,10 +21,15 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 
 DIGESTS = {
     "collected-v1.seg": "8d99d05c8c86d1486a7f47498c06898b9109a677a6c497c96a22cd83067a1d10",
+    "entry-v1.seg": "521c5bb0b92e3bbd865d580c22f8f79f078ac8851c5180156e66eb5c494afd2b",
+    "hold-v1": "4569666300a4fc0026a0fa94fb2ac0fa5ad611f8b2ba2620a3614a38a7840c9e",
+    "lane-checkpoint-v1": "6a9ab08988c440975f445a5d53e61ca0100ae40e0361f9832159b315a52629a4",
     "manifest-v1": "e73b4573fa2dddf20acfd35a6865ee3f7b34287b44877e62d2d590c23eca0245",
     "manifest-v2": "fa157c0b1679c08e5ef5cb8d9b94a986c59c582b0a100ed5ae461b30e9dd3b06",
     "manifest-v3": "721bfb9828329fa00e1bb000c7b51832d8034a5ede2834f4fbdf724dbc6546f4",
+    "manifest-v4": "f8c02828efbfb55fe143c809235c86a98a0ede6865153f756f4daa3ea64f8fe1",
     "segment-v1.seg": "0d9b454b781aa11ff875029f61fb35f8f2a733734667e793e480da782a91dcb6",
+    "segment-v2.seg": "bbd4bed2f01c527fc043c50babd3b63908d3d9c8898ae1f1859c76c13b8e2efe",
     "wal-v1.wal": "f5629184abe6b9f372eb7d28a592ae7d6dcc6d681851d0cb54d0b6174eb5035a",
 }
 
@@ -55,11 +61,25 @@ def test_L20_a_golden_segment_gives_its_records() -> None:
     assert found == [record._replace(offset=1000 + place) for place, record in enumerate(expected)]
 
 
+def test_L20_a_golden_segment_gives_what_it_says_beside_its_records() -> None:
+    data = golden("segment-v2.seg")
+    summary, index = parse_segment(data, strict=True)
+    assert (summary.header, summary.records) == (written.HEADER, 23)
+    assert index.tobytes() == parse_segment(golden("segment-v1.seg"))[1].tobytes()
+    assert summary.parse_extras(data) == summary.parse_extras(data[-400:]) == written.EXTRAS
+
+
 def test_L20_a_golden_manifest_gives_its_rows() -> None:
     assert Manifest.parse(golden("manifest-v1")) == written.MANIFEST_V1
     assert Manifest.parse(golden("manifest-v2")) == written.MANIFEST_V2
     assert Manifest.parse(golden("manifest-v3")) == written.MANIFEST
-    assert parse_horizon(golden("manifest-v3")[:FRONT_SIZE]) == 3
+    assert Manifest.parse(golden("manifest-v4")) == written.MANIFEST_V4
+    assert Owner.parse(Manifest.parse(golden("manifest-v4")).owner) == written.OWNER
+    assert (
+        parse_horizon(golden("manifest-v3")[:FRONT_SIZE])
+        == parse_horizon(golden("manifest-v4")[:FRONT_SIZE])
+        == 3
+    )
 
 
 def test_L20_a_golden_header_of_a_collected_segment_gives_its_offsets_and_no_record() -> None:
@@ -80,14 +100,16 @@ def test_L20_a_golden_wal_gives_its_batches() -> None:
 def test_todays_writer_makes_the_same_bytes() -> None:
     """A change that old releases cannot read needs a new format version, and this test is where it is noticed."""
     assert written.segment_bytes() == golden("segment-v1.seg")
+    assert written.extras_bytes() == golden("segment-v2.seg")
     assert written.wal_bytes() == golden("wal-v1.wal")
     assert Manifest.parse(written.MANIFEST.pack()) == Manifest.parse(golden("manifest-v3"))
+    assert Manifest.parse(written.MANIFEST_V4.pack()) == Manifest.parse(golden("manifest-v4"))
     assert written.collected_bytes() == golden("collected-v1.seg")
 
 
 def test_the_writer_script_leaves_existing_files_alone(capsys: pytest.CaptureFixture[str]) -> None:
     written.main()
-    assert capsys.readouterr().out.count("exists, left alone") == 4
+    assert capsys.readouterr().out.count("exists, left alone") == 9
 
 
 def test_L20_golden_files_open_through_the_engine(tmp_path: Path) -> None:
@@ -105,7 +127,7 @@ def test_L20_golden_files_open_through_the_engine(tmp_path: Path) -> None:
         found = pairs(log, start=1000)
         assert [offset for offset, _ in found] == list(range(1000, 1023))
         assert found[-1][1] == b"line 19"
-    for name in ("manifest-v1", "manifest-v2", "manifest-v3"):
+    for name in ("manifest-v1", "manifest-v2", "manifest-v3", "manifest-v4"):
         objects.put(log._internal.paths.manifest, golden(name))
         with logstore.open(objects, writer="read_only") as store:
             log = store.topic("t").partition(0)

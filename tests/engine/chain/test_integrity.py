@@ -13,6 +13,7 @@ import pytest
 
 import logstore
 from logstore.engine.chain import segment_reader
+from logstore.engine.maintenance.compaction import batches_of
 from logstore.engine.memory.catch_up import reload
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import CorruptData
@@ -271,6 +272,6 @@ def test_L20_what_is_known_of_an_object_does_not_stand_for_those_missing_behind_
             if reads == "read":
                 list(log.records())
             else:
-                log._internal.maintenance._batches(log._internal.state.segments.all()[2])
+                batches_of(log._internal._runtime.reader, log._internal.state.segments.all()[2])
         assert (damage.value.key, damage.value.offset) == (first, 3)
         assert [record.value for record in log.records(4)] == [b"v4", b"v5"]

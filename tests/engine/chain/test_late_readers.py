@@ -160,7 +160,7 @@ def test_W05_a_shared_writer_that_slept_through_a_take_over_is_fenced(has_writte
         log.append(b"v0")
     else:
         log.open_writer()
-    with running(objects, clock, delete_grace=GRACE_S) as owner:
+    with running(objects, clock, delete_grace=GRACE_S, take_over=True) as owner:
         if not has_written:
             owner.topic("t").partition(0).append(b"v0")
         go_on_for_a_while(owner.topic("t").partition(0), clock, numbered(1, 19))

@@ -124,5 +124,5 @@ def test_who_has_seen_enough_starts_no_more() -> None:
     ran: list[str] = []
     some = fan_out(calls(ran, 1000), Times(1.0))
     assert [next(some) for _ in range(20)] == list(range(20))
-    some.close()  # type: ignore[attr-defined]
+    some.close()
     assert len(ran) < 20 + 2 * AT_ONCE

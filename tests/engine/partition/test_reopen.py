@@ -197,7 +197,7 @@ def test_W11_a_shared_writer_that_was_stopped_by_an_exclusive_one_joins_again() 
     with running(objects, writer="shared") as shared:
         log = partition(shared)
         log.append(b"0")
-        with running(objects) as owner:
+        with running(objects, take_over=True) as owner:
             owner.topic("t").append(b"1")
         with pytest.raises(Fenced):
             log.append(b"refused")

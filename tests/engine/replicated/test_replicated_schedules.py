@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from logstore.objects import MemoryStore
-from logstore.testing.scheduler import Choices, RandomChoices, Schedule, for_every_schedule
 from tests.support.engine.actors import Process, contents
+from tests.support.scheduler import Choices, RandomChoices, Schedule, for_every_schedule
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

@@ -19,9 +19,9 @@ from logstore.errors import (
 from logstore.objects import MemoryStore
 from logstore.standby import Standby
 from logstore.testing import GatedStore, ManualClock
-from logstore.testing.scheduler import Choices, RandomChoices, Schedule, for_every_schedule
 from tests.support.engine.actors import TOPIC, DiesAt, Process, contents, kill
 from tests.support.patience import PATIENCE_S
+from tests.support.scheduler import Choices, RandomChoices, Schedule, for_every_schedule
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

@@ -130,7 +130,7 @@ def test_W11_an_append_of_many_batches_is_whole(opened: Open, objects: MemorySto
 
 
 def test_W05_an_exclusive_fence_stops_shared_writers_and_says_so(opened: Open, objects: MemoryStore) -> None:
-    shared, owner = log_of(opened()), log_of(opened(writer="exclusive"))
+    shared, owner = log_of(opened()), log_of(opened(writer="exclusive", take_over=True))
     shared.append(b"before")
     owner.append(b"owned")
     with pytest.raises(Fenced, match=r"exclusive writer of epoch 2 .* at offset 1"):
@@ -159,7 +159,7 @@ def test_W05_a_shared_writer_of_an_earlier_era_does_not_join_a_later_one(opened:
     """shared A | exclusive X | shared B: A slept through X and must not go on as if nothing had happened."""
     a = log_of(opened())
     a.append(b"a")
-    log_of(opened(writer="exclusive")).append(b"x")
+    log_of(opened(writer="exclusive", take_over=True)).append(b"x")
     assert log_of(opened()).append(b"b").offset == 2
     with pytest.raises(Fenced):
         a.append(b"a again")
@@ -221,6 +221,7 @@ def test_W04_lost_answer_then_peer_commits_then_retry_is_one_copy(opened: Open, 
 def test_W04_a_timeout_leaves_the_append_queued_and_says_so(opened: Open, objects: MemoryStore) -> None:
     gated = GatedStore(objects)
     log = log_of(opened(gated))
+    log.open_writer()
     with gated.hold("put", suffix=".seg") as gate:
         with pytest.raises(AppendTimeout, match="still queued"):
             log.append(b"slow", timeout=0.01)
@@ -353,10 +354,9 @@ def test_W11_a_peers_segment_that_could_not_be_read_at_once_still_counts(
     refused.retriable = False  # so that no wrapper repeats it unseen
     with gated.hold("get", suffix=".seg") as reads:
         future = mine.submit(b"1", sequence=1)
-        for _ in range(2):  # whose segment it is, and its tail
-            reads.wait_held()
-            reads.release()
-        reads.wait_held()
+        reads.wait_held()  # whose segment it is
+        reads.release()
+        reads.wait_held()  # its tail, which brings its records along
         reads.fail(refused)
     assert future.result(PATIENCE_S).offset == 1
     assert [value for _, value in contents(objects)] == [b"0", b"1"]

@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from logstore.engine.chain.chain import Chain, ChainTail
+from logstore.engine.chain.chain import Chain
+from logstore.engine.chain.tail import ChainTail
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import (
     Closed,

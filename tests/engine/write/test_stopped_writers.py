@@ -33,7 +33,7 @@ def refused(call: Callable[[], object]) -> logstore.Fenced:
 def test_the_hundredth_refusal_holds_no_more_frames_than_the_first(writer: str) -> None:
     objects = MemoryStore()
     kind: WriterKind = "shared" if writer == "shared" else "exclusive"
-    with logstore.open(objects, writer=kind) as store, logstore.open(objects) as other:
+    with logstore.open(objects, writer=kind) as store, logstore.open(objects, take_over=True) as other:
         log = store.create_topic("t").partition(0)
         if writer == "replicated":
             replica = log.replicated("replica-1")

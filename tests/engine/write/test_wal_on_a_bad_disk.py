@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from logstore.engine.chain.chain import ChainTail
+from logstore.engine.chain.tail import ChainTail
 from logstore.engine.memory.pending_batch import Exposure, PendingBatch
 from logstore.engine.write import wal as wal_module
 from logstore.engine.write.wal import Wal

@@ -25,7 +25,7 @@ import uvloop
 from broker_shim.config import BrokerConfig
 from broker_shim.server import Server
 from broker_shim.wire import messages, primitives
-from broker_shim.wire.apis import Api, is_flexible
+from broker_shim.wire.apis import Api
 from broker_shim.wire.messages import Message
 from logstore import PartitionLog
 from logstore.objects import ObjectStore
@@ -212,7 +212,7 @@ class Wire:
     def send(self, api: Api, version: int, body: bytes) -> int:
         self._correlation += 1
         header = struct.pack(">hhi", api, version, self._correlation) + primitives.string("test", False)
-        if is_flexible(api, version):
+        if version >= api.flexible_from:
             header += b"\0"
         frame = header + body
         self.socket.sendall(struct.pack(">i", len(frame)) + frame)
@@ -244,7 +244,7 @@ class Wire:
         frame = self.receive()
         assert frame, "the broker has hung up"
         assert struct.unpack_from(">i", frame)[0] == correlation, "answers come in the order of requests"
-        start = 4 + (1 if is_flexible(api, version) and api is not Api.API_VERSIONS else 0)
+        start = 4 + (1 if version >= api.flexible_from and api is not Api.API_VERSIONS else 0)
         return messages.decode_response(api, version, frame, start)
 
     def produce(

@@ -13,7 +13,7 @@ from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import OutcomeUnknown, StoreUnavailable
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.store import Store
-from logstore.testing.scheduler import InstantClock
+from tests.support.scheduler import InstantClock
 
 TOPIC = "t"
 

@@ -14,6 +14,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from logstore.spark import scan
+
 
 def text(value: object) -> str | None:
     return None if value is None else bytes(value).decode("latin-1")  # type: ignore[call-overload]
@@ -45,7 +47,6 @@ def main(master: str, url: str, folder: str, unix_sockets: str) -> dict[str, Any
         .config("spark.python.unix.domain.socket.enabled", unix_sockets)
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
-        .config("spark.sql.python.filterPushdown.enabled", "true")
         .config("spark.task.maxFailures", "1")
         .getOrCreate()
     )
@@ -79,7 +80,7 @@ def main(master: str, url: str, folder: str, unix_sockets: str) -> dict[str, Any
     found["S02 partial offsets"] = records(read("orders", startingOffsets='{"orders": {"1": 35}}'))
     found["S02 bad option"] = failure("orders", startingOffset="earliest")
     found["S03 twice"] = [records(orders), records(orders)]
-    pruned = read("orders", pushFilters=True).where("partition = 1 and offset >= 30")
+    pruned = scan(spark, url, subscribe="orders", where="partition = 1 and offset >= 30")
     found["S04 pruned"] = [pruned.rdd.getNumPartitions(), records(pruned)]
     found["S05 tasks"] = orders.rdd.getNumPartitions()
     found["S06 micro-batches"] = stream("streamed", f"{folder}/checkpoint")

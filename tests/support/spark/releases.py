@@ -9,11 +9,7 @@ import pytest
 SPARK = tuple(int(part) for part in version("pyspark").split(".")[:2])
 HAS_ADMISSION_CONTROL = SPARK >= (4, 2)
 HAS_STREAM_WRITER = SPARK >= (4, 1)
-HAS_PUSHDOWN = SPARK >= (4, 1)
 
 needs_stream_writer = pytest.mark.skipif(
     not HAS_STREAM_WRITER, reason="before Spark 4.1 a stream cannot be written to logstore"
-)
-needs_pushdown = pytest.mark.skipif(
-    not HAS_PUSHDOWN, reason="before Spark 4.1 no filter is pushed to a Python source"
 )

@@ -1,0 +1,135 @@
+"""Loading a partition: the manifest, one listing of what is newer, and the tail of each newer segment."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+from logstore.engine.chain.horizon import read_horizon
+from logstore.engine.chain.link import Link, link_of, tail_of
+from logstore.engine.chain.newer_release import too_new
+from logstore.engine.chain.parts import parts_behind
+from logstore.engine.chain.segment_table import Segments
+from logstore.engine.chain.tail import ChainTail
+from logstore.engine.chain.view import Assembly, ChainView, Stored, in_order
+from logstore.engine.host.fan_out import fan_out
+from logstore.engine.lanes.lane_reader import LaneReader
+from logstore.errors import CorruptData, ObjectNotFound
+from logstore.format.errors import FormatError, UnsupportedVersion
+from logstore.format.manifest import Manifest, SegmentTable
+from logstore.layout.paths import PartitionPaths
+from logstore.objects.protocol import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+_UNLISTED_MAX = 256
+
+
+class StaleManifest(Exception):
+    """The manifest has changed since it was read: what was in a lane is in a merged object now. Internal: load again."""
+
+
+class Loader:
+    """Reads a chain once, as it is found. `Chain.load` judges whether what was found can be believed."""
+
+    def __init__(self, store: ObjectStore, paths: PartitionPaths, lanes: LaneReader) -> None:
+        self._store = store
+        self._paths = paths
+        self._lanes = lanes
+
+    def load(self) -> ChainView:
+        try:
+            view = self._from_manifest()
+        except FormatError as damage:
+            logger.error("%s: %s; the chain is read without it", self._paths.manifest, damage)
+            empty = Segments(self._paths, SegmentTable())
+            tail = ChainTail(horizon=read_horizon(self._store, self._paths.manifest))
+            view = ChainView(empty, 0, tail, manifest_damaged=True)
+        listed, superseded = self.listed(view.tail.next_seq, with_merged=not view.manifest_version)
+        view.superseded = tuple(stored.info.key for stored in superseded)
+        assembly = Assembly(view)
+        for stored, link in zip(listed, self._links(listed), strict=True):
+            self._add_parts(view, stored.first)
+            if not view.manifest_damaged:
+                unlisted = self._unlisted(view.tail.next_seq, stored.first)
+                for one, missed in zip(unlisted, self._links(unlisted), strict=True):
+                    assembly.add(one, missed)
+            assembly.add(stored, link)
+        self._add_parts(view, None)
+        assembly.finish()
+        return view
+
+    def _add_parts(self, view: ChainView, until: int | None) -> None:
+        """If the chain goes on in a lane: what it has there, up to the place `until`, or all of it.
+
+        `StaleManifest` if the lane's checkpoint knows that more of it is in the partition's manifest than this one holds.
+        """
+        tail = view.tail
+        if tail.claim is None or (until is not None and until <= tail.next_seq):
+            return
+        found = parts_behind(self._lanes, self._paths, tail)
+        if (
+            until is not None
+            and (found.links[-1].header.seq if found.links else tail.next_seq - 1) + 1 < until
+        ):
+            found = parts_behind(
+                self._lanes, self._paths, tail, max_age=0.0
+            )  # it has gone on since the lane was read
+        if found.is_stale and view.manifest_version:
+            raise StaleManifest
+        for link in found.links:
+            if until is None or link.header.seq < until:
+                view.add(link)
+
+    def _from_manifest(self) -> ChainView:
+        try:
+            data = self._store.get(self._paths.manifest)
+        except ObjectNotFound:
+            return ChainView(Segments(self._paths, SegmentTable()), 0, ChainTail())
+        try:
+            manifest = Manifest.parse(data)
+        except UnsupportedVersion as error:
+            raise too_new(self._paths.manifest, error) from error
+        return ChainView.of(self._paths, manifest, data)
+
+    def listed(self, next_seq: int, *, with_merged: bool) -> tuple[list[Stored], list[Stored]]:
+        """The objects that hold the chain from `next_seq` on, and those that are not needed for that: one listing."""
+        after = self._paths.segment(next_seq - 1) if next_seq else self._paths.prefix
+        segments: list[Stored] = []
+        merged: list[Stored] = []
+        for info in self._store.list(self._paths.prefix, after):
+            seq = self._paths.seq_of(info.key)
+            if seq is not None:
+                if info.size:  # one of no bytes is a put that was cut off
+                    segments.append(Stored(seq, seq, None, info))
+            elif not with_merged:
+                if info.key >= self._paths.manifest:
+                    break  # digits sort first: behind the segments only the manifest, merged and pending objects follow
+            elif named := self._paths.merged_name(info.key):
+                merged.append(Stored(*named, info))
+        if merged:  # one that cannot be read stands for nothing: what it replaced may still be there
+            merged = [
+                one for one, link in zip(merged, self._links(merged), strict=True) if isinstance(link, Link)
+            ]
+        return in_order(segments, merged)
+
+    def _unlisted(self, next_seq: int, until: int) -> list[Stored]:
+        """A listing is no snapshot: it may show a segment and not the one before it, which came while names were read. So
+        what is missing in between is asked for by name. More than a few are damage, and are not looked for."""
+        missing = range(next_seq, until)
+        infos = (
+            (seq, self._store.head(self._paths.segment(seq)))
+            for seq in missing
+            if len(missing) <= _UNLISTED_MAX
+        )
+        return [Stored(seq, seq, None, info) for seq, info in infos if info is not None and info.size]
+
+    def _links(self, listed: list[Stored]) -> list[Link | CorruptData | None]:
+        def one(stored: Stored) -> Link | CorruptData | None:
+            try:
+                tail = tail_of(self._store, stored.info.key)
+                return link_of(self._store, stored.info.key, stored.first, tail)
+            except CorruptData as damage:
+                return damage
+
+        return list(fan_out(partial(one, stored) for stored in listed))

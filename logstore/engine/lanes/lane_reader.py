@@ -1,0 +1,162 @@
+"""Reading lanes: what each partition has in them, as of now, for all partitions of a process with the same requests.
+
+A place that was emptied looks like one that was never used. So who has read entries, or found a place empty, reads the
+checkpoint's front *afterwards*: if entries were split and emptied from the place on where the reading began, nothing that
+was seen counts, and the lane is read again from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from logstore.engine.host.clock import Clock, SystemClock
+from logstore.engine.lanes.lane_log import LaneLog, LaneRace
+from logstore.engine.lanes.lane_state import LaneState
+from logstore.format.entry import ClaimKey, Entry, EntryHeader, EntryKind, build_entry
+from logstore.format.extras import Claim
+from logstore.format.lane_checkpoint import CheckpointedPart
+from logstore.layout.paths import LanePaths
+from logstore.objects.protocol import ObjectStore
+from logstore.objects.settled import Doubts
+from logstore.objects.slices import slice_key
+
+_SYSTEM_CLOCK = SystemClock()
+
+
+class ClaimParts(NamedTuple):
+    """What a claim has in its lane. `next_seq`: the place in the partition's chain of the first of `parts`; what lies before
+    it is in the partition's manifest. `has_ended`: nothing will follow in the lane."""
+
+    next_seq: int
+    parts: tuple[CheckpointedPart, ...]
+    has_ended: bool
+
+
+class _Known:
+    """One lane. `reading` is held while the store is asked, by one thread for all who want to know."""
+
+    log: LaneLog
+
+    def __init__(self) -> None:
+        self.asked: set[ClaimKey] = set()
+        self.reading = threading.Lock()
+        self.state: LaneState | None = None
+        self.read_at = -math.inf
+
+
+class LaneReader:
+    """Safe for threads. `max_age`: for how many seconds what was read of a lane answers every question about it.
+    `keep`: takes a part that came along with a look at its entry, of a partition that was asked for."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        clock: Clock = _SYSTEM_CLOCK,
+        max_age: float = 0.0,
+        keep: Callable[[str, bytes], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._keep = keep
+        self._clock = clock
+        self._max_age = max_age
+        self._lock = threading.Lock()  # guards the dict
+        self._lanes: dict[str, _Known] = {}
+
+    def look(self, claim: Claim, key: ClaimKey, max_age: float | None = None) -> ClaimParts:
+        """What there is of the claim: two requests if nothing is new, none if the lane was read `max_age` seconds ago."""
+        known = self._known(claim.lane)
+        oldest = self._clock.monotonic() - (self._max_age if max_age is None else max_age)
+        with known.reading:
+            known.asked.add(key)
+            state = known.state
+            if state is None or known.read_at < oldest:
+                state, _ = self._refresh(known)
+            return self._parts(state, claim, key)
+
+    def expire(self) -> None:
+        """Whatever was read is too old for the next question."""
+        with self._lock:
+            for known in self._lanes.values():
+                known.read_at = -math.inf
+
+    def snapshot(self, lane: str) -> LaneState:
+        """The lane as it is now. The caller reads it, and changes nothing."""
+        known = self._known(lane)
+        with known.reading:
+            return self._refresh(known)[0]
+
+    def end_claim(
+        self, claim: Claim, key: ClaimKey, new_id: Callable[[], bytes], now_ms: int, owner: bytes = b""
+    ) -> None:
+        """Make sure that the claim has ended: put a seal at the lane's first empty place, unless there is one already.
+        `owner`: who does so, for the one who is stopped.
+
+        What was created in a place that had been emptied is in the past and counts for nothing: then all over again.
+        """
+        known, doubts = self._known(claim.lane), Doubts()
+        with known.reading:
+            while True:
+                state, began = self._refresh(known)
+                if state.has_ended(key, claim.since):
+                    return
+                header = EntryHeader(EntryKind.SEAL, state.next_seq, new_id(), state.edge, now_ms)
+                data, entry = build_entry(header, [], [key], owner)
+                try:
+                    with doubts:
+                        known.log.commit(header, data)
+                        if known.log.split_until() <= began:
+                            state.take(entry)
+                            return
+                        known.state = None
+                except LaneRace:
+                    continue
+
+    def _known(self, lane: str) -> _Known:
+        with self._lock:
+            known = self._lanes.get(lane)
+            if known is None:
+                known = self._lanes[lane] = _Known()
+                known.log = LaneLog(self._store, LanePaths(lane), partial(self._kept, known))
+            return known
+
+    def _kept(self, known: _Known, key: str, entry: Entry, data: bytes) -> None:
+        for part in entry.parts if self._keep is not None else ():
+            if part.claim in known.asked and part.records:
+                assert self._keep is not None
+                piece = data[part.position : part.position + part.size]
+                self._keep(slice_key(key, part.position, part.size), piece)
+
+    def _refresh(self, known: _Known) -> tuple[LaneState, int]:
+        """The lane up to its first empty place, and from which place on it was read just now."""
+        log = known.log
+        while True:
+            read_at = self._clock.monotonic()
+            state = known.state
+            if state is None:
+                state = LaneState(log.checkpoint())
+                began = state.next_seq
+                found = log.entries_from(began)
+            else:
+                began, found = state.next_seq, []
+                while (entry := log.entry_at(began + len(found))) is not None:
+                    found.append(entry)
+            known.state = None  # until it is certain
+            split_until = log.split_until()
+            if split_until > began:
+                continue
+            for entry in found:
+                state.take(entry)
+            state.split(split_until)
+            known.state, known.read_at = state, read_at
+            return state, began
+
+    @staticmethod
+    def _parts(state: LaneState, claim: Claim, key: ClaimKey) -> ClaimParts:
+        known, ended = state.claims.get(key), state.has_ended(key, claim.since)
+        if known is None:
+            return ClaimParts(0, (), ended)
+        return ClaimParts(known.next_seq, tuple(known.parts), ended)

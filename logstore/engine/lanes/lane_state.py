@@ -1,0 +1,152 @@
+"""What a lane holds, as far as it was read: the parts of each claim, which claims have ended, where the next entry goes.
+
+`take` is the one judge of an entry: the owner, takers, readers and maintenance all go by it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from logstore.format.entry import ClaimKey, Entry, EntryKind, Part
+from logstore.format.lane_checkpoint import CheckpointedClaim, CheckpointedPart, LaneCheckpoint, Split
+
+_SPLITS_MAX = 64
+
+
+@dataclass(slots=True)
+class ClaimState:
+    """`next_seq`, `end_offset` and `reserved_until`: of the partition's chain before the first of `parts`, all of which no
+    manifest holds, as far as the lane's checkpoint knows."""
+
+    next_seq: int
+    end_offset: int
+    reserved_until: int
+    parts: list[CheckpointedPart] = field(default_factory=list)
+    is_sealed: bool = False
+
+    @property
+    def end_seq(self) -> int:
+        """The place in the partition's chain behind the last part."""
+        return self.parts[-1].part.seq + 1 if self.parts else self.next_seq
+
+
+class LaneState:
+    """Not guarded: each has one user at a time."""
+
+    def __init__(self, checkpoint: LaneCheckpoint | None = None) -> None:
+        known = checkpoint or LaneCheckpoint()
+        self.version = known.version
+        self.split_until = known.split_until
+        self.next_seq = known.next_seq
+        self.edge = known.edge
+        self.kept = list(known.kept)
+        self.ended_before = known.ended_before
+        self.splits = list(known.splits)
+        self.claims = {
+            key: ClaimState(next_seq, end, reserved, [], sealed)
+            for key, next_seq, end, reserved, sealed in known.claims
+        }
+        for stored in known.parts:
+            self.claims[stored.part.claim].parts.append(stored)
+
+    def take(self, entry: Entry) -> bool:
+        """The entry at the next place. Whether it counts: a data entry that does not name the last one that counts is void,
+        because its owner did not know of that."""
+        header = entry.header
+        assert header.seq == self.next_seq, "entries are taken in order"
+        self.next_seq += 1
+        if header.kind is EntryKind.DATA and header.prev != self.edge:
+            self.kept.append(header.seq)
+            return False
+        self.edge = header.id
+        if header.kind is EntryKind.DATA:
+            for part in entry.parts:
+                self._add(header.seq, part)
+            return True
+        self.kept.append(header.seq)
+        if header.kind is EntryKind.FENCE:
+            self.ended_before = self.next_seq
+        ended = list(self.claims) if header.kind is EntryKind.FENCE else entry.seals
+        for key in ended:
+            self.claims.setdefault(key, ClaimState(0, 0, 0)).is_sealed = True
+        return True
+
+    def has_ended(self, key: ClaimKey, since: int) -> bool:
+        """Whether a claim that began at `since` has: by a seal that names it, or with the whole lane."""
+        state = self.claims.get(key)
+        return since < self.ended_before or (state is not None and state.is_sealed)
+
+    def _add(self, entry: int, part: Part) -> None:
+        state = self.claims.get(part.claim)
+        if state is None:
+            state = self.claims[part.claim] = ClaimState(part.seq, part.base_offset, part.base_offset)
+        if not state.is_sealed:
+            state.parts.append(CheckpointedPart(entry, part))
+
+    def begin(self, key: ClaimKey, next_seq: int, end_offset: int, reserved_until: int) -> None:
+        """The owner has made a claim, and its checkpoints name it from now on."""
+        self.claims[key] = ClaimState(next_seq, end_offset, reserved_until)
+
+    def checkpoint(self, nonce: bytes) -> LaneCheckpoint:
+        """The next one."""
+        return LaneCheckpoint(
+            self.version + 1,
+            nonce,
+            self.split_until,
+            self.next_seq,
+            self.edge,
+            tuple(self.kept),
+            tuple(
+                CheckpointedClaim(key, one.next_seq, one.end_offset, one.reserved_until, one.is_sealed)
+                for key, one in self.claims.items()
+            ),
+            tuple(stored for one in self.claims.values() for stored in one.parts),
+            self.ended_before,
+            tuple(self.splits),
+        )
+
+    @property
+    def part_count(self) -> int:
+        return sum(len(one.parts) for one in self.claims.values())
+
+    @property
+    def has_ended_whole(self) -> bool:
+        """Whether nobody can commit anything more for a claim of this lane: each has ended."""
+        return all(one.is_sealed for one in self.claims.values())
+
+    def parts_below(self, until: int) -> dict[ClaimKey, int]:
+        """For each claim that has parts in entries below `until`: the place in its partition's chain behind the last one."""
+        found: dict[ClaimKey, int] = {}
+        for key, one in self.claims.items():
+            for stored in one.parts:
+                if stored.entry >= until:
+                    break
+                found[key] = stored.part.seq + 1
+        return found
+
+    def first_entry_of(self, keys: set[ClaimKey]) -> int:
+        """The first entry that holds a part of one of these; the next place if none does."""
+        firsts = (self.claims[key].parts[0].entry for key in keys if self.claims[key].parts)
+        return min(firsts, default=self.next_seq)
+
+    def note_split(self, until: int, now_ms: int) -> None:
+        """`split`, and when that was. Old times give way to later ones, so that there are few."""
+        self.split(until)
+        self.splits.append(Split(until, now_ms))
+        if len(self.splits) > _SPLITS_MAX:
+            self.splits = self.splits[1::2]
+
+    def deletable(self, before_ms: int) -> int:
+        """Entries below this place were split by then, and those that hold data may be deleted."""
+        return max((until for until, at_ms in self.splits if at_ms <= before_ms), default=0)
+
+    def split(self, until: int) -> None:
+        """The parts in entries below `until` are in their partitions' manifests."""
+        for one in self.claims.values():
+            done = [stored for stored in one.parts if stored.entry < until]
+            if done:
+                last = done[-1].part
+                one.next_seq, one.end_offset = last.seq + 1, last.end_offset
+                one.reserved_until = last.reserved_until
+                one.parts = one.parts[len(done) :]
+        self.split_until = max(self.split_until, until)

@@ -1,0 +1,111 @@
+"""Maintenance of lanes: what partitions have in old entries becomes objects of their own, and the entries go.
+
+Contiguous places, never the newest entry. First each partition's manifest names its records elsewhere, then the lane's
+checkpoint says `split_until`, and only then data entries below it are deleted: at any time, by anybody, late or twice.
+Seals, fences and void entries stay for ever, because somebody that slept may come to this very place. A lane whose owner may
+live is split by its owner alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+from logstore.config import TopicConfig
+from logstore.engine.chain.chain import Chain
+from logstore.engine.chain.garbage import Garbage
+from logstore.engine.chain.manifest_store import read_manifest
+from logstore.engine.host.fan_out import fan_out
+from logstore.engine.lanes.lane_log import LaneLog
+from logstore.engine.lanes.lane_state import LaneState
+from logstore.engine.maintenance.maintenance import Maintenance
+from logstore.engine.runtime import Runtime
+from logstore.errors import LogStoreError
+from logstore.format.entry import ClaimKey
+from logstore.layout.paths import LANES_PREFIX, LanePaths, PartitionPaths
+from logstore.objects.protocol import ObjectInfo
+from logstore.objects.settled import put_settled
+
+logger = logging.getLogger(__name__)
+
+_TRIES = 3
+
+
+class LaneMaintenance:
+    """Holds no state of its own."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def split(self, key: ClaimKey, next_seq: int) -> bool:
+        """Make sure that the partition's manifest holds its chain up to the place `next_seq`, or that its topic is gone."""
+        paths = PartitionPaths.of(key.prefix)
+        assert paths is not None, "a claim names a partition"
+        runtime = self._runtime
+        chain = Chain(runtime.store, paths, runtime.rng, runtime.lanes)
+        maintenance = Maintenance(chain, runtime.reader, TopicConfig(), runtime.config.delete_grace)
+        try:
+            for _ in range(_TRIES):
+                manifest = read_manifest(chain)
+                if manifest is not None and manifest.next_seq >= next_seq:
+                    return True
+                view = chain.load()
+                if view.tail.deleted:
+                    return True
+                maintenance.split(view, runtime.clock.now_ms())
+        except LogStoreError as error:
+            logger.warning("%s: what it has in a lane stays there for now: %s", paths, error)
+        return False
+
+    def garbage(self) -> list[Garbage]:
+        """What `collect` would delete now, without splitting anything."""
+        return [garbage for log in self._logs() for garbage in self._due(log, LaneState(log.checkpoint()))]
+
+    def collect(self) -> list[Garbage]:
+        """Split the lanes that have ended, and delete what was split before the grace period. Returns what went."""
+        gone: list[Garbage] = []
+        for log in self._logs():
+            try:
+                gone += self._collect(log)
+            except LogStoreError as error:
+                logger.warning("%s: left for the next time: %s", log.paths, error)
+        return gone
+
+    def _logs(self) -> list[LaneLog]:
+        names = dict.fromkeys(
+            info.key.removeprefix(LANES_PREFIX).split("/", 1)[0]
+            for info in self._runtime.store.list(LANES_PREFIX)
+        )
+        return [LaneLog(self._runtime.store, LanePaths(name)) for name in names]
+
+    def _collect(self, log: LaneLog) -> list[Garbage]:
+        state = self._runtime.lanes.snapshot(log.paths.lane)
+        until = state.next_seq - 1
+        if until > state.split_until and state.has_ended_whole:
+            self._split_ended(log, until)
+        due = self._due(log, LaneState(log.checkpoint()))
+        for _ in fan_out(partial(self._runtime.store.delete, item.key) for item in due):
+            pass
+        return due
+
+    def _split_ended(self, log: LaneLog, until: int) -> None:
+        # The etag first: what comes between the two requests is not replaced.
+        head: ObjectInfo | None = self._runtime.store.head(log.paths.checkpoint)
+        state = LaneState(log.checkpoint())
+        for entry in log.entries_from(state.next_seq):
+            state.take(entry)
+        left = {key for key, seq in state.parts_below(until).items() if not self.split(key, seq)}
+        state.note_split(min(until, state.first_entry_of(left)), self._runtime.clock.now_ms())
+        packed = state.checkpoint(self._runtime.rng.randbytes(8)).pack()
+        put_settled(self._runtime.store, log.paths.checkpoint, packed, head and head.etag)
+
+    def _due(self, log: LaneLog, state: LaneState) -> list[Garbage]:
+        before_ms = self._runtime.clock.now_ms() - int(self._runtime.config.delete_grace * 1000)
+        until, kept = state.deletable(before_ms), set(state.kept)
+        retired = {split.until: split.at_ms for split in state.splits}
+        at_ms = retired.get(until, before_ms)
+        return [
+            Garbage(info.key, info.size, at_ms)
+            for info in self._runtime.store.list(log.paths.prefix)
+            if (seq := log.paths.seq_of(info.key)) is not None and seq < until and seq not in kept
+        ]

@@ -1,0 +1,182 @@
+"""Appends that shared writers have put aside: whoever creates the next segment takes them along.
+
+A writer that loses races puts its appends into an object of their own beside the chain, `pending/‹born›-‹id›`, and follows
+the chain until it finds that id in a segment. *born* is the place at which it stood: it had read every place below and found
+the id in none. Nobody contends for that name, and the upload never has to be made again.
+
+Why each append is stored once, whoever commits it, whatever comes late or twice, and without a clock (searched in
+`tests/model/combining.py`):
+
+* An append has one id for its whole life. A segment says the ids of all appends in it, also once it was collected. To find
+  one's own id in the chain is the only ack.
+* A pending append may go into place e only by one who knows the ids of every place from `born` to e and has it in none of
+  them (`KnownPlaces`), and only if e < born + `PENDING_WINDOW`. If anything came meanwhile, the create at e fails.
+* No fence stands between: whoever follows the chain past one is stopped, so all it knows is of one epoch.
+* Nothing is withdrawn. What has born + `PENDING_WINDOW` at or below the chain's end is dead: anybody may delete it.
+* What an idempotent producer has sent goes in only where it may follow what is stored (`StoredAppends.admitted`). So if one
+  append of several that were put aside together is stored already, nobody commits those any more.
+
+What goes wrong with looking for others' appends changes nothing of our own: it is logged at debug and tried again later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
+
+from logstore.engine.chain.chain import Chain
+from logstore.engine.chain.link import Link
+from logstore.engine.host.fan_out import fan_out
+from logstore.errors import CorruptData, LogStoreError, ObjectNotFound
+from logstore.format.batch import BatchInfo, split
+from logstore.format.errors import FormatError
+from logstore.format.extras import AppendId
+from logstore.format.segment import HEADER_SIZE, EncodedBatch, SegmentHeader, as_stored, parse_segment
+from logstore.layout.paths import PENDING_WINDOW, PendingName
+
+logger = logging.getLogger(__name__)
+
+TAKEN_MAX = 1000
+"""How many are taken along at once: their ids must fit into what one request reads of a segment's tail."""
+_FETCHED_AT_ONCE = 32
+_DELETED_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Another writer's appends, as it has put them aside: offsets count from 0. `infos`: the headers of its batches."""
+
+    name: PendingName
+    header: SegmentHeader
+    batches: list[EncodedBatch]
+    infos: list[BatchInfo]
+
+    @property
+    def count(self) -> int:
+        return self.header.end_offset
+
+    @property
+    def is_numbered(self) -> bool:
+        return any(info.producer_id >= 0 for info in self.infos)
+
+    @classmethod
+    def parse(cls, name: PendingName, data: bytes) -> Pending:
+        """The object is a segment like any other, but for its offsets."""
+        summary, index = parse_segment(data, strict=True)
+        if summary.header.writer_id != name.id or summary.header.base_offset:
+            raise FormatError("the object holds another append than its name says", 0)
+        raw = memoryview(data)
+        batches = [
+            as_stored(raw[position : position + size], base, count, low, high)
+            for base, position, size, count, high, low, _ in index.tolist()
+        ]
+        return cls(name, summary.header, batches, split(raw[HEADER_SIZE : summary.index_position]))
+
+
+def appends_in(link: Link, key: str) -> Iterable[AppendId]:
+    """The ids in a segment. One without a list holds one writer's appends, under the id in its header."""
+    header = link.header
+    if link.extras is None:
+        raise CorruptData(key, header.base_offset, "the list of its appends is damaged")
+    alone = AppendId(header.writer_id, header.base_offset, header.end_offset - header.base_offset)
+    return link.extras.appends or (alone,)
+
+
+@dataclass(slots=True)
+class KnownPlaces:
+    """The ids of the appends in all places from `since` to where its writer is. Asked by another thread, too."""
+
+    since: int
+    _ids: dict[bytes, int] = field(default_factory=dict)  # where each stands, in the order of the chain
+
+    def add(self, seq: int, ids: Iterable[bytes]) -> None:
+        self._ids.update((one, seq) for one in ids)
+        for one in list(takewhile(lambda one: self._ids[one] <= seq - PENDING_WINDOW, self._ids)):
+            del self._ids[one]
+
+    def may_take(self, name: PendingName, seq: int) -> bool:
+        """Whether that append may go into place `seq`, where its writer is."""
+        return self.since <= name.born <= seq and not name.is_dead(seq) and name.id not in self._ids
+
+
+class Scout:
+    """Looks for what others have put aside and fetches it, on a thread of the task pool, while our own uploads go on.
+
+    `place`: where the writer is. `room`: as many bytes are fetched. `is_far`: whether it is worth a thread for each.
+    """
+
+    def __init__(
+        self, chain: Chain, place: Callable[[], int], room: Callable[[], int], is_far: Callable[[], bool]
+    ) -> None:
+        self.known = KnownPlaces(place())
+        self.unneeded: list[PendingName] = []
+        self.should_look = False
+        self._chain = chain
+        self._place = place
+        self._room = room
+        self._is_far = is_far
+        self._found: list[Pending] | None = None
+
+    def run(self) -> None:
+        """Look, if we should, and delete what is not needed any more."""
+        if self.should_look:
+            self.should_look = False
+            self.fetch(self.standing())
+        for _ in range(min(len(self.unneeded), _DELETED_AT_ONCE)):
+            self._delete(self.unneeded.pop())
+
+    def take(self) -> list[Pending] | None:
+        """What the last look has found; None if there was none since this was asked."""
+        found, self._found = self._found, None
+        return found
+
+    def standing(self) -> list[tuple[PendingName, int]]:
+        """What may go into the next place, and its size, oldest first; nothing if that cannot be found out. What is dead is
+        not needed any more."""
+        paths, seq = self._chain.paths, self._place()
+        try:
+            listed = [
+                (name, info.size)
+                for info in self._chain.store.list(paths.pending_prefix)
+                if (name := paths.pending_name(info.key)) is not None
+            ]
+        except Exception as error:
+            logger.debug("%s: could not look for what other writers have put aside: %s", paths, error)
+            return []
+        self.unneeded += [name for name, _ in listed if name.is_dead(seq)]
+        once = {name.id: (name, size) for name, size in listed if self.known.may_take(name, seq)}
+        return list(once.values())
+
+    def fetch(self, names: list[tuple[PendingName, int]]) -> None:
+        """From then on `take` has something to say."""
+        calls = [partial(self._fetch, name) for name in self._that_fit(names)]
+        found = fan_out(calls, at_once=_FETCHED_AT_ONCE, at_least=2, ahead=self._is_far())
+        self._found = [pending for pending in found if pending is not None]
+
+    def _that_fit(self, names: list[tuple[PendingName, int]]) -> Iterator[PendingName]:
+        room = self._room()
+        for number, (name, size) in enumerate(names[:TAKEN_MAX]):
+            room -= size
+            if number and room < 0:
+                return
+            yield name
+
+    def _fetch(self, name: PendingName) -> Pending | None:
+        key = self._chain.paths.pending(name)
+        try:
+            return Pending.parse(name, self._chain.store.get(key))
+        except ObjectNotFound:
+            return None  # stored meanwhile
+        except (LogStoreError, FormatError) as error:
+            logger.debug("%s: it was put aside and cannot be taken along: %s", key, error)
+            return None
+
+    def _delete(self, name: PendingName) -> None:
+        """Its appends are stored, or it is dead. If it stays, it does no harm: it is swept later."""
+        try:
+            self._chain.store.delete(self._chain.paths.pending(name))
+        except Exception as error:
+            logger.debug("%s: a pending append stays for now: %s", self._chain.paths, error)

@@ -1,0 +1,49 @@
+"""What a lane asks of the writer of a partition."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Protocol
+
+from logstore.engine.chain.link import Link
+from logstore.engine.memory.flush_window import FlushWindow
+from logstore.engine.memory.results import Receipt
+from logstore.errors import LogStoreError
+from logstore.format.entry import ClaimKey
+from logstore.format.extras import Claim
+
+Released = tuple[Future[Receipt], Receipt]
+"""One who waited for a commit, and what he is told."""
+
+
+class Flushed(Protocol):
+    """A writer whose windows a lane commits."""
+
+    claim_key: ClaimKey
+    claim: Claim
+    failed: LogStoreError | None
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What its next window would hold, about."""
+        ...
+
+    def prepare(self) -> FlushWindow | None:
+        """Take what there is to commit; None if that is nothing."""
+        ...
+
+    def committed(self, window: FlushWindow, link: Link, seconds: float) -> list[Released]:
+        """Its oldest window is. Returns who waited for that."""
+        ...
+
+    def acked(self, released: list[Released]) -> None:
+        """Tell them."""
+        ...
+
+    def attempt_failed(self, error: Exception) -> int:
+        """An upload failed, and there will be another."""
+        ...
+
+    def stop(self, error: LogStoreError) -> None:
+        """For good."""
+        ...

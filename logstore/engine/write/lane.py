@@ -1,0 +1,582 @@
+"""A lane of this process: the exclusive writers of many partitions commit through it, with one PUT for all.
+
+* **A flush** takes a window from every partition that is due, makes each a segment, puts them into one entry and creates it
+  at the lane's next place. Below `ENTRY_BYTES` of waiting data one upload is in flight at a time, and what arrives meanwhile
+  is the next one; above, several are. Each entry names the one before it, and they are acked in their order.
+* **An answer that is lost** leaves doubt about its entry alone: the same bytes are sent again to the same place.
+* **A seal** of another process in a place of ours ends the claims of some partitions: their writers stop for good. What the
+  others had in flight behind it names an entry that will never stand, and is void wherever it lands; it is made anew behind
+  the seal, one entry after the other until all are there. Acked a round later, and none fails. **A fence** stops them all.
+* **Group commit.** The producers that a commit releases share the next entry, too, whatever partitions they append to.
+* `durable_linger` is the least time between the starts of two uploads: what a busy process pays has an upper bound.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from functools import partial
+
+from logstore.engine.chain.fencing import WHAT_NOW, named
+from logstore.engine.chain.link import Link
+from logstore.engine.host.fan_out import fan_out
+from logstore.engine.lanes.lane_log import LaneLog, LaneRace
+from logstore.engine.lanes.lane_state import LaneState
+from logstore.engine.memory.flush_window import FlushWindow
+from logstore.engine.runtime import Runtime
+from logstore.engine.write.flushed import Flushed, Released
+from logstore.engine.write.group_commit import GroupCommitWait
+from logstore.errors import CorruptData, Fenced, LogStoreError, OutcomeUnknown, StoreError, UnsupportedStore
+from logstore.format.entry import ClaimKey, Entry, EntryHeader, EntryKind, NewPart, build_entry
+from logstore.format.extras import Claim, Extras
+from logstore.layout.paths import LanePaths, PartitionPaths
+from logstore.objects.settled import put_settled
+from logstore.objects.slices import slice_key
+
+logger = logging.getLogger(__name__)
+
+ENTRY_BYTES = 4 << 20
+"""An entry takes no further partition once it is as large, and another upload begins beside those in flight once as much
+waits: so a loud partition delays the others by its share and no more."""
+CHECKPOINT_EVERY = 64
+_IN_ORDER_S = 0.05
+
+SPLIT_EVERY = 1024
+SPLIT_PARTS = 100_000
+
+Windows = list[tuple[Flushed, FlushWindow]]
+Splitter = Callable[[ClaimKey, int], bool]
+"""Makes sure that a partition's manifest holds its chain up to a place. False if that could not be done now."""
+
+
+class _Fate(Enum):
+    SENT = auto()
+    LANDED = auto()
+    LOST = auto()
+    """Another's entry is in its place. What that means is found out when it is the oldest."""
+    GIVEN_UP = auto()
+    """It was made anew, or its writers have stopped: whatever comes of it means nothing."""
+
+
+@dataclass(slots=True, eq=False)
+class _Upload:
+    """An entry that is to be committed, and what it was made from."""
+
+    windows: Windows
+    data: memoryview
+    entry: Entry
+    fate: _Fate = _Fate.SENT
+    began_at: float = 0.0
+    seconds: float = 0.0
+    failures: int = 0
+    released: list[tuple[Flushed, list[Released]]] = field(default_factory=list)
+
+
+class Lane:
+    """`_lock` guards all fields; it is held for memory work only, and inside of it no partition's lock is taken."""
+
+    def __init__(self, runtime: Runtime, name: str, splitter: Splitter) -> None:
+        self.name = name
+        self._runtime = runtime
+        self._log = LaneLog(runtime.store, LanePaths(name))
+        self._lock = threading.Lock()
+        self._moved = threading.Condition(self._lock)
+        self._making = threading.Lock()  # by one thread at a time: windows are in the order of their offsets
+        self._settling = threading.Lock()  # likewise: entries are taken in the order of their places
+        self._acking = threading.Lock()
+        self._known = LaneState()  # up to the last entry that is certain
+        self._writers: dict[ClaimKey, Flushed] = {}
+        self._due: dict[Flushed, float] = {}
+        self._flight: deque[_Upload] = deque()  # in the order of their places
+        self._anew: deque[Windows] = deque()  # what must be sent again, behind a seal, before anything else
+        self._idle = [_Sender(self) for _ in range(runtime.config.uploads_max)]
+        self._waiting = 0  # durable appends since the last window was taken
+        self._group_commit = GroupCommitWait(runtime.clock, self._moved)
+        self._began_at = float("-inf")
+        self._closing = False
+        self._holds = 0
+        self._checkpoint = _LaneCheckpointer(self)
+        self._checkpointing = threading.Lock()
+        self._checkpoint_etag: str | None = None
+        self._deleted_until = 0
+        self._splitter = splitter
+
+    # Claims
+
+    def claim(self) -> Claim:
+        """What a fence says that leads a partition's chain into this lane."""
+        with self._lock:
+            return Claim(self.name, self._known.next_seq)
+
+    def begin(self, key: ClaimKey, next_seq: int, end_offset: int, reserved_until: int) -> None:
+        """A claim is about to be made: every checkpoint from now on names it."""
+        with self._lock:
+            self._known.begin(key, next_seq, end_offset, reserved_until)
+
+    def add(self, key: ClaimKey, writer: Flushed) -> None:
+        """The claim stands, and this is its writer."""
+        with self._lock:
+            self._writers[key] = writer
+
+    # Asking for a flush
+
+    def at(self, writer: Flushed, due: float) -> None:
+        """Flush this writer's partition when the clock reaches `due`. Called with its partition's lock held."""
+        with self._lock:
+            known = self._due.get(writer)
+            if known is not None and known <= due:
+                return
+            self._due[writer] = due
+            sender = self._sender_for_more()
+        if sender is not None:
+            self._runtime.task_pool.at(sender, due)
+
+    def hold(self) -> None:
+        """Begin no upload: many partitions are about to ask for one. `go_on` follows."""
+        with self._lock:
+            self._holds += 1
+
+    def go_on(self) -> None:
+        with self._lock:
+            self._holds -= 1
+        self._ask_again()
+
+    def on_append(self) -> None:
+        """One more append waits for a commit."""
+        with self._lock:
+            self._waiting += 1
+            self._group_commit.on_append(self._waiting)
+
+    def _sender_for_more(self) -> _Sender | None:
+        """One that may begin an upload, now or later; None if those in flight must end first. Holds the lock."""
+        if not self._idle or self._holds or (self._flight and not self._fills_an_entry()):
+            return None
+        return self._idle[-1]
+
+    def _fills_an_entry(self) -> bool:
+        """Whether enough waits for another upload beside those in flight."""
+        if self._anew:
+            return False
+        return sum(writer.waiting_bytes for writer in self._due) >= ENTRY_BYTES
+
+    # Flushing: on the task pool's threads
+
+    def send_next(self, sender: _Sender) -> None:
+        """One step of a sender: make the next entry, if there is one, and commit it; or try again with the one it has."""
+        upload = sender.upload
+        if upload is None:
+            with self._making:
+                upload = sender.upload = self._next_upload(sender)
+            if upload is None:
+                self._ask_again()
+                return
+            self._ask_again()  # there may be enough for another one beside it
+        self._send(sender, upload)
+
+    def _next_upload(self, sender: _Sender) -> _Upload | None:
+        with self._lock:
+            if sender not in self._idle:
+                return None
+            anew = self._anew.popleft() if self._anew and not self._flight else None
+            writers = self._take_due() if anew is None else []
+        windows = self._windows(writers) if anew is None else anew
+        while windows := [(writer, window) for writer, window in windows if writer.failed is None]:
+            upload = self._made(windows)
+            with self._lock:
+                if (
+                    self._anew and anew is None
+                ):  # another's entry was met meanwhile: what was in flight goes first
+                    self._anew.append(windows)
+                    return None
+                if (upload.entry.header.seq, upload.entry.header.prev) != self._next_place():
+                    continue
+                self._flight.append(upload)
+                self._idle.remove(sender)
+                upload.began_at = self._began_at = self._runtime.clock.monotonic()
+            return upload
+        return None
+
+    def _made(self, windows: Windows) -> _Upload:
+        """The entry for the place that is next now. It may be another one by the time that the entry is made."""
+        parts = [_part(writer, window) for writer, window in windows]
+        runtime = self._runtime
+        with self._lock:
+            seq, prev = self._next_place()
+        header = EntryHeader(EntryKind.DATA, seq, runtime.new_id(), prev, runtime.clock.now_ms())
+        return _Upload(windows, *build_entry(header, parts))
+
+    def _next_place(self) -> tuple[int, bytes]:
+        """Behind what is in flight, and the id of the entry before it. Holds the lock."""
+        if not self._flight:
+            return self._known.next_seq, self._known.edge
+        last = self._flight[-1].entry.header
+        return last.seq + 1, last.id
+
+    def _take_due(self) -> list[Flushed]:
+        """Whose turn it is: all that are due, and those that would be soon. Holds the lock."""
+        runtime = self._runtime
+        clock, config = runtime.clock, runtime.config
+        if self._anew or self._holds or (self._flight and not self._fills_an_entry()):
+            return []
+        if clock.monotonic() < self._began_at + config.durable_linger and not self._closing:
+            return []
+        if not self._flight and any(due <= clock.monotonic() for due in self._due.values()):
+            self._group_commit.wait(lambda: self._waiting, lambda: self._closing)
+        now, pressed = clock.monotonic(), runtime.budget.pressed
+        due = {writer for writer, at in self._due.items() if at <= now or pressed}
+        if due:
+            soon = now + config.flush_interval / 2
+            due |= {writer for writer, at in self._due.items() if at <= soon}
+        chosen = sorted(due, key=self._due.__getitem__)
+        for writer in chosen:
+            del self._due[writer]
+        self._waiting = 0
+        return chosen
+
+    def _windows(self, writers: list[Flushed]) -> Windows:
+        """What they have, up to the size of an entry; the rest is due at once."""
+        windows: Windows = []
+        size = 0
+        for place, writer in enumerate(writers):
+            if size >= ENTRY_BYTES:
+                now = self._runtime.clock.monotonic()
+                with self._lock:
+                    for left in writers[place:]:
+                        self._due.setdefault(left, now)
+                break
+            window = writer.prepare()
+            if window is not None:
+                windows.append((writer, window))
+                size += window.charged
+        return windows
+
+    def _send(self, sender: _Sender, upload: _Upload) -> None:
+        runtime = self._runtime
+        wait = runtime.breaker.delay()
+        if wait:
+            runtime.task_pool.at(sender, runtime.clock.monotonic() + wait)
+            return
+        if upload.fate is _Fate.GIVEN_UP:
+            self._ended(sender, upload, _Fate.GIVEN_UP)
+            return
+        try:
+            with runtime.observer.flush(str(self), 0):
+                self._log.commit(upload.entry.header, upload.data)
+        except LaneRace:
+            runtime.breaker.success()
+            fate = _Fate.LOST
+        except (CorruptData, OutcomeUnknown, UnsupportedStore) as error:
+            runtime.breaker.success()
+            self._stop_all(error)
+            fate = _Fate.GIVEN_UP
+        except Exception as error:
+            self._retry_later(sender, upload, error)
+            return
+        else:
+            runtime.breaker.success()
+            fate = _Fate.LANDED
+        self._ended(sender, upload, fate)
+
+    def _retry_later(self, sender: _Sender, upload: _Upload, error: Exception) -> None:
+        runtime = self._runtime
+        runtime.breaker.failure()
+        with self._lock:
+            given_up = upload.fate is _Fate.GIVEN_UP
+        if given_up:
+            self._ended(sender, upload, _Fate.GIVEN_UP)
+            return
+        upload.failures += 1
+        logger.warning("%s: upload %d of this entry failed, trying again: %s", self, upload.failures, error)
+        for writer, _ in upload.windows:
+            writer.attempt_failed(error)
+        runtime.task_pool.at(sender, runtime.clock.monotonic() + runtime.backoff(upload.failures))
+
+    def _ended(self, sender: _Sender, upload: _Upload, fate: _Fate) -> None:
+        """What came of an upload. Settle whatever is the oldest now, as far as that is known."""
+        with self._lock:
+            if upload.fate is _Fate.SENT:
+                upload.fate = fate
+            upload.seconds = self._runtime.clock.monotonic() - upload.began_at
+        while (done := self._settle_oldest()) is not None:
+            self._ack(done)
+        with self._lock:  # not before: while it calls back, another one must do what the callback waits for
+            if sender.upload is upload:
+                sender.upload = None
+                self._idle.append(sender)
+        self._ask_again()
+
+    def _settle_oldest(self) -> _Upload | None:
+        """If the oldest upload's fate is known: take its entry in. Returns it if somebody is to be told."""
+        with self._settling:
+            with self._lock:
+                oldest = self._flight[0] if self._flight else None
+                fate = None if oldest is None else oldest.fate
+            if oldest is None or fate is _Fate.SENT:
+                return None
+            if fate is _Fate.LANDED:
+                self._landed(oldest)
+            elif fate is _Fate.LOST:
+                self._make_anew(oldest)
+            return oldest
+
+    def _landed(self, upload: _Upload) -> None:
+        entry = upload.entry
+        key = self._log.paths.entry(entry.header.seq)
+        with self._lock:
+            counts = self._known.take(entry)
+            self._flight.popleft()
+        assert counts, "nobody is acked for a void entry"
+        released = 0
+        for (writer, window), part in zip(upload.windows, entry.parts, strict=True):
+            data, summary = window.build()
+            link = Link(
+                summary, part.size, Extras(claim=writer.claim), slice_key(key, part.position, part.size)
+            )
+            self._runtime.reader.keep(link.key or key, data, summary)
+            freed = writer.committed(window, link, upload.seconds)
+            upload.released.append((writer, freed))
+            released += len(freed)
+        with self._lock:
+            self._group_commit.after_commit(released, self._waiting, upload.seconds)
+        if entry.header.seq % CHECKPOINT_EVERY == CHECKPOINT_EVERY - 1:
+            self._runtime.task_pool.at(self._checkpoint, self._runtime.clock.monotonic())
+
+    def _ack(self, upload: _Upload) -> None:
+        """Tell those who waited, in the order of the entries. Unless one of the callbacks before it takes long: it may wait
+        for this very ack."""
+        in_order = self._acking.acquire(timeout=_IN_ORDER_S)
+        try:
+            for writer, released in upload.released:
+                writer.acked(released)
+        finally:
+            if in_order:
+                self._acking.release()
+
+    def _ask_again(self) -> None:
+        """For the next upload, if somebody waits for one and it may begin before another ends."""
+        with self._lock:
+            due = min(self._due.values(), default=None)
+            if self._anew and not self._flight:
+                due = self._runtime.clock.monotonic()
+            elif due is not None:
+                due = max(
+                    due, self._began_at + (0.0 if self._closing else self._runtime.config.durable_linger)
+                )
+            sender = self._sender_for_more() if due is not None else None
+        if sender is not None and due is not None:
+            self._runtime.task_pool.at(sender, due)
+
+    # Another's entry in our place
+
+    def _make_anew(self, upload: _Upload) -> None:
+        """Take in what is there, stop those whose claims it ends, and go on behind it with what the others had in flight."""
+        seq = upload.entry.header.seq
+        try:
+            standing = self._log.entry_at(seq)
+            was_split = self._was_split(seq)
+            if standing is None and not was_split:
+                raise CorruptData(self._log.paths.entry(seq), None, "an entry was there and is gone")
+        except (CorruptData, UnsupportedStore) as error:
+            self._stop_all(error)
+            return
+        except Exception as error:
+            logger.warning("%s: what is at place %d could not be read, trying again: %s", self, seq, error)
+            upload.fate = _Fate.SENT
+            with self._lock:
+                sender = self._idle.pop() if self._idle else _Sender(self)
+            sender.upload = upload
+            self._retry_later(sender, upload, error)
+            return
+        if standing is None or was_split:
+            upload.fate = _Fate.LANDED  # ours stood there, and its records are in their partitions' manifests
+            return
+        with self._lock:
+            is_ours = standing.header.kind is EntryKind.DATA and standing.header.prev == self._known.edge
+        if is_ours:
+            self._stop_all(
+                CorruptData(self._log.paths.entry(seq), None, "another process puts records into this lane")
+            )
+            return
+        with self._lock:
+            self._known.take(standing)
+            ended = [
+                writer
+                for key, writer in self._writers.items()
+                if self._known.claims[key].is_sealed and writer.failed is None
+            ]
+            given_up, self._flight = list(self._flight), deque()
+            for one in given_up:
+                one.fate = _Fate.GIVEN_UP
+            self._anew.extendleft(one.windows for one in reversed(given_up))
+        for writer in ended:
+            self._end(writer, standing)
+
+    def _was_split(self, seq: int) -> bool:
+        """Whether what stood at the place was split and deleted: then what is there now came later, and is in the past."""
+        checkpoint = self._log.checkpoint()
+        return checkpoint is not None and seq < checkpoint.split_until and seq not in checkpoint.kept
+
+    def _end(self, writer: Flushed, standing: Entry) -> None:
+        what = "fenced the lane" if standing.header.kind is EntryKind.FENCE else "took the partition over"
+        paths, epoch = PartitionPaths.of(writer.claim_key.prefix), writer.claim_key.epoch
+        writer.stop(
+            Fenced(
+                f"{paths}: a writer of epoch {epoch + 1}{named(standing.owner)} {what}, at place {standing.header.seq} of "
+                f"lane {self.name}; this one is of epoch {epoch} and has stopped for good. {WHAT_NOW}"
+            )
+        )
+
+    def _stop_all(self, error: LogStoreError) -> None:
+        with self._lock:
+            writers = list(self._writers.values())
+            for upload in self._flight:
+                upload.fate = _Fate.GIVEN_UP
+            self._flight.clear()
+            self._anew.clear()
+        for writer in writers:
+            writer.stop(error)
+
+    # Checkpoints
+
+    def write_checkpoint(self) -> None:
+        """So that nobody has to read all entries. One that cannot be written now is written later."""
+        with self._checkpointing:
+            try:
+                if (
+                    self._put_checkpoint()
+                ):  # else what we have split may not be said in the store: delete nothing
+                    self._split()
+            except StoreError as error:
+                logger.warning("%s: no checkpoint this time: %s", self, error)
+
+    def _put_checkpoint(self) -> bool:
+        """Whether ours stands. If not, somebody else has split the lane, which he may once all its claims have ended."""
+        with self._lock:
+            checkpoint = self._known.checkpoint(self._runtime.rng.randbytes(8))
+        stored = put_settled(
+            self._runtime.store, self._log.paths.checkpoint, checkpoint.pack(), self._checkpoint_etag
+        )
+        if stored is None:
+            head, found = self._runtime.store.head(self._log.paths.checkpoint), self._log.checkpoint()
+            if head is not None and found is not None:
+                self._checkpoint_etag = head.etag
+                with self._lock:
+                    self._known.version = found.version
+                    self._known.split(found.split_until)
+            return False
+        self._checkpoint_etag = stored.etag
+        with self._lock:
+            self._known.version = checkpoint.version
+        return True
+
+    def _split(self) -> None:
+        """When much has come: the partitions take what they have in old entries into objects of their own. Only once the
+        checkpoint that says so stands are the entries deleted, and not before the grace period is over."""
+        runtime = self._runtime
+        with self._lock:
+            state = self._known
+            until = state.next_seq - 1  # the newest stays
+            is_due = until - state.split_until >= SPLIT_EVERY or state.part_count >= SPLIT_PARTS
+            wanted = state.parts_below(until) if is_due else {}
+        if is_due:
+            left = {key for key, next_seq in wanted.items() if not self._splitter(key, next_seq)}
+            now_ms = runtime.clock.now_ms()
+            with self._lock:
+                state.note_split(min(until, state.first_entry_of(left)), now_ms)
+            if not self._put_checkpoint():
+                return
+        with self._lock:
+            until = state.deletable(runtime.clock.now_ms() - int(runtime.config.delete_grace * 1000))
+            gone = [seq for seq in range(self._deleted_until, until) if seq not in state.kept]
+        for _ in fan_out(partial(runtime.store.delete, self._log.paths.entry(seq)) for seq in gone):
+            pass
+        self._deleted_until = max(self._deleted_until, until)
+
+    # The end
+
+    def begin_close(self) -> None:
+        """No flush waits for another any more."""
+        with self._lock:
+            self._closing = True
+            self._moved.notify_all()
+        self._ask_again()
+
+    def close(self, deadline: float) -> None:
+        """End the lane with a fence, so that nobody has to seal anything in it. One that cannot be made is no harm."""
+        runtime, failures = self._runtime, 0
+        while True:
+            with self._lock:
+                if not self._writers or self._flight or self._anew:
+                    return
+                state = self._known
+                header = EntryHeader(
+                    EntryKind.FENCE, state.next_seq, runtime.new_id(), state.edge, runtime.clock.now_ms()
+                )
+            data, entry = build_entry(header, [])
+            try:
+                standing = self._ours_or_others(header, data, entry)
+            except LogStoreError as error:
+                failures += 1
+                if failures > 3 or runtime.clock.monotonic() >= deadline:
+                    logger.info("%s: it is left without a fence: %s", self, error)
+                    return
+                continue
+            if standing is None:
+                return
+            with self._lock:
+                self._known.take(standing)
+            if standing.header.kind is EntryKind.FENCE:
+                return
+
+    def _ours_or_others(self, header: EntryHeader, data: memoryview, entry: Entry) -> Entry | None:
+        """What stands in the place once we have tried to create it."""
+        try:
+            self._log.commit(header, data)
+            return entry
+        except LaneRace:
+            return self._log.entry_at(header.seq)
+
+    def __str__(self) -> str:
+        return f"lane {self.name}"
+
+
+def _part(writer: Flushed, window: FlushWindow) -> NewPart:
+    data, summary = window.build()
+    header = window.header
+    return NewPart(
+        writer.claim_key,
+        header.seq,
+        header.flags,
+        header.base_offset,
+        header.end_offset,
+        header.reserved_until,
+        summary.records,
+        summary.min_timestamp_ms,
+        summary.max_timestamp_ms,
+        data,
+    )
+
+
+class _Sender:
+    """A task that makes an upload and sees it through. A lane has as many as it may have uploads in flight."""
+
+    def __init__(self, lane: Lane) -> None:
+        self.upload: _Upload | None = None
+        self._lane = lane
+
+    def run(self) -> None:
+        self._lane.send_next(self)
+
+
+class _LaneCheckpointer:
+    """The task that writes a lane's checkpoints, beside its uploads."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+
+    def run(self) -> None:
+        self._lane.write_checkpoint()

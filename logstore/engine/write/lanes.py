@@ -1,0 +1,44 @@
+"""The lanes of an open store, and which partition commits through which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from zlib import crc32
+
+from logstore.engine.runtime import Runtime
+from logstore.engine.write.lane import Lane, Splitter
+from logstore.layout.paths import PartitionPaths
+
+
+class Lanes:
+    """`config.lanes` of them, each under a name that nobody has used; none at all if every partition commits to its own
+    chain."""
+
+    def __init__(self, runtime: Runtime, splitter: Splitter) -> None:
+        count = runtime.config.lanes if runtime.config.writer == "exclusive" else 0
+        self._lanes = [Lane(runtime, runtime.rng.randbytes(8).hex(), splitter) for _ in range(count)]
+
+    def of(self, paths: PartitionPaths) -> Lane | None:
+        """Always the same one for a partition."""
+        return self._lanes[crc32(paths.prefix.encode()) % len(self._lanes)] if self._lanes else None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """What all partitions ask for inside goes into the same uploads."""
+        for lane in self._lanes:
+            lane.hold()
+        try:
+            yield
+        finally:
+            for lane in self._lanes:
+                lane.go_on()
+
+    def begin_close(self) -> None:
+        for lane in self._lanes:
+            lane.begin_close()
+
+    def close(self, deadline: float) -> None:
+        """After the last window was committed."""
+        for lane in self._lanes:
+            lane.close(deadline)

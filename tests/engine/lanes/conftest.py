@@ -1,0 +1,14 @@
+"""What the tests of lanes share."""
+
+from __future__ import annotations
+
+import pytest
+
+from logstore.engine.write import lane as lane_module
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints and splits after a few entries."""
+    monkeypatch.setattr(lane_module, "CHECKPOINT_EVERY", 4)
+    monkeypatch.setattr(lane_module, "SPLIT_EVERY", 6)

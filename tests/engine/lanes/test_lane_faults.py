@@ -1,0 +1,311 @@
+"""A lane beside others that slept, answered late or lied: what was acked is stored once, and the rest is said."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+import logstore
+from logstore.engine.lanes.lane_log import LaneLog
+from logstore.engine.lanes.lane_state import LaneState
+from logstore.engine.write import lane as lane_module
+from logstore.errors import CorruptData, Fenced, UnsupportedStore
+from logstore.format.entry import ClaimKey, EntryHeader, EntryKind, build_entry
+from logstore.format.lane_checkpoint import LaneCheckpoint
+from logstore.layout.paths import LanePaths
+from logstore.objects import MemoryStore, ObjectStore
+from logstore.testing import Fault, FaultyStore, GatedStore
+from tests.support.engine.harness import background, crash, open_store, pairs, running, until
+from tests.support.patience import PATIENCE_S
+
+
+def lane_of(store: logstore.Store) -> lane_module.Lane:
+    lane = store._lanes.of(store.topic("t").partition(0)._internal.paths)
+    assert lane is not None
+    return lane
+
+
+def log_of(objects: ObjectStore, store: logstore.Store) -> LaneLog:
+    return LaneLog(objects, LanePaths(lane_of(store).name))
+
+
+def seen(objects: ObjectStore, number: int = 0) -> list[tuple[int, bytes]]:
+    with open_store(objects, writer="read_only") as store:
+        return pairs(store.topic("t").partition(number))
+
+
+def fence(log: LaneLog, seq: int) -> None:
+    header = EntryHeader(EntryKind.FENCE, seq, b"f" * 16, bytes(16), 0)
+    log.commit(header, build_entry(header, [])[0])
+
+
+def test_N04_a_fence_in_its_lane_stops_all_writers_of_a_process() -> None:
+    objects = MemoryStore()
+    store = open_store(objects, lanes=1)
+    topic = store.create_topic("t", 2)
+    for number in range(2):
+        topic.partition(number).append(b"a")
+    fence(log_of(objects, store), 2)
+    for number in range(2):
+        with pytest.raises(Fenced, match="fenced the lane"):
+            topic.partition(number).append(b"no")
+    with running(objects, lanes=1) as again:
+        assert again.topic("t").partition(1).append(b"b").offset == 1
+    assert seen(objects, 1) == [(0, b"a"), (1, b"b")]
+    crash(store)
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.REFUSE, Fault.LOSE_ANSWER])
+def test_N02_an_upload_that_fails_is_tried_again_with_the_same_bytes(fault: Fault) -> None:
+    objects = MemoryStore()
+    faulty = FaultyStore(objects)
+    with running(faulty, lanes=1, probe_interval=0.001) as store:
+        topic = store.create_topic("t", 2)
+        for number in range(2):
+            topic.partition(number).append(b"a")
+        faulty.fail("put", prefix="lanes/", times=3, with_=fault)
+        waiting = [topic.partition(number).submit(b"b") for number in range(2)]
+        assert [future.result(PATIENCE_S).offset for future in waiting] == [1, 1]
+    for number in range(2):
+        assert seen(objects, number) == [(0, b"a"), (1, b"b")]
+
+
+def test_N03_a_seal_that_cannot_be_read_at_once_still_stops_its_partition() -> None:
+    objects = MemoryStore()
+    faulty = FaultyStore(objects)
+    store = open_store(faulty, lanes=1, probe_interval=0.001)
+    topic = store.create_topic("t", 2)
+    for number in range(2):
+        topic.partition(number).append(b"a")
+    with running(objects, lanes=1) as other:
+        assert other.topic("t").partition(0).append(b"taken").offset == 1
+        faulty.fail("get", prefix="lanes/", times=6)
+        assert topic.partition(1).append(b"b").offset == 1
+        with pytest.raises(Fenced):
+            topic.partition(0).append(b"no")
+    assert seen(objects, 0) == [(0, b"a"), (1, b"taken")]
+    assert seen(objects, 1) == [(0, b"a"), (1, b"b")]
+    crash(store)
+
+
+def test_N02_a_seal_from_the_past_does_not_hide_an_upload_that_stood() -> None:
+    """Its entry was stored, split and deleted while the answer was on its way, and a late seal stands in its place."""
+    objects = MemoryStore()
+    gated = GatedStore(objects)
+    store = open_store(gated, lanes=1)
+    log = store.create_topic("t").partition(0)
+    log.append(b"a")
+    with gated.hold("put", prefix="lanes/", after=True) as gate:
+        waiting = log.submit(b"b")
+        (call,) = gate.wait_held()
+        stored = log_of(objects, store)
+        state = LaneState()
+        for entry in stored.entries_from(0):
+            state.take(entry)
+        view = log._internal._chain.load()
+        log._internal.maintenance.split(view, 0)
+        state.note_split(2, 0)
+        objects.put(stored.paths.checkpoint, state.checkpoint(b"n" * 8).pack())
+        objects.delete(call.key)
+        stale = EntryHeader(EntryKind.SEAL, 1, b"s" * 16, bytes(16), 0)
+        objects.put(call.key, build_entry(stale, [], [ClaimKey(log._internal.paths.prefix, 1)])[0])
+        gate.release_lost()
+        assert waiting.result(PATIENCE_S).offset == 1
+    assert seen(objects) == [(0, b"a"), (1, b"b")]
+    crash(store)
+
+
+def test_N02_an_entry_that_is_being_made_while_a_seal_is_met_goes_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It names an entry that will never stand. Acked all the same, it would be void and its records gone."""
+    monkeypatch.setattr(lane_module, "ENTRY_BYTES", 1)
+    making, go_on = threading.Event(), threading.Event()
+    build = build_entry
+
+    def slowly(header: EntryHeader, *rest: Any) -> Any:
+        if header.seq == 3 and not making.is_set():
+            making.set()
+            assert go_on.wait(PATIENCE_S)
+        return build(header, *rest)
+
+    monkeypatch.setattr(lane_module, "build_entry", slowly)
+    objects = MemoryStore()
+    gated = GatedStore(objects)
+    store = open_store(gated, lanes=1)
+    topic = store.create_topic("t", 2)
+    mine, moved = topic.partition(0), topic.partition(1)
+    mine.append(b"0")
+    moved.append(b"m")
+    with (
+        gated.hold("put", prefix="lanes/", suffix=f"{2:020d}.seg") as gate,
+        running(objects, lanes=1) as other,
+    ):
+        first = mine.submit(b"1")
+        gate.wait_held()
+        second = mine.submit(b"2")
+        assert making.wait(PATIENCE_S)
+        other.topic("t").partition(1).append(b"taken")
+        gate.open()
+        until(lambda: moved._internal.stopped is not None)
+        go_on.set()
+        assert [first.result(PATIENCE_S).offset, second.result(PATIENCE_S).offset] == [1, 2]
+    assert seen(objects, 0) == [(0, b"0"), (1, b"1"), (2, b"2")]
+    crash(store)
+
+
+def test_N07_a_place_of_the_lane_that_holds_something_else_stops_its_writers() -> None:
+    objects = MemoryStore()
+    store = open_store(objects, lanes=1)
+    topic = store.create_topic("t", 2)
+    topic.partition(0).append(b"a")
+    topic.partition(1).append(b"a")
+    objects.put(
+        LanePaths(lane_of(store).name).entry(2), b"no entry at all, but long enough to hold a header" * 9
+    )
+    with pytest.raises(CorruptData):
+        topic.partition(0).append(b"no")
+    crash(store)
+
+
+def test_N07_another_process_that_puts_records_into_the_lane_stops_its_writers() -> None:
+    objects = MemoryStore()
+    store = open_store(objects, lanes=1)
+    log = store.create_topic("t").partition(0)
+    log.append(b"a")
+    stored = log_of(objects, store)
+    first = stored.entry_at(0)
+    assert first is not None
+    header = EntryHeader(EntryKind.DATA, 1, b"x" * 16, first.header.id, 0)
+    stored.commit(header, build_entry(header, [])[0])
+    with pytest.raises(CorruptData, match="another process puts records into this lane"):
+        log.append(b"no")
+    crash(store)
+
+
+def test_N01_a_lane_of_a_newer_release_is_named() -> None:
+    objects = MemoryStore()
+    with running(objects, lanes=1) as store:
+        store.create_topic("t").partition(0).append(b"a")
+        name = lane_of(store).name
+    key = LanePaths(name).checkpoint
+    packed = bytearray(LaneCheckpoint(version=1).pack())
+    packed[8] = 9
+    from crc32c import crc32c
+
+    from logstore.format.lane_checkpoint import FRONT_SIZE
+
+    packed[FRONT_SIZE - 4 : FRONT_SIZE] = crc32c(bytes(packed[: FRONT_SIZE - 4])).to_bytes(4, "little")
+    objects.put(key, bytes(packed))
+    with pytest.raises(UnsupportedStore, match="newer release"):
+        seen(objects)
+    objects.put(key, b"damaged")
+    with pytest.raises(CorruptData):
+        seen(objects)
+
+
+def test_N01_an_entry_with_no_bytes_is_nobodys() -> None:
+    """A server that was killed in a put left it."""
+    objects = MemoryStore()
+    with running(objects, lanes=1) as store:
+        store.create_topic("t").partition(0).append(b"a")
+        lane = lane_of(store)
+        objects.put(LanePaths(lane.name).entry(1), b"")
+        assert seen(objects) == [(0, b"a")]
+        objects.delete(LanePaths(lane.name).entry(1))
+
+
+@pytest.mark.usefixtures("often")
+def test_N06_a_checkpoint_that_cannot_be_written_is_written_later(caplog: pytest.LogCaptureFixture) -> None:
+    objects = MemoryStore()
+    faulty = FaultyStore(objects)
+    with running(faulty, lanes=1, probe_interval=0.001) as store:
+        log = store.create_topic("t").partition(0)
+        rule = faulty.fail("put", suffix="checkpoint", times=None)
+        for number in range(5):
+            log.append(b"%d" % number)
+        until(lambda: rule.hits > 0)
+        faulty.heal()
+        for number in range(5, 20):
+            log.append(b"%d" % number)
+        until(lambda: objects.head(LanePaths(lane_of(store).name).checkpoint) is not None)
+    assert seen(objects) == [(number, b"%d" % number) for number in range(20)]
+
+
+def test_N06_a_checkpoint_that_another_has_swapped_is_taken_in() -> None:
+    objects = MemoryStore()
+    with running(objects, lanes=1) as store:
+        log = store.create_topic("t").partition(0)
+        for number in range(3):
+            log.append(b"%d" % number)
+        lane = lane_of(store)
+        lane.write_checkpoint()
+        stored = log_of(objects, store)
+        foreign = stored.checkpoint()
+        assert foreign is not None
+        objects.put(
+            stored.paths.checkpoint, foreign.pack() and LaneState(foreign).checkpoint(b"o" * 8).pack()
+        )
+        lane.write_checkpoint()
+        lane.write_checkpoint()
+        found = stored.checkpoint()
+        assert found is not None
+        assert found.version > foreign.version + 1
+    assert seen(objects) == [(number, b"%d" % number) for number in range(3)]
+
+
+def test_N04_a_close_that_cannot_fence_its_lane_does_no_harm(caplog: pytest.LogCaptureFixture) -> None:
+    objects = MemoryStore()
+    faulty = FaultyStore(objects)
+    store = open_store(faulty, lanes=1, probe_interval=0.001, close_timeout=1.0)
+    store.create_topic("t").partition(0).append(b"a")
+    faulty.fail("put", prefix="lanes/", times=None)
+    with caplog.at_level(logging.INFO):
+        store.close()
+    assert "left without a fence" in caplog.text
+    with running(objects, lanes=1) as again:
+        assert again.topic("t").partition(0).append(b"b").offset == 1
+
+
+def test_N04_a_close_takes_a_seal_in_and_fences_behind_it() -> None:
+    objects = MemoryStore()
+    store = open_store(objects, lanes=1)
+    topic = store.create_topic("t", 2)
+    for number in range(2):
+        topic.partition(number).append(b"a")
+    with running(objects, lanes=1) as other:
+        other.topic("t").partition(0).append(b"taken")
+        stored = log_of(objects, store)
+        store.close()
+        kinds = [entry.header.kind for entry in stored.entries_from(0)]
+        assert kinds[-2:] == [EntryKind.SEAL, EntryKind.FENCE]
+
+
+def test_N01_a_linger_is_the_least_time_between_two_uploads() -> None:
+    """And closing does not wait for it."""
+    objects = MemoryStore()
+    faulty = FaultyStore(objects)
+    store = open_store(faulty, lanes=1, durable_linger=3600.0)
+    log = store.create_topic("t").partition(0)
+    log.append(b"a")
+    before = faulty.count("put", prefix="lanes/")
+    waiting = [log.submit(b"%d" % number) for number in range(5)]
+    assert faulty.count("put", prefix="lanes/") == before
+    background(store.close).result(PATIENCE_S)
+    assert [future.result(0).offset for future in waiting] == [1, 2, 3, 4, 5]
+    assert faulty.count("put", prefix="lanes/") == before + 2, "all in one, and the fence"
+
+
+def test_N02_memory_pressure_flushes_what_is_not_due() -> None:
+    objects = MemoryStore()
+    with running(
+        objects, lanes=1, ack="buffered", max_buffered_bytes=64 << 10, max_batch_bytes=16 << 10
+    ) as store:
+        topic = store.create_topic("t", 3)
+        for number in range(60):
+            topic.partition(number % 3).append(b"x" * 8000)
+    for number in range(3):
+        assert len(seen(objects, number)) == 20

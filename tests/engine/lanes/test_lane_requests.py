@@ -1,0 +1,88 @@
+"""What reading through lanes costs: the lane is asked once for all partitions, and what came along is not fetched again."""
+
+from __future__ import annotations
+
+from logstore.arrow.plan.log_partitions import load
+from logstore.layout.paths import PartitionPaths
+from logstore.objects import MemoryStore
+from logstore.objects.slices import SlicedStore
+from logstore.testing import FaultyStore, ManualClock
+from tests.support.engine.harness import crash, open_store, pairs, running
+
+PARTITIONS = 50
+
+
+def written(objects: MemoryStore) -> list[PartitionPaths]:
+    """A topic whose partitions are all in one lane, of a process that is still there."""
+    store = open_store(objects, lanes=1, ack="buffered")
+    topic = store.create_topic("t", PARTITIONS)
+    for number in range(PARTITIONS):
+        topic.partition(number).append(b"%d" % number)
+    store.flush()
+    paths = [topic.partition(number)._internal.paths for number in range(PARTITIONS)]
+    crash(store)
+    return paths
+
+
+def test_N08_following_the_idle_partitions_of_a_lane_asks_for_one_place(clock: ManualClock) -> None:
+    objects = MemoryStore()
+    written(objects)
+    faulty = FaultyStore(objects)
+    with running(faulty, clock, writer="read_only", follow_interval=0.5) as reader:
+        logs = [reader.topic("t").partition(number) for number in range(PARTITIONS)]
+        for number, log in enumerate(logs):
+            assert pairs(log) == [(0, b"%d" % number)]
+        for _ in range(4):
+            clock.advance(1.0)
+            faulty.forget_calls()
+            for log in logs:
+                assert not list(log.read(1, wait=0.0).records())
+                log._internal._load()[2].refresh(0.5)  # what a reader that waits does every interval
+            assert faulty.count("get", prefix="lanes/") == 2
+            assert len(faulty.calls) == 2
+
+
+def test_N08_a_plan_reads_a_lane_once_for_all_partitions() -> None:
+    objects = MemoryStore()
+    wanted = written(objects)
+    faulty = FaultyStore(objects)
+    found = load(SlicedStore(faulty), wanted)
+    assert [part.end for part in found] == [1] * PARTITIONS
+    entries = len(list(objects.list("lanes/")))
+    assert faulty.count("get", prefix="lanes/") <= entries + 3
+    assert faulty.count("list", prefix="lanes/") == 1
+
+
+def test_L18_a_small_segment_that_came_with_a_look_is_not_fetched_again() -> None:
+    objects = MemoryStore()
+    faulty = FaultyStore(objects)
+    with running(objects) as writer, running(faulty, writer="read_only") as reader:
+        log = writer.create_topic("t").partition(0)
+        log.append(b"first")
+        follower = reader.topic("t").partition(0)
+        assert pairs(follower) == [(0, b"first")]
+        for number in range(1, 4):
+            log.append(b"%d" % number)
+            faulty.forget_calls()
+            follower.refresh()
+            assert next(follower.read(number).records()).value == b"%d" % number
+            segments = [call.key for call in faulty.calls if call.key.endswith(".seg")]
+            assert len(segments) == len(set(segments)), "each object once"
+
+
+def test_N01_a_small_entry_that_came_with_a_look_is_not_fetched_again() -> None:
+    objects = MemoryStore()
+    faulty = FaultyStore(objects)
+    with running(objects, lanes=1) as writer, running(faulty, writer="read_only") as reader:
+        log = writer.create_topic("t").partition(0)
+        log.append(b"first")
+        follower = reader.topic("t").partition(0)
+        assert pairs(follower) == [(0, b"first")]
+        for number in range(1, 4):
+            log.append(b"%d" % number)
+            faulty.forget_calls()
+            follower.refresh()
+            assert next(follower.read(number).records()).value == b"%d" % number
+            assert faulty.count("get", prefix="lanes/") == 3, (
+                "the entry, the empty place behind it, the checkpoint"
+            )

@@ -1,0 +1,58 @@
+"""What several shared writers reach together, at S3's latency for every request: the product's own code in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.engine.virtual_race import Race, run_race
+
+SLOW = 8
+SLOW_PUT_S = SLOW * 0.030  # on the average
+
+
+@pytest.fixture(scope="module")
+def alone() -> Race:
+    return run_race(1, seconds=10)
+
+
+def test_W15_a_writer_that_is_alone_makes_no_request_more_than_a_put_and_now_and_then_a_listing(
+    alone: Race,
+) -> None:
+    """The manifests, one for 64 segments, are apart."""
+    assert alone.counts["aside"] == 0
+    assert alone.counts["put"] < 1.1 * alone.appends
+    assert alone.counts["list"] < 0.27 * alone.appends
+    assert alone.quantile_s(0.5) < 0.030
+
+
+def test_W15_two_writers_are_as_fast_as_one(alone: Race) -> None:
+    race = run_race(2, seconds=10)
+    assert race.rate > 0.9 * alone.rate
+    assert race.quantile_s(0.99) < 0.4
+
+
+def test_W15_eight_writers_are_faster_than_one_and_cost_a_few_reads_an_append(alone: Race) -> None:
+    race = run_race(8, seconds=4)
+    assert race.rate > 1.4 * alone.rate
+    assert race.quantile_s(0.99) < 0.450
+    assert race.counts["get"] < 8 * race.appends
+    assert race.races_lost < 30  # while they find each other
+    assert min(map(len, race.latencies)) > 10
+
+
+def test_W16_one_that_is_eight_times_slower_is_acked_like_the_others_and_holds_nobody_up() -> None:
+    three, four = run_race(3, seconds=6), run_race([1, 1, 1, SLOW], seconds=24)
+    others = sum(map(len, four.latencies[:3])) / four.seconds
+    assert others > 0.8 * three.rate
+    assert four.quantile_s(0.5, writer=3) < 7 * SLOW_PUT_S
+    assert four.quantile_s(0.9, writer=3) < 8 * SLOW_PUT_S
+
+
+def test_W13_W16_one_slow_writer_that_was_first_does_not_lead_faster_ones() -> None:
+    race = run_race([SLOW, 1], seconds=10)
+    assert len(race.latencies[1]) > 200
+
+
+@pytest.mark.soak
+def test_W15_sixty_four_writers_reach_six_and_a_half_times_what_one_does(alone: Race) -> None:
+    assert run_race(64, seconds=5).rate > 6.5 * alone.rate

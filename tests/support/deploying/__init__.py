@@ -1,0 +1,1 @@
+"""Small services as people write them, for the real servers that the tests start."""

@@ -1,0 +1,84 @@
+"""Logs to copy, tables to copy them to, and what is compared: which records a table holds."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pyarrow as pa
+
+import logstore
+from logstore.lake import Materializer
+from logstore.lake.target import open_target
+from tests.support.servers import BUCKET, CREDENTIALS, REGION
+
+FORMATS = ("delta", "iceberg")
+Place = tuple[str, int, int]
+
+
+def target(form: str, folder: Path, server: Any = None) -> str:
+    """A table in the folder, or in the server's bucket."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if form == "delta":
+        return f"delta:{folder / 'table'}" if server is None else f"delta:{server.url()}"
+    properties = {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": folder.as_uri()}
+    if server is not None:
+        properties |= {
+            "warehouse": f"s3://{BUCKET}/{uuid.uuid4().hex}",
+            "s3.endpoint": server.endpoint_url,
+            "s3.access-key-id": CREDENTIALS["AWS_ACCESS_KEY_ID"],
+            "s3.secret-access-key": CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+            "s3.region": REGION,
+        }
+    return f"iceberg:shop.orders?{urlencode(properties)}"
+
+
+def events(first: int, stop: int, **more: object) -> list[logstore.Record]:
+    return [
+        logstore.Record(
+            json.dumps({"id": n, "kind": f"kind-{n % 3}", **more}).encode(),
+            b"k%d" % (n % 5),
+            (("h", b"%d" % n),),
+            1_700_000_000_000 + n,
+        )
+        for n in range(first, stop)
+    ]
+
+
+def rows_of(where: str) -> pa.Table:
+    """All rows of a table, through its own library."""
+    found = open_target(where)
+    assert found.load()
+    return found.read(None).read_all()
+
+
+def places(table: pa.Table) -> Counter[Place]:
+    """How often each record is there."""
+    return Counter(
+        zip(
+            table["incarnation"].to_pylist(),
+            table["partition"].to_pylist(),
+            table["offset"].to_pylist(),
+            strict=True,
+        )
+    )
+
+
+def durable(topic: logstore.Topic) -> Counter[Place]:
+    """Each durable record of the topic, once."""
+    found = topic.to_arrow(["partition", "offset"])
+    here = topic._internal.descriptor.incarnation
+    return Counter((here, row["partition"], row["offset"]) for row in found.to_pylist())
+
+
+def half_copied(store: logstore.Store, where: str, **given: Any) -> logstore.Topic:
+    """60 records in the table, 20 behind it in the log, one of which does not fit."""
+    topic = store.create_topic("orders", partitions=2)
+    topic.append_many(events(0, 60))
+    Materializer(topic, where, partition_by="hour", **given).run_once()
+    topic.append_many([*events(60, 79), logstore.Record(b"no json", b"k")])
+    return topic
