@@ -1,0 +1,1 @@
+"""Groups of embedded readers."""
