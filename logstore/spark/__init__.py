@@ -7,15 +7,27 @@ from typing import TYPE_CHECKING, Any
 from logstore.spark.source import LogStoreDataSource
 
 if TYPE_CHECKING:
+    from logstore.spark.lag_report import Lag, LagListener, lag
     from logstore.spark.tables import describe, scan
+    from logstore.spark.union import table
 
-__all__ = ["LogStoreDataSource", "describe", "scan"]
+__all__ = ["Lag", "LagListener", "LogStoreDataSource", "describe", "lag", "scan", "table"]
+
+
+_HOMES = {
+    "describe": "tables",
+    "scan": "tables",
+    "Lag": "lag_report",
+    "LagListener": "lag_report",
+    "lag": "lag_report",
+    "table": "union",
+}
 
 
 def __getattr__(name: str) -> Any:
     """The helpers are imported when they are used: Spark imports this package in many short-lived processes."""
-    if name in ("describe", "scan"):
-        from logstore.spark import tables
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        return getattr(tables, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"logstore.spark.{_HOMES[name]}"), name)

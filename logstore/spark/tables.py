@@ -7,15 +7,19 @@ Both look at the store from the client, so the client needs to reach it; the sca
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from logstore.arrow.plan.bounds import EVERYTHING
 from logstore.arrow.plan.log_partitions import LogPartition, load, open_store
 from logstore.arrow.plan.planner import plan_batch
+from logstore.arrow.plan.request import Subscription
 from logstore.layout.catalog import Catalog
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import close_store
 from logstore.spark.options.read_options import read_options
 from logstore.spark.read.views import scan_of, schema_of
+from logstore.spark.read.where import bounds_of, columns_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,20 +77,34 @@ def _timestamp(milliseconds: int | None) -> Any:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
 
 
-def scan(spark: SparkSession, url: str, **options: object) -> DataFrame:
+def scan(spark: SparkSession, url: str, *, where: str | None = None, **options: object) -> DataFrame:
     """`spark.read.format("logstore")` with these options, planned now and read through `mapInArrow`.
 
     Rows are the same. Spark converts each Arrow row once instead of twice, so a scan of whole rows is faster; the plan is
-    fixed by this call, so filters of the query are not pushed down and a later action sees no later record.
+    fixed by this call, so a later action sees no later record.
+
+    `where` is a condition in SQL, as `DataFrame.where` takes it. What it says of topic, partition, offset and timestamp
+    prunes partitions, segments and batches before they are fetched: comparisons with constants, joined by AND.
     """
     checked = read_options(
         {"path": url} | {name: _text(value) for name, value in options.items()}, streaming=False
     )
+    names = schema_of(checked).names
+    bounds = EVERYTHING
+    if where is not None:
+        bounds = bounds_of(where, spark.conf.get("spark.sql.session.timeZone") or "UTC")
+        if checked.view == "latest":
+            bounds = (
+                bounds.of_partitions()
+            )  # an older value must not come back because its successor is left out
+        if checked.view != "upsert":
+            needed = columns_in(where) - set(names)
+            checked = replace(checked, columns=(*checked.columns, *sorted(needed)))
     schema = schema_of(checked)
     how = scan_of(checked, schema)
     store = open_store(url)
     try:
-        splits = plan_batch(store, checked)
+        splits = plan_batch(store, checked, bounds)
     finally:
         close_store(store)
 
@@ -95,7 +113,18 @@ def scan(spark: SparkSession, url: str, **options: object) -> DataFrame:
             for number in batch.column(0).to_pylist():
                 yield from how.rows(splits[number])
 
-    return spark.range(0, len(splits), 1, max(1, len(splits))).mapInArrow(read, schema)
+    # Spark shows the function's name in the plan and in its UI: there it says what is read.
+    read.__name__ = f"logstore {_named(checked.subscription)} in {checked.path}"
+    rows = spark.range(0, len(splits), 1, max(1, len(splits))).mapInArrow(read, schema)
+    if where is None:
+        return rows
+    found = rows.where(where)
+    return found if found.columns == names else found.select(*names)
+
+
+def _named(wanted: Subscription) -> str:
+    topics = wanted.topics or [topic for topic, _ in wanted.assigned]
+    return ",".join(topics) if topics else f"/{wanted.pattern}/"
 
 
 def _text(value: object) -> str:

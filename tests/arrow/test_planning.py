@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 import pickle
 import tracemalloc
 from array import array
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from pyspark import cloudpickle
-from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan, LessThanOrEqual, Not
 
 import logstore
-from logstore.arrow.plan.bounds import EVERYTHING, Bounds
+from logstore.arrow.plan.bounds import EVERYTHING, FOREVER, Bounds
 from logstore.arrow.plan.log_partitions import side_by_side
 from logstore.arrow.plan.planner import plan_batch
 from logstore.engine.host import fan_out
@@ -24,7 +23,7 @@ from logstore.format.segment import WriterMode
 from logstore.layout.catalog import Catalog
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import MemoryStore, MeteredStore, open_url
-from logstore.spark.read.filters import narrowed
+from logstore.spark.read.where import bounds_of, columns_in
 from tests.support.spark.material import START_MS, at, numbered, offsets, options, plan, read_all, rows
 
 pytestmark = pytest.mark.spark
@@ -65,7 +64,7 @@ def test_S04_planning_costs_a_manifest_a_listing_and_a_tail_for_each_newer_segme
 
 def test_S04_a_split_comes_to_an_executor_as_it_was_planned(make_log: MakeLog) -> None:
     where = make_log("orders", [numbered(n, n + 1) for n in range(150)])
-    narrow = narrowed([GreaterThanOrEqual(("offset",), 17), LessThan(("offset",), 120)])
+    narrow = bounds_of("offset >= 17 and offset < 120")
     for bounds in (EVERYTHING, narrow):
         planned = plan_batch(open_url(where), options(where, subscribe="orders", minPartitions="3"), bounds)
         assert len(planned) >= 3
@@ -106,12 +105,8 @@ def test_S04_filters_prune_partitions_segments_and_batches_before_a_byte_is_fetc
     )
     wanted = options(where, subscribe="orders")
     metered = MeteredStore(open_url(where))
-    filters = [
-        EqualTo(("partition",), 1),
-        GreaterThanOrEqual(("offset",), 35),
-        LessThan(("timestamp",), at(START_MS + 60)),
-    ]
-    planned = plan_batch(metered, wanted, narrowed(filters))
+    condition = "partition = 1 and offset >= 35 and timestamp < timestamp'2023-11-14 22:13:20.060'"
+    planned = plan_batch(metered, wanted, bounds_of(condition))
     assert [(split.paths.partition, [ref.base_offset for ref in split.refs]) for split in planned] == [
         (1, [30, 40, 50, 60])
     ], "the segment at 60 starts at the very millisecond that `<` leaves out: bounds are wide, never narrow"
@@ -119,23 +114,63 @@ def test_S04_filters_prune_partitions_segments_and_batches_before_a_byte_is_fetc
 
 
 @pytest.mark.parametrize(
-    ("filters", "partitions", "low_high"),
+    ("where", "partitions", "offsets"),
     [
-        ([In(("partition",), (0, 2))], {0, 2}, (0, None)),
-        ([EqualTo(("topic",), "other")], set(), (0, None)),
-        ([EqualTo(("offset",), 7)], {0, 1, 2}, (7, 8)),
-        ([Not(EqualTo(("partition",), 1))], {0, 1, 2}, (0, None)),
-        ([EqualTo(("value",), b"v1")], {0, 1, 2}, (0, None)),
-        ([GreaterThanOrEqual(("partition",), 1), LessThan(("partition",), 2)], {1, 2}, (0, None)),
+        ("partition in (0, 2)", {0, 2}, (0, FOREVER)),
+        ("PARTITION IN (0, 2) AND `partition` <> 0", {0, 2}, (0, FOREVER)),
+        ("topic = 'other'", set(), (0, FOREVER)),
+        ("'orders' = topic and offset == 7", {0, 1, 2}, (7, 8)),
+        ("7 > offset", {0, 1, 2}, (0, 7)),
+        ("offset between 3 and 5 and partition <=> 1", {1}, (3, 6)),
+        ("(partition >= 1 and (partition <= 2)) and lower(topic) = 'x'", {1, 2}, (0, FOREVER)),
     ],
 )
-def test_S04_a_filter_that_an_index_cannot_judge_prunes_nothing(
-    filters: list[Any], partitions: set[int], low_high: tuple[int, int | None]
+def test_S04_a_condition_prunes_by_what_it_says_of_partitions_and_offsets(
+    where: str, partitions: set[int], offsets: tuple[int, int]
 ) -> None:
-    bounds = narrowed(filters)
+    bounds = bounds_of(where)
     assert {n for n in range(3) if bounds.takes("orders", n)} == partitions
-    assert bounds.offset_range[0] == low_high[0]
-    assert low_high[1] is None or bounds.offset_range[1] == low_high[1]
+    assert bounds.offset_range == offsets
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "not partition = 1",
+        "partition = 1 or offset > 5",
+        "(partition = 1 or true)",
+        "value = 'v1'",
+        "partition = 1.5",
+        "partition = 1L",
+        "partition = -1",
+        "partition not in (1, 2)",
+        "partition in (1, offset)",
+        "not partition between 1 and 2",
+        "partition between offset and 2 + 1 or true",
+        "case when partition = 1 and offset = 2 then true else false end",
+        "partition = 1 + 1",
+        "topic = 'it''s'",
+        'topic = "orders"',
+        "topic = 'a' 'b'",
+        "topic = 'a\\'",
+        "timestamp > '2023'",
+        "timestamp > timestamp'2023-11-14' - interval 1 day",
+        "partition = 1 -- or true",
+        "partition /* = 2 */ = 1",
+        "partition = 1 || true",
+        "! partition = 1",
+        "partition = 1 = false",
+        "partition = 1 is null",
+        "timestamp > '2023-13-45'",
+    ],
+)
+def test_S12_a_condition_that_an_index_cannot_judge_prunes_nothing(where: str) -> None:
+    assert bounds_of(where, "Mars/Phobos" if "2023-11" in where else "UTC") == EVERYTHING
+
+
+def test_S04_a_condition_says_which_columns_it_needs() -> None:
+    assert columns_in("Partition = 3 and length(value) > 5") == {"partition", "value"}
+    assert columns_in("timestampType = 0") == {"timestampType"}
 
 
 def test_S04_timestamps_start_and_end_a_read_at_the_exact_offset(make_log: MakeLog) -> None:
@@ -287,17 +322,59 @@ def _manifest(segments: int) -> bytes:
     return Manifest(1, segments, 1, WriterMode.EXCLUSIVE, 0, end, end, -1, SegmentTable(*columns)).pack()  # type: ignore[arg-type]
 
 
-def test_S04_a_timestamp_without_a_zone_is_utc_and_bounds_are_never_too_narrow() -> None:
-    moment = at(START_MS + 5) + timedelta(microseconds=700)
-    naive = narrowed([GreaterThanOrEqual(("timestamp",), moment.replace(tzinfo=None))])
-    assert naive == narrowed([GreaterThanOrEqual(("timestamp",), moment)])
-    assert naive.timestamp_range_ms[0] == START_MS + 5
+def test_S04_a_timestamp_without_a_zone_is_in_the_sessions_and_bounds_are_never_too_narrow() -> None:
+    in_utc = bounds_of("timestamp >= '2023-11-14 22:13:20.005700'")
+    assert in_utc.timestamp_range_ms[0] == START_MS + 5
+    assert in_utc == bounds_of("timestamp >= '2023-11-14 23:13:20.005700'", "Europe/Berlin")
+    assert in_utc == bounds_of("timestamp >= '2023-11-14T23:13:20.005700+01:00'", "Asia/Tokyo")
+    hour_ms = 3_600_000
+    twice = "2023-10-29 02:30:00"  # clocks were set back there: it was this time of day twice
+    low = bounds_of(f"timestamp >= '{twice}'", "Europe/Berlin").timestamp_range_ms[0]
+    high = bounds_of(f"timestamp <= '{twice}'", "Europe/Berlin").timestamp_range_ms[1]
+    assert high - low == hour_ms + 1
 
 
 @pytest.mark.parametrize("first_ms", [0, START_MS, 2_200_000_000_000], ids=["1970", "2023", "2039"])
 def test_S04_a_bound_lies_in_the_very_millisecond_of_its_timestamp(first_ms: int) -> None:
     """With seconds as a float, a quarter of those in 2039 lay in the millisecond before: their segments were pruned."""
     for moment in range(first_ms, first_ms + 20_000, 7):
-        bounds = narrowed([LessThanOrEqual(("timestamp",), at(moment))])
+        text = at(moment).strftime("%Y-%m-%d %H:%M:%S.%f")
+        bounds = bounds_of(f"timestamp <= '{text}'")
         assert bounds.takes_time(moment, moment), moment
         assert not bounds.takes_time(moment + 1, moment + 1), moment
+
+
+def test_S11_a_pattern_is_found_anywhere_in_a_name_and_never_means_internal_topics(
+    make_log: MakeLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    where = make_log("orders", [numbered(0, 2)])
+    make_log("eu-orders", [numbered(0, 4)])
+    make_log("__consumer_offsets", [numbered(0, 8)])
+    assert len(rows(where, subscribePattern="rder")) == 6
+    assert len(rows(where, subscribePattern="^orders")) == 2
+    assert len(rows(where, subscribePattern=".*")) == 6
+    assert len(rows(where, subscribe="__consumer_offsets")) == 8, "unless it is named"
+    assert "is found in no topic" not in caplog.text
+    assert rows(where, subscribePattern="Orders|__consumer") == []
+    assert "subscribePattern='Orders|__consumer' is found in no topic's name" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "how", [{"subscribe": "orders"}, {"subscribePattern": "o"}, {"assign": '{"orders": [0]}'}]
+)
+def test_S11_a_path_at_which_there_is_no_log_store_is_said(make_log: MakeLog, how: dict[str, Any]) -> None:
+    where = make_log("orders", [numbered(0, 2)])
+    with pytest.raises(logstore.UnknownTopic, match="there is no log store") as caught:
+        rows(f"{where}-typo", **how)
+    assert "-typo" in str(caught.value)
+
+
+def test_S13_a_plan_says_in_the_log_what_it_reads_and_what_it_prunes(
+    make_log: MakeLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    where = make_log("orders", *([numbered(n, n + 10) for n in range(0, 50, 10)] for _ in range(2)))
+    caplog.set_level(logging.INFO, "logstore.arrow.plan")
+    plan_batch(open_url(where), options(where, subscribe="orders"), bounds_of("offset >= 20 and offset < 40"))
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"planned 2 tasks in {where}: 4 of 10 segments, 0.0 of 0.0 MiB")
+    assert "offsets orders/0 [0, 50), orders/1 [0, 50)" in line

@@ -87,7 +87,7 @@ def reader(make_log: MakeLog) -> Iterator[Callable[..., Topic]]:
 
 def got(topic: Topic, read: Callable[[], object]) -> tuple[int, int]:
     """How many GETs the call makes, and how many bytes they bring."""
-    metered = topic.partition(0)._internal.objects.inner.inner  # type: ignore[attr-defined]
+    metered = topic.partition(0)._internal.objects.inner.inner.inner  # type: ignore[attr-defined]
     before = metered.snapshot()["get"]  # opening made some
     read()
     after = metered.snapshot()["get"]

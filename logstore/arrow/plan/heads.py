@@ -8,6 +8,7 @@ we came to it: then only the manifest knows that the log goes on.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from logstore.arrow.plan.log_partitions import LogPartition, load, side_by_side, subscribed
 from logstore.arrow.plan.rate import Key
 from logstore.arrow.plan.request import Subscription
+from logstore.engine.lanes.lane_reader import LaneReader
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import ObjectStore
 
@@ -45,6 +47,7 @@ class Heads:
         missing_ok: bool = False,
     ) -> None:
         self._store = store
+        self._lanes = LaneReader(store, max_age=math.inf)
         self._wanted = wanted
         self._poll_interval_s = poll_interval_s
         self._clock = clock
@@ -75,6 +78,7 @@ class Heads:
         wanted = subscribed(self._store, self._wanted, missing_ok=self._missing_ok)
         known = [] if everything else [paths for paths in wanted if self._is_known(paths)]
         old = {_key(paths): self._followed[_key(paths)] for paths in known}
+        self._lanes.expire()  # each lane is read once for all partitions
         side_by_side(self._follow, old.values())
         rest = [paths for paths in wanted if _key(paths) not in old]
         loaded = load(self._store, rest, missing_ok=self._missing_ok)
@@ -88,9 +92,9 @@ class Heads:
         return followed is not None and followed.partition.paths == paths
 
     def _follow(self, followed: _Followed) -> None:
-        followed.partition.follow(self._store)
+        followed.partition.follow(self._store, self._lanes)
         if followed.partition.view.tail.next_seq - followed.loaded_seq >= RELOAD_AFTER_SEGMENTS:
-            followed.partition.reload(self._store)
+            followed.partition.reload(self._store, self._lanes)
             followed.loaded_seq = followed.partition.view.tail.next_seq
 
 

@@ -8,24 +8,31 @@ from __future__ import annotations
 
 import gc
 import itertools
+import logging
+import math
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from logstore.arrow.plan.request import Subscription
 from logstore.engine.chain.block_cache import BlockCache
-from logstore.engine.chain.chain import Chain, ChainView
+from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.segment_reader import SegmentReader
+from logstore.engine.chain.view import ChainView
 from logstore.engine.host.fan_out import fan_out
+from logstore.engine.lanes.lane_reader import LaneReader
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.read.partition_reader import PartitionReader
 from logstore.errors import LogStoreError, UnknownTopic
 from logstore.layout.catalog import Catalog, TopicDescriptor
-from logstore.layout.paths import PartitionPaths
+from logstore.layout.paths import STORE_KEY, PartitionPaths, is_internal
 from logstore.objects import ObjectStore, RetryingStore, RetryPolicy, open_url
+from logstore.objects.slices import SlicedStore
+
+logger = logging.getLogger(__name__)
 
 _AT_ONCE = 16
 _INDEX_CACHE_BYTES = 16 << 20
@@ -37,7 +44,7 @@ R = TypeVar("R")
 
 def open_store(path: str) -> ObjectStore:
     """The store of this process, riding out failures of some seconds: an error on the driver ends a whole query."""
-    store = RetryingStore(open_url(path), RetryPolicy(attempts=6, base_s=0.1, cap_s=3.0))
+    store = RetryingStore(SlicedStore(open_url(path)), RetryPolicy(attempts=6, base_s=0.1, cap_s=3.0))
     _spare_modules_from_collection()
     return store
 
@@ -74,19 +81,18 @@ class LogPartition:
         """One past the last durable offset."""
         return self.view.tail.end_offset
 
-    def follow(self, store: ObjectStore) -> None:
+    def follow(self, store: ObjectStore, lanes: LaneReader) -> None:
         """Take in what was committed since: one or two requests if nothing was."""
         view = self.view
-        links = Chain(store, self.paths).follow(view.tail)
+        links = Chain(store, self.paths, lanes=lanes).follow(view.tail)
         if links is None:
-            self.reload(store)
+            self.reload(store, lanes)
         for link in links or ():
-            view.segments.add(link.header.seq, link.size, link.summary)
-            view.tail = view.tail.after(link.header)
+            view.add(link)
 
-    def reload(self, store: ObjectStore) -> None:
+    def reload(self, store: ObjectStore, lanes: LaneReader) -> None:
         """Ask the manifest again: maintenance may have merged or expired segments."""
-        self.view = Chain(store, self.paths).load()
+        self.view = Chain(store, self.paths, lanes=lanes).load()
 
     def first_at(self, store: ObjectStore, timestamp_ms: int) -> int | None:
         """The first offset with this timestamp or a later one: one index and one block are read, as a broker would."""
@@ -108,8 +114,7 @@ def subscribed(store: ObjectStore, wanted: Subscription, *, missing_ok: bool = F
     """The partitions that a subscription means right now, sorted. What is named must exist, or may be missing."""
     catalog = Catalog(store)
     if wanted.pattern is not None:
-        topics = [topic for topic in catalog.all() if re.fullmatch(wanted.pattern, topic.name)]
-        return [paths for topic in topics for paths in _all_of(topic)]
+        return [paths for topic in _matching(store, wanted.pattern) for paths in _all_of(topic)]
     found: list[PartitionPaths] = []
     for name, numbers in wanted.assigned or [(name, None) for name in wanted.topics]:
         try:
@@ -120,6 +125,26 @@ def subscribed(store: ObjectStore, wanted: Subscription, *, missing_ok: bool = F
             continue
         found += _all_of(topic) if numbers is None else _some_of(topic, numbers, missing_ok)
     return found
+
+
+def _matching(store: ObjectStore, pattern: str) -> list[TopicDescriptor]:
+    """The topics in whose name the pattern is found, anywhere, as Spark's Kafka source takes it; none that is internal."""
+    topics = Catalog(store).all()
+    if not topics and store.head(STORE_KEY) is None:
+        raise UnknownTopic(
+            f"subscribePattern={pattern!r}: there is no log store in {store!r}. Check the path or URL"
+        )
+    return [topic for topic in topics if re.search(pattern, topic.name) and not is_internal(topic.name)]
+
+
+def warn_if_nothing(store: ObjectStore, wanted: Subscription, found: Collection[object]) -> None:
+    """A pattern that means no topic is no error, because topics may come; a mistake looks the same, so it is said."""
+    if wanted.pattern is not None and not found:
+        logger.warning(
+            "subscribePattern=%r is found in no topic's name in %r (internal ones, __…, are never meant): nothing is read",
+            wanted.pattern,
+            store,
+        )
 
 
 def _all_of(topic: TopicDescriptor) -> list[PartitionPaths]:
@@ -140,10 +165,11 @@ def load(
     store: ObjectStore, wanted: Iterable[PartitionPaths], *, missing_ok: bool = False
 ) -> list[LogPartition]:
     """The segments of each partition, in the order given. A topic that was deleted since it was found is treated as one
-    that was not there: an empty partition would be a lie."""
+    that was not there: an empty partition would be a lie. A lane is read once for all of them."""
+    lanes = LaneReader(store, max_age=math.inf)
 
     def one(paths: PartitionPaths) -> LogPartition:
-        found = LogPartition(paths, Chain(store, paths).load())
+        found = LogPartition(paths, Chain(store, paths, lanes=lanes).load())
         if found.view.tail.deleted and not missing_ok:
             raise UnknownTopic(f"{paths}: the topic was deleted")
         return found

@@ -9,39 +9,66 @@ nearest offset is taken.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from logstore.arrow.plan.bounds import EVERYTHING, Bounds
-from logstore.arrow.plan.log_partitions import LogPartition, load, side_by_side, subscribed
+from logstore.arrow.plan.log_partitions import LogPartition, load, side_by_side, subscribed, warn_if_nothing
 from logstore.arrow.plan.positions import EARLIEST, LATEST, Bound
 from logstore.arrow.plan.request import ReadOptions
 from logstore.arrow.plan.splits import Range, Split, cut
+from logstore.config import MIB
 from logstore.errors import LogStoreError, OffsetOutOfRange, UnknownTopic
 from logstore.objects import ObjectStore
 
 logger = logging.getLogger(__name__)
 
 _WHOLE_PARTITIONS = 1 << 62
+_PARTITIONS_NAMED = 8
 
 
 def plan_batch(store: ObjectStore, options: ReadOptions, bounds: Bounds = EVERYTHING) -> list[Split]:
     """The splits of a batch read: a snapshot, because segments never change and the end is fixed now."""
     partitions = select(store, options, bounds)
-    ranges = _ranges(store, options, partitions)
+    return plan(options, _ranges(store, options, partitions), bounds)
+
+
+def plan(options: ReadOptions, ranges: list[Range], bounds: Bounds = EVERYTHING) -> list[Split]:
+    """The splits of these ranges, as the options want them cut; and a line in the log that says what they are."""
     if options.view == "latest":
-        return cut(ranges, max_bytes=_WHOLE_PARTITIONS, bounds=bounds)
-    return cut(
-        ranges,
-        max_bytes=options.max_bytes_per_partition,
-        max_records=options.max_records_per_partition,
-        min_splits=options.min_partitions,
-        bounds=bounds,
+        splits = cut(ranges, max_bytes=_WHOLE_PARTITIONS, bounds=bounds)
+    else:
+        splits = cut(
+            ranges,
+            max_bytes=options.max_bytes_per_partition,
+            max_records=options.max_records_per_partition,
+            min_splits=options.min_partitions,
+            bounds=bounds,
+        )
+    if logger.isEnabledFor(logging.INFO):
+        logger.info("%s", summary(options.path, ranges, splits))
+    return splits
+
+
+def summary(path: str, ranges: Sequence[Range], splits: Sequence[Split]) -> str:
+    """What a plan reads and what it leaves out: tasks, segments, stored bytes, offsets."""
+    kept = {ref.key: ref.size for split in splits for ref in split.refs}
+    tables = [wanted.partition.view.segments.table for wanted in ranges]
+    bounds = [
+        f"{wanted.partition.paths} [{wanted.start}, {wanted.stop})" for wanted in ranges[:_PARTITIONS_NAMED]
+    ]
+    if len(ranges) > _PARTITIONS_NAMED:
+        bounds.append(f"and {len(ranges) - _PARTITIONS_NAMED} more partitions")
+    return (
+        f"planned {len(splits)} tasks in {path}: {len(kept)} of {sum(map(len, tables))} segments, "
+        f"{sum(kept.values()) / MIB:.1f} of {sum(sum(table.size) for table in tables) / MIB:.1f} MiB, "
+        f"offsets {', '.join(bounds) or 'none'}"
     )
 
 
 def select(store: ObjectStore, options: ReadOptions, bounds: Bounds = EVERYTHING) -> list[LogPartition]:
     """The partitions that the options mean and the bounds leave, loaded."""
     wanted = subscribed(store, options.subscription)
+    warn_if_nothing(store, options.subscription, wanted)
     check_named(options, {(paths.topic, paths.partition) for paths in wanted})
     return load(store, [paths for paths in wanted if bounds.takes(paths.topic, paths.partition)])
 

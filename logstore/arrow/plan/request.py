@@ -29,9 +29,11 @@ class ReadOptions:
     columns: tuple[str, ...]
     view: View
     fail_on_data_loss: bool
-    push_filters: bool
     min_partitions: int | None
     max_records_per_partition: int | None
     max_bytes_per_partition: int
     max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
+    max_trigger_delay_s: float
     poll_interval_s: float

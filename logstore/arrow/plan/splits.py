@@ -77,6 +77,21 @@ def cut(
     return [split for run in runs for split in run.splits(max_bytes, max_records, bounds)]
 
 
+def limited_by_bytes(ranges: Sequence[Range], most: int) -> list[int]:
+    """Where each range ends if all together hold about `most` stored bytes: each gives up the same share of its own. At
+    least one offset of each is left, so a limit that is smaller than a record still lets a stream go on."""
+    runs = [_Run.of(wanted, EVERYTHING) for wanted in ranges]
+    total = sum(run.total for run in runs if run is not None)
+    if total <= most:
+        return [wanted.stop for wanted in ranges]
+    return [
+        wanted.stop
+        if run is None
+        else max(wanted.start + 1, int(np.interp(run.total * most / total, run.weights, run.borders)))
+        for wanted, run in zip(ranges, runs, strict=True)
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class _Run:
     """The segments of one partition that a query needs, and how their bytes lie over the offsets."""

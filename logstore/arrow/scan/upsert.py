@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from logstore.arrow.plan.splits import Split
 from logstore.arrow.scan.split_scan import Scan
-from logstore.errors import CorruptData
 from logstore.upsert.changes import decode_change
 
 if TYPE_CHECKING:
@@ -64,8 +63,9 @@ def _changes(batch: pa.RecordBatch) -> pa.RecordBatch:
             old, new, time = decode_change(value)
         except ValueError as error:
             where = f"{batch.column('topic')[row]}/{batch.column('partition')[row]}"
-            raise CorruptData(
-                where, batch.column("offset")[row].as_py(), f"no upsert view wrote this: {error}"
+            raise ValueError(
+                f"view=upsert reads what a logstore.upsert.UpsertView wrote, and record {batch.column('offset')[row]} of "
+                f"{where} is none of that ({error}). Leave the option view out to read the topic's records"
             ) from None
         olds.append(old)
         news.append(new)

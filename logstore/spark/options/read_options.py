@@ -33,15 +33,23 @@ READ_OPTIONS = (
     "maxRecordsPerPartition",
     "maxBytesPerPartition",
     "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxBytesPerTrigger",
     "failOnDataLoss",
     "includeHeaders",
     "columns",
-    "pushFilters",
     "view",
     "visibility",
     "pollInterval",
 )
-STREAM_ONLY = ("maxOffsetsPerTrigger", "pollInterval")
+STREAM_ONLY = (
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxBytesPerTrigger",
+    "pollInterval",
+)
 BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 VIEWS = ("log", "latest", "upsert")
 TASK_BYTES = 64 * MIB
@@ -53,8 +61,13 @@ _NO_TABLES = (
     "the catalog forgets the options of a Python source, so what CREATE TABLE makes could not be read. "
     "Use CREATE TEMPORARY VIEW … USING logstore OPTIONS (…)"
 )
+_NO_CONSUMER = "; there is no consumer and no broker: leave it out"
 _HINTS = {
-    "kafka.": "; there is no broker to configure",
+    "kafka.": "; there is no broker to configure: leave it out, and say in path where the log store is",
+    "kafkaconsumer.": _NO_CONSUMER,
+    "fetchoffset.": _NO_CONSUMER,
+    "groupidprefix": _NO_CONSUMER,
+    "pushfilters": "; it gave the second query of a frame the filters of the first. Use logstore.spark.scan(…, where=…)",
     "topic": "; what is read is said by subscribe, and a view to insert into says its columns",
     "subscribe": "; where rows go is said by topic",
 }
@@ -87,6 +100,9 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
     if streaming is False:
         _refuse(start, LATEST, "startingOffsets", "the latest offset is where a batch read ends")
         _refuse(end, EARLIEST, "endingOffsets", "the earliest offset is where a batch read starts")
+    most, least = _count(options, "maxOffsetsPerTrigger"), _count(options, "minOffsetsPerTrigger")
+    if most is not None and least is not None and least > most:
+        raise ValueError(f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}")
     return ReadOptions(
         path=path_of(options),
         subscription=_subscription(options),
@@ -96,12 +112,14 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
         == "latest",
         columns=_columns(options),
         view=view,  # type: ignore[arg-type]
-        fail_on_data_loss=_flag(options, "failOnDataLoss", True),
-        push_filters=_flag(options, "pushFilters", False),
+        fail_on_data_loss=flag(options, "failOnDataLoss", True),
         min_partitions=_count(options, "minPartitions"),
         max_records_per_partition=_count(options, "maxRecordsPerPartition"),
         max_bytes_per_partition=_count(options, "maxBytesPerPartition") or TASK_BYTES,
-        max_offsets_per_trigger=_count(options, "maxOffsetsPerTrigger"),
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
+        max_bytes_per_trigger=_count(options, "maxBytesPerTrigger"),
+        max_trigger_delay_s=_duration(options, "maxTriggerDelay", 15 * 60.0),
         poll_interval_s=_seconds(options, "pollInterval", 0.2),
     )
 
@@ -149,7 +167,10 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
         try:
             re.compile(text)
         except re.error as error:
-            raise ValueError(f"subscribePattern={text!r} is no regular expression: {error}") from None
+            raise ValueError(
+                f"subscribePattern={text!r} is no regular expression of Python's: {error}. Java's classes have other names "
+                "there: [A-Za-z] for \\p{Alpha}, \\d for \\p{Digit}, [^\\W_] for \\p{Alnum}; \\Q…\\E is not known"
+            ) from None
         return Subscription(pattern=text)
     return Subscription(assigned=_assigned(text))
 
@@ -199,7 +220,7 @@ def _refuse(bound: Bound, mark: int, name: str, why: str) -> None:
 
 
 def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
-    with_headers = _flag(options, "includeHeaders", False)
+    with_headers = flag(options, "includeHeaders", False)
     if "columns" not in options:
         return COLUMNS if with_headers else BASE_COLUMNS
     names = tuple(name.strip() for name in options["columns"].split(",") if name.strip())
@@ -209,7 +230,7 @@ def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
     return names
 
 
-def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
     text = options.get(name, str(default)).strip().lower()
     if text not in ("true", "false"):
         raise ValueError(f"{name}={options[name]!r}: it is true or false")
@@ -236,6 +257,21 @@ def whole_number(name: str, text: str, lowest: int, highest: int | None = None) 
         limit = "" if highest is None else f" and at most {highest}"
         raise ValueError(f"{name}={text!r}: it is a whole number, at least {lowest}{limit}")
     return number
+
+
+_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def _duration(options: Mapping[str, str], name: str, default_s: float) -> float:
+    """As Spark writes it: `15m`, `30s`; a number alone is milliseconds."""
+    if name not in options:
+        return default_s
+    found = re.fullmatch(r"(\d+)\s*([a-z]*)", options[name].strip().lower())
+    if found is None or (found[2] or "ms") not in _UNITS_S:
+        raise ValueError(
+            f"{name}={options[name]!r}: it is a number and a unit of {', '.join(_UNITS_S)}, such as 15m"
+        )
+    return int(found[1]) * _UNITS_S[found[2] or "ms"]
 
 
 def _seconds(options: Mapping[str, str], name: str, default: float) -> float:

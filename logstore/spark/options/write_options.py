@@ -8,10 +8,19 @@ from dataclasses import dataclass
 from logstore.config import MIB
 from logstore.format.codecs import CODEC_IDS
 from logstore.layout.paths import check_topic_name
-from logstore.spark.options.read_options import named_options, path_of, whole_number
+from logstore.spark.options.read_options import flag, named_options, path_of, whole_number
 from logstore.spark.options.transaction import MAX_VERSION, Transaction
 
-WRITE_OPTIONS = ("path", "topic", "compression", "maxBatchBytes", "txnAppId", "txnVersion")
+WRITE_OPTIONS = (
+    "path",
+    "topic",
+    "compression",
+    "maxBatchBytes",
+    "txnAppId",
+    "txnVersion",
+    "takeOver",
+    "includeHeaders",
+)
 _SPARKS_OWN = ("checkpointlocation", "queryname")  # of writeStream: they come along with ours
 
 
@@ -22,12 +31,16 @@ class WriteOptions:
     compression: str
     max_batch_bytes: int
     transaction: Transaction | None
+    take_over: bool = False
 
 
 def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
     """The options, or `ValueError` saying what is wrong and what is allowed."""
     ours = {key: value for key, value in given.items() if key.lower() not in _SPARKS_OWN}
     options = named_options(ours, WRITE_OPTIONS, "writing")
+    flag(
+        options, "includeHeaders", True
+    )  # as Kafka's sink takes it: headers are written where there is such a column
     compression = options.get("compression", "zstd")
     if compression not in CODEC_IDS:
         raise ValueError(f"compression={compression!r}: it is one of {', '.join(CODEC_IDS)}")
@@ -49,6 +62,7 @@ def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
         transaction=None
         if app is None
         else Transaction(_numbered(app, topic), whole_number("txnVersion", version or "", 0, MAX_VERSION)),
+        take_over=flag(options, "takeOver", False),
     )
 
 

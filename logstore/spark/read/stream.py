@@ -9,18 +9,19 @@ needs it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from logstore.arrow.plan.heads import Heads
-from logstore.arrow.plan.log_partitions import LogPartition, open_store, subscribed
-from logstore.arrow.plan.planner import check_named, start_offset, within
+from logstore.arrow.plan.log_partitions import LogPartition, open_store, subscribed, warn_if_nothing
+from logstore.arrow.plan.planner import check_named, plan, start_offset, within
 from logstore.arrow.plan.positions import Offsets, from_json, to_json
 from logstore.arrow.plan.rate import Key, limited
 from logstore.arrow.plan.request import ReadOptions
-from logstore.arrow.plan.splits import Range, cut
+from logstore.arrow.plan.splits import Range, limited_by_bytes
 from logstore.errors import UnknownTopic
 from logstore.objects import ObjectStore
 from logstore.spark.read.batch import SplitPartition
@@ -33,11 +34,13 @@ if TYPE_CHECKING:
 try:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
+        ReadMaxBytes,
         ReadMaxRows,
+        ReadMinRows,
         SupportsTriggerAvailableNow,
     )
 except ImportError:  # Spark before 4.2: no admission control, and AvailableNow is one batch
-    ReadAllAvailable = ReadMaxRows = None  # type: ignore[assignment,misc]
+    ReadAllAvailable = ReadMaxBytes = ReadMaxRows = ReadMinRows = None  # type: ignore[assignment,misc]
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
         """Stands in for the mixin that this Spark does not know."""
@@ -53,12 +56,16 @@ is asked for: what retention has taken from such a partition before its first mi
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives in one driver process for the length of a query; a copy of it, without its state, reads on executors."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(
+        self, options: ReadOptions, schema: StructType, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._options = options
         self._scan = scan_of(options, schema)
         self._opened: tuple[ObjectStore, Heads] | None = None
         self._target: dict[Key, int] | None = None
         self._held: dict[Key, int] = {}
+        self._clock = clock
+        self._triggered_at = float("-inf")
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_opened": None, "_target": None, "_held": {}}
@@ -66,7 +73,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         store, heads = self._open()
         # A topic that is named must be there when a stream begins, whatever may happen to it later.
-        subscribed(store, self._options.subscription)
+        warn_if_nothing(store, self._options.subscription, subscribed(store, self._options.subscription))
         current = heads.current()
         check_named(self._options, current)
         starts = {key: start_offset(store, self._options, found) for key, found in current.items()}
@@ -88,12 +95,52 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         fail = self._options.fail_on_data_loss
         starts = {key: within(current[key], begun.get(key, _FIRST), fail) for key in ends}
         ends |= {key: offset for key, offset in held.items() if starts.get(key) == offset}
-        most = getattr(limit, "max_rows", None)
-        return _packed(begun | (ends if most is None else limited(starts, ends, most)))
+        if not isinstance(limit, ReadAllAvailable):
+            if self._waits_for_more(starts, ends):
+                return _packed(begun)
+            ends = self._limited(starts, ends, current, getattr(limit, "max_rows", None))
+        return _packed(begun | ends)
 
     def getDefaultReadLimit(self) -> Any:
-        most = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        """Spark hands one limit back, and several may be set: any of them stands for all of ours. A trigger that takes
+        everything hands over another."""
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        if options.min_offsets_per_trigger is not None:
+            return ReadMinRows(options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def _waits_for_more(self, starts: Mapping[Key, int], ends: Mapping[Key, int]) -> bool:
+        """As Spark's Kafka source: fewer than the least number wait, and not for long. A run that ends by itself waits for
+        nothing."""
+        least, now = self._options.min_offsets_per_trigger, self._clock()
+        if least is None or self._target is not None:
+            return False
+        waiting = sum(max(0, end - starts[key]) for key, end in ends.items())
+        if waiting < least and now - self._triggered_at < self._options.max_trigger_delay_s:
+            return True
+        self._triggered_at = now
+        return False
+
+    def _limited(
+        self,
+        starts: Mapping[Key, int],
+        ends: Mapping[Key, int],
+        current: Mapping[Key, LogPartition],
+        max_rows: int | None,
+    ) -> dict[Key, int]:
+        most = self._options.max_offsets_per_trigger if max_rows is None else max_rows
+        found = dict(ends) if most is None else limited(starts, ends, most)
+        if self._options.max_bytes_per_trigger is not None:
+            keys = sorted(found)
+            ranges = [Range(current[key], starts[key], max(starts[key], found[key])) for key in keys]
+            found = dict(
+                zip(keys, limited_by_bytes(ranges, self._options.max_bytes_per_trigger), strict=True)
+            )
+        return found
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """What is there, whatever the limit: a query's progress shows how far behind it is."""
@@ -126,13 +173,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             first = within(found[key], begun.get(key, _FIRST), fail)
             ranges.append(Range(found[key], first, within(found[key], stop, fail)))
-        splits = cut(
-            ranges,
-            max_bytes=options.max_bytes_per_partition,
-            max_records=options.max_records_per_partition,
-            min_splits=options.min_partitions,
-        )
-        return [SplitPartition(split) for split in splits]
+        return [SplitPartition(split) for split in plan(options, ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._scan.rows(partition.value)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -23,15 +24,17 @@ from itertools import groupby
 import numpy as np
 
 from logstore.arrow.plan.log_partitions import side_by_side
-from logstore.config import MIB, StoreConfig
+from logstore.config import MIB, StoreConfig, TakeOver
 from logstore.engine.chain.block_cache import BlockCache
-from logstore.engine.chain.chain import Chain, ChainView, LostRace, StalePlace
+from logstore.engine.chain.chain import Chain, LostRace, StalePlace
 from logstore.engine.chain.segment_reader import SegmentReader
+from logstore.engine.chain.view import ChainView
 from logstore.engine.host.clock import SystemClock
 from logstore.engine.host.fan_out import fan_out
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.runtime import Runtime
 from logstore.engine.shared.chain_cursor import ChainCursor
+from logstore.engine.write.ownership import WrittenByShared, check_may_stop
 from logstore.errors import CorruptData, StoreError, UnknownTopic
 from logstore.format.batch import BatchInfo, check_crc, split
 from logstore.format.errors import FormatError
@@ -47,30 +50,37 @@ from logstore.spark.write.txn_ledger import Ledger, Plan
 SEGMENT_BYTES = 16 * MIB
 """Of a segment that a commit writes: what the driver holds in memory for each partition that is under way."""
 _AT_ONCE = 4
+IF_GONE: TakeOver = "if_gone"
+"""A job stops no service that may be at work: it runs on other machines than that one, and could not know."""
 
 
-def store_once(store: ObjectStore, transaction: Transaction, parts: Sequence[Part]) -> None:
+def store_once(
+    store: ObjectStore, transaction: Transaction, parts: Sequence[Part], take_over: TakeOver = IF_GONE
+) -> None:
     """Publish `parts` as this transaction, unless it is stored already; a plan that stands for it comes first.
 
-    `Fenced` if this is a run of a stream that may not write any more.
+    `Fenced` if this is a run of a stream that may not write any more. `PartitionInUse` if a partition has an exclusive
+    writer that `take_over` does not allow to stop: nothing is stored then, in any partition.
     """
     ledger = Ledger(store, transaction)
     ledger.claim()
     while (left := ledger.pending()) is not None:
         version, plan = left
-        publish(store, replace(transaction, version=version), plan)
+        publish(store, replace(transaction, version=version), plan, take_over)
         ledger.finish(version)
     if not ledger.is_done():
-        chosen = ledger.begin(make_plan(store, parts))
+        chosen = ledger.begin(make_plan(store, parts, take_over))
         if chosen is not None:
-            publish(store, transaction, chosen)
+            publish(store, transaction, chosen, take_over)
             ledger.finish(transaction.version)
     sweep(store, transaction)
 
 
-def store_job(store: ObjectStore, transaction: Transaction, parts: Sequence[Part]) -> None:
-    """Publish `parts` of a job that nobody will run again under the same name."""
-    publish(store, transaction, make_plan(store, parts))
+def store_job(
+    store: ObjectStore, transaction: Transaction, parts: Sequence[Part], take_over: TakeOver = IF_GONE
+) -> None:
+    """Publish `parts` of a job that nobody will run again under the same name. `PartitionInUse` as for `store_once`."""
+    publish(store, transaction, make_plan(store, parts, take_over), take_over)
     sweep(store, transaction)
 
 
@@ -86,15 +96,23 @@ def give_up(store: ObjectStore, transaction: Transaction, parts: Sequence[Part])
             store.delete(key)
 
 
-def make_plan(store: ObjectStore, parts: Sequence[Part]) -> Plan:
-    """`parts`, and where each partition ends now."""
+def make_plan(store: ObjectStore, parts: Sequence[Part], take_over: TakeOver = IF_GONE) -> Plan:
+    """`parts`, and where each partition ends now. Asks all of them whether they may be written to, before one is."""
     targets = sorted({(part.topic, part.partition) for part in parts})
     paths = _find(store, targets)
-    ends = side_by_side(lambda one: Chain(store, paths[one]).load().tail.start_offset, targets)
+
+    def end_of(one: tuple[str, int]) -> int:
+        chain = Chain(store, paths[one])
+        tail = chain.load().tail
+        with suppress(WrittenByShared):
+            check_may_stop(chain, tail, take_over)
+        return tail.start_offset
+
+    ends = side_by_side(end_of, targets)
     return Plan(tuple(parts), {_name(paths[one]): end for one, end in zip(targets, ends, strict=True)})
 
 
-def publish(store: ObjectStore, transaction: Transaction, plan: Plan) -> None:
+def publish(store: ObjectStore, transaction: Transaction, plan: Plan, take_over: TakeOver = IF_GONE) -> None:
     """Carry the plan out. Safe to repeat, and to run in two drivers at once."""
     by_target = {
         target: list(parts)
@@ -103,7 +121,8 @@ def publish(store: ObjectStore, transaction: Transaction, plan: Plan) -> None:
         )  # stable: tasks stay in order
     }
     paths = _find(store, by_target)
-    runtime = Runtime(store, StoreConfig(writer="shared"), SystemClock(), random.Random())
+    config = StoreConfig(writer="shared", take_over=take_over)
+    runtime = Runtime(store, config, SystemClock(), random.Random())
     try:
 
         def one(target: tuple[str, int]) -> None:

@@ -38,13 +38,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         assert context is not None, "Spark calls write() in a task"
-        query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
-        if query is None or batch is None:
-            raise RuntimeError(
-                f"this Spark does not tell tasks {_QUERY_ID} and {_BATCH_ID}: rows cannot be stored once"
-            )
-        run = context.getLocalProperty(_RUN_ID) or ""
-        return stage_rows(self._options, Transaction(f"query {query}", int(batch), run), iterator)
+        return stage_rows(self._options, transaction_of(context), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         staged = [message for message in messages if isinstance(message, Staged)]
@@ -56,3 +50,16 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         if staged:
             discard_staged(self._options, staged[0].transaction, staged, repeatable=True)
         # What a task staged that did not get as far as to say so is swept by the next commit.
+
+
+def transaction_of(context: TaskContext) -> Transaction:
+    """Which write the task is a part of. All three must be known: without the run, a second query with a copy of the
+    checkpoint could not be told from a restart, and its rows would be taken for stored."""
+    query, batch, run = (context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID, _RUN_ID))
+    if not query or not batch or not run:
+        raise RuntimeError(
+            f"Spark tells this task {_QUERY_ID}={query!r}, {_BATCH_ID}={batch!r} and {_RUN_ID}={run!r}, and all three are "
+            "needed to store rows once. If the query's code sets a job group, let it not; else write in foreachBatch with "
+            "txnAppId and txnVersion"
+        )
+    return Transaction(f"query {query}", int(batch), run)

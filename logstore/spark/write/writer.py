@@ -20,7 +20,7 @@ from logstore.layout.catalog import Catalog
 from logstore.objects import close_store
 from logstore.spark.options.transaction import Transaction
 from logstore.spark.options.write_options import WriteOptions
-from logstore.spark.write.publish import give_up, store_job, store_once
+from logstore.spark.write.publish import IF_GONE, give_up, store_job, store_once
 from logstore.spark.write.rows import RowSorter
 from logstore.spark.write.staging import Part, sweep
 from logstore.spark.write.task_writer import TaskWriter
@@ -88,7 +88,8 @@ def publish_staged(
     parts = _parts(messages)
     store = open_store(options.path)
     try:
-        (store_once if repeatable else store_job)(store, transaction, parts)
+        store_parts = store_once if repeatable else store_job
+        store_parts(store, transaction, parts, True if options.take_over else IF_GONE)
     finally:
         close_store(store)
 

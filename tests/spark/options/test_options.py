@@ -115,6 +115,40 @@ def test_S02_an_unknown_option_is_answered_with_all_that_there_are() -> None:
         read(**dict[str, Any]({"kafka.bootstrap.servers": "localhost:9092"}))
     with pytest.raises(ValueError, match="what is read is said by subscribe"):
         read(topic="orders")
+    for name in ("groupIdPrefix", "fetchOffset.numRetries", "kafkaConsumer.pollTimeoutMs"):
+        with pytest.raises(ValueError, match="there is no consumer and no broker: leave it out"):
+            read(**dict[str, Any]({name: "5"}))
+    with pytest.raises(ValueError, match=r"scan\(…, where=…\)"):
+        read(pushFilters="true")
+
+
+def test_S11_a_pattern_of_javas_is_refused_with_what_python_calls_it() -> None:
+    options = {"path": "/a", "subscribePattern": r"\p{Alpha}+"}
+    with pytest.raises(ValueError, match="no regular expression of Python's") as caught:
+        read_options(options, streaming=False)
+    assert r"[A-Za-z] for \p{Alpha}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("15m", 900), ("30 s", 30), ("250", 0.25), ("2h", 7200), ("1min", 60), ("40ms", 0.04)],
+)
+def test_S02_a_trigger_delay_is_said_as_spark_says_it(text: str, seconds: float) -> None:
+    assert read(streaming=True, maxTriggerDelay=text).max_trigger_delay_s == pytest.approx(seconds)
+
+
+def test_S02_limits_of_a_micro_batch_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ValueError, match="minOffsetsPerTrigger=6 is more than maxOffsetsPerTrigger=5"):
+        read(streaming=True, minOffsetsPerTrigger="6", maxOffsetsPerTrigger="5")
+    with pytest.raises(ValueError, match="such as 15m"):
+        read(streaming=True, maxTriggerDelay="soon")
+    assert read(streaming=True).max_trigger_delay_s == 900
+
+
+def test_S07_the_sink_takes_includeHeaders_as_kafkas_does() -> None:
+    write_options({"path": "/a", "topic": "t", "includeHeaders": "true"}, streaming=False)
+    with pytest.raises(ValueError, match="true or false"):
+        write_options({"path": "/a", "includeHeaders": "perhaps"}, streaming=False)
 
 
 def test_S02_stream_and_batch_options_are_told_apart() -> None:

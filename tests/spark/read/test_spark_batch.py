@@ -13,7 +13,6 @@ import pytest
 import logstore
 from logstore.upsert import UpsertView
 from tests.support.spark.material import START_MS, at, numbered, plan
-from tests.support.spark.releases import needs_pushdown
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -142,28 +141,45 @@ def push_down(spark: SparkSession) -> Iterator[None]:
 FILTER = "partition = 1 and offset >= 95 and offset < 210 and timestamp < timestamp'2023-11-14 22:13:20.205'"
 
 
-@needs_pushdown
-def test_S04_a_frame_that_asks_for_it_plans_only_what_its_filters_leave(
-    spark: SparkSession, log: str, push_down: None
-) -> None:
-    frame = read(spark, log, pushFilters=True).where(FILTER)
+def test_S04_a_scan_with_a_condition_plans_only_what_that_leaves(spark: SparkSession, log: str) -> None:
+    from logstore.spark import scan
+
+    frame = scan(spark, log, subscribe="orders", where=FILTER)
     assert places(frame) == [(1, n) for n in range(95, 205)]
     assert frame.rdd.getNumPartitions() == 1
+    narrow = scan(spark, log, subscribe="orders", where=FILTER, columns="value")
+    assert narrow.columns == ["value"]
+    assert narrow.count() == 110
 
 
-def test_S04_filters_are_right_where_spark_pushes_none(spark: SparkSession, log: str) -> None:
-    frame = read(spark, log, pushFilters=True).where(FILTER)
-    assert places(frame) == [(1, n) for n in range(95, 205)]
-    assert frame.rdd.getNumPartitions() == 2
-
-
-def test_S04_a_frame_with_several_filters_is_right_because_nothing_is_pushed_unasked(
+def test_S12_two_queries_of_a_frame_and_a_union_of_two_filters_count_what_is_there(
     spark: SparkSession, log: str, push_down: None
 ) -> None:
+    """Spark keeps the plan of the last filters that a source accepts: a source that accepts none is always right."""
     frame = read(spark, log)
+    assert frame.where("partition = 0").count() == 300
+    assert frame.count() == 600
     both = frame.where("partition = 0 and offset < 5").union(frame.where("partition = 1 and offset < 5"))
     assert places(both) == [(p, n) for p in (0, 1) for n in range(5)]
+    frame.where(FILTER).cache().count()
     assert len(places(frame)) == 600
+    with pytest.raises(Exception, match="it gave the second query of a frame the filters of the first"):
+        read(spark, log, pushFilters=True)
+
+
+def test_S13_the_plan_of_a_scan_names_topic_and_store(spark: SparkSession, log: str) -> None:
+    from logstore.spark import scan
+
+    shown = scan(spark, log, subscribe="orders")._jdf.queryExecution().toString()
+    assert f"logstore orders in {log}" in shown
+
+
+def test_S12_an_upsert_view_of_a_plain_topic_names_the_option_and_no_damage(
+    spark: SparkSession, log: str
+) -> None:
+    with pytest.raises(Exception, match="Leave the option view out") as caught:
+        read(spark, log, view="upsert").collect()
+    assert "CorruptData" not in str(caught.value)
 
 
 def places(frame: DataFrame) -> list[tuple[int, int]]:
@@ -176,16 +192,18 @@ def test_S10_an_empty_topic_is_an_empty_frame(spark: SparkSession, make_log: Mak
 
 
 def test_S10_the_latest_view_drops_overwritten_and_deleted_keys(
-    spark: SparkSession, make_log: MakeLog, push_down: None
+    spark: SparkSession, make_log: MakeLog
 ) -> None:
+    from logstore.spark import scan
+
     history = [
         [logstore.Record(b"1", b"a"), logstore.Record(b"1", b"b"), logstore.Record(b"1", b"c")],
         [logstore.Record(b"2", b"a"), logstore.Record(None, b"b")],
     ]
     where = make_log("orders", history)
-    frame = read(spark, where, view="latest", pushFilters=True)
+    frame = read(spark, where, view="latest")
     found = {bytes(row.key): bytes(row.value) for row in frame.collect()}
-    early = frame.where("offset < 3").collect()
+    early = scan(spark, where, subscribe="orders", view="latest", where="offset < 3").collect()
     assert found == {b"a": b"2", b"c": b"1"}
     assert [bytes(row.key) for row in early] == [b"c"], "a filter must not bring an old value back"
 

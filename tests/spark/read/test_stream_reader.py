@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 import logstore
 from logstore.arrow.plan import heads as heads_module
@@ -24,7 +24,7 @@ from logstore.objects import MeteredStore, open_url
 from logstore.spark.options.read_options import read_options
 from logstore.spark.options.schema import spark_schema
 from logstore.spark.read.stream import LogStreamReader
-from tests.support.spark.material import START_MS, numbered
+from tests.support.spark.material import START_MS, numbered, plan
 from tests.support.spark.upkeep import expire_half, merge_everything
 
 pytestmark = pytest.mark.spark
@@ -102,6 +102,77 @@ def test_S06_available_now_ends_at_what_was_there_when_it_began(make_log: MakeLo
     assert stream.reportLatestOffset() == {"orders": {"0": 20}}, (
         "the lag that the query's progress shows is the true one"
     )
+
+
+def test_S06_a_micro_batch_waits_for_the_least_number_of_records_but_not_for_ever(make_log: MakeLog) -> None:
+    where = make_log("orders", [numbered(0, 3)])
+    now = [100.0]
+    named = {
+        "path": where,
+        "subscribe": "orders",
+        "startingOffsets": "earliest",
+        "pollInterval": "0",
+        "minOffsetsPerTrigger": "5",
+        "maxOffsetsPerTrigger": "6",
+        "maxTriggerDelay": "60s",
+    }
+    stream = LogStreamReader(
+        read_options(named, streaming=True), spark_schema(BASE_COLUMNS), clock=lambda: now[0]
+    )
+    limit = stream.getDefaultReadLimit()
+    at = stream.latestOffset(stream.initialOffset(), limit)
+    assert at == {"orders": {"0": 3}}, "the first one waits for nothing, as in Spark's source"
+    make_log("orders", [numbered(3, 7)])
+    assert stream.latestOffset(at, limit) == at
+    assert stream.latestOffset(at, ALL) == {"orders": {"0": 7}}, "a trigger that takes all waits for nothing"
+    now[0] += 59
+    assert stream.latestOffset(at, limit) == at
+    now[0] += 1
+    at = stream.latestOffset(at, limit)
+    assert at == {"orders": {"0": 7}}
+    make_log("orders", [numbered(7, 20)])
+    assert stream.latestOffset(at, limit) == {"orders": {"0": 13}}
+    stream.prepareForTriggerAvailableNow()
+    assert stream.latestOffset({"orders": {"0": 19}}, limit) == {"orders": {"0": 20}}, (
+        "nothing more would come"
+    )
+    assert reader(where, minOffsetsPerTrigger=5).getDefaultReadLimit() == ReadMinRows(5)
+
+
+def test_S06_a_micro_batch_is_limited_by_stored_bytes_and_always_goes_on(make_log: MakeLog) -> None:
+    where = make_log(
+        "orders", [numbered(n, n + 10) for n in range(0, 100, 10)], [numbered(0, 10)], compression="none"
+    )
+    stored = sum(ref.size for split in plan(where, subscribe="orders") for ref in split.refs)
+    stream = reader(where, maxBytesPerTrigger=stored // 4)
+    limit = stream.getDefaultReadLimit()
+    assert limit == ReadMaxBytes(stored // 4)
+    at, sizes, seen = stream.initialOffset(), [], []
+    while (end := stream.latestOffset(at, limit)) != at:
+        found = micro_batch(stream, at, end)
+        sizes.append(len(found))
+        seen += found
+        at = end
+    assert sorted(seen) == [(0, n) for n in range(100)] + [(1, n) for n in range(10)]
+    assert 4 <= len(sizes) <= 6
+    tiny = reader(where, maxBytesPerTrigger=1)
+    start = tiny.initialOffset()
+    assert tiny.latestOffset(start, tiny.getDefaultReadLimit()) == {"orders": {"0": 1, "1": 1}}
+    both = reader(where, maxBytesPerTrigger=stored // 4, maxOffsetsPerTrigger=6)
+    assert micro_batch(both, start, both.latestOffset(start, both.getDefaultReadLimit())).__len__() <= 6
+
+
+def test_S11_a_stream_whose_pattern_means_nothing_says_so_once(
+    make_log: MakeLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    where = make_log("orders", [numbered(0, 3)])
+    stream = reader(where, subscribe=None, subscribePattern="refunds")
+    start = stream.initialOffset()
+    for _ in range(3):
+        assert stream.latestOffset(start, ALL) == {}
+    assert len([one for one in caplog.records if "is found in no topic's name" in one.getMessage()]) == 1
+    make_log("old-refunds", [numbered(0, 3)])
+    assert stream.latestOffset(start, ALL) == {"old-refunds": {"0": 3}}
 
 
 @pytest.mark.parametrize("starting", ["latest", '{"orders": {"0": -1}}'])

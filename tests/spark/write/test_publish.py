@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,6 +22,7 @@ from logstore.spark.write import publish as publishing
 from logstore.spark.write.publish import give_up, make_plan, publish, store_job, store_once
 from logstore.spark.write.rows import RowSorter
 from logstore.spark.write.staging import sweep
+from logstore.spark.write.stream_writer import transaction_of
 from logstore.spark.write.task_writer import PENDING_BYTES, TaskWriter
 from logstore.spark.write.txn_ledger import Ledger
 from logstore.testing import Delivery, Fault, FaultyStore
@@ -292,7 +295,7 @@ def test_S07_other_producers_that_append_meanwhile_are_not_disturbed(store: Obje
 
 
 def test_S07_an_exclusive_writer_that_takes_over_during_the_commit_stops_it(store: ObjectStore) -> None:
-    with logstore.open(store) as owner:
+    with logstore.open(store, take_over=True) as owner:
 
         def take_over(number: int) -> None:
             if number == 2:
@@ -419,3 +422,15 @@ def test_S07_headers_timestamps_and_tombstones_are_kept(store: ObjectStore) -> N
         logstore.Record(b"v", b"k", (("h", b"1"), ("n", None)), START_MS, 0),
         logstore.Record(None, b"k", (), START_MS, 1),
     ]
+
+
+@pytest.mark.parametrize("missing", ["sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"])
+def test_S07_a_stream_whose_run_is_not_known_is_refused_because_copies_of_its_checkpoint_could_not_be(
+    missing: str,
+) -> None:
+    told = {"sql.streaming.queryId": "q", "streaming.sql.batchId": "7", "spark.jobGroup.id": "r"}
+    context: Any = SimpleNamespace(getLocalProperty=told.get)
+    assert transaction_of(context) == Transaction("query q", 7, "r")
+    told[missing] = ""
+    with pytest.raises(RuntimeError, match=f"{missing}=''"):
+        transaction_of(context)

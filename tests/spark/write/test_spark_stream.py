@@ -14,6 +14,7 @@ import pytest
 import logstore
 from logstore.layout.paths import SPARK_PREFIX
 from logstore.objects import open_url
+from logstore.spark import lag
 from tests.support.spark.material import numbered
 from tests.support.spark.releases import HAS_ADMISSION_CONTROL, HAS_STREAM_WRITER, needs_stream_writer
 
@@ -61,7 +62,7 @@ def stored(where: str, topic: str, partitions: int) -> list[bytes | None]:
         )
 
 
-def test_S06_rate_limits_restarts_and_new_partitions_give_each_record_once(
+def test_S13_S06_rate_limits_restarts_and_new_partitions_give_each_record_once(
     spark: SparkSession, make_log: MakeLog, tmp_path: Path
 ) -> None:
     where = make_log("orders", [numbered(0, 100)], [numbered(0, 50)])
@@ -78,6 +79,11 @@ def test_S06_rate_limits_restarts_and_new_partitions_give_each_record_once(
         assert batches == [60, 60, 30]
         reached = progress[0]["sources"][0]
         assert json.loads(reached["endOffset"]) == {"orders": {"0": 40, "1": 20}}
+        behind = lag(progress[0], where)  # S13
+        assert behind is not None
+        assert behind.behind == {("orders", 0): 60, ("orders", 1): 30}
+        assert behind.seconds is not None
+        assert behind.seconds > 0
         assert json.loads(reached["latestOffset"]) == {"orders": {"0": 100, "1": 50}}, "the lag is visible"
     else:
         assert batches == [150], "an older Spark takes all in one"

@@ -1,0 +1,127 @@
+"""The one writer of Parquet files, for both formats: batches in, files of about the wanted size out, in bounded memory.
+
+A file holds rows of one day or hour if the table is partitioned by that. Files lie in temporary ones until they are whole,
+because an object store takes an object whole: so what is open is counted, and where it becomes too much the largest
+one is ended early.
+"""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+import uuid
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from logstore.lake.table_format import DataFile, TableFormat
+
+FILE_BYTES = 32 << 20
+_OPEN_BYTES = 48 << 20
+_GROUP_BYTES = 12 << 20
+_GROUP_ROWS = 1 << 16
+_BUCKET_US = {"day": 86_400_000_000, "hour": 3_600_000_000}
+
+
+class _Open:
+    """A file that is being written."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.sink = tempfile.TemporaryFile()  # noqa: SIM115  (it goes with this object)
+        self.writer = pq.ParquetWriter(self.sink, schema, compression="zstd", use_dictionary=True)
+        self.waiting: list[pa.RecordBatch] = []
+        self.waiting_bytes = self.waiting_rows = self.rows = 0
+        self.offsets: list[int] = []
+        self.times_us: list[int] = []
+
+    @property
+    def size(self) -> int:
+        return int(self.sink.tell())
+
+    @property
+    def held(self) -> int:
+        return self.size + self.waiting_bytes
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self.waiting.append(batch)
+        self.waiting_bytes += batch.nbytes
+        self.waiting_rows += batch.num_rows
+        self.rows += batch.num_rows
+        for column, seen in (("offset", self.offsets), ("timestamp", self.times_us)):
+            ends = pc.min_max(batch.column(column).cast(pa.int64()))
+            seen[:] = [min([*seen, ends["min"].as_py()]), max([*seen, ends["max"].as_py()])]
+        if self.waiting_bytes >= _GROUP_BYTES or self.waiting_rows >= _GROUP_ROWS:
+            self.write()
+
+    def write(self) -> None:
+        if self.waiting:
+            self.writer.write_table(
+                pa.Table.from_batches(self.waiting, self.schema), row_group_size=_GROUP_ROWS
+            )
+        self.waiting, self.waiting_bytes, self.waiting_rows = [], 0, 0
+
+
+class ParquetFiles:
+    """Of one commit."""
+
+    def __init__(self, table: TableFormat, file_bytes: int = FILE_BYTES) -> None:
+        self._table = table
+        self._partition_by = table.partition_by
+        self._file_bytes = file_bytes
+        self._open: dict[int | None, _Open] = {}
+        self._done: list[DataFile] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """With columns `offset` and `timestamp`. A batch with other columns than the last one begins another file."""
+        if self._partition_by is None:
+            self._add(None, batch)
+            return
+        stamps = batch.column("timestamp").cast(pa.int64()).to_numpy()
+        buckets = stamps // _BUCKET_US[self._partition_by]
+        found = np.unique(buckets)
+        for bucket in found:
+            self._add(int(bucket), batch if len(found) == 1 else batch.filter(pa.array(buckets == bucket)))
+
+    def close(self) -> list[DataFile]:
+        """All files, stored."""
+        for bucket in list(self._open):
+            self._end(bucket)
+        return self._done
+
+    def _add(self, bucket: int | None, batch: pa.RecordBatch) -> None:
+        known = self._open.get(bucket)
+        if known is not None and not known.schema.equals(batch.schema):
+            self._end(bucket)
+            known = None
+        if known is None:
+            known = self._open[bucket] = _Open(batch.schema)
+        known.add(batch)
+        if known.size >= self._file_bytes:
+            self._end(bucket)
+        elif sum(each.held for each in self._open.values()) > max(_OPEN_BYTES, self._file_bytes):
+            self._end(max(self._open, key=lambda each: self._open[each].held))
+
+    def _end(self, bucket: int | None) -> None:
+        ended = self._open.pop(bucket)
+        ended.write()
+        ended.writer.close()
+        ended.sink.flush()
+        name = f"{self._table.folder(bucket)}{uuid.uuid4().hex}.parquet"
+        with mmap.mmap(ended.sink.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            with memoryview(mapped) as data:
+                size = len(data)
+                self._table.put(name, data)
+        ended.sink.close()
+        self._done.append(
+            DataFile(
+                name,
+                size,
+                ended.rows,
+                bucket,
+                (ended.offsets[0], ended.offsets[1]),
+                (ended.times_us[0], ended.times_us[1]),
+            )
+        )

@@ -1,0 +1,102 @@
+"""What a table format must offer, and where a target lies. Two implement it: `delta` and `iceberg`.
+
+The whole of exactly-once is in `commit`: files and the offsets behind them become part of the table in one step, or
+not at all, and only if nobody has moved these offsets since `load`. So whoever was slower, was killed, or never
+learnt what became of its commit, loads the table again and goes on where that stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Bucket = Literal["day", "hour"]
+"""Time, as a table is partitioned by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One partition of one incarnation of a topic: what an offset counts in. A topic that was deleted and created
+    anew has another incarnation, so its offsets begin again beside the old ones."""
+
+    topic: str
+    incarnation: str
+    partition: int
+
+    def __str__(self) -> str:
+        """How tables know it."""
+        return f"logstore/{self.topic}/{self.incarnation}/{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file that was written and is not yet part of a table. `bucket` counts days or hours since 1970."""
+
+    name: str
+    size: int
+    rows: int
+    bucket: int | None
+    offsets: tuple[int, int]
+    times_us: tuple[int, int]
+
+
+class TableFormat(Protocol):
+    """Of one table. Not for threads."""
+
+    def load(self) -> bool:
+        """Look at the table as it is now; whether there is one."""
+
+    def create(self, schema: pa.Schema) -> None:
+        """Make the table, unless somebody was faster."""
+
+    @property
+    def partition_by(self) -> Bucket | None:
+        """How what was loaded is partitioned."""
+
+    @property
+    def version(self) -> str:
+        """Of what was loaded."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of what was loaded, without columns that only say how it is partitioned."""
+
+    @property
+    def file_schema(self) -> pa.Schema:
+        """What files must look like: the same columns, with what the format wants to find in them."""
+
+    def next_offset(self, source: Source) -> int | None:
+        """Where the rows of a partition end in what was loaded; None if there was nothing of it."""
+
+    def folder(self, bucket: int | None) -> str:
+        """Where files of a day or hour lie, below the table: a prefix of their names."""
+
+    def put(self, name: str, data: memoryview) -> None:
+        """Store a file. Nobody sees it before the commit."""
+
+    def grow(self, schema: pa.Schema) -> None:
+        """Give the table the columns, and fields of columns, that it lacks."""
+
+    def commit(self, files: Sequence[DataFile], offsets: Mapping[Source, int]) -> bool:
+        """Whether files and offsets are part of the table now, surely. If not, they may be: load it and look."""
+
+    def compact(self) -> dict[str, int]:
+        """Make few large files of many small ones. The rows and the offsets stay."""
+
+    def files(self) -> list[str]:
+        """Where the files of what was loaded are, as any reader of Parquet takes them."""
+
+    def read(self, columns: Sequence[str] | None) -> pa.RecordBatchReader:
+        """The rows of what was loaded."""
+
+
+def bucket_of(given: str | None) -> Bucket | None:
+    """`day` or `hour`, also as `day(timestamp)`."""
+    name = None if given is None else given.removesuffix("(timestamp)")
+    if name not in (None, "day", "hour"):
+        raise ValueError(f"partition_by={given!r}: it is day, hour or None")
+    return name  # type: ignore[return-value]

@@ -1,0 +1,101 @@
+"""Table and log as one: the rows that the table has, and those that are behind its end in the log, each once.
+
+Both ends come from one look at the table: the version that is read is the one whose offsets say where the log goes on. So
+it does not matter who commits, compacts or expires snapshots meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from logstore.arrow.plan.log_partitions import load
+from logstore.arrow.plan.planner import within
+from logstore.arrow.plan.splits import Range, Split, cut
+from logstore.arrow.scan.split_scan import Scan
+from logstore.lake.registration import where_it_is
+from logstore.lake.rows import LOG_COLUMNS, READ_COLUMNS, lake_rows, values_of_table
+from logstore.lake.table_format import Source, TableFormat
+from logstore.lake.target import open_target
+from logstore.lake.value_columns import ValueColumns
+from logstore.layout.catalog import TopicDescriptor
+from logstore.layout.paths import PartitionPaths
+from logstore.objects import ObjectStore
+from logstore.topic import Topic
+
+_WHOLE = 1 << 62
+
+
+def table(topic: Topic, lake: str, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+    """All records of the table `lake` and the durable ones of the topic that are not in it yet, as a stream of Arrow
+    batches with the table's columns. DuckDB and Polars take it as it is.
+
+    `columns` are read if they are named. Records that are only in the log are parsed as the table's columns say. Raises
+    `OffsetOutOfRange` if retention has taken records that the table does not have, and what `Topic.arrow_batches` raises.
+    """
+    objects, current = where_it_is(topic)
+    found = open_table(lake)
+    tail = tail_of(objects, current, found, columns, lake)
+    return pa.RecordBatchReader.from_batches(tail.schema, _rows(found, tail, objects))
+
+
+def open_table(lake: str) -> TableFormat:
+    """Loaded; `ValueError` if there is none."""
+    found = open_target(lake)
+    if not found.load():
+        raise ValueError(f"lake={lake!r}: there is no table. A Materializer makes it")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What the log has and the table has not, in the table's columns. Small, and pickles: it travels to Spark's
+    executors."""
+
+    schema: pa.Schema
+    splits: tuple[Split, ...]
+    incarnation: str
+    values: ValueColumns | None
+
+    def rows(self, objects: ObjectStore, split: Split) -> Iterator[pa.RecordBatch]:
+        for batch in Scan("", READ_COLUMNS, fail_on_data_loss=True).rows_from(objects, split):
+            found, _ = lake_rows(batch, self.incarnation, self.values)
+            yield from found.select(self.schema.names).cast(self.schema).to_batches()
+
+
+def tail_of(
+    objects: ObjectStore,
+    topic: TopicDescriptor,
+    found: TableFormat,
+    columns: Sequence[str] | None,
+    lake: str,
+    max_bytes: int = _WHOLE,
+) -> Tail:
+    """Of the table as it was loaded."""
+    whole = found.schema
+    names = whole.names if columns is None else list(columns)
+    unknown = set(names) - set(whole.names)
+    if unknown or not names or len(set(names)) != len(names):
+        raise ValueError(f"columns={names!r}: name some of {', '.join(whole.names)}, each once")
+    if not {*LOG_COLUMNS} <= set(whole.names):
+        raise ValueError(f"{lake} has the columns {', '.join(whole.names)}: it is no table of a topic")
+    values = None
+    if "value" not in whole.names:
+        values = values_of_table(whole)
+    ranges = []
+    paths = [PartitionPaths(topic.name, topic.incarnation, number) for number in range(topic.partitions)]
+    for partition in load(objects, paths):
+        known = found.next_offset(Source(topic.name, topic.incarnation, partition.number))
+        first = partition.low if known is None else within(partition, known, True)
+        ranges.append(Range(partition, first, partition.end))
+    splits = tuple(cut(ranges, max_bytes=max_bytes))
+    return Tail(pa.schema([whole.field(name) for name in names]), splits, topic.incarnation, values)
+
+
+def _rows(found: TableFormat, tail: Tail, objects: ObjectStore) -> Iterator[pa.RecordBatch]:
+    for batch in found.read(tail.schema.names):
+        yield batch.select(tail.schema.names).cast(tail.schema)
+    for split in tail.splits:
+        yield from tail.rows(objects, split)

@@ -1,0 +1,59 @@
+"""T02: what is in a table is read by others, each by its own means: Polars and DuckDB. (Spark: tests/spark.)"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars
+import pyarrow as pa
+import pyarrow.parquet
+
+import logstore
+from logstore.lake import Materializer
+from logstore.lake.target import open_target
+from tests.support.lake.tables import events, target
+
+SCHEMA = pa.schema([("id", pa.int64()), ("kind", pa.string())])
+
+
+def filled(tmp_path: Path, form: str) -> str:
+    where = target(form, tmp_path / "lake")
+    with logstore.open((tmp_path / "log").as_uri()) as store:
+        topic = store.create_topic("orders", partitions=2)
+        copier = Materializer(topic, where, schema=SCHEMA, partition_by="day")
+        for first in (0, 30):
+            topic.append_many(events(first, first + 30))
+            copier.run_once()
+    return where
+
+
+def files(where: str) -> list[str]:
+    table = open_target(where)
+    assert table.load()
+    return table.files()
+
+
+def test_T02_a_delta_table_is_read_by_polars_and_duckdb(tmp_path: Path) -> None:
+    where = filled(tmp_path, "delta")
+    frame: Any = polars.scan_delta(where.removeprefix("delta:")).collect()
+    assert sorted(frame["id"].to_list()) == list(range(60))
+    assert {str(day) for day in frame["day"].to_list()} == {"2023-11-14"}
+    assert duckdb.read_parquet(files(where)).aggregate("count(*), sum(id)").fetchall() == [
+        (60, sum(range(60)))
+    ]
+
+
+def test_T02_an_iceberg_table_is_read_by_polars_and_duckdb(tmp_path: Path) -> None:
+    where = filled(tmp_path, "iceberg")
+    table: Any = open_target(where)
+    assert table.load()
+    frame: Any = polars.scan_iceberg(table._loaded).collect()
+    assert sorted(frame["id"].to_list()) == list(range(60))
+    found = table._loaded.scan(row_filter="id >= 50").to_duckdb("orders")
+    assert found.sql("select count(*), min(id) from orders").fetchall() == [(10, 50)]
+    ids = [
+        field.metadata[b"PARQUET:field_id"] for path in files(where) for field in pa.parquet.read_schema(path)
+    ]
+    assert len(ids) == 2 * len(table.file_schema), "readers that go by field ids find them in the files"

@@ -1,0 +1,115 @@
+"""T05: a union read of table and log gives each record once, fresh to the last durable record."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore.lake import Materializer, table
+from tests.support.lake.tables import FORMATS, durable, events, half_copied, places, target
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[logstore.Store]:
+    with logstore.open((tmp_path / "log").as_uri()) as opened:
+        yield opened
+
+
+@pytest.fixture(params=FORMATS)
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return target(request.param, tmp_path / "lake")
+
+
+def test_T05_table_and_log_are_one_stream_for_duckdb_and_polars(store: logstore.Store, where: str) -> None:
+    import duckdb
+    import polars
+
+    topic = half_copied(store, where, schema="infer")
+    assert places(table(topic, where).read_all()) == durable(topic)
+    stream = table(topic, where, ["kind", "id"])  # noqa: F841  (DuckDB finds it by its name)
+    found = duckdb.sql(
+        "select kind, count(*), sum(id) from stream where kind is not null group by kind order by kind"
+    )
+    assert found is not None
+    by_kind = {n: [one for one in range(79) if one % 3 == n] for n in range(3)}
+    assert found.fetchall() == [(f"kind-{n}", len(ids), sum(ids)) for n, ids in by_kind.items()]
+    frame = polars.DataFrame(table(topic, where, ["id", "value_raw"]))
+    assert frame["id"].sum() == sum(range(79))
+    assert [raw for raw in frame["value_raw"].to_list() if raw is not None] == [b"no json"]
+    topic.append_many(events(79, 80))
+    assert places(table(topic, where).read_all()) == durable(topic), "fresh to the last durable record"
+
+
+def test_T05_raw_tables_and_recreated_topics_too(store: logstore.Store, where: str) -> None:
+    topic = half_copied(store, where)
+    old = durable(topic)
+    assert sorted(table(topic, where, ["value"]).read_all()["value"].to_pylist()) == sorted(
+        [b"no json", *(one.value or b"" for one in events(0, 79))]
+    )
+    Materializer(topic, where).run_once()
+    store.delete_topic("orders")
+    again = store.create_topic("orders")
+    again.append_many(events(0, 5))
+    assert places(table(again, where).read_all()) == old + durable(again), (
+        "the table keeps what the topic was"
+    )
+
+
+def test_T05_each_record_is_there_once_while_somebody_copies_and_compacts(
+    store: logstore.Store, tmp_path: Path
+) -> None:
+    where = target("delta", tmp_path / "lake")
+    topic = store.create_topic("orders", partitions=2)
+    topic.append_many(events(0, 20))
+    Materializer(topic, where, schema="infer").run_once()
+    done = threading.Event()
+
+    def copy() -> None:
+        copier = Materializer(topic, where, schema="infer")
+        for first in range(20, 120, 20):
+            topic.append_many(events(first, first + 20))
+            copier.run_once()
+            copier.compact()
+        done.set()
+
+    copying = threading.Thread(target=copy)
+    copying.start()
+    looks = 0
+    while not done.is_set() or looks < 2:
+        found = places(table(topic, where, ["incarnation", "partition", "offset"]).read_all())
+        assert set(found.values()) == {1}
+        for partition in range(2):
+            offsets = sorted(offset for _, number, offset in found if number == partition)
+            assert offsets == list(range(len(offsets))), "no hole before the last one"
+        looks += 1
+    copying.join()
+    assert places(table(topic, where).read_all()) == durable(topic)
+
+
+def test_T05_what_cannot_be_read_is_said(store: logstore.Store, where: str, tmp_path: Path) -> None:
+    topic = half_copied(store, where)
+    with pytest.raises(ValueError, match="there is no table"):
+        table(topic, target("delta", tmp_path / "other"))
+    with pytest.raises(ValueError, match="name some of partition, offset"):
+        table(topic, where, ["colour"])
+    topic.partition(0).delete_before(topic.partition(0).durable_high_watermark)
+    with pytest.raises(logstore.OffsetOutOfRange):
+        table(topic, where)
+
+
+def test_T05_a_table_with_deletion_vectors_is_refused_by_name(store: logstore.Store, tmp_path: Path) -> None:
+    """Its files alone would show rows that were deleted."""
+    from deltalake import DeltaTable, TableFeatures
+
+    from logstore.lake.union import open_table
+
+    where = target("delta", tmp_path / "lake")
+    half_copied(store, where)
+    path = where.removeprefix("delta:")
+    DeltaTable(path).alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+    with pytest.raises(logstore.UnsupportedStore, match="deletion vectors"):
+        open_table(where).files()
