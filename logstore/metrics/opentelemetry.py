@@ -1,0 +1,153 @@
+"""The same numbers on an OpenTelemetry meter, and spans on a tracer.
+
+Counters and gauges are observable: read when the reader collects, all of one collection from one look at the store.
+OpenTelemetry has no observable histogram, so the latencies are recorded as they come: once for each flush, fsync and
+request.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from weakref import ref
+
+from opentelemetry import metrics, trace
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+from opentelemetry.trace import TracerProvider
+
+from logstore.engine.host.counters import Flush, FlushDone, Observer
+from logstore.engine.partition.internal import Partition
+from logstore.metrics.catalogue import FAMILIES, Family
+from logstore.metrics.numbers import Numbers, Sources, families
+from logstore.metrics.tracing import StoreTracing
+from logstore.objects.metered import LATENCY_BOUNDS_S, Request
+
+_SAME_LOOK_S = 0.5
+_SCOPE = "logstore"
+
+
+class Instrumentation:
+    """Get it from `logstore.metrics.instrument`. `stop()` ends it: the store is as it was, and the meter hears no more."""
+
+    def __init__(
+        self, sources: Sources, meter_provider: MeterProvider | None, tracer_provider: TracerProvider | None
+    ) -> None:
+        from logstore import __version__
+
+        self._sources = sources
+        self._stopped = False
+        self._looked: tuple[float, Numbers] = (float("-inf"), {})
+        meter = metrics.get_meter(_SCOPE, __version__, meter_provider)
+        tracer = trace.get_tracer(_SCOPE, __version__, tracer_provider)
+        for family in FAMILIES.values():
+            if family.kind == "counter":
+                meter.create_observable_counter(
+                    family.dotted, [self._observed(family)], family.unit, family.help
+                )
+            elif family.kind == "gauge":
+                meter.create_observable_gauge(
+                    family.dotted, [self._observed(family)], family.unit, family.help
+                )
+
+        def histogram(name: str) -> metrics.Histogram:
+            family = FAMILIES[name]
+            return meter.create_histogram(
+                family.dotted, family.unit, family.help, explicit_bucket_boundaries_advisory=LATENCY_BOUNDS_S
+            )
+
+        self._flush_seconds = histogram("logstore_flush_seconds")
+        self._durable_ack_seconds = histogram("logstore_durable_ack_seconds")
+        self._local_ack_seconds = histogram("logstore_local_ack_seconds")
+        self._request_seconds = histogram("logstore_request_seconds")
+        self._tracing = StoreTracing(tracer)
+        store = sources.store
+        self._before = store._runtime.observer
+        store._runtime.observer = _Told(self)
+        store._metered.listeners = (*store._metered.listeners, self._requested)
+        for partition in store._all_logs():
+            self._tracing.opened(partition)
+
+    def stop(self) -> None:
+        """A second call does nothing."""
+        if self._stopped:
+            return
+        self._stopped = True
+        store = self._sources.store
+        store._runtime.observer = self._before
+        store._metered.listeners = tuple(
+            known for known in store._metered.listeners if known != self._requested
+        )
+        self._tracing.stop()
+
+    # Asked
+
+    def _observed(self, family: Family) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        """Holds no store: a meter keeps its callbacks for ever."""
+        whose = ref(self)
+
+        def observe(options: CallbackOptions) -> Iterator[Observation]:
+            mine = whose()
+            for labels, value, _ in mine._numbers().get(family.name, []) if mine is not None else ():
+                yield Observation(value, labels)
+
+        return observe
+
+    def _numbers(self) -> Numbers:
+        """One look serves all instruments of one collection, which come one after the other."""
+        if self._stopped:
+            return {}
+        now = time.monotonic()
+        looked, numbers = self._looked
+        if now - looked > _SAME_LOOK_S:
+            numbers = {family.name: samples for family, samples in families(self._sources)}
+            self._looked = now, numbers
+        return numbers
+
+    # Told
+
+    def opened(self, partition: Partition) -> None:
+        self._tracing.opened(partition)
+
+    def flush(self, topic: str, partition: int) -> AbstractContextManager[Flush]:
+        return self._tracing.flush(topic, partition)
+
+    def _labels(self, topic: str, partition: int) -> dict[str, str]:
+        by_topic = self._sources.by == "topic"
+        return {"topic": topic} if by_topic else {"topic": topic, "partition": str(partition)}
+
+    def local_ack(self, topic: str, partition: int, seconds: float) -> None:
+        self._local_ack_seconds.record(seconds, self._labels(topic, partition))
+
+    def stored(self, topic: str, partition: int, flushed: FlushDone, in_lane: bool) -> None:
+        labels = self._labels(topic, partition)
+        if in_lane:
+            self._tracing.stored_in_lane(topic, partition, flushed)
+        if flushed.seconds is not None:
+            self._flush_seconds.record(flushed.seconds, labels)
+        if flushed.waited is not None:
+            self._durable_ack_seconds.record(flushed.waited, labels)
+
+    def _requested(self, request: Request) -> None:
+        self._request_seconds.record(request.seconds, {"operation": request.operation})
+        self._tracing.requested(request)
+
+
+class _Told(Observer):
+    """What the store tells, handed on."""
+
+    def __init__(self, to: Instrumentation) -> None:
+        self._to = to
+
+    def opened(self, partition: object) -> None:
+        if isinstance(partition, Partition):
+            self._to.opened(partition)
+
+    def flush(self, topic: str, partition: int) -> AbstractContextManager[Flush]:
+        return self._to.flush(topic, partition)
+
+    def stored(self, topic: str, partition: int, done: FlushDone, *, in_lane: bool = False) -> None:
+        self._to.stored(topic, partition, done, in_lane)
+
+    def local_ack(self, topic: str, partition: int, seconds: float) -> None:
+        self._to.local_ack(topic, partition, seconds)

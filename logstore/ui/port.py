@@ -1,0 +1,234 @@
+"""HTTP for the page: one file, three questions, and a stream of server-sent events. GET only, loopback or a token.
+
+Without a token only a browser on this machine may ask, and only by a name of this machine: a page from elsewhere whose name
+points here (DNS rebinding) is refused. With one, every request must carry it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import json
+import threading
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from urllib.parse import parse_qs, urlsplit
+
+from logstore.errors import LogStoreError
+from logstore.metrics.numbers import Lags, Tracked
+from logstore.store import Store
+from logstore.ui.view import View
+
+EVERY_S = 1.0
+HEAD_MAX = 8192
+HEAD_TIMEOUT_S = 5.0
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_TEXT = "text/plain; charset=utf-8"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address to listen on can be reached from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class Page:
+    """Answers what belongs to the page; `owns` says what does. `token`: None on loopback."""
+
+    def __init__(self, view: View, token: str | None) -> None:
+        self._view = view
+        self._token = token
+        self._html = files("logstore.ui").joinpath("page.html").read_bytes()
+
+    def owns(self, path: str) -> bool:
+        return path in ("/", "/events") or path.startswith("/api/")
+
+    async def respond(self, target: str, head: str, writer: asyncio.StreamWriter) -> None:
+        """Answer one request; a stream of events ends when its reader has gone."""
+        parts = urlsplit(target)
+        query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        refused = self._refused(query, head)
+        if refused is not None:
+            _send(writer, "403 Forbidden", _TEXT, refused.encode())
+        elif parts.path == "/":
+            _send(writer, "200 OK", "text/html; charset=utf-8", self._html)
+        elif parts.path == "/events":
+            await self._events(query, writer)
+            return
+        else:
+            status, body = await asyncio.get_running_loop().run_in_executor(
+                None, self._answer, parts.path, query
+            )
+            _send(writer, status, "application/json", json.dumps(body).encode())
+        await writer.drain()
+
+    def _refused(self, query: dict[str, str], head: str) -> str | None:
+        if self._token is not None:
+            given = query.get("token", "")
+            return (
+                None
+                if hmac.compare_digest(given.encode(), self._token.encode())
+                else "the token is missing or wrong\n"
+            )
+        for line in head.split("\r\n")[1:]:
+            name, _, value = line.partition(":")
+            if name.strip().lower() == "host":
+                host = value.strip().rpartition(":")[0] or value.strip()
+                return None if is_loopback(host) else "ask by 127.0.0.1 or localhost\n"
+        return "a request names its host\n"
+
+    async def _events(self, query: dict[str, str], writer: asyncio.StreamWriter) -> None:
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
+        )
+        topic, first = query.get("topic"), _number(query.get("first"))
+        while not writer.is_closing():
+            state = await asyncio.get_running_loop().run_in_executor(None, self._view.now, topic, first)
+            writer.write(b"data: " + json.dumps(state).encode() + b"\n\n")
+            await writer.drain()
+            await asyncio.sleep(EVERY_S)
+
+    def _answer(self, path: str, query: dict[str, str]) -> tuple[str, object]:
+        topic, partition = query.get("topic", ""), _number(query.get("partition"))
+        try:
+            if path == "/api/now":
+                return "200 OK", self._view.now(topic or None, _number(query.get("first")))
+            if path == "/api/segments":
+                return "200 OK", self._view.segments(topic, partition)
+            if path == "/api/records":
+                offset, count = _number(query.get("offset")), _number(query.get("count"), 20)
+                return "200 OK", self._view.records(topic, partition, offset, count)
+        except (LogStoreError, OSError, ValueError) as error:
+            return "400 Bad Request", {"error": f"{type(error).__name__}: {error}"}
+        return "404 Not Found", {"error": "/api/now, /api/segments or /api/records"}
+
+
+def _number(text: str | None, default: int = 0) -> int:
+    return int(text) if text is not None and text.isdigit() and len(text) < 20 else default
+
+
+def _send(writer: asyncio.StreamWriter, status: str, content: str, body: bytes) -> None:
+    writer.write(
+        f"HTTP/1.1 {status}\r\nContent-Type: {content}\r\nContent-Length: {len(body)}\r\nCache-Control: no-store\r\n"
+        f"Content-Security-Policy: {_POLICY}\r\nX-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"
+        "Connection: close\r\n\r\n".encode()
+        + body
+    )
+
+
+class Served:
+    """A page that is being served, from a thread of its own. `url` is where; `close()` ends it. A context manager."""
+
+    def __init__(self, page: Page, view: View, host: str, port: int, token: str | None) -> None:
+        self._page = page
+        self._view = view
+        self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        started: threading.Event = threading.Event()
+        self._failed: list[OSError] = []
+        self.port = 0
+        self._thread = threading.Thread(
+            target=self._run, args=(host, port, started), name="logstore-ui-port", daemon=True
+        )
+        self._thread.start()
+        started.wait()
+        if self._failed:
+            view.stop()
+            raise self._failed[0]
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"http://{shown}:{self.port}/" + (f"?token={token}" if token else "")
+
+    def _run(self, host: str, port: int, started: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            server = self._loop.run_until_complete(
+                asyncio.start_server(self._serve, host, port, limit=HEAD_MAX)
+            )
+        except OSError as error:
+            self._failed.append(error)
+            started.set()
+            self._loop.close()
+            return
+        self.port = server.sockets[0].getsockname()[1]
+        started.set()
+        self._loop.run_forever()
+        server.close()
+        for task in self._tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+        self._loop.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            async with asyncio.timeout(HEAD_TIMEOUT_S):
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+            method, _, rest = head.partition(" ")
+            target = rest.split(" ")[0]
+            if method != "GET":
+                _send(writer, "405 Method Not Allowed", _TEXT, b"GET only\n")
+            elif self._page.owns(urlsplit(target).path):
+                await self._page.respond(target, head, writer)
+            else:
+                _send(writer, "404 Not Found", _TEXT, b"the page is at /\n")
+            await writer.drain()
+        except (TimeoutError, OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # a browser that went away, or no HTTP at all: nobody is left to tell
+        except asyncio.CancelledError:
+            pass  # the server ends: this is the end of the task, and nobody waits for it
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+    def close(self) -> None:
+        """A second call does nothing."""
+        if self._loop.is_running():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._view.stop()
+
+    def __enter__(self) -> Served:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def serve(
+    store: Store,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    token: str | None = None,
+    readers: Mapping[str, Callable[[], Lags]] | None = None,
+    trackers: Mapping[str, Tracked] | None = None,
+) -> Served:
+    """Serve the page of an open store, read-only. `port` 0 takes a free one: `url` says which.
+
+    Anywhere but on loopback it takes a `token`, without which nobody gets an answer: the page shows records. `readers` and
+    `trackers`: as for `logstore.metrics.collector`.
+    """
+    if token is None and not is_loopback(host):
+        raise ValueError(
+            f"host={host!r} can be reached from elsewhere, and the page shows records: pass a token"
+        )
+    view = View(store, readers, trackers)
+    return Served(Page(view, token), view, host, port, token)
+
+
+def page_of(store: Store, host: str, token: str | None) -> tuple[Page, View] | None:
+    """The page for a port that serves other things, too; None if it is open to others and there is no token."""
+    if token is None and not is_loopback(host):
+        return None
+    view = View(store)
+    return Page(view, token), view

@@ -1,0 +1,104 @@
+"""Asks the store, in the background, what others have written to the partitions that somebody looks at.
+
+A page that asked by itself would hang with a store that hangs, and show nothing; this thread may hang, and the page goes on
+showing what is known, and why it is not more. Nobody looks: nothing is asked.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from logstore.config import TopicConfig
+from logstore.errors import LogStoreError
+from logstore.store import Store
+
+EVERY_S = 1.0
+TOPICS_EVERY_S = 5.0
+LOOKED_AT_S = 10.0
+
+
+@dataclass(slots=True)
+class Known:
+    """`topics`: name, partitions and settings. `trouble`: what the last round could not do, in words."""
+
+    topics: list[tuple[str, int, TopicConfig | None]] = field(default_factory=list)
+    trouble: str | None = None
+
+
+class Refresher:
+    """The lock guards what is wanted and what is known; it is never held while the store is asked."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._wanted: dict[tuple[str, int], float] = {}
+        self._looked = 0.0
+        self._known = Known()
+        self._topics_at = float("-inf")
+        self._wake = threading.Event()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="logstore-ui", daemon=True)
+        self._thread.start()
+
+    def known(self) -> Known:
+        """What there is, as last seen; somebody looks."""
+        with self._lock:
+            first = not self._looked
+            self._looked = time.monotonic()
+            found = Known(list(self._known.topics), self._known.trouble)
+        if first:
+            self._wake.set()
+        return found
+
+    def want(self, topic: str, partitions: range) -> None:
+        """Somebody looks at these."""
+        now = time.monotonic()
+        with self._lock:
+            new = (topic, partitions.start) not in self._wanted
+            for number in partitions:
+                self._wanted[topic, number] = now
+        if new:
+            self._wake.set()
+
+    def stop(self) -> None:
+        self._ended = True
+        self._wake.set()
+        self._thread.join(EVERY_S)
+
+    def _run(self) -> None:
+        while not self._ended:
+            self._wake.wait(EVERY_S)
+            self._wake.clear()
+            if not self._ended and time.monotonic() - self._looked < LOOKED_AT_S:
+                trouble = self._round()
+                with self._lock:
+                    self._known.trouble = trouble
+
+    def _round(self) -> str | None:
+        now = time.monotonic()
+        try:
+            if now - self._topics_at > TOPICS_EVERY_S:
+                self._list_topics()
+                self._topics_at = now
+            with self._lock:
+                self._wanted = {place: at for place, at in self._wanted.items() if now - at < LOOKED_AT_S}
+                wanted = list(self._wanted)
+            for topic, partition in wanted:
+                self._store.topic(topic).partition(partition).refresh()
+        except (LogStoreError, OSError, ValueError) as error:
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    def _list_topics(self) -> None:
+        found: list[tuple[str, int, TopicConfig | None]] = []
+        for name in self._store.topics():
+            try:
+                topic = self._store.topic(name)
+            except LogStoreError:  # deleted meanwhile, or damaged: it is listed all the same
+                found.append((name, 0, None))
+                continue
+            found.append((name, topic.partitions, topic.config))
+        with self._lock:
+            self._known.topics = found

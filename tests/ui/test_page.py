@@ -1,0 +1,199 @@
+"""The page in a real browser: what it shows moves with the store, a store that hangs is seen, and it asks nobody else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+import logstore.store
+from logstore.ingest import FlushTracker
+from logstore.objects import MemoryStore
+from logstore.testing import GatedStore
+from logstore.ui import Served, serve
+from tests.support.patience import PATIENCE_S
+
+MS = PATIENCE_S * 1000
+
+
+@pytest.fixture
+def gated() -> GatedStore:
+    return GatedStore(MemoryStore())
+
+
+@pytest.fixture
+def store(gated: GatedStore) -> Iterator[logstore.Store]:
+    with logstore.open(gated, flush_interval=3600) as opened:
+        yield opened
+
+
+@pytest.fixture
+def served(store: logstore.Store) -> Iterator[Served]:
+    tracker: FlushTracker[int] = FlushTracker(0, lambda boundary: None)
+    tracker.register("warehouse")
+    tracker.commit(7, ["warehouse"])
+    orders = store.create_topic("orders", 3)
+    for number in range(40):
+        value = json.dumps({"order": number, "total": number * 1.5}).encode()
+        orders.append(value, key=b"customer-%d" % (number % 7), headers=[("source", b"web")])
+    store.create_topic("payments").append(b"\x00\xffbinary")
+    lag = lambda: {("orders", 0): 12}  # noqa: E731
+    with serve(store, readers={"mailer": lag}, trackers={"shop": tracker}) as page:
+        yield page
+
+
+@pytest.fixture
+def page(browser: Any, served: Served) -> Iterator[Any]:
+    opened = browser.new_page(viewport={"width": 1200, "height": 1100})
+    opened.set_default_timeout(MS)
+    opened.goto(served.url)
+    opened.wait_for_selector("#partitions tr[data-partition]")
+    yield opened
+    opened.close()
+
+
+def mark(page: Any, partition: int, column: int) -> int:
+    cell = page.locator(f'tr[data-partition="{partition}"] td').nth(column)
+    return int(cell.inner_text().replace(",", ""))
+
+
+def wait_for_mark(page: Any, partition: int, column: int, value: int) -> None:
+    page.wait_for_function(
+        "([row, column, value]) => { const r = document.querySelector(`tr[data-partition='${row}']`);"
+        " return r && r.cells[column].textContent.replaceAll(',', '') === String(value); }",
+        arg=[partition, column, value],
+    )
+
+
+def test_O02_the_marks_move_while_a_producer_runs(page: Any, store: logstore.Store) -> None:
+    log = store.topic("orders").partition(0)
+    before = mark(page, 0, 4)
+    assert before == log.marks().buffered
+    log.append([b"buffered"] * 5, ack="buffered")
+    wait_for_mark(page, 0, 4, before + 5)
+    assert mark(page, 0, 3) == before, "not durable yet"
+    assert page.locator('tr[data-partition="0"] .bar .buf').evaluate("e => e.offsetWidth") > 0
+    log.flush()
+    wait_for_mark(page, 0, 3, before + 5)
+    assert page.locator("#rate polyline").get_attribute("points")
+
+
+def test_O02_a_store_that_hangs_is_degraded_with_its_reason(
+    page: Any, store: logstore.Store, gated: GatedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert logstore.store.DEGRADED_AFTER_S == 5.0
+    monkeypatch.setattr(logstore.store, "DEGRADED_AFTER_S", 0.2)
+    assert page.inner_text("#health") == "well"
+    with gated.hold("put") as gate:
+        waiting = store.topic("orders").partition(1).submit(b"nobody answers")
+        gate.wait_held()
+        page.wait_for_selector("#health.degraded")
+        page.wait_for_function(
+            "document.querySelector('#reasons').textContent.includes('has had no answer for')"
+        )
+        assert "topics/orders/" in page.inner_text("#reasons")
+        page.wait_for_function("document.querySelector('#partitions').textContent.includes('no answer for')")
+    waiting.result(PATIENCE_S)
+    page.wait_for_selector("#health.well")
+
+
+def test_O02_no_request_leaves_the_machine(browser: Any, served: Served) -> None:
+    opened = browser.new_page()
+    asked: list[str] = []
+    opened.on("request", lambda request: asked.append(request.url))
+    opened.goto(served.url)
+    opened.wait_for_selector("#partitions tr[data-partition]")
+    opened.wait_for_function("Number(document.body.dataset.ticks) > 1")
+    assert asked
+    assert [url for url in asked if not url.startswith((served.url, "data:"))] == []
+    refused = opened.evaluate(
+        "fetch('http://localhost:9/').then(() => 'sent', error => 'refused: ' + error.name)"
+    )
+    assert refused.startswith("refused")
+    opened.close()
+
+
+def test_O02_a_keyboard_reaches_everything(page: Any) -> None:
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "find"
+    page.keyboard.type("pay")
+    page.wait_for_function("document.querySelectorAll('#list button').length === 1")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_function("document.querySelector('#topic').textContent === 'payments'")
+    page.wait_for_selector('tr[data-partition="0"]')
+    page.focus("#find")
+    page.keyboard.press("Control+A")
+    page.keyboard.press("Delete")
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("k")
+    page.wait_for_function("document.querySelector('#topic').textContent === 'orders'")
+    page.wait_for_selector('tr[data-partition="2"]')
+    page.focus('tr[data-partition="2"]')
+    page.keyboard.press("Enter")
+    page.wait_for_function("document.querySelector('#chosen').textContent === 'orders/2'")
+    assert page.evaluate("document.activeElement.id") == "offset", "on to the records"
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#records table tbody tr")
+    reached = set()
+    page.evaluate("document.activeElement.blur()")
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.id || document.activeElement.tagName"))
+    assert {"find", "BUTTON", "TR", "offset", "howmany", "as", "show"} <= reached
+
+
+def test_O02_records_are_shown_as_text_json_and_hex_and_segments_on_a_map(page: Any) -> None:
+    page.fill("#howmany", "3")
+    page.click("#show")
+    page.wait_for_selector("#records tbody tr")
+    assert page.locator("#records tbody tr").count() == 3
+    assert '"order"' in page.inner_text("#records")
+    assert "source=web" in page.inner_text("#records")
+    page.select_option("#as", "hex")
+    assert "7b 22" in page.inner_text("#records")
+    page.select_option("#as", "JSON")
+    assert '"total"' in page.inner_text("#records")
+    assert page.locator("#map i").count() > 3
+    assert "objects" in page.inner_text("#mapped")
+    assert "mailer" in page.inner_text("#readers")
+    assert "warehouse owes 7" in page.inner_text("#trackers")
+
+
+def test_O02_light_dark_and_small_screens(page: Any, screenshots: Path) -> None:
+    page.click("#show")
+    page.wait_for_selector("#records tbody tr")
+    page.wait_for_function("Number(document.body.dataset.ticks) > 2")
+    page.emulate_media(color_scheme="light")
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.screenshot(path=screenshots / "page-light.png")
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+    page.screenshot(path=screenshots / "page-dark.png")
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    page.screenshot(path=screenshots / "page-small.png")
+    for name in ("page-light.png", "page-dark.png", "page-small.png"):
+        assert (screenshots / name).stat().st_size > 10_000
+
+
+def test_O02_ten_thousand_partitions_are_shown_fifty_at_a_time(browser: Any) -> None:
+    objects = MemoryStore()
+    with logstore.open(objects) as store:
+        for number in range(10):
+            store.create_topic(f"t{number}", 1000)
+        with serve(store) as served:
+            opened = browser.new_page()
+            opened.set_default_timeout(MS)
+            opened.goto(served.url)
+            opened.wait_for_selector('tr[data-partition="49"]')
+            assert opened.locator("tr[data-partition]").count() == 50
+            opened.click("#next")
+            opened.wait_for_selector('tr[data-partition="99"]')
+            assert "50–99 of 1000" in opened.inner_text("#page")
+            opened.close()
+        assert store.metrics()["get"].requests < 1500

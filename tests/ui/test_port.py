@@ -1,0 +1,160 @@
+"""The page's port without a browser: who may ask, what is answered, and that nothing can be changed."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+import logstore
+from logstore.objects import MemoryStore
+from logstore.testing import FaultyStore
+from logstore.ui import Served, serve
+from logstore.ui.port import is_loopback
+from tests.support.engine.harness import until
+from tests.support.patience import PATIENCE_S
+
+
+def ask(
+    url: str, path: str, *, method: str = "GET", host: str | None = None
+) -> tuple[int, bytes, dict[str, str]]:
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE_S)
+    try:
+        connection.request(method, path, headers={} if host is None else {"Host": host})
+        answer = connection.getresponse()
+        return answer.status, answer.read(), {name.lower(): value for name, value in answer.getheaders()}
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def store() -> Iterator[logstore.Store]:
+    with logstore.open(MemoryStore()) as opened:
+        opened.create_topic("t", 2).partition(1).append(
+            [logstore.Record(b"\xff", key=b"k", headers=(("h", None),)), logstore.Record(None)]
+        )
+        yield opened
+
+
+@pytest.fixture
+def served(store: logstore.Store) -> Iterator[Served]:
+    with serve(store) as page:
+        yield page
+
+
+def test_O02_the_page_is_one_file_and_forbids_everything_from_elsewhere(served: Served) -> None:
+    status, body, headers = ask(served.url, "/")
+    assert status == 200
+    assert headers["content-type"] == "text/html; charset=utf-8"
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'")
+    assert "connect-src 'self'" in policy
+    text = body.decode()
+    assert "://" not in text.replace("http://www.w3.org", "")
+    assert "<script src" not in text
+    assert '<link rel="stylesheet"' not in text
+
+
+def test_O02_records_segments_and_marks_are_told_as_json(served: Served, store: logstore.Store) -> None:
+    found = json.loads(ask(served.url, "/api/records?topic=t&partition=1&offset=0&count=1")[1])
+    (record,) = found["records"]
+    assert base64.b64decode(record["value"]) == b"\xff"
+    assert (record["offset"], record["headers"], found["high"]) == (0, [["h", None]], 2)
+    mapped = json.loads(ask(served.url, "/api/segments?topic=t&partition=1")[1])
+    assert (mapped["count"], mapped["segments"][0]["end"]) == (1, 2)
+    for path in ("/api/records?topic=nope", "/api/segments?topic=t&partition=9"):
+        status, body, _ = ask(served.url, path)
+        assert status == 400
+        assert json.loads(body)["error"]
+    assert ask(served.url, "/api/nope")[0] == 404
+    assert ask(served.url, "/favicon.ico")[0] == 404
+
+
+def test_nothing_but_get_is_answered_and_nothing_changes(served: Served, store: logstore.Store) -> None:
+    for method in ("POST", "PUT", "DELETE", "PATCH"):
+        assert ask(served.url, "/api/now", method=method)[0] == 405
+    assert store.topics() == ["t"]
+
+
+def test_without_a_token_only_this_machine_may_ask_and_only_by_its_own_name(
+    served: Served, store: logstore.Store
+) -> None:
+    assert ask(served.url, "/", host="localhost:1234")[0] == 200
+    assert ask(served.url, "/", host="[::1]:80")[0] == 200
+    assert ask(served.url, "/api/now", host="evil.example")[0] == 403
+    with pytest.raises(ValueError, match="pass a token"):
+        serve(store, "0.0.0.0")
+    assert [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "example.org")] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_with_a_token_every_request_must_carry_it(store: logstore.Store) -> None:
+    with serve(store, token="s3cret") as served:
+        assert served.url.endswith("/?token=s3cret")
+        for path in ("/", "/api/now", "/events", "/?token=wrong"):
+            assert ask(served.url, path)[0] == 403
+        assert ask(served.url, "/?token=s3cret", host="anything.example")[0] == 200
+        assert ask(served.url, "/api/now?token=s3cret")[0] == 200
+
+
+def test_a_port_that_is_taken_is_an_error_and_closing_twice_is_none(
+    served: Served, store: logstore.Store
+) -> None:
+    with pytest.raises(OSError):
+        serve(store, port=served.port)
+    served.close()
+    served.close()
+    with pytest.raises(OSError):
+        ask(served.url, "/")
+
+
+def test_what_cannot_be_asked_is_said_and_the_page_goes_on(store: logstore.Store) -> None:
+    objects = FaultyStore(MemoryStore(), seed=1)
+    with logstore.open(objects) as broken, serve(broken) as served:
+        broken.create_topic("t")
+        objects.down()
+
+        def now() -> dict[str, object]:
+            told: dict[str, object] = json.loads(ask(served.url, "/api/now")[1])
+            return told
+
+        until(lambda: bool(now()["reasons"]))
+        assert now()["health"] == "degraded"
+        assert "StoreUnavailable" in str(now()["reasons"])
+
+
+def test_the_command_serves_the_page_of_a_store(tmp_path: Path) -> None:
+    with logstore.open(str(tmp_path)) as store:
+        store.create_topic("shop")
+    command = [
+        sys.executable,
+        "-m",
+        "logstore.cli",
+        "ui",
+        "--json",
+        "--listen",
+        "127.0.0.1:0",
+        "--store",
+        str(tmp_path),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = json.loads(process.stdout.readline())["url"]
+            until(lambda: bool(json.loads(ask(url, "/api/now")[1])["topics"]))
+            assert json.loads(ask(url, "/api/now")[1])["topics"][0]["name"] == "shop"
+        finally:
+            process.kill()
