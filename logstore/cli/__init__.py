@@ -9,19 +9,18 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import textwrap
-from collections.abc import Sequence
-from importlib import import_module
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
 
 from logstore import __version__
+from logstore.cli.frame import Program, call
 from logstore.cli.output import Output
-from logstore.cli.usage import UsageError
+from logstore.cli.usage import Interrupted, UsageError
 from logstore.errors import LogStoreError
 from logstore.format import kernels
 
 COMMANDS = (
     "topics",
+    "describe",
     "create",
     "alter",
     "delete",
@@ -29,76 +28,31 @@ COMMANDS = (
     "cat",
     "tail",
     "offsets",
+    "groups",
+    "lag",
     "inspect",
     "verify",
     "compact",
     "trim",
     "gc",
+    "maintain",
+    "cp",
+    "mirror",
+    "ping",
+    "cost",
+    "ui",
     "ingest",
+    "materialize",
     "bench",
     "demo",
+    "completion",
 )
+"""A command is a module of this name: see `frame.CommandModule`."""
 
 
-class Command(Protocol):
-    """What a module in this folder offers. Its docstring's first line is its help."""
-
-    __doc__: str | None
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
-    def run(self, args: argparse.Namespace, out: Output) -> int: ...
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="logstore",
-        description="A partitioned, append-only log whose home is an object store.",
-        epilog="The store is --store URL or the environment variable LOGSTORE_URL: a path, file:///…, s3://bucket/prefix.",
-    )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__} ({_kernels()})")
-    parser.set_defaults(json=False, store=os.environ.get("LOGSTORE_URL"))
-    _add_common(parser)
-    commands = parser.add_subparsers(
-        dest="command", metavar="COMMAND", required=True, parser_class=_CommandParser
-    )
-    for name in COMMANDS:
-        module: Command = import_module(f"logstore.cli.{name}")
-        summary = (module.__doc__ or "").splitlines()[0]
-        sub = commands.add_parser(name, help=summary, description=module.__doc__, formatter_class=_Paragraphs)
-        _add_common(sub)
-        module.add_arguments(sub)
-        sub.set_defaults(run=module.run)
-    return parser
-
-
-def _add_common(parser: argparse.ArgumentParser) -> None:
-    """Before the command or after it: no default of their own, so that the one does not undo the other."""
-    unsaid = argparse.SUPPRESS
-    parser.add_argument("--json", action="store_true", default=unsaid, help="one JSON object a line")
-    parser.add_argument("--store", metavar="URL", default=unsaid, help="or LOGSTORE_URL")
-
-
-class _CommandParser(argparse.ArgumentParser):
-    """Takes options between the arguments: `append orders -k 17 paid`, where plain argparse gives up on `paid`."""
-
-    _parsing = False
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        if self._parsing:  # the call below, from inside
-            return super().parse_known_args(args, namespace)
-        self._parsing = True
-        try:
-            return self.parse_known_intermixed_args(args, namespace)
-        finally:
-            self._parsing = False
-
-
-class _Paragraphs(argparse.HelpFormatter):
-    """Keeps the paragraphs of a module's docstring, each as wide as the terminal."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        filled = (textwrap.fill(" ".join(part.split()), width) for part in text.split("\n\n"))
-        return textwrap.indent("\n\n".join(filled), indent)
+def program() -> Program:
+    """The whole command line; a command's module is imported when it is asked for."""
+    return Program(COMMANDS, f"{__version__} ({_kernels()})")
 
 
 def _kernels() -> str:
@@ -111,14 +65,17 @@ def _kernels() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point of the `logstore` command."""
-    args = build_parser().parse_args(argv)
+    return call(program(), argv, _run)
+
+
+def _run(command: Callable[[argparse.Namespace, Output], int], args: argparse.Namespace) -> int:
     if sys.stdout is None:  # `>&-`: refused before anything is done that nobody would learn of
         print(f"logstore {args.command}: standard output is closed: use >/dev/null", file=sys.stderr)
         return 1
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a terminal that knows no ✓
-    out = Output(sys.stdout, args.json)
+    out = Output(sys.stdout, bool(args.json), quiet=bool(args.quiet))
     try:
-        code = int(args.run(args, out))
+        code = int(command(args, out))
         out.flush()
         return code
     except UsageError as error:
@@ -130,5 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         print(f"logstore {args.command}: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
+    except Interrupted as where:
+        print(f"logstore {args.command}: interrupted: {where}", file=sys.stderr)
+        return 130
     except KeyboardInterrupt:
         return 130

@@ -6,38 +6,26 @@ Open partitions follow by themselves, here at once and elsewhere with their next
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import Any
 
 from logstore.cli.output import Output
-from logstore.cli.places import add_topic, find_topic, open_existing
+from logstore.cli.places import add_topic, add_topic_settings, find_topic, open_existing
+from logstore.cli.units import duration_or_none, size_or_none
 from logstore.cli.usage import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_topic(parser)
     parser.add_argument("-p", "--partitions", type=int, help="how many it shall have: never fewer than now")
-    parser.add_argument("--retention-seconds", type=_limit(float), help="or none")
-    parser.add_argument("--retention-bytes", type=_limit(int), help="or none")
-    parser.add_argument("--segment-bytes", type=int)
-    parser.set_defaults(**dict.fromkeys(_SETTINGS, _UNCHANGED))
+    add_topic_settings(parser, duration_or_none, size_or_none, ", or none")
 
 
 _SETTINGS = ("retention_seconds", "retention_bytes", "segment_bytes")
-_UNCHANGED = object()
-
-
-def _limit(number: Callable[[str], float]) -> Callable[[str], float | None]:
-    def limit(text: str) -> float | None:
-        return None if text == "none" else number(text)
-
-    limit.__name__ = f"{number.__name__} or none"  # argparse shows it
-    return limit
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
     settings: dict[str, Any] = {
-        name: getattr(args, name) for name in _SETTINGS if getattr(args, name) is not _UNCHANGED
+        name: getattr(args, name) for name in _SETTINGS if getattr(args, name) is not None
     }
     if not settings and args.partitions is None:
         raise UsageError("what shall change? Pass --partitions, or a setting")

@@ -1,6 +1,7 @@
 """Measure this store from this machine: appends at each ack level, group commit, and reading back.
 
-Uses a topic of its own and deletes it afterwards. For comparisons with other systems see `make bench`.
+Also how many requests each takes, and what a million records like that cost in S3 Standard. Uses a topic of its own and
+deletes it afterwards. For comparisons with other systems see `make bench`.
 """
 
 from __future__ import annotations
@@ -14,17 +15,23 @@ from concurrent.futures import ThreadPoolExecutor
 import logstore
 from logstore.cli.output import Output
 from logstore.cli.places import open_store
+from logstore.cli.units import size
 from logstore.cli.usage import positive
 from logstore.config import Ack
+from logstore.cost.prices import STANDARD
 from logstore.engine.partition.partition_log import PartitionLog
 
 _PRODUCERS = 16
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--records", type=positive, default=200_000)
-    parser.add_argument("--value-bytes", type=positive, default=100)
-    parser.add_argument("--durable-appends", type=positive, default=200)
+    parser.add_argument(
+        "--records", type=positive, default=200_000, help="appended in bulk (default: 200,000)"
+    )
+    parser.add_argument("--value-bytes", type=size, default=100, help="of each: 100 (default), 1kB")
+    parser.add_argument(
+        "--durable-appends", type=positive, default=200, help="with a durable ack each (default: 200)"
+    )
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -33,14 +40,16 @@ def run(args: argparse.Namespace, out: Output) -> int:
     with open_store(args) as store:
         log = store.create_topic(name).partition(0)
         try:
-            rows = _measure(log, values, args)
+            rows = _measure(store, log, values, args)
         finally:
             store.delete_topic(name)
         out.table(rows)
     return 0
 
 
-def _measure(log: PartitionLog, values: list[bytes], args: argparse.Namespace) -> list[dict[str, object]]:
+def _measure(
+    store: logstore.Store, log: PartitionLog, values: list[bytes], args: argparse.Namespace
+) -> list[dict[str, object]]:
     log.append(b"warm-up")
     rounds = max(1, int(args.records) // len(values))
 
@@ -63,14 +72,17 @@ def _measure(log: PartitionLog, values: list[bytes], args: argparse.Namespace) -
     def read() -> int:
         return sum(1 for _ in log.records(visibility="durable"))
 
+    def timed(what: str, work: Callable[[], int]) -> dict[str, object]:
+        return _timed(store, what, work)
+
     found = [
-        _timed("append 1,000 at once, buffered, then flush", bulk),
-        _timed("append one by one, buffered", lambda: one_by_one("buffered", min(args.records, 100_000))),
-        _timed("append one by one, durable", lambda: one_by_one("durable", min(args.durable_appends, 50))),
-        _timed(f"append from {_PRODUCERS} threads, durable", side_by_side),
+        timed("append 1,000 at once, buffered, then flush", bulk),
+        timed("append one by one, buffered", lambda: one_by_one("buffered", min(args.records, 100_000))),
+        timed("append one by one, durable", lambda: one_by_one("durable", min(args.durable_appends, 50))),
+        timed(f"append from {_PRODUCERS} threads, durable", side_by_side),
     ]
     log.flush()
-    found.append(_timed("read back", read))
+    found.append(timed("read back", read))
     stored = found[-1]["records"]
     if stored != log.durable_high_watermark:
         raise logstore.CorruptData(
@@ -79,8 +91,20 @@ def _measure(log: PartitionLog, values: list[bytes], args: argparse.Namespace) -
     return found
 
 
-def _timed(what: str, work: Callable[[], int]) -> dict[str, object]:
-    began = time.perf_counter()
+def _timed(store: logstore.Store, what: str, work: Callable[[], int]) -> dict[str, object]:
+    before, began = store.metrics(), time.perf_counter()
     count = work()
     seconds = time.perf_counter() - began
-    return {"what": what, "records": count, "seconds": round(seconds, 3), "records/s": round(count / seconds)}
+    after = store.metrics()
+    made = {name: after[name].requests - before[name].requests for name in after}
+    carried = {name: after[name].bytes - before[name].bytes for name in after}
+    dollars = sum(STANDARD.of(name, made[name], carried[name]) for name in made)
+    return {
+        "what": what,
+        "records": count,
+        "seconds": round(seconds, 3),
+        "records/s": round(count / seconds),
+        "puts": made["put"],
+        "gets": made["get"],
+        "$/million": float(f"{dollars / count * 1e6:.3g}"),
+    }

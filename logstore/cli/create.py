@@ -8,20 +8,19 @@ from __future__ import annotations
 import argparse
 
 from logstore.cli.output import Output
-from logstore.cli.places import add_topic, open_store
+from logstore.cli.places import add_topic, add_topic_settings, open_store
+from logstore.cli.units import duration, size
 from logstore.cli.usage import UsageError
 from logstore.errors import TopicExists
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_topic(parser)
-    parser.add_argument("-p", "--partitions", type=int, default=1)
+    parser.add_argument("-p", "--partitions", type=int, default=1, help="how many (default: 1)")
     parser.add_argument(
         "--exist-ok", action="store_true", help="fine if it exists; if -p is given, with as many"
     )
-    parser.add_argument("--retention-seconds", type=float)
-    parser.add_argument("--retention-bytes", type=int)
-    parser.add_argument("--segment-bytes", type=int)
+    add_topic_settings(parser, duration, size)
 
 
 def run(args: argparse.Namespace, out: Output) -> int:

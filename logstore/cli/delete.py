@@ -6,17 +6,15 @@ import argparse
 
 from logstore.cli.output import Output
 from logstore.cli.places import add_topic, open_existing, topic_named
-from logstore.cli.usage import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_topic(parser)
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can answer")
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    if not args.yes:
-        raise UsageError(f"this deletes every record of {args.topic}: say so with --yes")
+    out.confirmed(f"this deletes every record of {args.topic}", args.yes)
     with open_existing(args) as store:
         with topic_named(store, args.topic):
             store.delete_topic(args.topic)

@@ -11,18 +11,28 @@ import argparse
 
 from logstore.cli.output import Output
 from logstore.cli.places import add_topic, open_store, topic_named
+from logstore.cli.units import duration, shown_size
 from logstore.config import StoreConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_topic(parser, optional=True)
     parser.add_argument("--dry-run", action="store_true", help="list what would go, delete nothing")
-    parser.add_argument("--grace", type=float, metavar="SECONDS", default=StoreConfig().delete_grace)
+    parser.add_argument(
+        "--grace",
+        type=duration,
+        metavar="TIME",
+        default=StoreConfig().delete_grace,
+        help="what was replaced so long ago goes: 1d (default), 12h, or seconds",
+    )
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
     with open_store(args, writer="read_only", delete_grace=args.grace) as store:
-        with topic_named(store, args.topic):
+        what = "looking for garbage" if args.dry_run else "collecting garbage"
+        with topic_named(store, args.topic), out.progress(what, unit="objects") as progress:
             found = store.collect_garbage(args.topic, dry_run=args.dry_run)
+        progress.advance(len(found))
+        progress.summary(f"{len(found):,} objects, {shown_size(sum(item.size for item in found))}")
         out.table([{"key": item.key, "bytes": item.size, "deleted": not args.dry_run} for item in found])
     return 0

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from logstore.cli.output import Output
 from logstore.cli.places import open_store
+from logstore.cli.units import size
 from logstore.cli.usage import UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic-prefix", default="", help="before schema.table in the topics' names")
     parser.add_argument("--partitions", type=int, default=1, help="of topics that are created (default: 1)")
     parser.add_argument(
-        "--max-batch-bytes", type=int, metavar="N", help="the largest row (default: the store's, 1 MiB)"
+        "--max-batch-bytes", type=size, metavar="SIZE", help="the largest row (default: the store's, 1MiB)"
     )
     parser.add_argument("--tombstones", action="store_true", help="follow each delete with an empty value")
     parser.add_argument("--no-snapshot", action="store_true", help="only changes from now on")
@@ -75,7 +76,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
             dsn=args.dsn,
             publication=args.publication,
             slot=args.slot,
-            tables=None if args.table is None else tuple(args.table),
+            tables=tuple(args.table) if args.table else None,
             topic_prefix=args.topic_prefix,
             partitions=args.partitions,
             tombstones=args.tombstones,

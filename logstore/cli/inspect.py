@@ -6,10 +6,10 @@ TARGET is a topic, or the key of a segment (as the listing prints it).
 from __future__ import annotations
 
 import argparse
-from datetime import UTC, datetime
 
 from logstore.cli.output import Output
 from logstore.cli.places import add_partition, chosen, find_topic, open_store
+from logstore.cli.units import shown_moment
 from logstore.errors import CorruptData
 from logstore.format.area import MAX_TIMESTAMP_MS
 from logstore.format.errors import FormatError
@@ -77,11 +77,6 @@ def _one_segment(objects: ObjectStore, key: str, out: Output) -> None:
 
 
 def _time(milliseconds: int) -> str:
-    if milliseconds < 0:
-        return "-"
     if milliseconds > MAX_TIMESTAMP_MS:  # of a segment that cannot be read
         return "unknown"
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
-    except ValueError:  # a record may say the year 10000, a datetime may not
-        return f"{milliseconds} ms"
+    return shown_moment(milliseconds)

@@ -8,6 +8,7 @@ from typing import Any
 
 from logstore.cli.output import Output
 from logstore.cli.places import add_partition, add_topic, chosen, find_topic, open_store
+from logstore.cli.units import moment_ms
 from logstore.engine.chain.segment_table import LostRange
 from logstore.engine.partition.partition_log import PartitionLog
 
@@ -15,7 +16,12 @@ from logstore.engine.partition.partition_log import PartitionLog
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_topic(parser)
     add_partition(parser)
-    parser.add_argument("--at", type=int, metavar="MS", help="also the first offset at or after this time")
+    parser.add_argument(
+        "--at",
+        type=moment_ms,
+        metavar="TIME",
+        help="also the first offset at or after 2026-11-17T12:00, -1h, or MS",
+    )
 
 
 def run(args: argparse.Namespace, out: Output) -> int:

@@ -8,13 +8,32 @@ import os
 from typing import Any, TextIO
 
 from logstore.cli.template import Template
+from logstore.cli.terminal import Progress, ask, can_ask, print_table
+from logstore.cli.usage import UsageError
 from logstore.format.record import Record
 
 
 class Output:
-    def __init__(self, stream: TextIO, as_json: bool) -> None:
+    """`quiet`: no progress, no summary. `is_terminal`: a person reads it."""
+
+    def __init__(self, stream: TextIO, as_json: bool, *, quiet: bool = False) -> None:
         self.stream = stream
         self.as_json = as_json
+        self.quiet = quiet
+        self.is_terminal = not as_json and stream.isatty()
+
+    def progress(self, what: str, total: int | None = None, unit: str = "records") -> Progress:
+        """For long work: what it does, and how much there is of it, in records, bytes or what else `unit` says."""
+        return Progress(what, quiet=self.quiet, total=total, unit=unit)
+
+    def confirmed(self, what: str, yes: bool) -> None:
+        """Before what cannot be undone: asks on a terminal; elsewhere it takes a --yes."""
+        if yes:
+            return
+        if not can_ask():
+            raise UsageError(f"{what}: say so with --yes")
+        if not ask(f"{what}. Go on?"):
+            raise UsageError("nothing was done")
 
     def row(self, fields: dict[str, Any], line: str) -> None:
         """One result: `line` for people, `fields` with --json."""
@@ -27,6 +46,11 @@ class Output:
                 print(json.dumps(fields), file=self.stream)
             return
         if not rows:
+            return
+        if self.is_terminal:
+            print_table(
+                self.stream, list(rows[0]), [[str(value) for value in fields.values()] for fields in rows]
+            )
             return
         cells = [list(rows[0])] + [[str(value) for value in fields.values()] for fields in rows]
         widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]

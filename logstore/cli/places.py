@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
 import logstore
 from logstore.cli.template import Template
+from logstore.cli.units import is_ago, moment_ms, size
 from logstore.cli.usage import UsageError, positive
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.topic import Topic
 
+START_HELP = "an offset, beginning, end, -N (the last N), -1h (the last hour), @2026-11-17T12:00 (UTC) or @MILLISECONDS"
 DEFAULT_FORMAT = "%s\\n"
 
 
@@ -55,6 +57,31 @@ def add_topic(parser: argparse.ArgumentParser, *, optional: bool = False) -> Non
     parser.add_argument("topic", nargs="?" if optional else None, help="a topic's name")
 
 
+def add_topic_settings(
+    parser: argparse.ArgumentParser,
+    time_of: Callable[[str], float],
+    size_of: Callable[[str], float],
+    more: str = "",
+) -> None:
+    parser.add_argument(
+        "--retention",
+        "--retention-seconds",
+        dest="retention_seconds",
+        metavar="TIME",
+        type=time_of,
+        help=f"older records go: 7d, 12h, or seconds{more}",
+    )
+    parser.add_argument(
+        "--retention-bytes",
+        metavar="SIZE",
+        type=size_of,
+        help=f"the oldest records go while a partition has more: 10GB, or bytes{more}",
+    )
+    parser.add_argument(
+        "--segment-bytes", metavar="SIZE", type=size, help="the largest object that is made: 16MiB"
+    )
+
+
 def add_partition(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-p", "--partition", type=int, help="only this one (default: all)")
 
@@ -94,19 +121,21 @@ def start_offsets(logs: list[PartitionLog], start: str | None) -> list[int]:
 
 
 def start_offset(log: PartitionLog, start: str | None, option: str = "--start") -> int:
-    """An offset, `beginning`, `end`, `-n` (the last n), or `@ms` (the first record at or after that time)."""
+    """An offset, `beginning`, `end`, `-n` (the last n), `@time` (the first record at or after that time), or `-1h` (the
+    first of the last hour)."""
     low, high = log.low_watermark, log.buffered_high_watermark
     if start in (None, "beginning"):
         return low
     if start == "end":
         return high
     try:
-        if start.startswith("@"):
-            found = log.offset_for_timestamp(int(start[1:]))
+        if start.startswith("@") or is_ago(start):
+            found = log.offset_for_timestamp(moment_ms(start.removeprefix("@")))
             return high if found is None else found
         number = int(start)
     except ValueError:
         raise UsageError(
-            f"{option} {start}: an offset, beginning, end, -N (the last N) or @MILLISECONDS"
+            f"{option} {start}: an offset, beginning, end, -N (the last N), -1h (the last hour), "
+            "@2026-11-17T12:00 or @MILLISECONDS"
         ) from None
     return max(low, high + number) if number < 0 else number

@@ -12,6 +12,7 @@ from queue import Queue
 
 from logstore.cli.output import Output
 from logstore.cli.places import (
+    START_HELP,
     add_partition,
     add_range,
     add_topic,
@@ -30,7 +31,7 @@ _WAITING_MAX = 10_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_topic(parser)
     add_partition(parser)
-    add_range(parser, "an offset, beginning, end (default), -N (the last N) or @MILLISECONDS")
+    add_range(parser, f"{START_HELP} (default: end)")
 
 
 def run(args: argparse.Namespace, out: Output) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Callable
 
@@ -50,7 +49,7 @@ def _piece(found: re.Match[str], text: str) -> bytes | _Field:
         return bytes.fromhex(code)
     known = _FIELDS.get(field) if field is not None else _ESCAPES.get(escape)
     if known is None:
-        raise argparse.ArgumentTypeError(
+        raise ValueError(
             f"{text!r}: there is no {found.group()!r}; there are "
             f"{' '.join('%' + name for name in _FIELDS)} {' '.join(chr(92) + name for name in _ESCAPES)} \\xHH"
         )

@@ -10,26 +10,24 @@ import argparse
 
 from logstore.cli.output import Output
 from logstore.cli.places import add_topic, chosen, find_topic, open_existing, start_offset
-from logstore.cli.usage import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_topic(parser)
-    parser.add_argument("-p", "--partition", type=int, required=True)
+    parser.add_argument("-p", "--partition", type=int, required=True, help="of this partition")
     parser.add_argument(
-        "--before", required=True, help="an offset, end, -N (keep the last N) or @MILLISECONDS"
+        "--before",
+        required=True,
+        help="an offset, end, -N (keep the last N), -7d (keep a week), @2026-11-17 or @MILLISECONDS",
     )
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can answer")
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
     with open_existing(args) as store:
         (log,) = chosen(find_topic(store, args.topic), args.partition)
         before = start_offset(log, args.before, "--before")
-        if not args.yes:
-            raise UsageError(
-                f"this deletes the records of {log._internal.paths} before offset {before}: say so with --yes"
-            )
+        out.confirmed(f"this deletes the records of {log._internal.paths} before offset {before}", args.yes)
         low = log.delete_before(before)
         fields = {"topic": log.topic, "partition": log.partition, "low": low}
         out.row(fields, f"{log._internal.paths}: begins at offset {low}")

@@ -1,12 +1,14 @@
-"""The mistake of the one who typed the command line, and numbers that argparse should check."""
+"""The mistake of the one who typed the command line, a command that was interrupted, and numbers that are checked."""
 
 from __future__ import annotations
-
-import argparse
 
 
 class UsageError(Exception):
     """The command line asks for something that makes no sense. Exit code 2."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, and what is to be said about it: where it stopped, and how to go on from there. Exit code 130."""
 
 
 def positive(text: str) -> int:
@@ -16,5 +18,5 @@ def positive(text: str) -> int:
     except ValueError:
         number = 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: it is a whole number, at least 1")
+        raise ValueError(f"{text!r}: it is a whole number, at least 1")
     return number

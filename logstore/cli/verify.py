@@ -10,6 +10,9 @@ import argparse
 
 from logstore.cli.output import Output
 from logstore.cli.places import add_topic, chosen, find_topic, open_store
+from logstore.cli.terminal import Progress
+from logstore.cli.units import shown_duration, shown_size
+from logstore.cli.usage import Interrupted
 from logstore.engine.chain.segment_table import SegmentRef
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import CorruptData, LogStoreError, ObjectNotFound, UnknownTopic
@@ -19,6 +22,7 @@ from logstore.format.manifest import Manifest
 from logstore.format.records import decode_records
 from logstore.format.segment import SegmentFlags, offset_at, parse_segment
 from logstore.objects.protocol import ObjectStore
+from logstore.objects.slices import SlicedStore
 
 Damage = tuple[str, int | None, str]
 """The object's key, the offset if there is one, and what is wrong."""
@@ -26,12 +30,29 @@ Damage = tuple[str, int | None, str]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_topic(parser, optional=True)
+    parser.add_argument(
+        "--from",
+        dest="begin",
+        metavar="TOPIC/PARTITION",
+        type=_place,
+        help="leave out what comes before it: to go on after an interruption",
+    )
+
+
+def _place(text: str) -> tuple[str, int]:
+    topic, _, number = text.rpartition("/")
+    if not topic or not number.isdigit():
+        raise ValueError(f"{text!r}: write orders/3")
+    return topic, int(number)
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
     damaged = 0
-    with open_store(args, writer="read_only", cache_bytes=0) as store:
+    begin = getattr(args, "begin", None) or ("", 0)
+    with open_store(args, writer="read_only", cache_bytes=0) as store, _progress(out) as progress:
         for name in [args.topic] if args.topic else store.topics():
+            if name < begin[0]:
+                continue
             try:
                 topic = find_topic(store, name)
             except CorruptData as error:
@@ -43,19 +64,36 @@ def run(args: argparse.Namespace, out: Output) -> int:
                     raise
                 continue  # deleted meanwhile
             for log in chosen(topic, None):
-                damaged += _verify(store.objects, log, out)
+                if (name, log.partition) < begin:
+                    continue
+                try:
+                    damaged += _verify(SlicedStore(store.objects), log, out, progress)
+                except KeyboardInterrupt:
+                    place = f"{name}/{log.partition}"
+                    raise Interrupted(
+                        f"what comes before {place} was checked, {damaged} objects are damaged; go on with --from {place}"
+                    ) from None
+        progress.summary(
+            f"{progress.records:,} records, {shown_size(progress.bytes)} checked in {shown_duration(progress.seconds)}"
+        )
     return 1 if damaged else 0
 
 
-def _verify(objects: ObjectStore, log: PartitionLog, out: Output) -> int:
+def _progress(out: Output) -> Progress:
+    return out.progress("verifying", unit="bytes")
+
+
+def _verify(objects: ObjectStore, log: PartitionLog, out: Output, progress: Progress) -> int:
     records, damage = 0, _manifest_damage(objects, log)
     for ref in log.segments():
         try:
-            records += _records_in(objects, ref)
+            found = _records_in(objects, ref)
+            records += found
+            progress.advance(found, ref.size, f"verifying {log.topic}/{log.partition}")
         except (FormatError, LogStoreError) as error:
             damage.append((ref.key, _offset(ref, objects, error), str(error)))
-    for found in damage:
-        _print_damage(out, log.topic, log.partition, found)
+    for each in damage:
+        _print_damage(out, log.topic, log.partition, each)
     summary = {"topic": log.topic, "partition": log.partition, "records": records, "damaged": len(damage)}
     out.row(summary, f"{log.topic}/{log.partition}: {records} records read, {len(damage)} damaged objects")
     return len(damage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,11 @@ import pytest
 
 import logstore
 from logstore.cli import COMMANDS, main
+from logstore.cli.output import Output
+from logstore.cli.terminal import Progress
 from logstore.format.area import MAX_TIMESTAMP_MS
 from logstore.format.segment import SegmentFlags, SegmentHeader
+from logstore.process.presence import Machine
 from tests.support.engine.harness import crash
 from tests.support.patience import PATIENCE_S
 
@@ -65,6 +69,64 @@ def test_append_reads_lines_with_keys_from_standard_input(url: str) -> None:
     assert found == [(b"a", b"1"), (b"b", b"2"), (None, b"nokey")]
 
 
+def append_from_a_shell(*words: str) -> subprocess.CompletedProcess[str]:
+    """As a process of its own, like everybody's."""
+    command = [sys.executable, "-m", "logstore.cli", "append", "t", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+
+def test_W17_a_shell_append_beside_a_service_is_refused_and_says_how_to_insist(url: str) -> None:
+    with logstore.open(url) as service:
+        service.create_topic("t").append(b"from the service")
+        refused = append_from_a_shell("debug")
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert f"PartitionInUse: t/0: process {os.getpid()} " in refused.stderr
+        assert "--take-over" in refused.stderr
+        assert service.topic("t").append(b"still here").offset == 1
+        insisted = append_from_a_shell("debug", "--take-over")
+        assert (insisted.returncode, insisted.stdout) == (0, "t/0 @ 2 (durable)\n")
+        with pytest.raises(logstore.Fenced):
+            service.topic("t").append(b"stopped, as was asked for")
+
+
+def test_W17_a_shell_append_beside_shared_writers_joins_them(url: str) -> None:
+    with logstore.open(url, writer="shared") as one, logstore.open(url, writer="shared") as two:
+        one.create_topic("t").append(b"from one")
+        two.topic("t").append(b"from two")
+        assert append_from_a_shell("debug").stdout == "t/0 @ 2 (durable)\n"
+        assert [store.topic("t").append(b"goes on").offset for store in (one, two)] == [3, 4]
+
+
+def test_W17_a_shell_append_behind_a_service_that_has_ended_needs_no_word(url: str) -> None:
+    with logstore.open(url) as service:
+        service.create_topic("t").append(b"from the service")
+    assert append_from_a_shell("by hand").stdout == "t/0 @ 1 (durable)\n"
+    assert append_from_a_shell("and again").stdout == "t/0 @ 2 (durable)\n"
+
+
+def test_W17_a_shell_append_says_that_it_has_closed_so_that_the_next_machine_need_not_ask(
+    url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In containers, each of which is a machine of its own to the others."""
+    with logstore.open(url) as service:
+        service.create_topic("t")
+
+    def machine(name: bytes) -> None:
+        here = Machine(name.ljust(16), 1, 1)
+        monkeypatch.setattr("logstore.process.presence.this_machine", lambda: here)
+
+    machine(b"the first")
+    assert run("append", "t", "by hand") == 0
+    machine(b"the second")
+    assert run("append", "t", "by hand") == 0
+    with logstore.open(url) as service:
+        service.topic("t").append(b"from a service")
+    machine(b"the third")
+    assert run("append", "t", "by hand") == 1
+    assert "has not said that it closed" in capfd.readouterr().err
+    assert run("append", "t", "by hand", "--take-over") == 0
+
+
 def test_tail_ends_after_count(url: str, capfd: pytest.CaptureFixture[str]) -> None:
     with logstore.open(url) as store:
         store.create_topic("t").partition(0).append([b"a", b"b", b"c"])
@@ -87,7 +149,11 @@ def test_offsets_inspect_topics(url: str, capfd: pytest.CaptureFixture[str]) -> 
         "lost": [],
     }
     assert run("topics", "--json") == 0
-    assert json.loads(capfd.readouterr().out) == {"topic": "t", "partitions": 1, "offsets": 2}
+    listed = json.loads(capfd.readouterr().out)
+    assert (
+        listed.items()
+        >= {"topic": "t", "partitions": 1, "offsets": 2, "records": 2, "writer": "exclusive"}.items()
+    )
     assert run("inspect", "t") == 0
     assert key in capfd.readouterr().out
     assert run("inspect", key, "--json") == 0
@@ -155,10 +221,11 @@ def test_a_damaged_descriptor_hides_no_other_topic(url: str, capfd: pytest.Captu
     (Path(url) / "catalog" / "b").write_bytes(b"damaged")
     assert run("topics", "--json") == 1
     printed = capfd.readouterr()
-    assert [json.loads(line) for line in printed.out.splitlines()] == [
-        {"topic": "a", "partitions": 1, "offsets": 12},
-        {"topic": "b", "partitions": None, "offsets": None},
-        {"topic": "c", "partitions": 1, "offsets": 12},
+    rows = [json.loads(line) for line in printed.out.splitlines()]
+    assert [(row["topic"], row["partitions"], row["offsets"]) for row in rows] == [
+        ("a", 1, 12),
+        ("b", None, None),
+        ("c", 1, 12),
     ]
     assert "logstore topics: CorruptData: catalog/b" in printed.err
     assert run("verify", "--json") == 1
@@ -223,9 +290,9 @@ def test_gc_finishes_a_deletion_that_was_interrupted(url: str, capfd: pytest.Cap
         log = store.create_topic("t").partition(0)
         log.append(b"secret")
         store._catalog.delete("t")  # as far as `delete_topic` came
-        key = log.segments()[0].key
+        fence, key = log._internal.paths.segment(0), log.segments()[0].key  # the fence says whose it was
     assert run("gc", "--dry-run", "--json") == 0
-    assert [json.loads(line)["key"] for line in capfd.readouterr().out.splitlines()] == [key]
+    assert [json.loads(line)["key"] for line in capfd.readouterr().out.splitlines()] == [fence, key]
     size = (Path(url) / key).stat().st_size
     assert run("gc", "t") == 0
     assert (Path(url) / key).stat().st_size < size
@@ -289,3 +356,55 @@ def test_every_command_explains_itself(capfd: pytest.CaptureFixture[str]) -> Non
             run(command, "--help")
         assert ended.value.code == 0
         assert command in capfd.readouterr().out
+
+
+def test_O03_cat_and_verify_that_are_interrupted_say_where_to_go_on(
+    url: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with logstore.open(url) as store:
+        topic = store.create_topic("t", 2)
+        for number in (0, 1):
+            for _ in range(3):
+                topic.partition(number).append([b"a", b"b"])
+    printed: list[object] = []
+
+    def interrupt(self: Output, *args: object) -> None:
+        printed.append(args)
+        if len(printed) == 9:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Output, "record", interrupt)
+        assert run("cat", "t") == 130
+    assert "8 records were printed; go on with -p 1 -o 2" in capfd.readouterr().err
+    checked: list[int] = []
+
+    def stop(self: Progress, records: int = 0, size: int = 0, what: str | None = None) -> None:
+        checked.append(records)
+        if len(checked) == 4:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "advance", stop)
+        assert run("verify") == 130
+    assert "what comes before t/1 was checked" in capfd.readouterr().err
+    assert run("verify", "--from", "t/1", "--json") == 0
+    assert [json.loads(line)["partition"] for line in capfd.readouterr().out.splitlines()] == [1]
+    assert run("verify", "--from", "t") == 2
+
+
+def test_a_command_imports_no_other_command_and_nothing_that_a_terminal_needs(url: str) -> None:
+    """Start-up is what a script pays that calls it in a loop."""
+    run("create", "t")
+    code = (
+        "import sys; from logstore.cli import main; assert main(['topics']) == 0; "
+        "print(*sorted(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
+    loaded = set(done.stderr.split())
+    others = {f"logstore.cli.{name}" for name in COMMANDS if name != "topics"}
+    assert not loaded & (
+        others | {"rich", "boto3", "botocore", "asyncio", "pyarrow", "argcomplete", "logstore.metrics"}
+    )

@@ -116,7 +116,7 @@ def test_options_may_stand_between_the_arguments(url: str, capfd: pytest.Capture
     assert code_of("cat", "-p", "1", "orders", "-o", "1", "-f", r"%k=%s\n") == 0
     assert capfd.readouterr().out == "order-17=paid\n"
     assert code_of("append", "orders", "paid", "twice") == 2
-    assert "unrecognized arguments: twice" in capfd.readouterr().err
+    assert "unexpected extra argument (twice)" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -133,4 +133,4 @@ def test_the_store_and_the_form_of_the_output_may_be_said_before_the_command_or_
 ) -> None:
     monkeypatch.setenv("LOGSTORE_URL", "/nowhere")
     assert code_of(*(url if word == "URL" else word for word in words)) == 0
-    assert capfd.readouterr().out == '{"topic": "orders", "partitions": 2, "offsets": 4}\n'
+    assert capfd.readouterr().out.startswith('{"topic": "orders", "partitions": 2, "offsets": 4, ')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -60,7 +61,7 @@ def test_a_line_is_appended_when_it_is_there_and_waits_for_no_other(url: str) ->
     assert stored(url)[-1] == b"no newline at the end"
 
 
-def test_an_append_that_is_interrupted_does_not_say_that_all_is_well(url: str) -> None:
+def test_O03_an_append_that_is_interrupted_says_where_to_go_on(url: str) -> None:
     with running(command(url, "append", "t")) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -70,8 +71,48 @@ def test_an_append_that_is_interrupted_does_not_say_that_all_is_well(url: str) -
         process.send_signal(signal.SIGINT)
         assert process.wait(SECONDS) == 130
         assert process.stderr is not None
-        assert process.stderr.read() == b""
+        said = process.stderr.read()
+    assert b"the first 1 records of the input are stored, and none after them" in said
+    assert b"--resume 1" in said
     assert stored(url) == [b"whole"]
+
+
+def test_O03_what_was_interrupted_is_resumed_without_loss_or_duplicate(url: str, tmp_path: Path) -> None:
+    """Ctrl-C in the middle of a stream of lines: what it says is exactly what is stored, and --resume does the rest."""
+    lines = [b"%d" % number for number in range(2_000)]  # what is in the pipes fits them
+    (tmp_path / "input").write_bytes(b"\n".join(lines))
+    with running(command(url, "append", "t")) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"\n".join(lines[:1_500]) + b"\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"t/0 @ 0 (durable)\n"
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert process.wait(SECONDS) == 130
+        assert process.stderr is not None
+        said = process.stderr.read().decode()
+    found = re.search(r"first (\d+) records .* --resume (\d+)", said)
+    assert found is not None, said
+    assert found[1] == found[2] == str(len(stored(url)))
+    with open(tmp_path / "input", "rb") as again:
+        words = command(url, "append", "t", "--quiet", "--resume", found[2])
+        done = subprocess.run(words, stdin=again, capture_output=True, timeout=SECONDS)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert stored(url) == lines
+
+
+def test_a_resume_past_the_end_of_the_input_is_refused(url: str) -> None:
+    done = subprocess.run(
+        command(url, "append", "t", "--resume", "3"),
+        input=b"one\ntwo\n",
+        capture_output=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 2
+    assert b"the input ends 1 records before that; nothing was appended" in done.stderr
+    for words in (("append", "t", "v", "--resume", "1"), ("append", "t", "--resume", "-1")):
+        assert subprocess.run(command(url, *words), capture_output=True, timeout=SECONDS).returncode == 2
 
 
 def test_an_append_whose_receipts_nobody_reads_says_where_it_stopped(url: str) -> None:

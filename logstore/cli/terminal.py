@@ -1,0 +1,116 @@
+"""What is only for a person at a terminal: tables with lines, progress, questions. Programs never see any of it.
+
+This is the one place that knows rich, which is imported when there is a terminal and something to show.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, TextIO
+
+_NUMERIC = "0123456789"
+
+
+def print_table(stream: TextIO, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """In lines and colours, as wide as the terminal. Cells that do not fit are folded, not cut."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for number, head in enumerate(heads):
+        cells = [row[number] for row in rows]
+        right = bool(cells) and all(cell[:1] in _NUMERIC and cell[:1] for cell in cells)
+        table.add_column(
+            head, justify="right" if right else "left", overflow="fold", style="cyan" if not number else ""
+        )
+    for row in rows:
+        table.add_row(*(_escaped(cell) for cell in row))
+    Console(file=stream, highlight=False).print(table)
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("[", "\\[")
+
+
+def ask(question: str) -> bool:
+    """y/N on the terminal. `False` where nobody can answer."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def can_ask() -> bool:
+    """Whether a person is there to answer."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+class Progress:
+    """How far a long command is: a line on the terminal of stderr with amount, rate and time left. Where there is none, or
+    with --quiet, nothing is shown; `records` and `bytes` are counted all the same, for the summary.
+
+    `total`: how many bytes or records (`unit`) there will be; None if nobody knows.
+    """
+
+    def __init__(self, what: str, *, quiet: bool, total: int | None = None, unit: str = "records") -> None:
+        self.records = 0
+        self.bytes = 0
+        self._began = time.monotonic()
+        self._unit = unit
+        self._bar: Any = None
+        if quiet or sys.stderr is None or not sys.stderr.isatty():
+            return
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+        from rich.progress import Progress as Bar
+
+        in_bytes = unit == "bytes"
+        columns: list[Any] = [TextColumn("{task.description}")]
+        if total is not None:
+            columns.append(BarColumn(bar_width=24))
+        columns += [DownloadColumn(), TransferSpeedColumn()] if in_bytes else []
+        columns.append(TextColumn("{task.fields[records]}"))
+        if total is not None:
+            columns += [TextColumn("left"), TimeRemainingColumn(compact=True)]
+        self._bar = Bar(*columns, console=Console(file=sys.stderr), transient=True, refresh_per_second=5)
+        self._task = self._bar.add_task(what, total=total, records="")
+
+    def advance(self, records: int = 0, size: int = 0, what: str | None = None) -> None:
+        self.records += records
+        self.bytes += size
+        if self._bar is not None:
+            rate = self.records / max(self.seconds, 1e-6)
+            shown = f"{self.records:,} {'' if self._unit == 'bytes' else self._unit + ' '}({rate:,.0f}/s)"
+            fields = {} if what is None else {"description": what}
+            done = size if self._unit == "bytes" else records
+            self._bar.update(self._task, advance=done, records=shown, **fields)
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return time.monotonic() - self._began
+
+    def summary(self, text: str) -> None:
+        """One line on stderr at the end, where somebody has watched."""
+        if self._bar is not None:
+            self._bar.stop()
+            print(text, file=sys.stderr)
+
+    def __enter__(self) -> Progress:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()

@@ -1,0 +1,120 @@
+"""What a store holds, at a glance: `topics`, `describe`, `ping`; also of a store with very many partitions."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+import logstore
+from logstore.cli import main
+from logstore.cli.survey import LOOK_MAX
+from logstore.objects.metered import MeteredStore
+from tests.support.engine.harness import crash
+
+
+def lines(capfd: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    return [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+
+
+def test_topics_shows_records_bytes_age_retention_writer_and_cost(
+    url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with logstore.open(url) as store:
+        store.create_topic("empty")
+        orders = store.create_topic("orders", 2, retention_seconds=604800)
+        stamp = time.time_ns() // 1_000_000 - 5_000
+        orders.partition(0).append([logstore.Record(b"x" * 1000, timestamp_ms=stamp)] * 3)
+        size = sum(ref.size for ref in orders.partition(0).segments())
+    assert main(["topics", "--json"]) == 0
+    empty, found = lines(capfd)
+    assert (empty["records"], empty["newest_seconds_ago"], empty["writer"]) == (0, None, "none")
+    assert (found["records"], found["bytes"], found["segments"]) == (3, size, 1)
+    assert (found["retention_seconds"], found["retention_bytes"], found["writer"]) == (
+        604800,
+        None,
+        "exclusive",
+    )
+    assert 5 <= float(str(found["newest_seconds_ago"])) < 120
+    assert found["storage_dollars_a_month"] == pytest.approx(size / 1e9 * 0.023)
+    assert main(["topics"]) == 0
+    shown = capfd.readouterr().out.splitlines()
+    assert shown[0].split() == [
+        "topic",
+        "partitions",
+        "offsets",
+        "records",
+        "size",
+        "segments",
+        "newest",
+        "kept",
+        "writer",
+        "storage",
+    ]
+    assert " 7 d " in shown[2]
+    assert "for ever" in shown[1]
+
+
+def test_topics_counts_records_and_not_what_was_lost(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    before = logstore.open(url, flush_interval=3600)
+    log = before.create_topic("t").partition(0)
+    log.append(b"stored")
+    log.append(b"not stored", ack="buffered")
+    crash(before)
+    with logstore.open(url) as store:
+        store.topic("t").partition(0).append(b"after")
+    assert main(["topics", "--json"]) == 0
+    (found,) = lines(capfd)
+    assert found["records"] == 2
+    assert int(str(found["offsets"])) > 2
+    assert main(["describe", "t", "--json"]) == 0
+    topic, partition = lines(capfd)
+    assert (topic["records"], partition["records"], partition["epoch"]) == (2, 2, 2)
+
+
+def test_describe_shows_the_settings_and_every_partition(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with logstore.open(url, writer="shared") as store:
+        store.create_topic("t", 3, retention_bytes=10**9).partition(1).append([b"a", b"b"])
+    assert main(["describe", "t"]) == 0
+    shown = capfd.readouterr().out
+    assert "t: 3 partition(s), 2 records" in shown
+    assert "retention-bytes 1.0 GB" in shown
+    assert main(["describe", "t", "-p", "1", "--json"]) == 0
+    _, partition = lines(capfd)
+    assert (partition["partition"], partition["durable"], partition["writer"]) == (1, 2, "shared")
+    assert main(["describe", "nope"]) == 1
+
+
+def test_many_partitions_are_listed_by_the_catalog_alone_unless_all_are_asked_for(
+    url: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10,000 partitions: the few of the first topic are looked at, the others cost one request for each topic."""
+    with logstore.open(url) as store:
+        store.create_topic("a", 2).partition(0).append(b"x")
+        for name in ("b", "c"):
+            store.create_topic(name, 5_000)
+    requests: list[str] = []
+    monkeypatch.setattr(
+        MeteredStore, "_count", lambda self, operation, *args, **options: requests.append(operation)
+    )
+    assert main(["topics", "--json"]) == 0
+    a, b, c = lines(capfd)
+    assert (a["records"], b["records"], c["partitions"]) == (1, None, 5000)
+    assert len(requests) < 40
+    assert main(["topics"]) == 0
+    assert "…" in capfd.readouterr().out
+    with logstore.open(url) as store:
+        store.create_topic("d", LOOK_MAX)
+    assert main(["topics", "--exact", "--json"]) == 0
+    assert lines(capfd)[-1]["records"] == 0
+
+
+def test_ping_times_the_store(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    logstore.open(url).close()
+    assert main(["ping", "-c", "3", "--write", "--json"]) == 0
+    found = lines(capfd)
+    assert [row["operation"] for row in found] == ["get"] * 4 + ["put"] * 4
+    assert float(str(found[3]["median_ms"])) > 0
+    with logstore.open(url) as store:
+        assert not list(store.objects.list("probe/"))
