@@ -28,13 +28,13 @@ from broker_shim.handlers.metadata import MetadataApi, api_versions
 from broker_shim.handlers.offsets_api import LogApi
 from broker_shim.handlers.produce import ProduceHandler
 from broker_shim.handlers.sasl_api import BEFORE_LOGIN, SaslApi
-from broker_shim.metrics import Counters, Sample, writer_samples
+from broker_shim.metrics import Counters, Sample, store_samples, writer_samples
 from broker_shim.net.connection import Connection, Parts
 from broker_shim.partitions.cluster import Cluster, Node
-from broker_shim.partitions.hosted_partition import HostedPartition
+from broker_shim.partitions.hosted_partition import Host, HostedPartition
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire import messages
-from broker_shim.wire.apis import VERSIONS, Api, is_supported
+from broker_shim.wire.apis import BY_KEY, Api
 from broker_shim.wire.codes import Code
 from broker_shim.wire.primitives import MalformedRequest, RequestHeader
 from logstore.config import Ack
@@ -48,7 +48,6 @@ SIGN_OFF_S = 5.0
 """How much longer than its timeout a stop may take: to sign off with the other brokers and to end its threads."""
 LARGE_BYTES = 32 << 10
 """Messages of the control plane from this size on are decoded and encoded in a worker thread."""
-_APIS = {int(api): api for api in Api}
 
 
 class Broker:
@@ -68,9 +67,8 @@ class Broker:
             monotonic=loop.time,
         )
         ack: Ack = "durable" if config.flush_on_ack else "buffered"
-        self.partitions = PartitionRegistry(
-            store, self.cluster, loop, self._workers, self._on_lost, config.follow_interval, ack
-        )
+        host = Host(store, loop, self._workers, config.follow_interval, ack)
+        self.partitions = PartitionRegistry(host, self.cluster, self._on_lost)
         self.coordinator = Coordinator(
             self.partitions,
             self.cluster,
@@ -236,6 +234,7 @@ class Broker:
         yield "broker_shim_owned_partitions", {}, sum(each.is_owned for each in self.partitions.all_hosted())
         yield "broker_shim_brokers_alive", {}, len(self.cluster.view.nodes)
         yield from writer_samples(self._store.writer_metrics())
+        yield from store_samples(self._store)
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -246,17 +245,16 @@ class Broker:
     def dispatch(
         self, connection: Connection, header: RequestHeader, frame: memoryview
     ) -> Parts | asyncio.Future[Parts] | None:
-        api = _APIS.get(header.api_key)
+        api = BY_KEY.get(header.api_key)
         if api is None:
             raise MalformedRequest("no API of this broker")
         self.counters.requests[header.api_key] += 1
-        if not is_supported(api, header.version):
+        if not api.low <= header.version <= api.high:
             if api is Api.API_VERSIONS:
                 # Whatever the client speaks, it reads version 0 and learns from it what to speak.
                 return (messages.encode(api, 0, api_versions(Code.UNSUPPORTED_VERSION)),)
-            low, high = VERSIONS[api]
             raise MalformedRequest(
-                f"client {(header.client_id or '')[:60]!r} did not heed ApiVersions, which offers {low} to {high}"
+                f"client {(header.client_id or '')[:60]!r} did not heed ApiVersions, which offers {api.low} to {api.high}"
             )
         if connection.principal is None:
             self._identify(connection, api)

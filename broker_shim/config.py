@@ -29,7 +29,12 @@ class BrokerConfig:
         "",
         "host:port that clients are told (port 0: the one it listens on); the listening address unless set",
     )
-    metrics: str = setting("", "address and port for /healthz, /readyz and /metrics; off unless set")
+    metrics: str = setting(
+        "", "address and port for /healthz, /readyz, /metrics and, on loopback, the page; off unless set"
+    )
+    ui_token: str = setting(
+        "", "the page at the metrics port asks for it: /?token=…; needed if that is not loopback"
+    )
     node_id: int = setting(1, "this broker's number, different for each broker on one store")
     cluster_id: str = setting("logstore", "what clients are told as the cluster's id")
     heartbeat_interval: float = setting(

@@ -1,4 +1,5 @@
-"""What a broker counts, and the small HTTP port that tells it: /healthz, /readyz, /metrics (Prometheus text).
+"""What a broker counts, and the small HTTP port that tells it: /healthz, /readyz, /metrics (Prometheus text), and / is the
+page of `logstore.ui`, where only this machine can ask or a token is set.
 
 healthz: the process answers. readyz: it accepts clients, and the store answered when last asked. The counters
 are plain integers on the event loop: one addition for each request, no lock.
@@ -10,7 +11,10 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
-from broker_shim.wire.apis import Api
+from broker_shim.wire.apis import BY_KEY
+from logstore.metrics.numbers import BOUNDS, Sources, families
+from logstore.store import Store
+from logstore.ui.port import Page
 from logstore.writers import WriterMetrics
 
 LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -41,7 +45,7 @@ class Counters:
 
     def samples(self) -> Iterable[Sample]:
         for api, count in sorted(self.requests.items()):
-            yield "broker_shim_requests_total", {"api": Api(api).name}, count
+            yield "broker_shim_requests_total", {"api": BY_KEY[api].name}, count
         for code, count in sorted(self.errors.items()):
             yield "broker_shim_errors_total", {"code": code}, count
         yield "broker_shim_produced_bytes_total", {}, self.bytes_in
@@ -72,6 +76,19 @@ def writer_samples(writers: Iterable[WriterMetrics]) -> Iterable[Sample]:
             yield "broker_shim_writer_stalled_at_offset", labels, each.stalled_at
 
 
+def store_samples(store: Store) -> Iterable[Sample]:
+    """The families of `logstore.metrics`, the same as an embedded store has."""
+    for family, samples in families(Sources(store)):
+        for labels, value, buckets in samples:
+            if family.kind != "histogram":
+                yield family.name, labels, value
+                continue
+            for bound, count in zip(BOUNDS, buckets, strict=True):
+                yield f"{family.name}_bucket", {**labels, "le": bound}, count
+            yield f"{family.name}_sum", labels, value
+            yield f"{family.name}_count", labels, buckets[-1]
+
+
 def render(samples: Iterable[Sample]) -> str:
     """Prometheus text format: the samples of one metric stand together, below its type."""
     families: dict[str, list[str]] = {}
@@ -98,9 +115,17 @@ def _escape(text: str) -> str:
 
 
 class HttpPort:
-    """GET only, one request for a connection, everything else is refused. `ready` gives None or a reason."""
+    """GET only, one request for a connection, everything else is refused. `ready` gives None or a reason. `page`: what else
+    there is to see; None: nothing."""
 
-    def __init__(self, samples: Callable[[], Iterable[Sample]], ready: Callable[[], str | None]) -> None:
+    def __init__(
+        self,
+        samples: Callable[[], Iterable[Sample]],
+        ready: Callable[[], str | None],
+        page: Page | None = None,
+    ) -> None:
+        self._page = page
+        self._streams: set[asyncio.Task[None]] = set()
         self._samples = samples
         self._ready = ready
         self._server: asyncio.Server | None = None
@@ -113,12 +138,17 @@ class HttpPort:
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
+            for stream in tuple(self._streams):
+                stream.cancel()
             await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
+            if await self._shown(head.decode("latin-1"), writer):
+                return
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 status, content, body = self._answer(head.split(b"\r\n", 1)[0].decode("latin-1"))
                 payload = body.encode()
                 writer.write(
@@ -131,6 +161,23 @@ class HttpPort:
             pass  # a probe that went away, or no HTTP at all: nobody is left to tell
         finally:
             writer.close()
+
+    async def _shown(self, head: str, writer: asyncio.StreamWriter) -> bool:
+        """Whether it was for the page, and is answered."""
+        method, _, rest = head.partition(" ")
+        target = rest.split(" ")[0]
+        if self._page is None or method != "GET" or not self._page.owns(target.split("?")[0]):
+            return False
+        task = asyncio.current_task()
+        assert task is not None, "a connection is served by a task"
+        self._streams.add(task)
+        try:
+            await self._page.respond(target, head, writer)
+        except asyncio.CancelledError:
+            pass  # the broker stops: this is the end of the task
+        finally:
+            self._streams.discard(task)
+        return True
 
     def _answer(self, line: str) -> tuple[str, str, str]:
         method, _, rest = line.partition(" ")
@@ -149,4 +196,8 @@ class HttpPort:
             )
         if path == "/metrics":
             return "200 OK", "text/plain; version=0.0.4; charset=utf-8", render(self._samples())
-        return "404 Not Found", text, "/healthz, /readyz or /metrics\n"
+        return (
+            "404 Not Found",
+            text,
+            "/healthz, /readyz or /metrics; the page at / needs a loopback address or --ui-token\n",
+        )

@@ -21,6 +21,8 @@ from broker_shim.net.request_memory import RequestMemory
 from broker_shim.partitions.cluster import Node, new_incarnation
 from logstore.objects import ObjectStore
 from logstore.store import Store
+from logstore.ui.port import page_of
+from logstore.ui.view import View
 
 log = logging.getLogger(__name__)
 SWEEP_EVERY_S = 5.0
@@ -41,6 +43,7 @@ class Server:
         self._received = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._listener: asyncio.Server | None = None
         self._http: HttpPort | None = None
+        self._page: View | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._draining = False
         self.store: Store
@@ -70,7 +73,9 @@ class Server:
         self.broker = Broker(self.store, config, me, loop)
         # Before others learn of this broker: one that cannot start must not be left standing there as alive.
         if config.metrics:
-            self._http = HttpPort(self._samples, self._not_ready)
+            found = page_of(self.store, parse_address(config.metrics)[0], config.ui_token or None)
+            self._page = None if found is None else found[1]
+            self._http = HttpPort(self._samples, self._not_ready, None if found is None else found[0])
             self.metrics_port = await self._http.start(*parse_address(config.metrics))
         await self.broker.start()
         await self._listener.start_serving()
@@ -89,6 +94,8 @@ class Server:
             # Appends are handed over on the event loop: a full buffer is an error at once, and the queue in
             # front of the partition waits for room.
             append_timeout=0.0,
+            # Which broker owns which partition is the brokers' business: one that takes it was asked to.
+            take_over=True,
         )
 
     def _new_connection(self) -> Connection:
@@ -155,6 +162,8 @@ class Server:
         clean = await self.broker.stop(max(1.0, deadline - loop.time()))
         if self._http is not None:
             await self._http.stop()
+        if self._page is not None:
+            self._page.stop()
         log.info("stopped")
         return clean
 

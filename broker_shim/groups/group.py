@@ -158,11 +158,7 @@ class Group:
         """A static member came back under the same instance id: it takes the old one's place (KIP-345)."""
         assert request.instance_id is not None
         old = self.members.pop(self._static[request.instance_id])
-        effects: list[Effect] = []
-        if old.join is not None:
-            effects.append(Reply(old.join, Joined(Code.FENCED_INSTANCE_ID, old.member_id)))
-        if old.sync is not None:
-            effects.append(Reply(old.sync, Synced(Code.FENCED_INSTANCE_ID)))
+        effects = self._dismiss(old, Code.FENCED_INSTANCE_ID, Code.FENCED_INSTANCE_ID)
         # Only the protocol in use counts: of a group that was read back from the log no other is known.
         unchanged = (self.protocol, old.subscription(self.protocol)) in request.protocols
         member = request.member(member_id)
@@ -412,13 +408,8 @@ class Group:
         """The coordinator gives the group up (it moved, or was deleted): nobody waits for an answer that
         never comes.
         """
-        effects = self._cancel_syncs(error)
-        for member in self.members.values():
-            if member.join is not None:
-                effects.append(Reply(member.join, Joined(error, member.member_id)))
-                member.join = None
         self.state = State.DEAD
-        return effects
+        return [reply for member in self.members.values() for reply in self._dismiss(member, error, error)]
 
     def restore(self, members: list[Member], now: float) -> None:
         """Put back what a log says: members get a full session to show up again."""
@@ -446,13 +437,16 @@ class Group:
 
     def _abandon(self, member: Member) -> list[Effect]:
         """A second request of a member while its first one waits: answer the first, so that none hangs."""
+        return self._dismiss(member, Code.UNKNOWN_MEMBER_ID, Code.REBALANCE_IN_PROGRESS)
+
+    def _dismiss(self, member: Member, joining: Code, syncing: Code) -> list[Effect]:
+        """Answer the request of a member that waits, if one does."""
         effects: list[Effect] = []
         if member.join is not None:
-            effects.append(Reply(member.join, Joined(Code.UNKNOWN_MEMBER_ID, member.member_id)))
-            member.join = None
+            effects.append(Reply(member.join, Joined(joining, member.member_id)))
         if member.sync is not None:
-            effects.append(Reply(member.sync, Synced(Code.REBALANCE_IN_PROGRESS)))
-            member.sync = None
+            effects.append(Reply(member.sync, Synced(syncing)))
+        member.join = member.sync = None
         return effects
 
     def _cancel_syncs(self, error: Code) -> list[Effect]:
@@ -464,11 +458,7 @@ class Group:
         return effects
 
     def _drop(self, member: Member, now: float) -> list[Effect]:
-        effects: list[Effect] = []
-        if member.join is not None:
-            effects.append(Reply(member.join, Joined(Code.UNKNOWN_MEMBER_ID, member.member_id)))
-        if member.sync is not None:
-            effects.append(Reply(member.sync, Synced(Code.UNKNOWN_MEMBER_ID)))
+        effects = self._dismiss(member, Code.UNKNOWN_MEMBER_ID, Code.UNKNOWN_MEMBER_ID)
         self._remove(member)
         return effects + self._prepare(now)
 

@@ -8,6 +8,7 @@ is gone. Replaying a partition and keeping the last value of each key gives the 
 from __future__ import annotations
 
 import struct
+from functools import partial
 from typing import NamedTuple
 
 from broker_shim.groups.member import Member
@@ -19,6 +20,8 @@ _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _TOPIC_ID_TAG = 0
 _TOPIC_ID_BYTES = 16
+_string = partial(primitives.string, flexible=False)
+_bytes = partial(primitives.binary, flexible=False)
 
 
 class OffsetKey(NamedTuple):
@@ -162,14 +165,3 @@ def decode_group(data: bytes) -> GroupState:
             )
         )
     return GroupState(protocol_type, generation, protocol, leader, changed_at_ms, members)
-
-
-def _string(value: str | None) -> bytes:
-    if value is None:
-        return b"\xff\xff"
-    data = value.encode()
-    return _I16.pack(len(data)) + data
-
-
-def _bytes(value: bytes) -> bytes:
-    return _I32.pack(len(value)) + value

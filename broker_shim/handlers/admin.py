@@ -64,9 +64,7 @@ class AdminApi:
         try:
             if twice:
                 raise Refused(Code.INVALID_REQUEST, "the topic is in the request more than once")
-            if not call.may(Operation.CREATE, Resource.CLUSTER) and not call.may(
-                Operation.CREATE, Resource.TOPIC, asked.name
-            ):
+            if not call.may_create(asked.name):
                 raise Refused(Code.TOPIC_AUTHORIZATION_FAILED, "not authorized to create it")
             check_topic_name(asked.name)
             count = self._count(asked)
@@ -76,12 +74,8 @@ class AdminApi:
                     raise Refused(Code.TOPIC_ALREADY_EXISTS, "the topic exists")
             else:
                 await self._partitions.create(asked.name, count, **settings)
-        except Refused as error:
-            return {"error_code": error.code, "error_message": str(error)}
-        except InvalidConfig as error:
-            return {"error_code": Code.INVALID_CONFIG, "error_message": str(error)}
-        except (LogStoreError, OSError) as error:
-            return {"error_code": of_admin(error), "error_message": str(error)}
+        except _FAILURES as error:
+            return _failure(error)
         return {
             "error_code": Code.NONE,
             "error_message": None,
@@ -113,17 +107,13 @@ class AdminApi:
         if not call.may(Operation.DELETE, Resource.TOPIC, name):
             return {"name": name, "error_code": Code.TOPIC_AUTHORIZATION_FAILED}
         if name == INTERNAL_TOPIC:
-            return {
-                "name": name,
-                "error_code": Code.INVALID_REQUEST,
-                "error_message": KEPT,
-            }
+            return {"name": name, "error_code": Code.INVALID_REQUEST, "error_message": KEPT}
         try:
             check_topic_name(name)
             topic = await self._partitions.find(name)
             await self._partitions.run(self._delete_now, name)
         except (LogStoreError, OSError) as error:
-            return {"name": name, "error_code": of_admin(error), "error_message": str(error)}
+            return {"name": name, **_failure(error)}
         self._partitions.forget(name)
         if topic is not None:
             self._coordinator.forget_topic(topic._internal.descriptor.incarnation)
@@ -183,7 +173,7 @@ class AdminApi:
             try:
                 topic = await self._partitions.run(self._store.topic, asked.resource_name)
             except (LogStoreError, OSError) as error:
-                return {**answer, "error_code": of_admin(error), "error_message": str(error)}
+                return {**answer, **_failure(error)}
             entries = topic_configs.describe(topic.config, self._config.max_message_bytes)
         else:
             return {**answer, "error_code": Code.INVALID_REQUEST, "error_message": "topics and brokers only"}
@@ -269,13 +259,19 @@ class AdminApi:
         try:
             await self._partitions.run(lambda: change(self._store.topic(name)))
             self._partitions.learn(await self._partitions.run(self._store.topic, name))
-        except Refused as error:
-            return {"error_code": error.code, "error_message": str(error)}
-        except InvalidConfig as error:
-            return {"error_code": Code.INVALID_CONFIG, "error_message": str(error)}
-        except UnknownTopic as error:
-            self._partitions.forget(name)
-            return {"error_code": Code.UNKNOWN_TOPIC_OR_PARTITION, "error_message": str(error)}
-        except (LogStoreError, OSError) as error:
-            return {"error_code": of_admin(error), "error_message": str(error)}
+        except _FAILURES as error:
+            if isinstance(error, UnknownTopic):
+                self._partitions.forget(name)
+            return _failure(error)
         return {"error_code": Code.NONE, "error_message": None}
+
+
+_FAILURES = (Refused, InvalidConfig, LogStoreError, OSError)
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    if isinstance(error, Refused):
+        code = error.code
+    else:
+        code = Code.INVALID_CONFIG if isinstance(error, InvalidConfig) else of_admin(error)
+    return {"error_code": code, "error_message": str(error)}

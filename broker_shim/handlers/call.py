@@ -38,6 +38,11 @@ class Call:
     def may(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> bool:
         return allowed(self.authorizer, self.connection, operation, resource, name)
 
+    def may_create(self, topic: str) -> bool:
+        return self.may(Operation.CREATE, Resource.CLUSTER) or self.may(
+            Operation.CREATE, Resource.TOPIC, topic
+        )
+
 
 def allowed(
     authorizer: Authorizer, connection: Connection, operation: Operation, resource: Resource, name: str

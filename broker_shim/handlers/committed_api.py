@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from broker_shim.auth.acls import Operation, Resource
@@ -13,9 +13,11 @@ from broker_shim.groups.group_records import Committed
 from broker_shim.groups.group_shard import GroupShard, Place
 from broker_shim.groups.subscription import CONSUMER, subscribed_topics
 from broker_shim.handlers.call import Call, Response
+from broker_shim.handlers.group_api import shard_for
 from broker_shim.net.fairness import few_at_once, yielding
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire.codes import Code
+from broker_shim.wire.messages import Message
 from logstore.errors import LogStoreError
 from logstore.topic import Topic
 
@@ -66,21 +68,7 @@ class OffsetApi:
         if commits and isinstance(refusal, GroupShard):
             code = await self._write(refusal, request.group_id, commits)
             outcome.update(dict.fromkeys(commits, code))
-        return {
-            "topics": [
-                {
-                    "name": topic.name,
-                    "partitions": [
-                        {
-                            "partition_index": each.partition_index,
-                            "error_code": outcome[(topic.name, each.partition_index)],
-                        }
-                        for each in topic.partitions or ()
-                    ],
-                }
-                for topic in request.topics or ()
-            ]
-        }
+        return {"topics": _each_code(request, outcome.__getitem__)}
 
     async def _topics(
         self, call: Call, operation: Operation, names: Iterable[str]
@@ -101,9 +89,7 @@ class OffsetApi:
     async def _refuse(self, call: Call) -> GroupShard | Code:
         """The shard, if this caller may commit to the group now."""
         request = call.request
-        if not call.may(Operation.READ, Resource.GROUP, request.group_id):
-            return Code.GROUP_AUTHORIZATION_FAILED
-        shard = await self._coordinator.shard(request.group_id)
+        shard = await shard_for(self._coordinator, call, request.group_id, Operation.READ)
         if isinstance(shard, Code):
             return shard
         generation = request.generation_id_or_member_epoch
@@ -136,9 +122,7 @@ class OffsetApi:
         asked: dict[str, list[int]] | None = None
         if topics is not None:
             asked = {topic.name: topic.partition_indexes or [] for topic in topics}
-        shard: GroupShard | Code = Code.GROUP_AUTHORIZATION_FAILED
-        if call.may(Operation.DESCRIBE, Resource.GROUP, group):
-            shard = await self._coordinator.shard(group)
+        shard = await shard_for(self._coordinator, call, group, Operation.DESCRIBE)
         code = shard if isinstance(shard, Code) else Code.NONE
         found: dict[str, Topic | Code] = {}
         known: dict[Place, Committed] = {}
@@ -164,9 +148,7 @@ class OffsetApi:
 
     async def delete(self, call: Call) -> Response:
         request = call.request
-        if not call.may(Operation.DELETE, Resource.GROUP, request.group_id):
-            return {"error_code": Code.GROUP_AUTHORIZATION_FAILED}
-        shard = await self._coordinator.shard(request.group_id)
+        shard = await shard_for(self._coordinator, call, request.group_id, Operation.DELETE)
         if isinstance(shard, Code):
             return {"error_code": shard}
         group = shard.groups.get(request.group_id)
@@ -194,22 +176,18 @@ class OffsetApi:
             done: asyncio.Future[Code] = self._loop.create_future()
             shard.forget_offsets(request.group_id, places, done.set_result)
             code = await done
-        return {
-            "error_code": Code.NONE,
-            "topics": [
-                {
-                    "name": topic.name,
-                    "partitions": [
-                        {
-                            "partition_index": each.partition_index,
-                            "error_code": refused.get(topic.name, code),
-                        }
-                        for each in topic.partitions or ()
-                    ],
-                }
-                for topic in request.topics or ()
-            ],
-        }
+        topics = _each_code(request, lambda place: refused.get(place[0], code))
+        return {"error_code": Code.NONE, "topics": topics}
+
+
+def _each_code(request: Message, code_of: Callable[[Place], Code]) -> list[dict[str, Any]]:
+    """What became of each partition that the request names."""
+    answers = []
+    for topic in request.topics or ():
+        indexes = [each.partition_index for each in topic.partitions or ()]
+        rows = [{"partition_index": index, "error_code": code_of((topic.name, index))} for index in indexes]
+        answers.append({"name": topic.name, "partitions": rows})
+    return answers
 
 
 def _of(topics: dict[str, Topic | Code], committed: dict[Place, Committed]) -> dict[Place, Committed]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import cast
 
 from broker_shim.metrics import Counters
@@ -79,7 +80,8 @@ class FetchHandler:
 
     def _new(self, connection: Connection, header: RequestHeader, request: FetchRequest) -> _Fetch:
         budget = min(max(request.max_bytes, 0), self._max_bytes)
-        fetch = _Fetch(self, request, header.version, budget)
+        visibility: Visibility = "durable" if request.isolation == READ_COMMITTED else "buffered"
+        fetch = _Fetch(self, request, header.version, budget, visibility)
         # As in Kafka, of a partition that is named twice the last one counts: each costs a read whenever a record comes.
         asked: dict[str, dict[int, PartitionFetch]] = {}
         for topic, partitions in request.topics:
@@ -95,56 +97,37 @@ class FetchHandler:
             fetch.finish()
 
 
+@dataclass(slots=True, eq=False)
 class _Entry:
     """One partition of a fetch. `is_cold`: the answer needs I/O, or the partition is not open yet. `is_old`: there may be
     more than the worker that is reading it has seen.
     """
 
-    __slots__ = ("asked", "data", "hosted", "is_cold", "is_old")
-
-    def __init__(self, asked: PartitionFetch, data: PartitionData, hosted: HostedPartition | None) -> None:
-        self.asked = asked
-        self.data = data
-        self.hosted = hosted
-        self.is_cold = False
-        self.is_old = False
+    asked: PartitionFetch
+    data: PartitionData
+    hosted: HostedPartition | None
+    is_cold: bool = False
+    is_old: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class _Fetch:
     """One request on its way to its answer. It can go there again, if the client asks the same once more."""
 
-    __slots__ = (
-        "_answers",
-        "_budget",
-        "_by_partition",
-        "_due",
-        "_entries",
-        "_failed",
-        "_future",
-        "_handler",
-        "_is_late",
-        "_reading",
-        "_request",
-        "_size",
-        "_version",
-        "_visibility",
-    )
-
-    def __init__(self, handler: FetchHandler, request: FetchRequest, version: int, budget: int) -> None:
-        self._handler = handler
-        self._request = request
-        self._version = version
-        self._budget = budget
-        self._visibility: Visibility = "durable" if request.isolation == READ_COMMITTED else "buffered"
-        self._answers: list[tuple[str, list[PartitionData]]] = []
-        self._entries: list[_Entry] = []
-        self._by_partition: dict[HostedPartition, list[_Entry]] = {}
-        self._size = 0
-        self._failed = False
-        self._is_late = False
-        self._future: asyncio.Future[Parts] | None = None
-        self._due = 0.0
-        self._reading: asyncio.Task[None] | None = None
+    _handler: FetchHandler
+    _request: FetchRequest
+    _version: int
+    _budget: int
+    _visibility: Visibility
+    _answers: list[tuple[str, list[PartitionData]]] = field(default_factory=list)
+    _entries: list[_Entry] = field(default_factory=list)
+    _by_partition: dict[HostedPartition, list[_Entry]] = field(default_factory=dict)
+    _size: int = 0
+    _failed: bool = False
+    _is_late: bool = False
+    _future: asyncio.Future[Parts] | None = None
+    _due: float = 0.0
+    _reading: asyncio.Task[None] | None = None
 
     def add(self, topic: str, partitions: Iterable[PartitionFetch], refusal: Code) -> None:
         answers: list[PartitionData] = []
@@ -246,9 +229,8 @@ class _Fetch:
             if not self._check_epoch(entry, hosted) or not self._check_start(entry, hosted):
                 return
             if entry.asked.offset == hosted.log._internal.high_watermark(self._visibility):
-                self._note_watermarks(
-                    entry, hosted
-                )  # at the end, where idle consumers are: nothing to look up
+                # At the end, where idle consumers are: nothing to look up.
+                self._note_watermarks(entry, hosted)
                 return
             found = hosted.log._internal.read_cached(
                 entry.asked.offset, self._limit(entry), visibility=self._visibility
@@ -258,8 +240,8 @@ class _Fetch:
                 self._take(entry, found)
             else:
                 self._note_watermarks(entry, hosted)  # the answer may leave before it is read
-        except OffsetOutOfRange as error:
-            self._out_of_range(entry, hosted, error)
+        except OffsetOutOfRange:
+            self._out_of_range(entry, hosted)
         except LogStoreError as error:
             self._fail(entry, codes.of_read(error))
 
@@ -302,8 +284,8 @@ class _Fetch:
                     self._read, hosted, entry.asked.offset, self._limit(entry)
                 )
                 self._take(entry, found)
-        except OffsetOutOfRange as error:
-            self._out_of_range(entry, hosted, error)
+        except OffsetOutOfRange:
+            self._out_of_range(entry, hosted)
         except (LogStoreError, OSError) as error:
             self._fail(entry, codes.of_read(error))
         finally:
@@ -349,7 +331,7 @@ class _Fetch:
         data.parts, data.size = found.parts, size
         self._size += size
 
-    def _out_of_range(self, entry: _Entry, hosted: HostedPartition, error: OffsetOutOfRange) -> None:
+    def _out_of_range(self, entry: _Entry, hosted: HostedPartition) -> None:
         self._note_watermarks(entry, hosted)
         entry.data.log_start = hosted.low_watermark
         data, offset = entry.data, entry.asked.offset

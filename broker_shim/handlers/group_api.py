@@ -64,9 +64,7 @@ class GroupApi:
     async def _shard(
         self, call: Call, group: str, operation: Operation = Operation.READ
     ) -> GroupShard | Code:
-        if not call.may(operation, Resource.GROUP, group):
-            return Code.GROUP_AUTHORIZATION_FAILED
-        return await self._coordinator.shard(group)
+        return await shard_for(self._coordinator, call, group, operation)
 
     # ── membership ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -217,6 +215,15 @@ class GroupApi:
         done: asyncio.Future[Code] = self._loop.create_future()
         shard.delete_group(name, done.set_result)
         return await done
+
+
+async def shard_for(
+    coordinator: Coordinator, call: Call, group: str, operation: Operation
+) -> GroupShard | Code:
+    """Where the group lives, if it does here and this caller may do that to it."""
+    if not call.may(operation, Resource.GROUP, group):
+        return Code.GROUP_AUTHORIZATION_FAILED
+    return await coordinator.shard(group)
 
 
 def _joined(answer: Joined, version: int) -> Response:

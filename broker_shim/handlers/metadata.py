@@ -11,7 +11,7 @@ from broker_shim.handlers.call import Call, Response
 from broker_shim.net.fairness import yielding
 from broker_shim.partitions.cluster import NOBODY, Cluster
 from broker_shim.partitions.partition_registry import PartitionRegistry
-from broker_shim.wire.apis import VERSIONS
+from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code, of_admin
 from logstore.errors import InvalidTopicName, LogStoreError
 from logstore.layout.broker import INTERNAL_TOPIC
@@ -65,11 +65,7 @@ class MetadataApi:
         }
 
     def _may_create(self, call: Call, name: str) -> bool:
-        if not self._config.auto_create_topics or name == INTERNAL_TOPIC:
-            return False
-        return call.may(Operation.CREATE, Resource.CLUSTER) or call.may(
-            Operation.CREATE, Resource.TOPIC, name
-        )
+        return self._config.auto_create_topics and name != INTERNAL_TOPIC and call.may_create(name)
 
     def _partition(self, topic: Topic, index: int) -> dict[str, Any]:
         leader = self._cluster.leader(topic.name, index)
@@ -117,8 +113,5 @@ class MetadataApi:
 def api_versions(error: Code = Code.NONE) -> Response:
     return {
         "error_code": error,
-        "api_keys": [
-            {"api_key": int(api), "min_version": low, "max_version": high}
-            for api, (low, high) in VERSIONS.items()
-        ],
+        "api_keys": [{"api_key": int(api), "min_version": api.low, "max_version": api.high} for api in Api],
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from broker_shim.auth.acls import Operation, Resource
@@ -20,6 +21,7 @@ from logstore.layout.broker import INTERNAL_TOPIC
 
 LATEST, EARLIEST = -1, -2
 NONE_FOUND = -1
+Answer = Callable[[HostedPartition | Code, Any], Awaitable[dict[str, Any]]]
 
 
 class LogApi:
@@ -28,26 +30,26 @@ class LogApi:
 
     async def list_offsets(self, call: Call) -> Response:
         committed = call.request.get("isolation_level", 0) == READ_COMMITTED
-        answers = []
-        for topic in call.request.topics or ():
-            asked = [(each.partition_index, each) for each in topic.partitions or ()]
-            rows = await self._each(
-                call,
-                Operation.DESCRIBE,
-                topic.name,
-                asked,
-                lambda found, each: self._list(found, each, committed),
-            )
-            answers.append({"name": topic.name, "partitions": rows})
-        return {"topics": answers}
+        return await self._each_topic(call, Operation.DESCRIBE, partial(self._list, committed=committed))
 
-    async def _each(
+    async def _each_topic(
         self,
         call: Call,
         operation: Operation,
-        topic: str,
-        asked: list[tuple[int, Any]],
-        answer: Callable[[HostedPartition | Code, Any], Awaitable[dict[str, Any]]],
+        answer: Answer,
+        name: str = "name",
+        index: str = "partition_index",
+    ) -> Response:
+        """What `answer` says about each partition of the request. `name` and `index`: what this API calls them."""
+        topics = []
+        for topic in call.request.topics or ():
+            asked = [(getattr(each, index), each) for each in topic.partitions or ()]
+            rows = await self._each(call, operation, getattr(topic, name), asked, answer)
+            topics.append({name: getattr(topic, name), "partitions": rows})
+        return {"topics": topics}
+
+    async def _each(
+        self, call: Call, operation: Operation, topic: str, asked: list[tuple[int, Any]], answer: Answer
     ) -> list[dict[str, Any]]:
         """What `answer` says about each of a topic's partitions, or about the reason why it cannot be asked."""
         refusal: Code | None = Code.TOPIC_AUTHORIZATION_FAILED
@@ -83,13 +85,12 @@ class LogApi:
             offset, timestamp = await self._find(hosted, asked.timestamp, committed)
         except (LogStoreError, OSError) as error:
             return {"partition_index": index, "error_code": codes.of_read(error)}
-        epoch = hosted.log._internal.epoch
         return {
             "partition_index": index,
             "error_code": Code.NONE,
             "timestamp": timestamp,
             "offset": offset,
-            "leader_epoch": epoch,
+            "leader_epoch": hosted.log._internal.epoch,
         }
 
     async def _find(self, hosted: HostedPartition, timestamp: int, committed: bool) -> tuple[int, int]:
@@ -115,12 +116,7 @@ class LogApi:
         return Code.NONE if hosted.knows_epoch(asked) or hosted.is_recreated else Code.UNKNOWN_LEADER_EPOCH
 
     async def offset_for_leader_epoch(self, call: Call) -> Response:
-        answers = []
-        for topic in call.request.topics or ():
-            asked = [(each.partition, each) for each in topic.partitions or ()]
-            rows = await self._each(call, Operation.DESCRIBE, topic.topic, asked, self._epoch_end)
-            answers.append({"topic": topic.topic, "partitions": rows})
-        return {"topics": answers}
+        return await self._each_topic(call, Operation.DESCRIBE, self._epoch_end, "topic", "partition")
 
     async def _epoch_end(self, hosted: HostedPartition | Code, asked: Any) -> dict[str, Any]:
         """Where an epoch ended. No log of ours is ever truncated, so a consumer of any epoch may go on.
@@ -143,12 +139,7 @@ class LogApi:
         return {**answer, "leader_epoch": epoch, "end_offset": end}
 
     async def delete_records(self, call: Call) -> Response:
-        answers = []
-        for topic in call.request.topics or ():
-            asked = [(each.partition_index, each) for each in topic.partitions or ()]
-            rows = await self._each(call, Operation.DELETE, topic.name, asked, self._delete)
-            answers.append({"name": topic.name, "partitions": rows})
-        return {"topics": answers}
+        return await self._each_topic(call, Operation.DELETE, self._delete)
 
     async def _delete(self, hosted: HostedPartition | Code, asked: Any) -> dict[str, Any]:
         answer = {"partition_index": asked.partition_index, "low_watermark": -1}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from broker_shim.metrics import Counters
 from broker_shim.net.connection import Connection, Parts
@@ -35,19 +36,17 @@ with one above its last ack kafka-python does: with 0 both go on in a new epoch.
 MayWrite = Callable[[Connection, str], bool]
 
 
+@dataclass(slots=True, eq=False)
 class _Pending:
     """A request some of whose partitions are not answered yet."""
 
-    __slots__ = ("answers", "appends", "future", "left", "started", "timer", "version")
-
-    def __init__(self, version: int, started: float) -> None:
-        self.version = version
-        self.started = started
-        self.answers: list[tuple[str, list[PartitionAnswer]]] = []
-        self.appends: list[Append] = []
-        self.left = 0
-        self.future: asyncio.Future[Parts] | None = None
-        self.timer: asyncio.TimerHandle | None = None
+    version: int
+    started: float
+    answers: list[tuple[str, list[PartitionAnswer]]] = field(default_factory=list)
+    appends: list[Append] = field(default_factory=list)
+    left: int = 0
+    future: asyncio.Future[Parts] | None = None
+    timer: asyncio.TimerHandle | None = None
 
 
 class ProduceHandler:

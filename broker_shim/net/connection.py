@@ -19,6 +19,7 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy
@@ -70,16 +71,14 @@ class Standing(NamedTuple):
     unsent_bytes: int
 
 
+@dataclass(slots=True, eq=False)
 class _Slot:
     """A request's place in the order of answers."""
 
-    __slots__ = ("answer", "charged", "header", "running")
-
-    def __init__(self, header: RequestHeader, charged: int) -> None:
-        self.header = header
-        self.charged = charged
-        self.answer: Parts | None = None
-        self.running: asyncio.Future[Parts] | None = None
+    header: RequestHeader
+    charged: int
+    answer: Parts | None = None
+    running: asyncio.Future[Parts] | None = None
 
 
 class Connection(asyncio.BufferedProtocol):

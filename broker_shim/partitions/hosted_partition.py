@@ -16,15 +16,17 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import Protocol
 
 from broker_shim.partitions.append_queue import Answer, Append, AppendQueue
 from broker_shim.partitions.producer_recovery import Snapshots
 from broker_shim.partitions.producers import ProducerTable
 from logstore.config import Ack
-from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import Fenced, LogStoreError, fresh
+from logstore.layout.broker import INTERNAL_TOPIC
 from logstore.store import Store
+from logstore.topic import Topic
 
 log = logging.getLogger(__name__)
 TAKE_TIMEOUT_S = 20.0
@@ -42,37 +44,37 @@ class Owner(Protocol):
     def lost(self, partition: HostedPartition, error: BaseException) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What the partitions of a broker share. `ack`: what most producers ask for."""
+
+    store: Store
+    loop: asyncio.AbstractEventLoop
+    workers: Executor
+    follow_interval_s: float
+    ack: Ack
+
+
 class HostedPartition:
-    def __init__(
-        self,
-        topic: str,
-        index: int,
-        partition: PartitionLog,
-        store: Store,
-        loop: asyncio.AbstractEventLoop,
-        workers: Executor,
-        owner: Owner,
-        follow_interval_s: float,
-        ack: Ack,
-        is_recreated: bool,
-    ) -> None:
-        self.topic = topic
+    def __init__(self, topic: Topic, index: int, host: Host, owner: Owner) -> None:
+        self.topic = topic.name
         self.index = index
-        self.log = partition
-        self._loop = loop
-        self._workers = workers
+        self.log = topic.partition(index)
+        self.is_recreated = topic._internal.descriptor.is_recreated
+        self._host = host
+        self._loop = host.loop
         self._owner = owner
-        self._follow_interval_s = follow_interval_s
-        self._ack: Ack = ack
-        self._store = store
+        self._ack: Ack = "durable" if topic.name == INTERNAL_TOPIC else host.ack
         self._was_open = False
         self._is_stale = True
         self._handing_over: asyncio.Future[None] | None = None
-        self.is_recreated = is_recreated
         self._snapshots = Snapshots(
-            store.objects, partition._internal.paths, is_recreated=is_recreated, acks_early=ack != "durable"
+            host.store.objects,
+            self.log._internal.paths,
+            is_recreated=self.is_recreated,
+            acks_early=self._ack != "durable",
         )
-        self._queue = AppendQueue(self._snapshots, loop, workers, self.lose)
+        self._queue = AppendQueue(self._snapshots, host.loop, host.workers, self.lose)
         self._watchers: set[Watcher] = set()
         self._notified = False
         self._opening: asyncio.Future[None] | None = None
@@ -105,13 +107,13 @@ class HostedPartition:
         """Make it readable. Raises what the store says; the next call tries again."""
         failed = self._opening is not None and self._opening.done() and self._opening.exception() is not None
         if self._opening is None or failed:
-            self._opening = self._loop.run_in_executor(self._workers, self._open)
+            self._opening = self._loop.run_in_executor(self._host.workers, self._open)
             self._opening.add_done_callback(_seen)
         return self._opening
 
     def _open(self) -> None:
         if self._is_stale:
-            found = self._store.topic(self.topic).partition(self.index)
+            found = self._host.store.topic(self.topic).partition(self.index)
             if found._internal.stopped is not None or (self._was_open and found is self.log):
                 found = found.reopen(TAKE_TIMEOUT_S)
             if self._was_open:
@@ -136,7 +138,7 @@ class HostedPartition:
             if self._handing_over is not None:
                 await asyncio.wait([self._handing_over])  # our own fence must not overtake our own flush
             await self.open()
-            table = await self._loop.run_in_executor(self._workers, self._take)
+            table = await self._loop.run_in_executor(self._host.workers, self._take)
         except (LogStoreError, OSError, TimeoutError) as error:
             log.warning("%s could not be taken: %s", self, error)
             self._queue.close(error)
@@ -170,7 +172,7 @@ class HostedPartition:
         if not self.is_owned:
             return None
         self._queue.close(Fenced(f"{self}: {why}"))
-        self._handing_over = self._loop.run_in_executor(self._workers, self._hand_over)
+        self._handing_over = self._loop.run_in_executor(self._host.workers, self._hand_over)
         self._handing_over.add_done_callback(self._handed_over)
         self._let_go()
         return self._handing_over
@@ -203,7 +205,7 @@ class HostedPartition:
 
     def trim(self, offset: int) -> asyncio.Future[int]:
         """Delete every record before `offset`. Resolves to the new low watermark."""
-        return self._loop.run_in_executor(self._workers, self.log.delete_before, offset)
+        return self._loop.run_in_executor(self._host.workers, self.log.delete_before, offset)
 
     @property
     def low_watermark(self) -> int:
@@ -214,23 +216,19 @@ class HostedPartition:
 
     def watch(self, watcher: Watcher) -> None:
         self._watchers.add(watcher)
-        if not self.is_owned and self._following is None and self._follow_interval_s > 0:
+        if not self.is_owned and self._following is None and self._host.follow_interval_s > 0:
             self._following = self._loop.create_task(self._follow())
 
     def unwatch(self, watcher: Watcher) -> None:
         self._watchers.discard(watcher)
 
-    @property
-    def watchers(self) -> int:
-        return len(self._watchers)
-
     async def _follow(self) -> None:
         """While somebody waits and the partition is not ours: look for what its writer, elsewhere, has stored."""
         try:
             while self._watchers and not self.is_owned:
-                await asyncio.sleep(self._follow_interval_s)
+                await asyncio.sleep(self._host.follow_interval_s)
                 if self._watchers:
-                    await self._loop.run_in_executor(self._workers, self._refresh)
+                    await self._loop.run_in_executor(self._host.workers, self._refresh)
         finally:
             self._following = None
 

@@ -10,18 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from broker_shim.net.fairness import few_at_once
 from broker_shim.partitions.cluster import Cluster
-from broker_shim.partitions.hosted_partition import HostedPartition
+from broker_shim.partitions.hosted_partition import Host, HostedPartition
 from broker_shim.wire.codes import Code
-from logstore.config import Ack
 from logstore.errors import Fenced, InvalidTopicName, LogStoreError, TopicExists, UnknownTopic
-from logstore.layout.broker import INTERNAL_TOPIC
-from logstore.store import Store
 from logstore.topic import Topic
 
 log = logging.getLogger(__name__)
@@ -33,33 +30,21 @@ ABSENT_MAX = 10_000
 T = TypeVar("T")
 
 
+@dataclass(slots=True, eq=False)
 class _Known:
-    __slots__ = ("hosted", "looked_at", "topic")
-
-    def __init__(self, topic: Topic, looked_at: float) -> None:
-        self.topic = topic
-        self.looked_at = looked_at
-        self.hosted: dict[int, HostedPartition] = {}
+    topic: Topic
+    looked_at: float
+    hosted: dict[int, HostedPartition] = field(default_factory=dict)
 
 
 class PartitionRegistry:
     def __init__(
-        self,
-        store: Store,
-        cluster: Cluster,
-        loop: asyncio.AbstractEventLoop,
-        workers: Executor,
-        on_lost: Callable[[HostedPartition, BaseException], None],
-        follow_interval_s: float,
-        ack: Ack,
+        self, host: Host, cluster: Cluster, on_lost: Callable[[HostedPartition, BaseException], None]
     ) -> None:
-        self._store = store
+        self._host = host
+        self._store, self._loop = host.store, host.loop
         self._cluster = cluster
-        self._loop = loop
-        self._workers = workers
         self._on_lost = on_lost
-        self._follow_interval_s = follow_interval_s
-        self._ack: Ack = ack
         self._known: dict[str, _Known] = {}
         self._looking: dict[str, asyncio.Task[Topic | None]] = {}
         self._absent: dict[str, float] = {}
@@ -81,7 +66,10 @@ class PartitionRegistry:
             return Code.UNKNOWN_TOPIC_OR_PARTITION
         if not self._cluster.leads(name, index):
             return Code.NOT_LEADER_OR_FOLLOWER
-        return self._host(known, index)
+        hosted = known.hosted.get(index)
+        if hosted is None:
+            hosted = known.hosted[index] = HostedPartition(known.topic, index, self._host, self)
+        return hosted
 
     def hosted(self, name: str, index: int) -> HostedPartition | None:
         """The partition if it is in use here, led or not."""
@@ -92,29 +80,11 @@ class PartitionRegistry:
         for known in self._known.values():
             yield from known.hosted.values()
 
-    def _host(self, known: _Known, index: int) -> HostedPartition:
-        hosted = known.hosted.get(index)
-        if hosted is None:
-            name = known.topic.name
-            hosted = known.hosted[index] = HostedPartition(
-                name,
-                index,
-                known.topic.partition(index),
-                self._store,
-                self._loop,
-                self._workers,
-                self,
-                self._follow_interval_s,
-                "durable" if name == INTERNAL_TOPIC else self._ack,
-                known.topic._internal.descriptor.is_recreated,
-            )
-        return hosted
-
     # ── asking the store ─────────────────────────────────────────────────────────────────────────────────
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run something that blocks in a worker thread."""
-        return await self._loop.run_in_executor(self._workers, function, *arguments)
+        return await self._loop.run_in_executor(self._host.workers, function, *arguments)
 
     async def find(self, name: str) -> Topic | None:
         """The topic, asked for in the store if it is not known or not fresh. While the store does not answer, what is

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
-from broker_shim.wire.apis import FIRST_FLEXIBLE, NEVER, Api
+from broker_shim.wire.apis import NEVER, Api
 
 _I8 = struct.Struct(">b")
 _I16 = struct.Struct(">h")
@@ -157,7 +157,7 @@ def read_header(frame: bytes | memoryview) -> RequestHeader:
     return RequestHeader(api_key, version, correlation_id, client_id, body)
 
 
-_FLEXIBLE_FROM = {int(api): version for api, version in FIRST_FLEXIBLE.items()}
+_FLEXIBLE_FROM = {int(api): api.flexible_from for api in Api}
 
 
 def uvarint(value: int) -> bytes:

@@ -359,9 +359,8 @@ class Collector(Generic[Change]):
         topic, sinks = target.topic, target.sinks
         mark = target.route.marks.get(partition, UNMARKED)
         if self._open is not None and self._open.starts_over:
-            mark = mark._replace(
-                offset=sys.maxsize
-            )  # whatever was there and is gone is not replayed any more
+            # Whatever was there and is gone is not replayed any more.
+            mark = mark._replace(offset=sys.maxsize)
         sink = Sink((topic.name, partition), topic.partition(partition), self._source, mark)
         self._aside(f"{topic.name}/{partition}", sink.learn)
         self._check_reached(sink)

@@ -103,7 +103,7 @@ class Journal:
         """Take it over, and learn what is there now. Nothing happens if it is ours."""
         if self._log is None:
             log = self._store.create_topic(self._name, exist_ok=True).partition(0)
-            log.open_writer(ack="durable")
+            log._internal.open_writer(ack="durable", alone=True)
             self._fold(log)
             self._log = log
             if self.is_long:

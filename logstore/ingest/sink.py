@@ -83,7 +83,7 @@ class Sink:
 
         Fences an older writer first: one that is still at work could store more behind our back.
         """
-        self.log.open_writer(ack="durable")
+        self.log._internal.open_writer(ack="durable", alone=True)
         self.log.flush()
         upper = find_upper(self.log, self._source)
         if upper is None:

@@ -24,22 +24,13 @@ class Values:
     def __init__(self, max_memory_bytes: int | None = None, folder: str | Path | None = None) -> None:
         self._hot: dict[bytes, bytes | None] = {}  # all of it; once spilled, what the file does not know yet
         self._limit = max_memory_bytes
-        self._hot_bytes = 0
+        self._hot_bytes = 0  # what those take, about; not counted while there is no limit
         self._folder = folder
         self._file: _SpillFile | None = None
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
-
-    @property
-    def is_spilled(self) -> bool:
-        return self._file is not None
-
-    @property
-    def memory_bytes(self) -> int:
-        """What the values in memory take, about. Not counted (0) while there is no limit."""
-        return self._hot_bytes
 
     def get(self, key: bytes) -> bytes | None:
         if self._file is None or key in self._hot:

@@ -317,9 +317,6 @@ class UpsertView:
             with self._breaking():
                 raise self._foreign(record.offset, error) from error
 
-    def _drop_below(self, frontier: int) -> int:
-        return self._stash.drop_below(frontier)
-
     def _held_complete_at(self, time: int) -> Latest | None:
         return self._stash.held_at(time) if time < self._input_upper else None
 
@@ -336,7 +333,7 @@ class UpsertView:
             self._values.update(live, grown)
             self._agreement.end(self._values.get)
             self._frontier = frontier
-        self._dropped += self._drop_below(frontier)
+        self._dropped += self._stash.drop_below(frontier)
 
     @contextmanager
     def _breaking(self) -> Iterator[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import socket
 import urllib.error
 import urllib.request
@@ -22,9 +23,11 @@ from broker_shim.server import Server
 from logstore.objects.memory import MemoryStore
 from logstore.testing import FaultyStore
 from logstore.writers import WriterMetrics
+from tests.docs import metrics_page
 from tests.support.broker.clients import Confluent, Sent
 from tests.support.broker.harness import BrokerProcess, LocalBroker, Wire
 from tests.support.broker.steps import batch, owned
+from tests.support.engine.harness import until
 from tests.support.patience import PATIENCE_S
 
 
@@ -109,6 +112,40 @@ def test_B10_health_readiness_and_metrics_of_a_running_process(tmp_path: Path) -
     entries = [json.loads(line) for line in log.read_text().splitlines()]
     assert {"time", "level", "logger", "message"} <= entries[0].keys()
     assert entries[-1]["message"] == "stopped"
+
+
+def test_O01_the_metrics_port_has_what_the_page_says_and_nothing_else(
+    start_broker: Callable[..., LocalBroker],
+) -> None:
+    broker = start_broker(metrics="127.0.0.1:0")
+    with Wire(broker.port) as client:
+        owned(client, broker)
+        client.produce("t", batch(b"x"))
+    lines = _without_types(get(broker.server.metrics_port, "/metrics")[1])
+    known = metrics_page.names()
+    shown = {line.split("{")[0].split(" ")[0] for line in lines}
+    shown = {name if name in known else re.sub("_(bucket|sum|count)$", "", name) for name in shown}
+    assert shown <= known
+    assert {"logstore_requests_total", "broker_shim_produce_seconds", "logstore_flush_seconds"} <= shown
+
+
+def test_O02_the_metrics_port_has_the_page_on_loopback_or_with_a_token(
+    start_broker: Callable[..., LocalBroker],
+) -> None:
+    broker = start_broker(metrics="127.0.0.1:0")
+    with Wire(broker.port) as client:
+        owned(client, broker)
+        client.produce("t", batch(b"x"))
+    port = broker.server.metrics_port
+    assert "<title>logstore</title>" in get(port, "/")[1]
+    until(lambda: '"name": "t"' in get(port, "/api/now?topic=t")[1])
+    assert json.loads(get(port, "/api/records?topic=t&partition=0")[1])["records"][0]["offset"] == 0
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/events?topic=t", timeout=PATIENCE_S) as stream:
+        assert stream.readline().startswith(b"data: {")  # and the broker stops although somebody listens
+    guarded = start_broker(metrics="127.0.0.1:0", ui_token="s3cret")
+    assert get(guarded.server.metrics_port, "/")[0] == 403
+    assert get(guarded.server.metrics_port, "/?token=s3cret")[0] == 200
+    assert get(guarded.server.metrics_port, "/healthz")[0] == 200
 
 
 def test_B10_not_ready_while_the_store_is_down(start_broker: Callable[..., LocalBroker]) -> None:

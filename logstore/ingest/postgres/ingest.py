@@ -208,9 +208,8 @@ class PostgresIngest:
             stream.start(settings.publication, collector.rewind())
             self._confirm(stream, force=True)
             self._phase = "streaming"
-            if (
-                state is not None and noted != origin
-            ):  # from before the publication was noted; the slot is ours now
+            # From before the publication was noted; the slot is ours now.
+            if state is not None and noted != origin:
                 collector.note_origin(origin._asdict())
             self._follow(stream, collector, target, origin)
         finally:
@@ -338,7 +337,7 @@ class PostgresIngest:
         logs = [topic.partition(number) for number in range(topic.partitions)]
         for log in logs:
             # First own it, then look: an attempt that was cut off may still have an append on its way.
-            log.open_writer(ack="durable")
+            log._internal.open_writer(ack="durable", alone=True)
             log.flush()
         return any(log.durable_high_watermark > log.low_watermark for log in logs)
 

@@ -68,9 +68,8 @@ def _connected(dsn: str, **kind: str) -> psycopg.Connection[Any]:
         **kind,  # type: ignore[arg-type]
     )
     try:
-        if (
-            connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE
-        ):  # an older one may not be asked for it
+        # An older one may not be asked for it.
+        if connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
             connection.execute("set transaction_timeout = 0")
     except BaseException:
         connection.close()

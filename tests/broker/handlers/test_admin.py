@@ -431,5 +431,5 @@ def test_B01_changed_settings_reach_a_partition_that_is_being_written(start_brok
         assert answer.responses[0].error_code == Code.NONE
         while (produced := client.produce("t", batch(b"after"))).error_code:
             assert produced.error_code == Code.NOT_LEADER_OR_FOLLOWER
-        assert hosted.log._internal.maintenance._topic.retention_seconds == 3600
+        assert hosted.log._internal.maintenance._retention._topic.retention_seconds == 3600
         assert read_all(client) == [(0, b"before"), (produced.base_offset, b"after")]

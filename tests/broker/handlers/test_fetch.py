@@ -139,7 +139,7 @@ def test_B04_a_fetch_of_a_client_that_has_gone_is_forgotten(broker: LocalBroker)
         broker.until(lambda: len(broker.server.broker._fetch.waiting) == 0)
         hosted = broker.server.broker.partitions.hosted("t", 0)
         assert hosted is not None
-        assert hosted.watchers == 0
+        assert not hosted._watchers
 
 
 def test_B05_latest_and_fetch_agree_for_each_isolation_level(start_broker: Start) -> None:
