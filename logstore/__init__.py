@@ -29,6 +29,7 @@ from logstore.errors import (
     ObjectNotFound,
     OffsetOutOfRange,
     OutcomeUnknown,
+    PartitionInUse,
     PreconditionFailed,
     ReadOnly,
     RecordTooLarge,
@@ -39,13 +40,14 @@ from logstore.errors import (
     UnknownTopic,
     UnsupportedStore,
 )
-from logstore.format.record import Record
+from logstore.format.record import Record, TopicRecord
 from logstore.store import Store, open
 from logstore.topic import Topic
 
 if TYPE_CHECKING:
     from logstore import aio as aio
     from logstore import errors as errors
+    from logstore import groups as groups
     from logstore import ingest as ingest
     from logstore import objects as objects
     from logstore import testing as testing
@@ -72,6 +74,7 @@ __all__ = [
     "ObjectNotFound",
     "OffsetOutOfRange",
     "OutcomeUnknown",
+    "PartitionInUse",
     "PartitionLog",
     "PreconditionFailed",
     "ReadOnly",
@@ -89,13 +92,14 @@ __all__ = [
     "TopicConfig",
     "TopicExists",
     "TopicOptions",
+    "TopicRecord",
     "UnknownTopic",
     "UnsupportedStore",
     "__version__",
     "open",
 ]
 
-_MODULES = ("aio", "errors", "ingest", "objects", "testing", "upsert", "writers")
+_MODULES = ("aio", "errors", "groups", "ingest", "objects", "testing", "upsert", "writers")
 
 
 def __getattr__(name: str) -> ModuleType:

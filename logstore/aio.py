@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from types import TracebackType
@@ -26,17 +27,19 @@ from logstore.engine.memory.partition_state import Marks
 from logstore.engine.memory.results import ReadResult, Receipt
 from logstore.engine.partition import partition_log
 from logstore.engine.partition.internal import Appendable, Partition, Submitted
+from logstore.engine.partition.many_partitions import ManyPartitions, Taken
 from logstore.engine.partition.readable_partition import READ_BYTES, check_offset, check_start
 from logstore.engine.partition.writer_metrics import WriterMetrics
 from logstore.errors import Closed, InvalidRecord, OffsetOutOfRange, UnknownTopic
-from logstore.format.record import Header, Record
+from logstore.format.record import Header, Record, TopicRecord
+from logstore.groups.asynchronous import Group, call_in
 from logstore.objects.disk import Disk
 from logstore.objects.metered import OperationStats
 from logstore.objects.protocol import ObjectStore
 from logstore.topic import Topic as BlockingTopic
 from logstore.topic import check_one
 
-__all__ = ["PartitionLog", "Store", "Topic", "open"]
+__all__ = ["Group", "PartitionLog", "Store", "Topic", "open"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -118,6 +121,32 @@ class Store:
     async def flush(self, timeout: float | None = None) -> None:
         """Make everything durable that was appended so far."""
         await self._threads.run(self.blocking.flush, timeout)
+
+    async def group(
+        self,
+        name: str,
+        topics: str | Iterable[str],
+        *,
+        member: str | None = None,
+        session_timeout: float = 30.0,
+        max_poll_interval: float = 300.0,
+        start: Literal["beginning", "end"] = "beginning",
+        visibility: Visibility = "durable",
+    ) -> Group:
+        """Join a group, as `logstore.Store.group`: `async with await store.group(…) as group`."""
+        joined = await self._threads.run(
+            partial(
+                self.blocking.group,
+                name,
+                topics,
+                member=member,
+                session_timeout=session_timeout,
+                max_poll_interval=max_poll_interval,
+                start=start,
+                visibility=visibility,
+            )
+        )
+        return Group(joined, self._threads)
 
     def health(self) -> dict[str, Any]:
         """As `logstore.Store.health`. Asks nobody, so it needs no await."""
@@ -213,6 +242,45 @@ class Topic:
         await _settled([asyncio.wrap_future(ack) for ack in many.acks], deadline - loop.time())
         return await self._threads.run(many.finish)
 
+    async def tail(
+        self,
+        positions: Mapping[int, int | Literal["end"]] | Literal["end"] | None = None,
+        *,
+        visibility: Visibility = "buffered",
+    ) -> AsyncIterator[TopicRecord]:
+        """The records of all partitions, for ever, as `logstore.Topic.tail`. `"end"`: what comes after the first step."""
+        inner = self.blocking._internal
+        many, starts = await self._threads.run(inner.many, positions, visibility)
+        many.put(inner.cursor(i, starts.get(i)) for i in range(self.partitions))
+        try:
+            while True:
+                try:
+                    taken = await _taken(many, self._threads)
+                except (Closed, UnknownTopic):
+                    return
+                for some in taken:
+                    for record in some.records:
+                        yield record
+        finally:
+            many.close()
+
+    async def records(
+        self,
+        start: Mapping[int, int] | None = None,
+        stop: Mapping[int, int] | None = None,
+        *,
+        visibility: Visibility = "buffered",
+    ) -> AsyncIterator[TopicRecord]:
+        """The records that there are, partition after partition, as `logstore.Topic.records`."""
+        for given in (start, stop):
+            self.blocking._internal.check_partitions(given or {})
+        for i in range(self.partitions):
+            found = self.partition(i).records(
+                (start or {}).get(i), (stop or {}).get(i), visibility=visibility
+            )
+            async for record in found:
+                yield TopicRecord.at(self.name, i, record)
+
 
 class PartitionLog:
     """`logstore.PartitionLog` for asyncio."""
@@ -246,7 +314,7 @@ class PartitionLog:
         """`receipt.wait_durable(timeout)`, which would hold up the event loop."""
         if receipt.durability == "durable":
             return
-        log = receipt.log
+        log = receipt._log
         if not isinstance(log, Partition):
             receipt.wait_durable(timeout)  # of another process, and says so
             return
@@ -441,6 +509,22 @@ class PartitionLog:
     def buffered_high_watermark(self) -> int:
         """One past the last acked offset, as last seen."""
         return self.blocking.buffered_high_watermark
+
+
+async def _taken(many: ManyPartitions, threads: _Threads) -> list[Taken]:
+    """What `many` has next. Taking may ask the store and runs on a thread; waiting holds none."""
+    loop, moved = asyncio.get_running_loop(), asyncio.Event()
+    many.on_wake = lambda: call_in(loop, moved.set)
+    try:
+        while True:
+            taken = await threads.run(many.take, 1)
+            if taken:
+                return taken
+            with suppress(TimeoutError):
+                await asyncio.wait_for(moved.wait(), many.delay())
+            moved.clear()
+    finally:
+        many.on_wake = lambda: None
 
 
 async def _await(log: Partition, future: Future[Receipt], receipt: Receipt, timeout: float | None) -> None:

@@ -14,6 +14,7 @@ from logstore.format.codecs import CODEC_IDS
 Ack = Literal["buffered", "local", "durable"]
 WriterKind = Literal["exclusive", "shared", "read_only"]
 Visibility = Literal["buffered", "durable"]
+TakeOver = bool | Literal["if_gone"]
 
 MIB = 1 << 20
 _MAX_BATCH_BYTES = 1 * MIB
@@ -31,6 +32,10 @@ class StoreConfig:
     """`exclusive`: one owner, fenced. `shared`: many producers, durable acks only. `read_only`: no appends."""
     ack: Ack = "durable"
     """What an append waits for when the call does not say."""
+    take_over: TakeOver = False
+    """Whether opening a writer may stop the one before it. False: unless that one provably lives on this machine, in another
+    process; and one that finds shared writers joins them. True: in any case. `if_gone`: only if it has said that it closed,
+    or is provably gone, as a command does that somebody types beside a service."""
     flush_bytes: int = 8 * MIB
     """A partition with this much unflushed data is flushed at once."""
     flush_interval: float = 1.0
@@ -56,6 +61,11 @@ class StoreConfig:
     """While the store is down: how often it is tried."""
     follow_interval: float = 0.5
     """How often a waiting reader polls the store for a partition that another process writes."""
+    lanes: int = 0
+    """Through how many lanes the exclusive writers of this process commit: with 1, a flush is one PUT whatever the number of
+    partitions in it. 0: each partition commits to a chain of its own."""
+    durable_linger: float = 0.0
+    """The least time between the starts of two uploads of a lane. 0: an upload starts when the one before it has ended."""
     delete_grace: float = 24 * 3600.0
     """Maintenance deletes no object younger than this."""
     stall_after: float = 60.0
@@ -66,9 +76,13 @@ class StoreConfig:
         _one_of("writer", self.writer, get_args(WriterKind))
         _one_of("ack", self.ack, get_args(Ack))
         _one_of("compression", self.compression, tuple(CODEC_IDS))
+        if self.take_over is not True and self.take_over is not False and self.take_over != "if_gone":
+            raise ValueError(f"take_over={self.take_over!r}: it is one of False, True, 'if_gone'")
         for name in ("flush_bytes", "max_buffered_bytes", "max_batch_bytes", "uploads_max"):
             object.__setattr__(self, name, _whole(name, getattr(self, name), 1))
-        object.__setattr__(self, "cache_bytes", _whole("cache_bytes", self.cache_bytes, 0))
+        for name in ("cache_bytes", "lanes"):
+            object.__setattr__(self, name, _whole(name, getattr(self, name), 0))
+        _at_least("durable_linger", self.durable_linger, 0)
         _at_least("delete_grace", self.delete_grace, 0)
         for name in ("flush_interval", "append_timeout", "close_timeout"):
             _at_least(name, getattr(self, name), 0, or_infinite=True)
@@ -99,6 +113,7 @@ class StoreSettings(TypedDict, total=False):
 
     writer: WriterKind
     ack: Ack
+    take_over: TakeOver
     flush_bytes: int
     flush_interval: float
     max_buffered_bytes: int
@@ -111,6 +126,8 @@ class StoreSettings(TypedDict, total=False):
     uploads_max: int
     probe_interval: float
     follow_interval: float
+    lanes: int
+    durable_linger: float
     delete_grace: float
     stall_after: float
 

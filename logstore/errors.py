@@ -10,7 +10,8 @@
     ├── BufferFull              try again later; nothing was taken
     ├── OutcomeUnknown          it may or may not be stored: read back before you send it again
     │   └── AppendTimeout       the same, because the deadline passed; the flush goes on
-    ├── Fenced                  another writer owns the partition: reopen() it to take it back
+    ├── PartitionInUse          another process writes it and lives: open all with writer="shared", or with take_over=True
+    ├── Fenced                  another writer owns the partition: open all with writer="shared", or reopen() it
     ├── ReadOnly                open with writer="exclusive" or writer="shared"
     ├── Closed                  open it again
     ├── CorruptData             restore the object named by .key; .offset says from where
@@ -52,6 +53,7 @@ __all__ = [
     "ObjectNotFound",
     "OffsetOutOfRange",
     "OutcomeUnknown",
+    "PartitionInUse",
     "PreconditionFailed",
     "ReadOnly",
     "RecordTooLarge",
@@ -122,6 +124,20 @@ class AppendTimeout(OutcomeUnknown):
 
 class Fenced(LogStoreError):
     """A newer writer owns the partition. This one has stopped for good."""
+
+
+class PartitionInUse(LogStoreError):
+    """Opening a writer would stop one that is alive, or may be. Nothing was appended, and nobody was stopped.
+
+    `owner`: the process that has the partition, in words; None if that is not known, or if there may be several. The same
+    call may be made again: it works as soon as that one has closed.
+    """
+
+    retriable = True
+
+    def __init__(self, message: str, owner: str | None = None) -> None:
+        super().__init__(message)
+        self.owner = owner
 
 
 class ReadOnly(LogStoreError):

@@ -24,7 +24,7 @@ class Standby:
 
     def promote(self, timeout: float | None = None) -> int:
         """Fence the active writer off. Returns the offset at which this process goes on; from now on `append` works here."""
-        writer = self._log._internal.open_writer(timeout=timeout)
+        writer = self._log._internal.open_writer(timeout=timeout, take_over=True)
         if not writer.is_alone:
             raise ValueError(
                 f'{self._log!r} is written in shared mode, where nobody takes over: open with writer="exclusive"'

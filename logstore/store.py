@@ -7,15 +7,17 @@ import os
 import random
 import threading
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 from weakref import WeakSet
 
-from logstore.config import StoreConfig, StoreSettings, TopicOptions
+from logstore.config import StoreConfig, StoreSettings, TopicOptions, Visibility
 from logstore.engine.chain.garbage import Garbage
-from logstore.engine.host.clock import Clock, SystemClock
+from logstore.engine.host.clock import Clock, SystemClock, waitable
+from logstore.engine.maintenance.lane_maintenance import LaneMaintenance
 from logstore.engine.maintenance.sweep import Sweeper
 from logstore.engine.memory.topic_settings import TopicSettings
 from logstore.engine.partition.health import StoreHealth
@@ -23,6 +25,7 @@ from logstore.engine.partition.internal import Partition
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.engine.partition.writer_metrics import WriterMetrics
 from logstore.engine.runtime import Runtime
+from logstore.engine.write.lanes import Lanes
 from logstore.errors import (
     Closed,
     OutcomeUnknown,
@@ -38,9 +41,13 @@ from logstore.objects.foreign import ForeignErrors
 from logstore.objects.metered import MeteredStore, OperationStats
 from logstore.objects.protocol import ObjectStore
 from logstore.objects.retrying import RetryingStore, RetryPolicy, repeat
+from logstore.objects.slices import SlicedStore
 from logstore.objects.url import open_url
 from logstore.process import at_exit, forked
 from logstore.topic import Topic
+
+if TYPE_CHECKING:
+    from logstore.groups.group import Group
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +55,7 @@ _UNSTORED_MAX = 100
 _LAST_WORD_S = 0.1  # for threads that end by themselves, when the deadline has passed
 _FORKED = "the store was in use when this process was forked, and is the parent's: open it again here"
 READ_RETRIES = RetryPolicy(attempts=4, base_s=0.05, cap_s=0.5)
+DEGRADED_AFTER_S = 5.0
 
 
 def open(
@@ -110,19 +118,20 @@ class Store:
         self.config = config
         self._owned = owned
         self._metered = MeteredStore(objects)
-        bare = ForeignErrors(self._metered)
-        wrapped = RetryingStore(bare, READ_RETRIES)
+        bare = ForeignErrors(SlicedStore(self._metered))
+        wrapped = self._retrying = RetryingStore(bare, READ_RETRIES)
         self._runtime = Runtime(wrapped, config, clock, rng, disk)
+        self._lanes = Lanes(self._runtime, LaneMaintenance(self._runtime).split)
         self._catalog = Catalog(wrapped)
         self._sweeper = Sweeper(self._runtime, self._catalog)
-        self._lock = threading.Lock()  # guards the five fields below
+        self._lock = threading.Lock()  # guards the six fields below
         self._topics: dict[str, Topic] = {}
         self._handed_out: WeakSet[Topic] = WeakSet()
         self._settings: dict[str, TopicSettings] = {}  # by incarnation
-        self._unstored: deque[str] = deque(
-            maxlen=_UNSTORED_MAX
-        )  # what logs that were reopened could not store
+        # What logs that were reopened could not store.
+        self._unstored: deque[str] = deque(maxlen=_UNSTORED_MAX)
         self._logs: dict[PartitionPaths, PartitionLog] = {}
+        self._groups: WeakSet[Group] = WeakSet()
         self._closed, self._why_closed = False, "the store is closed"
         # As a whole: it may be done twice, its conditional puts by themselves may not.
         self._runtime.store_id = repeat(
@@ -193,6 +202,7 @@ class Store:
             mine = [self._logs.pop(paths) for paths in list(self._logs) if paths.incarnation in incarnations]
         for log in mine:
             log._internal.topic_deleted()
+        self._runtime.counters.forget(name)
         for removal in gone.removing:
             self._sweeper.finish(name, removal)
 
@@ -241,7 +251,7 @@ class Store:
             return log
 
     def _new_log(self, paths: PartitionPaths, settings: TopicSettings) -> PartitionLog:
-        return PartitionLog(self._runtime, paths, settings, self._replace)
+        return PartitionLog(self._runtime, paths, settings, self._replace, self._lanes.of(paths))
 
     def _replace(self, log: PartitionLog, problem: str | None) -> PartitionLog:
         """What `PartitionLog.reopen` calls once the log has let go: the one that is handed out instead of it from now on.
@@ -261,6 +271,44 @@ class Store:
                     topic._internal.forget(log)
             return current
 
+    # Groups: imported when somebody asks for one
+
+    def group(
+        self,
+        name: str,
+        topics: str | Iterable[str],
+        *,
+        member: str | None = None,
+        session_timeout: float = 30.0,
+        max_poll_interval: float = 300.0,
+        start: Literal["beginning", "end"] = "beginning",
+        visibility: Visibility = "durable",
+    ) -> Group:
+        """Join the group `name`: its members, in any number of processes, share the partitions of `topics` out among them
+        and save positions. A context manager; `close` leaves.
+
+        A member that shows no life for its `session_timeout` is replaced, and what it saves afterwards is refused; so is one
+        that calls neither `poll` nor `commit` for `max_poll_interval`. `member`: a name, under which the next life of this
+        process takes its place at once (two that live and have the same one replace each other). `start`: where to begin in
+        a partition of which nothing was saved. Raises `UnknownTopic`, `ReadOnly`, `StoreUnavailable`.
+        """
+        from logstore.groups.group import Group
+
+        self._check_writable()
+        group = Group(
+            self,
+            name,
+            topics,
+            member=member,
+            session_timeout=session_timeout,
+            max_poll_interval=max_poll_interval,
+            start=start,
+            visibility=visibility,
+        )
+        with self._lock:
+            self._groups.add(group)
+        return group
+
     # All of it
 
     def flush(self, timeout: float | None = None) -> None:
@@ -268,7 +316,8 @@ class Store:
         self._check_open()
         wait = self.config.append_timeout if timeout is None else timeout
         deadline = self._runtime.clock.monotonic() + wait
-        begun = [(log, log.begin_flush()) for log in self._all_logs()]
+        with self._lanes.held():
+            begun = [(log, log.begin_flush()) for log in self._all_logs()]
         for log, flush in begun:
             log.finish_flush(flush, deadline)
 
@@ -289,13 +338,28 @@ class Store:
             buffered_bytes_limit=runtime.budget.limit,
             cached_bytes=runtime.cache.used,
             partitions=[log.health_report() for log in self._all_logs()],
+            degraded=self._degraded(),
         )
+
+    def _degraded(self) -> str | None:
+        """Why the store serves badly, in words; None if it does not."""
+        if self._runtime.breaker.is_open:
+            failed = self._runtime.breaker.failures
+            return (
+                f"{failed} uploads in a row have failed; it is tried every {self.config.probe_interval:g} s"
+            )
+        oldest = self._metered.oldest()
+        if oldest is None or oldest[2] <= DEGRADED_AFTER_S:
+            return None
+        operation, key, seconds = oldest
+        return f"{operation} {key} has had no answer for {seconds:.1f} s"
 
     def health(self) -> dict[str, Any]:
         """The state of the store and of each partition in use, from memory alone: it asks nobody and never blocks.
 
         `unanswered_seconds`: for how long the oldest upload under way has had no answer; None if none is. `stalled`: whether
-        that is longer than `stall_after`.
+        that is longer than `stall_after`. `degraded`: why the store serves badly, in words: a request of any kind has
+        had no answer for 5 s, or uploads fail; None if it does not.
         """
         return self._health_report().as_dict()
 
@@ -311,34 +375,49 @@ class Store:
         """Make everything durable and stop, all of it within `timeout` seconds (`close_timeout`). Raises `OutcomeUnknown` if
         that did not work, saying which offsets are not stored; the store is closed all the same, also if an interrupt
         ends the wait. A second call does nothing."""
+        wait = self.config.close_timeout if timeout is None else timeout
+        deadline = self._runtime.clock.monotonic() + wait
+        self._leave_groups(deadline)
         with self._lock:
             if self._closed:
                 return
             self._closed = True
             logs, problems = [log._internal for log in self._logs.values()], list(self._unstored)
         at_exit.forget(self)
-        wait = self.config.close_timeout if timeout is None else timeout
-        deadline = self._runtime.clock.monotonic() + wait
         self._runtime.begin_close()
         try:
-            for log in logs:
-                log.begin_close()
+            self._lanes.begin_close()
+            with self._lanes.held():
+                for log in logs:
+                    log.begin_close()
             problems += [problem for log in logs if (problem := log.finish_close(deadline)) is not None]
         except BaseException:  # Ctrl-C, say: the wait is over, but not for those who wait elsewhere
             for log in logs:
                 log.finish_close(self._runtime.clock.monotonic())
             self._let_go(logs, 0.0)
             raise
+        self._lanes.close(deadline)
         self._let_go(logs, max(deadline - self._runtime.clock.monotonic(), _LAST_WORD_S))
         if problems:
             raise OutcomeUnknown("closed, but not everything is stored: " + "; ".join(problems))
 
+    def _leave_groups(self, deadline: float) -> None:
+        """All at once, each on a thread of its own: a store that does not answer must not hold up `close`."""
+        with self._lock:
+            groups = list(self._groups)
+        leaving = [threading.Thread(target=group.close, daemon=True) for group in groups]
+        for thread in leaving:
+            thread.start()
+        for thread in leaving:
+            thread.join(waitable(deadline - self._runtime.clock.monotonic()))
+
     def _let_go(self, logs: list[Partition], timeout: float) -> None:
-        """The end of `close`: of threads, files and connections."""
+        """The end of `close`: of threads, files and connections, and of the marker that says that it is open."""
         if not self._runtime.close(timeout):
             logger.warning("an upload did not end in time; its thread ends with the store's answer")
         for log in logs:
             log.release()
+        self._runtime.presence.hide()
         if self._owned:
             close_store(self.objects)
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from math import inf
+from typing import TYPE_CHECKING, Literal
 
-from logstore.config import Ack, TopicConfig
+from logstore.config import Ack, TopicConfig, Visibility
+from logstore.engine.host.fan_out import fan_out
 from logstore.engine.memory.results import Receipt
 from logstore.engine.partition.internal import Begun
+from logstore.engine.partition.many_partitions import Cursor, ManyPartitions
 from logstore.engine.partition.partition_log import PartitionLog
-from logstore.errors import InvalidRecord
+from logstore.engine.partition.readable_partition import check_start
+from logstore.errors import Closed, InvalidRecord, UnknownTopic
 from logstore.format.murmur2 import partition_for_key
-from logstore.format.record import Header, Record
+from logstore.format.record import Header, Record, TopicRecord
 from logstore.layout.catalog import TopicDescriptor
 
 if TYPE_CHECKING:
@@ -99,6 +104,34 @@ class TopicInternals:
                 raise InvalidRecord(f"a key is bytes or None, not {type(key).__name__}: nothing was appended")
             key = bytes(key)
         return partition_for_key(key, len(self.logs))
+
+    def check_partitions(self, named: Iterable[object]) -> None:
+        """`ValueError` for a partition that there is not."""
+        for i in named:
+            self.partition(i)  # type: ignore[arg-type]  # it says what is wrong with it
+
+    def many(
+        self,
+        positions: Mapping[int, int | Literal["end"]] | Literal["end"] | None,
+        visibility: Visibility,
+    ) -> tuple[ManyPartitions, dict[int, int]]:
+        """A reader of several partitions, and where to begin. `"end"` asks the store, unless this process writes."""
+        first = self.partition(0)._internal
+        reader = ManyPartitions(first.clock, first.follow_interval, visibility)
+        if isinstance(positions, str):
+            check_start(positions)
+        given = dict.fromkeys(range(len(self.logs)), "end") if positions == "end" else dict(positions or {})
+        self.check_partitions(given)
+        for start in given.values():
+            check_start(start)
+        ends = [i for i, start in given.items() if start == "end"]
+        found = fan_out((partial(self.partition(i)._internal.end_now, visibility) for i in ends), at_least=2)
+        known = {i: start for i, start in given.items() if isinstance(start, int)}
+        return reader, known | dict(zip(ends, found, strict=True))
+
+    def cursor(self, i: int, position: int | None) -> Cursor:
+        """For a reader of several partitions."""
+        return Cursor(partial(self.partition, i), position)
 
     def begin_append_many(
         self,
@@ -218,6 +251,48 @@ class Topic:
             records, partition=partition, ack=ack, timeout=timeout
         ).finish()
 
+    # Reading all partitions
+
+    def tail(
+        self,
+        positions: Mapping[int, int | Literal["end"]] | Literal["end"] | None = None,
+        *,
+        visibility: Visibility = "buffered",
+    ) -> Iterator[TopicRecord]:
+        """The records of all partitions, for ever; each knows its `topic` and `partition`. Those of one partition come in
+        the order of their offsets, those of different partitions in any order.
+
+        `positions`: `{partition: offset}`, or `"end"` for some or for all: what comes after this call. A partition that is
+        not named is read from its low watermark. To go on later, note `record.offset + 1` for each `record.partition`.
+
+        Costs no request where this process writes; else the store is asked for at most 16 partitions in each
+        `follow_interval`, in turn. Ends when the store is closed or the topic deleted. A store that cannot be asked ends it
+        with that error. Partitions that are added later are not in it.
+        """
+        many, starts = self._internal.many(positions, visibility)
+        many.put(self._internal.cursor(i, starts.get(i)) for i in range(self.partitions))
+        return _tail(many)
+
+    def records(
+        self,
+        start: Mapping[int, int] | None = None,
+        stop: Mapping[int, int] | None = None,
+        *,
+        visibility: Visibility = "buffered",
+    ) -> Iterator[TopicRecord]:
+        """The records that there are, partition after partition; each knows its `topic` and `partition`.
+
+        `start` and `stop`: `{partition: offset}`; a partition that is not named is read from its low watermark, or up to
+        its high watermark at the time of the call. Errors: as `PartitionLog.records`.
+        """
+        for given in (start, stop):
+            self._internal.check_partitions(given or {})
+        chosen = [
+            (i, self.partition(i).records((start or {}).get(i), (stop or {}).get(i), visibility=visibility))
+            for i in range(self.partitions)
+        ]
+        return (TopicRecord.at(self.name, i, record) for i, records in chosen for record in records)
+
     # As columns: `logstore.arrow` is imported when it is asked for, because it needs the extra `arrow`
 
     def to_arrow(
@@ -281,6 +356,22 @@ class Topic:
 
     def __repr__(self) -> str:
         return f"Topic({self.name!r}, partitions={self.partitions})"
+
+
+def _tail(many: ManyPartitions) -> Iterator[TopicRecord]:
+    try:
+        while True:
+            woken = many.woken
+            try:
+                taken = many.take(1)
+            except (Closed, UnknownTopic):
+                return
+            for some in taken:
+                yield from some.records
+            if not taken:
+                many.wait(woken, inf)
+    finally:
+        many.close()
 
 
 def check_one(value: object) -> None:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("logstore", "broker_shim", "pyspark_logstore")
 
 GROUND = "errors config format objects layout"
-CHAIN = f"{GROUND} engine.host engine.chain"
+CHAIN = f"{GROUND} engine.host engine.lanes engine.chain"
 OPEN = f"{CHAIN} engine.runtime engine.memory"
 WRITERS = f"{OPEN} engine.write"
 
@@ -30,15 +30,16 @@ ROOMS: dict[str, str] = {
     "config": "format",
     "objects": "errors",
     "layout": "errors config format objects",
-    "process": "errors config",
+    "process": "errors config format",
     # the engine
     "engine": "",
-    "engine.host": "errors",
-    "engine.chain": f"{GROUND} engine.host",
-    "engine.runtime": f"{GROUND} engine.host engine.chain",
+    "engine.host": "errors objects",
+    "engine.lanes": f"{GROUND} engine.host",
+    "engine.chain": f"{GROUND} engine.host engine.lanes",
+    "engine.runtime": f"{GROUND} process engine.host engine.lanes engine.chain",
     "engine.memory": f"{CHAIN} engine.runtime",
     "engine.read": OPEN,
-    "engine.write": OPEN,
+    "engine.write": f"{OPEN} process",
     "engine.shared": WRITERS,
     "engine.replicated": f"{WRITERS} engine.shared",
     "engine.maintenance": OPEN,
@@ -50,36 +51,46 @@ ROOMS: dict[str, str] = {
     "arrow.scan": f"{CHAIN} arrow.plan upsert",
     "arrow.table": f"{GROUND} arrow.plan arrow.scan",
     # the API
-    "topic": f"{GROUND} engine.memory engine.partition arrow.table",
-    "store": f"{OPEN} process engine.maintenance engine.partition topic",
+    "topic": f"{GROUND} engine.host engine.memory engine.partition arrow.table",
+    "groups": f"{OPEN} engine.partition topic",
+    "store": f"{OPEN} process engine.write engine.maintenance engine.partition topic groups",
     "producer": f"{GROUND} engine.memory engine.shared engine.partition",
     "standby": "engine.partition",
     "writers": "producer standby engine.replicated engine.partition",
-    "aio": f"{OPEN} engine.partition topic store",
+    "aio": f"{OPEN} engine.partition topic groups store",
     "testing": "errors config format objects",
     # above the log
     "ingest": "errors config format objects layout engine.host engine.memory engine.partition topic store",
-    "logstore": "errors config format objects engine.memory engine.partition topic store aio writers testing ingest upsert",
+    "logstore": "errors config format objects engine.memory engine.partition topic groups store aio writers testing ingest "
+    "upsert",
+    # numbers: of money, and of an open store
+    "cost": "",
+    "metrics": f"{OPEN} engine.write engine.partition store cost logstore",
+    "ui": "errors config engine.memory engine.partition store cost metrics",
+    # tables
+    "lake": f"{GROUND} arrow.plan arrow.scan topic",
     # Spark
     "spark.options": f"{GROUND} arrow.plan arrow.scan",
     "spark.read": f"{GROUND} arrow.plan arrow.scan spark.options",
-    "spark.write": f"{OPEN} engine.shared arrow.plan spark.options",
-    "spark": f"{GROUND} arrow.plan spark.options spark.read spark.write",
+    "spark.write": f"{OPEN} engine.write engine.shared arrow.plan spark.options",
+    "spark": f"{GROUND} arrow.plan lake spark.options spark.read spark.write",
     "pyspark_logstore": "spark",
     # commands
-    "cli": f"{OPEN} engine.partition topic ingest logstore",
+    "cli": f"{OPEN} engine.partition topic groups store ingest lake cost ui logstore",
     # the broker
     "broker": "",
     "broker.wire": "errors",
     "broker.net": "broker.wire",
     "broker.auth": "errors objects layout",
-    "broker.settings": "writers broker.wire",
+    "broker.settings": "writers store metrics ui broker.wire",
     "broker.partitions": f"{GROUND} engine.memory engine.partition topic store broker.wire broker.net",
     "broker.groups": f"{GROUND} engine.memory broker.wire broker.partitions",
     "broker.handlers": f"{GROUND} engine.memory topic store broker.wire broker.net broker.auth broker.settings "
     "broker.partitions broker.groups",
-    "broker.server": "errors config objects store logstore broker.wire broker.net broker.auth broker.settings "
+    "broker.server": "errors config objects store ui logstore broker.wire broker.net broker.auth broker.settings "
     "broker.partitions broker.groups broker.handlers",
+    # for the tests of others
+    "testing.pytest_plugin": "objects store testing logstore broker.settings broker.server",
 }
 """Each may import itself, too."""
 
@@ -95,11 +106,14 @@ SPECIAL = {
 }
 FACADES = {
     "logstore.objects",
+    "logstore.groups",
     "logstore.ingest",
     "logstore.ingest.postgres",
     "logstore.upsert",
     "logstore.testing",
     "logstore.cli",
+    "logstore.metrics",
+    "logstore.ui",
 }
 """Packages whose `__init__` re-exports what is in them. Those of the other rooms hold a docstring."""
 
@@ -233,10 +247,16 @@ def test_each_library_has_one_place() -> None:
     assert importers_of("kio", "kafka", "aiokafka", "confluent_kafka") == {"broker_shim.wire.messages"}
     assert all(module.startswith("logstore.spark") for module in importers_of("pyspark", "py4j"))
     assert all(
-        module.startswith(("logstore.format.", "logstore.arrow.", "logstore.spark."))
+        module.startswith(("logstore.format.", "logstore.arrow.", "logstore.lake.", "logstore.spark."))
         for module in importers_of("pyarrow")
         - {"logstore.topic"}  # its signatures name types, for the checker alone
     )
+    assert importers_of("click", "typer") == {"logstore.cli.frame"}
+    assert importers_of("rich") == {"logstore.cli.terminal"}
+    assert importers_of("prometheus_client") == {"logstore.metrics", "logstore.metrics.prometheus"}
+    assert all(module.startswith("logstore.metrics") for module in importers_of("opentelemetry"))
+    assert importers_of("deltalake") == {"logstore.lake.delta"}
+    assert importers_of("pyiceberg") == {"logstore.lake.iceberg"}
     assert all(
         module.startswith(("logstore.ingest.postgres.", "logstore.cli.ingest"))
         for module in importers_of("psycopg2")
@@ -264,12 +284,16 @@ def test_the_library_alone_is_light() -> None:
         "botocore",
         "psycopg2",
         "asyncio",
+        "click",
+        "rich",
+        "prometheus_client",
+        "opentelemetry",
     }
     assert not loaded_by("import logstore") & heavy
 
 
 def test_columns_need_no_spark() -> None:
-    below = sorted(name for name in modules() if name.startswith("logstore.arrow"))
+    below = sorted(name for name in modules() if name.startswith(("logstore.arrow", "logstore.lake")))
     loaded_by(f"import {', '.join(below)}", blocked=("pyspark", "py4j"))
 
 

@@ -55,8 +55,8 @@ def test_L06_close_names_the_offsets_that_it_could_not_store() -> None:
     log.append(numbered(0, 3))
     log.flush()
     log.append(numbered(3, 4))
-    pending = log.submit(b"v7", ack="durable")
     faulty.down()
+    pending = log.submit(b"v7", ack="durable")
     with pytest.raises(OutcomeUnknown, match="offsets 3 to 7"):
         store.close(timeout=0.1)
     with pytest.raises(OutcomeUnknown):
@@ -72,6 +72,7 @@ def test_L06_an_upload_that_ends_after_close_gave_up_does_no_harm() -> None:
     """The PUT is under way when close() stops waiting; its success arrives later and must change nothing twice."""
     objects = MemoryStore()
     gated = GatedStore(objects)
+    before = set(threading.enumerate())
     store = open_store(gated, ack="buffered")
     log = partition(store)
     log.append(b"v0")
@@ -82,7 +83,7 @@ def test_L06_an_upload_that_ends_after_close_gave_up_does_no_harm() -> None:
             store.close(timeout=0.05)
         with pytest.raises(OutcomeUnknown):
             flushed.result(PATIENCE_S)
-    until(lambda: not any(thread.name.startswith("logstore-flush") for thread in threading.enumerate()))
+    until(lambda: not set(threading.enumerate()) - before)
     assert store.health()["buffered_bytes"] == 0
     with running(objects) as again:
         assert pairs(partition(again)) == [(0, b"v0")]

@@ -78,4 +78,4 @@ def test_the_marks_are_in_the_error() -> None:
 def test_what_may_be_repeated_as_it_is() -> None:
     """`retriable` promises that repeating the same call cannot make a duplicate."""
     retriable = {name for name, found in CLASSES.items() if found.retriable}
-    assert retriable == {"BufferFull", "Determinate", "StoreUnavailable"}
+    assert retriable == {"BufferFull", "Determinate", "PartitionInUse", "StoreUnavailable"}

@@ -18,35 +18,38 @@ import pytest
 
 import logstore
 import logstore.aio
+import logstore.groups
 from logstore.config import StoreSettings, TopicOptions
 from logstore.engine.partition.internal import Partition
 from logstore.topic import TopicInternals
 from tests.support.blocks import ROOT
 
 SURFACE: dict[type, str] = {
-    logstore.Store: "add_partitions alter_topic close collect_garbage config create_topic delete_topic flush health metrics "
-    "objects topic topics writer_metrics",
-    logstore.Topic: "append append_many arrow_batches config name partition partitions splits to_arrow",
+    logstore.Store: "add_partitions alter_topic close collect_garbage config create_topic delete_topic flush group health "
+    "metrics objects topic topics writer_metrics",
+    logstore.Topic: "append append_many arrow_batches config name partition partitions records splits tail to_arrow",
+    logstore.groups.Group: "assignment close commit lag member name pause poll resume seek",
     logstore.PartitionLog: "append append_batches buffered_high_watermark delete_before durable_high_watermark flush "
     "lost_ranges low_watermark marks offset_for_timestamp open_writer partition read records refresh reopen replicated "
     "segments submit tail topic unconfirmed",
-    logstore.aio.Store: "add_partitions alter_topic blocking close collect_garbage create_topic delete_topic flush health "
-    "metrics topic topics writer_metrics",
-    logstore.aio.Topic: "append append_many blocking name partition partitions",
+    logstore.aio.Store: "add_partitions alter_topic blocking close collect_garbage create_topic delete_topic flush group "
+    "health metrics topic topics writer_metrics",
+    logstore.aio.Topic: "append append_many blocking name partition partitions records tail",
+    logstore.aio.Group: "assignment blocking close commit lag member name pause poll resume seek",
     logstore.aio.PartitionLog: "append append_batches blocking buffered_high_watermark delete_before durable_high_watermark "
     "flush lost_ranges low_watermark marks offset_for_timestamp open_writer read records refresh reopen submit tail "
     "unconfirmed wait_durable",
 }
 INTERNAL: dict[type, str] = {
     Partition: "ack_timeout add_listener after_fork_in_child append_one begin_append begin_append_batches begin_checked "
-    "begin_close begin_flush bounds check_records closed deadline delete_before end end_now epoch finish_append "
+    "begin_close begin_flush bounds check_records clock closed deadline delete_before end end_now epoch finish_append "
     "finish_close finish_flush follow_interval follows give_up health health_report high_watermark late maintenance "
     "now_ms objects "
     "offset_for_timestamp open_writer partition paths read read_cached readable_end refresh release remove_listener "
     "replaced replicated reserved_end state stopped submit_batches topic topic_deleted wait_durable when_durable",
-    TopicInternals: "begin_append_many descriptor forget is_older_than logs partition pick",
+    TopicInternals: "begin_append_many check_partitions cursor descriptor forget is_older_than logs many partition pick",
 }
-MODULES = ("errors", "testing", "aio", "ingest", "upsert", "objects", "writers")
+MODULES = ("errors", "testing", "aio", "groups", "ingest", "upsert", "objects", "writers")
 
 
 def names(cls: type) -> set[str]:
@@ -82,8 +85,8 @@ def test_an_instance_shows_the_surface_and_nothing_else() -> None:
 
 def test_all_public_names_are_in_the_api_page() -> None:
     page = (ROOT / "docs" / "api.md").read_text()
-    for cls in (logstore.Store, logstore.Topic, logstore.PartitionLog):
-        block = re.search(rf"^::: logstore\.{cls.__name__}\n((?:    .*\n)*)", page, re.MULTILINE)
+    for cls in (logstore.Store, logstore.Topic, logstore.PartitionLog, logstore.groups.Group):
+        block = re.search(rf"^::: logstore\.(?:groups\.)?{cls.__name__}\n((?:    .*\n)*)", page, re.MULTILINE)
         assert block is not None
         members = re.search(r"members: \[(.*)\]", block[1])
         assert members is not None

@@ -19,15 +19,15 @@ import logstore
 from logstore.errors import LogStoreError, StoreError, TopicExists, UnknownTopic
 from logstore.layout.catalog import Catalog, Removal, TopicDescriptor
 from logstore.objects import MemoryStore, ObjectStore
-from logstore.testing.scheduler import (
+from tests.support.engine.actors import Switch
+from tests.support.patience import PATIENCE_S
+from tests.support.scheduler import (
     Choices,
     InstantClock,
     RandomChoices,
     Schedule,
     for_every_schedule,
 )
-from tests.support.engine.actors import Switch
-from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

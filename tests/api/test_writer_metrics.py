@@ -77,7 +77,7 @@ def test_W07_W09_metrics_of_replicated_writers_show_lag_and_what_a_peer_had_stor
 @pytest.mark.parametrize("mode", ["exclusive", "shared"])
 def test_W05_a_fenced_writer_is_shown_as_stopped(mode: WriterKind) -> None:
     objects = MemoryStore()
-    with logstore.open(objects, writer=mode) as store, logstore.open(objects) as other:
+    with logstore.open(objects, writer=mode) as store, logstore.open(objects, take_over=True) as other:
         log = store.create_topic("t").partition(0)
         log.append(b"a")
         other.topic("t").append(b"b")

@@ -1,31 +1,60 @@
 """docs/cli.md, made from the parsers: `python -m tests.docs.cli_page` writes it, a test compares it.
 
-From the parsers' actions and not from `--help`, whose layout differs between releases of Python.
+From the commands' parameters and not from `--help`, whose layout is click's affair.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 from dataclasses import fields
 
+import click
+
 from broker_shim.config import PREFIX, BrokerConfig
-from logstore.cli import COMMANDS, build_parser
+from logstore.cli import COMMANDS, program
 from tests.support.blocks import ROOT
 
 PAGE = ROOT / "docs" / "cli.md"
-_COMMON = ("--help", "--json", "--store")
+_COMMON = ("--json", "--store", "--quiet")
 _HEAD = """\
 # Commands
 
-Written by `python -m tests.docs.cli_page` from the parsers; do not edit.
+Written by `python -m tests.docs.cli_page` from the commands; do not edit.
 
 ## logstore
 
 `logstore COMMAND [options]`, or `python -m logstore.cli`. The store is `--store URL` or the environment
 variable `LOGSTORE_URL`: a path, `file:///…`, `s3://bucket/prefix`. Every command takes `--store`, `--json`
-(one JSON object a line) and `--help`. `logstore --version` says the version and whether the C kernels are
-in.
+(one JSON object a line), `--quiet` (no progress, no summary, no receipts) and `--help`. `logstore --version`
+says the version and whether the C kernels are in. `eval "$(logstore completion bash)"` completes commands,
+options and topics; zsh and fish too.
+
+Sizes are `10GB`, `16MiB` or bytes; times are `7d`, `1h30m`, `250ms` or seconds; dates are `2026-11-17T12:00`
+(UTC unless they name a zone), `-1h` (so long ago) or milliseconds since 1970.
+
+On a terminal there are tables and colours (not with `NO_COLOR`), questions before what cannot be undone, and
+for long work a line on stderr with amount, rate and time left, then a summary. In a pipe there is none of
+that. What is interrupted says where it stopped, and how to go on from exactly there.
+
+```text
+$ logstore append events < lines.txt
+appending to events ━━━━━━━━━━━━━━           46.1/77.9 MB 12.4 MB/s 1,206,211 (319,941/s) left 00:03
+^C
+logstore append: interrupted: the first 1284854 records of the input are stored, and none after them; go on with
+the same input and --resume 1284854
+$ logstore append events --resume 1284854 < lines.txt
+715,146 records, 28.6 MB appended to events in 3.31 s (215,858/s)
+$ logstore topics
+
+ topic    partitions   offsets   records     size   segments       newest      kept   writer      storage
+ ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+ events            1   2000000   2000000   8.5 MB         16   14.2 s ago   10.0 GB   exclusive   <$0.01/month
+ orders            3         3         3   1.3 kB          3   25.7 s ago       7 d   exclusive   <$0.01/month
+
+$ logstore delete events
+this deletes every record of events. Go on? [y/N] n
+logstore delete: nothing was done
+```
 
 Exit codes: 0 done, 1 it could not be done (the reason is on stderr), 2 the command line is wrong, 130
 interrupted before it was done.
@@ -45,59 +74,40 @@ Exit codes: 0 after a clean stop, 1 if it could not start, or could not store ev
 
 def page() -> str:
     """The page as it should be."""
-    parser = build_parser()
-    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    assert tuple(commands.choices) == COMMANDS
-    parts = [
-        _HEAD,
-        *(_section(f"logstore {name}", sub, 3) for name, sub in commands.choices.items()),
-        _broker(),
-    ]
-    return "\n".join(parts)
+    commands = program()
+    context = click.Context(commands, info_name="logstore")
+    assert tuple(commands.list_commands(context)) == COMMANDS
+    sections = [_section(context, commands.get_command(context, name)) for name in COMMANDS]
+    return "\n".join([_HEAD, *sections, _broker()])
 
 
-def _section(name: str, parser: argparse.ArgumentParser, level: int) -> str:
-    shown = [action for action in parser._actions if not set(action.option_strings) & set(_COMMON)]
-    nested = [action for action in shown if isinstance(action, argparse._SubParsersAction)]
-    plain = [action for action in shown if action not in nested]
-    words = " ".join([name, *(_positional(action) for action in plain if not action.option_strings)])
-    options = " [options]" if any(action.option_strings for action in plain) else ""
-    below = " COMMAND" if nested else ""
-    lines = [f"{'#' * level} {name}", "", f"`{words}{options}{below}`", ""]
-    if parser.description:
-        lines += [parser.description.strip(), ""]
-    if plain:
-        lines += ["| argument | default | |", "|---|---|---|", *(_row(action) for action in plain), ""]
-    for action in nested:
-        lines += [_section(f"{name} {word}", sub, level + 1) for word, sub in action.choices.items()]
+def _section(above: click.Context, command: click.Command | None) -> str:
+    assert command is not None
+    context = click.Context(command, info_name=command.name, parent=above)
+    shown = [each for each in command.params if not set(each.opts) & set(_COMMON)]
+    arguments = [each for each in shown if isinstance(each, click.Argument)]
+    words = " ".join([f"logstore {command.name}", *(each.make_metavar(context) for each in arguments)])
+    options = " [options]" if len(shown) > len(arguments) else ""
+    lines = [f"### logstore {command.name}", "", f"`{words}{options}`", "", (command.help or "").strip(), ""]
+    if shown:
+        lines += ["| argument | default | |", "|---|---|---|", *(_row(each, context) for each in shown), ""]
     return "\n".join(lines)
 
 
-def _positional(action: argparse.Action) -> str:
-    word = str(action.metavar or action.dest).upper()
-    return f"[{word}]" if action.nargs in ("?", "*") else word
-
-
-def _row(action: argparse.Action) -> str:
-    if action.option_strings:
-        value = "" if action.nargs == 0 else " " + _metavar(action)
-        name = ", ".join(f"`{option}{value}`" for option in action.option_strings)
+def _row(parameter: click.Parameter, context: click.Context) -> str:
+    if isinstance(parameter, click.Option):
+        value = "" if parameter.is_flag else " " + parameter.make_metavar(context)
+        name = ", ".join(f"`{option}{value}`" for option in parameter.opts)
+        text, default = parameter.help, parameter.default
     else:
-        name = f"`{_positional(action)}`"
-    help_text = (action.help or "").replace("%%", "%").replace("|", "\\|")
-    return f"| {name} | {_default(action.default)} | {help_text} |"
-
-
-def _metavar(action: argparse.Action) -> str:
-    if action.metavar is not None:
-        return str(action.metavar)
-    if action.choices is not None:
-        return "{" + ",".join(map(str, action.choices)) + "}"
-    return action.dest.upper()
+        name = f"`{parameter.make_metavar(context)}`"
+        text, default = getattr(parameter, "help_text", None), None
+    assert text, f"{name} of {context.command.name} has no help"
+    return f"| {name} | {_default(default)} | {text.replace('|', chr(92) + '|')} |"
 
 
 def _default(value: object) -> str:
-    plain = isinstance(value, str | int | float) and value not in ("", False, argparse.SUPPRESS)
+    plain = isinstance(value, str | int | float) and not isinstance(value, bool) and value not in ("", 0)
     here = value == os.environ.get("DATABASE_URL")  # this machine's, not the command's
     return f"`{value}`" if plain and not here else ""  # others mean "not given"
 

@@ -7,7 +7,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from logstore.cli import build_parser
+from logstore.cli import program as commands
+from logstore.cli.frame import parsed
 
 PAGE = Path(__file__).parents[2] / "docs" / "ingest.md"
 
@@ -25,7 +26,7 @@ def test_the_command_of_the_page_is_one() -> None:
     """As it is there, but for the database, which `test_cli_ingest` has."""
     (line,) = re.findall(r"```sh\n(.*?)\n```", PAGE.read_text(), re.DOTALL)
     program, *words = shlex.split(line)
-    args = build_parser().parse_args(words)
+    args = parsed(commands(), words)
     assert (program, args.command, args.source, args.publication) == (
         "logstore",
         "ingest",

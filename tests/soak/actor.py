@@ -472,7 +472,7 @@ def child(job: Job) -> None:
 def serve() -> None:
     # What every child needs is made ready once: parsing the SDK's description of S3 takes a second.
     S3Store("none", endpoint_url="http://127.0.0.1:9", region="us-east-1").close()
-    cli.build_parser()
+    cli.program()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until a child can hear it
     answers = os.dup(1)
     for line in sys.stdin:
