@@ -28,9 +28,10 @@ from benchmarks.measure import Figures
 from logstore.format import kernels
 from logstore.format.batch import BatchInfo, encode_batch, split, validate
 from logstore.format.codecs import CODEC_IDS
-from logstore.format.columns import column_chunks, decode_columns
+from logstore.format.columns import column_chunks
 from logstore.format.record import Record
 from logstore.format.records import decode_records
+from tests.support.format.columns import decode_columns
 
 SUITE = "codec"
 NOW_MS = 1_700_000_000_000
