@@ -35,7 +35,7 @@ $(CORE_STAMP): pyproject.toml setup.py logstore/format/_speed.c
 # Spark looks for its sources in folders, and an editable install is none: the .pth file names this one.
 $(STAMP): $(CORE_STAMP)
 	@echo 'Installing Spark, Kafka clients and test tools into $(VENV): 1.5 GB, some minutes, once.'
-	$(BIN)/python -m pip install --quiet --editable '.[arrow,spark,broker,postgres,test]'
+	$(BIN)/python -m pip install --quiet --editable '.[arrow,lake,metrics,spark,broker,postgres,test]'
 	@echo '$(CURDIR)' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/logstore-checkout.pth"
 	@touch $(STAMP)
 
