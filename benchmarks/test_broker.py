@@ -19,9 +19,9 @@ import pytest
 from benchmarks.measure import Figures, percentile
 from broker_shim.__main__ import own_the_process
 from broker_shim.wire.apis import Api
-from logstore.format.batch import encode_batch
-from logstore.format.record import Record
-from logstore.objects.memory import MemoryStore
+from logstore.format.batches.batch import encode_batch
+from logstore.format.batches.record import Record
+from logstore.objects.homes.memory import MemoryStore
 from logstore.testing import SlowStore
 from tests.support.broker.harness import BrokerProcess, LocalBroker, Wire
 

@@ -26,11 +26,11 @@ from kafka.record.memory_records import MemoryRecords as KafkaRecords
 
 from benchmarks.measure import Figures
 from logstore.format import kernels
-from logstore.format.batch import BatchInfo, encode_batch, split, validate
-from logstore.format.codecs import CODEC_IDS
-from logstore.format.columns import column_chunks
-from logstore.format.record import Record
-from logstore.format.records import decode_records
+from logstore.format.batches.batch import BatchInfo, encode_batch, split, validate
+from logstore.format.batches.codecs import CODEC_IDS
+from logstore.format.batches.columns import column_chunks
+from logstore.format.batches.record import Record
+from logstore.format.batches.records import decode_records
 from tests.support.format.columns import decode_columns
 
 SUITE = "codec"

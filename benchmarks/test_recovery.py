@@ -13,10 +13,10 @@ from collections.abc import Callable
 import logstore
 from benchmarks.measure import Figures, in_turns
 from logstore.engine.chain.segment_table import Segments
-from logstore.format.batch import PATCH_SIZE, encode_batch, patch_head
-from logstore.format.manifest import Manifest, SegmentTable
-from logstore.format.record import Record
-from logstore.format.segment import EncodedBatch, SegmentHeader, WriterMode, build_segment
+from logstore.format.batches.batch import PATCH_SIZE, encode_batch, patch_head
+from logstore.format.batches.record import Record
+from logstore.format.stored.manifest import Manifest, SegmentTable
+from logstore.format.stored.segment import EncodedBatch, SegmentHeader, WriterMode, build_segment
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore

@@ -26,8 +26,8 @@ from benchmarks.measure import Figures, in_turns
 from benchmarks.spark_session import cpu_of, session
 from logstore.arrow.scan.batch_joiner import CHUNK_ROWS
 from logstore.arrow.scan.columns import BASE_COLUMNS, arrow_schema
-from logstore.format.manifest import Manifest, SegmentTable
-from logstore.format.segment import WriterMode
+from logstore.format.stored.manifest import Manifest, SegmentTable
+from logstore.format.stored.segment import WriterMode
 from logstore.layout.catalog import Catalog
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import open_url

@@ -14,7 +14,7 @@ from typing import Any
 
 import logstore
 from benchmarks.material import rows
-from logstore.format.batch import encode_batch
+from logstore.format.batches.batch import encode_batch
 from logstore.objects import MemoryStore
 
 RECORDS = [logstore.Record(value, key) for key, value in rows(1000)]

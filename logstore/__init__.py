@@ -40,7 +40,7 @@ from logstore.errors import (
     UnknownTopic,
     UnsupportedStore,
 )
-from logstore.format.record import Record, TopicRecord
+from logstore.format.batches.record import Record, TopicRecord
 from logstore.store import Store, open
 from logstore.topic import Topic
 

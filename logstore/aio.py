@@ -31,11 +31,11 @@ from logstore.engine.partition.many_partitions import ManyPartitions, Taken
 from logstore.engine.partition.readable_partition import READ_BYTES, check_offset, check_start
 from logstore.engine.partition.writer_metrics import WriterMetrics
 from logstore.errors import Closed, InvalidRecord, OffsetOutOfRange, UnknownTopic
-from logstore.format.record import Header, Record, TopicRecord
+from logstore.format.batches.record import Header, Record, TopicRecord
 from logstore.groups.asynchronous import Group, call_in
-from logstore.objects.disk import Disk
-from logstore.objects.metered import OperationStats
+from logstore.objects.homes.disk import Disk
 from logstore.objects.protocol import ObjectStore
+from logstore.objects.wrappers.metered import OperationStats
 from logstore.topic import Topic as BlockingTopic
 from logstore.topic import check_one
 

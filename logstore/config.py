@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
-from logstore.format.codecs import CODEC_IDS
+from logstore.format.batches.codecs import CODEC_IDS
 
 Ack = Literal["buffered", "local", "durable"]
 WriterKind = Literal["exclusive", "shared", "read_only"]

@@ -18,7 +18,7 @@ from logstore.engine.memory.results import Receipt
 from logstore.engine.partition.internal import Appendable
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.engine.shared.shared_writer import SharedWriter
-from logstore.format.sequences import MODULUS
+from logstore.format.batches.sequences import MODULUS
 
 
 class Producer:

@@ -36,13 +36,13 @@ from logstore.layout.catalog import Catalog, TopicDescriptor
 from logstore.layout.marker import enter
 from logstore.layout.paths import PartitionPaths
 from logstore.objects.closing import close_store
-from logstore.objects.disk import Disk
-from logstore.objects.foreign import ForeignErrors
-from logstore.objects.metered import MeteredStore, OperationStats
+from logstore.objects.homes.disk import Disk
 from logstore.objects.protocol import ObjectStore
-from logstore.objects.retrying import RetryingStore, RetryPolicy, repeat
-from logstore.objects.slices import SlicedStore
 from logstore.objects.url import open_url
+from logstore.objects.wrappers.foreign import ForeignErrors
+from logstore.objects.wrappers.metered import MeteredStore, OperationStats
+from logstore.objects.wrappers.retrying import RetryingStore, RetryPolicy, repeat
+from logstore.objects.wrappers.slices import SlicedStore
 from logstore.process import at_exit, forked
 from logstore.topic import Topic
 

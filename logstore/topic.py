@@ -19,8 +19,8 @@ from logstore.engine.partition.many_partitions import Cursor, ManyPartitions
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.engine.partition.readable_partition import check_start
 from logstore.errors import Closed, InvalidRecord, UnknownTopic
+from logstore.format.batches.record import Header, Record, TopicRecord
 from logstore.format.murmur2 import partition_for_key
-from logstore.format.record import Header, Record, TopicRecord
 from logstore.layout.catalog import TopicDescriptor
 
 if TYPE_CHECKING:

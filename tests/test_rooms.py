@@ -243,7 +243,7 @@ def test_rooms_say_what_they_are() -> None:
 
 
 def test_each_library_has_one_place() -> None:
-    assert importers_of("boto3", "botocore") == {"logstore.objects.s3"}
+    assert importers_of("boto3", "botocore") == {"logstore.objects.homes.s3"}
     assert importers_of("kio", "kafka", "aiokafka", "confluent_kafka") == {"broker_shim.wire.messages"}
     assert all(module.startswith("logstore.spark") for module in importers_of("pyspark", "py4j"))
     assert all(
@@ -251,14 +251,14 @@ def test_each_library_has_one_place() -> None:
         for module in importers_of("pyarrow")
         - {"logstore.topic"}  # its signatures name types, for the checker alone
     )
-    assert importers_of("click", "typer") == {"logstore.cli.frame"}
-    assert importers_of("rich") == {"logstore.cli.terminal"}
+    assert importers_of("click", "typer") == {"logstore.cli.terminal.frame"}
+    assert importers_of("rich") == {"logstore.cli.terminal.progress"}
     assert importers_of("prometheus_client") == {"logstore.metrics", "logstore.metrics.prometheus"}
     assert all(module.startswith("logstore.metrics") for module in importers_of("opentelemetry"))
     assert importers_of("deltalake") == {"logstore.lake.delta"}
     assert importers_of("pyiceberg") == {"logstore.lake.iceberg"}
     assert all(
-        module.startswith(("logstore.ingest.postgres.", "logstore.cli.ingest"))
+        module.startswith(("logstore.ingest.postgres.", "logstore.cli.commands.ingest"))
         for module in importers_of("psycopg2")
     )
 

@@ -36,7 +36,7 @@ from broker_shim.wire.codes import Code
 from broker_shim.wire.primitives import MalformedRequest
 from logstore.engine.memory.results import Receipt
 from logstore.errors import BufferFull, InvalidRecord, LogStoreError
-from logstore.format.record import Record
+from logstore.format.batches.record import Record
 
 log = logging.getLogger(__name__)
 COMPACT_FROM_RECORDS = 2_000

@@ -25,8 +25,8 @@ from logstore.config import Ack
 from logstore.engine.memory.results import Receipt
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import BufferFull, Closed, InvalidRecord, LogStoreError, UnknownTopic
-from logstore.format.batch import HEADER_SIZE, BatchInfo, split
-from logstore.format.codecs import decompress
+from logstore.format.batches.batch import HEADER_SIZE, BatchInfo, split
+from logstore.format.batches.codecs import decompress
 from logstore.format.errors import FormatError
 
 log = logging.getLogger(__name__)

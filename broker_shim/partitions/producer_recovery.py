@@ -16,7 +16,7 @@ import logging
 from broker_shim.partitions.producers import ProducerTable
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import ObjectNotFound, StoreError
-from logstore.format.batch import split
+from logstore.format.batches.batch import split
 from logstore.layout.broker import producers_prefix
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import ObjectStore

@@ -28,8 +28,8 @@ from collections import deque
 from typing import Any, NamedTuple
 
 from broker_shim.wire.codes import Code
-from logstore.format.batch import BatchInfo
-from logstore.format.sequences import KnownProducer, KnownProducers, Sequences, Standing
+from logstore.format.batches.batch import BatchInfo
+from logstore.format.batches.sequences import KnownProducer, KnownProducers, Sequences, Standing
 
 REMEMBERED_BATCHES = 5
 

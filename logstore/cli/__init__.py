@@ -12,9 +12,9 @@ import sys
 from collections.abc import Callable, Sequence
 
 from logstore import __version__
-from logstore.cli.frame import Program, call
-from logstore.cli.output import Output
-from logstore.cli.usage import Interrupted, UsageError
+from logstore.cli.terminal.frame import Program, call
+from logstore.cli.terminal.output import Output
+from logstore.cli.terminal.usage import Interrupted, UsageError
 from logstore.errors import LogStoreError
 from logstore.format import kernels
 

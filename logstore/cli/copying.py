@@ -10,10 +10,10 @@ import argparse
 from collections.abc import Iterator
 
 import logstore
-from logstore.cli.output import Output
 from logstore.cli.places import add_topic, find_topic, open_store
-from logstore.cli.terminal import Progress
-from logstore.cli.usage import Interrupted, UsageError
+from logstore.cli.terminal.output import Output
+from logstore.cli.terminal.progress import Progress
+from logstore.cli.terminal.usage import Interrupted, UsageError
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import GapError
 from logstore.topic import Topic

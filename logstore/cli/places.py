@@ -9,9 +9,9 @@ from difflib import get_close_matches
 from typing import Any
 
 import logstore
-from logstore.cli.template import Template
-from logstore.cli.units import is_ago, moment_ms, size
-from logstore.cli.usage import UsageError, positive
+from logstore.cli.terminal.template import Template
+from logstore.cli.terminal.units import is_ago, moment_ms, size
+from logstore.cli.terminal.usage import UsageError, positive
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.topic import Topic
 

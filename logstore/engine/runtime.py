@@ -17,9 +17,9 @@ from logstore.engine.host.counters import Counters, Observer
 from logstore.engine.host.stall_watch import StallWatch
 from logstore.engine.host.task_pool import TaskPool
 from logstore.engine.lanes.lane_reader import LaneReader
-from logstore.objects.disk import Disk, Folders
+from logstore.objects.homes.disk import Disk, Folders
 from logstore.objects.protocol import ObjectStore
-from logstore.objects.retrying import RetryPolicy
+from logstore.objects.wrappers.retrying import RetryPolicy
 from logstore.process.presence import Presence
 
 _PREFETCH_THREADS = 4

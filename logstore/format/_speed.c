@@ -1124,6 +1124,6 @@ static PyObject *named(const char *module, const char *name)
 PyMODINIT_FUNC PyInit__speed(void)
 {
     FormatError = named("logstore.format.errors", "FormatError");
-    RecordType = (PyTypeObject *)(FormatError == NULL ? NULL : named("logstore.format.record", "Record"));
+    RecordType = (PyTypeObject *)(FormatError == NULL ? NULL : named("logstore.format.batches.record", "Record"));
     return RecordType == NULL ? NULL : PyModule_Create(&definition);
 }

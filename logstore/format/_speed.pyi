@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 
-from logstore.format.area import Area
-from logstore.format.record import Record
+from logstore.format.batches.area import Area
+from logstore.format.batches.record import Record
 
 _Binary = tuple[bytes | None, bytes, bytes]
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import NamedTuple
 
-from logstore.format.area import Area, Gathered
+from logstore.format.batches.area import Area, Gathered
+from logstore.format.batches.record import Record
 from logstore.format.plain import encode as plain_encode
 from logstore.format.plain import fields, walk
-from logstore.format.record import Record
 
 speed: ModuleType | None = None
 if os.environ.get("LOGSTORE_PURE") != "1":

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import ParamSpec, Protocol, TypeVar
 
 from logstore.errors import Closed
-from logstore.format.record import TopicRecord
+from logstore.format.batches.record import TopicRecord
 from logstore.groups import group as blocking
 from logstore.groups.documents import Place
 from logstore.groups.group import MAX_RECORDS, Places, Seek, Start

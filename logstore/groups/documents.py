@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 from logstore.errors import CorruptData, UnsupportedStore
-from logstore.format.document import pack_document, parse_document
+from logstore.format.stored.document import pack_document, parse_document
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from logstore.engine.host.fan_out import fan_out
 from logstore.engine.partition.many_partitions import Cursor, ManyPartitions, Taken
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import Closed, Fenced, LogStoreError
-from logstore.format.record import TopicRecord
+from logstore.format.batches.record import TopicRecord
 from logstore.groups.documents import Place
 from logstore.groups.host import Host, find_topics
 from logstore.groups.lag import PartitionLag, lag

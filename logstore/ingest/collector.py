@@ -38,8 +38,8 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from logstore.errors import InvalidRecord, StraddlingTransaction, UnknownTopic, UnsupportedStore
+from logstore.format.batches.record import Record
 from logstore.format.murmur2 import partition_for_key
-from logstore.format.record import Record
 from logstore.ingest.aside import aside
 from logstore.ingest.findings import Challenge, Explanation, Stalled
 from logstore.ingest.flush_tracker import MAX_OUTSTANDING, Clock

@@ -41,7 +41,7 @@ from logstore.errors import (
     UnknownTopic,
     fresh,
 )
-from logstore.format.record import Record
+from logstore.format.batches.record import Record
 from logstore.ingest.position import Position, Upper
 from logstore.layout.paths import check_topic_name
 from logstore.store import Store

@@ -23,7 +23,7 @@ from typing import Any
 
 from logstore.engine.host.clock import waitable
 from logstore.errors import AppendTimeout, BufferFull, Closed, LogStoreError, OutcomeUnknown, fresh
-from logstore.format.record import Record
+from logstore.format.batches.record import Record
 from logstore.ingest.aside import aside
 from logstore.ingest.findings import Challenge, Explanation, Lease, Stalled
 from logstore.ingest.flush_tracker import Clock, FlushTracker

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from logstore.format.record import Headers
+from logstore.format.batches.record import Headers
 
 POSITION = "source-position"
 TRANSACTION = "source-transaction"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from logstore.format.record import Headers
+from logstore.format.batches.record import Headers
 
 EVERY_PARTITION = -1
 """`Routed.partition`: one copy to each partition of the topic."""

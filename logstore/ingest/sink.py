@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import LogStoreError, StraddlingTransaction, UnsupportedStore
-from logstore.format.record import Record
+from logstore.format.batches.record import Record
 from logstore.ingest.alignment import Alignment
 from logstore.ingest.findings import Lease
 from logstore.ingest.journal import UNMARKED, Mark

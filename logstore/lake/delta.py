@@ -24,7 +24,7 @@ from deltalake.transaction import AddAction, CommitProperties, Transaction
 from logstore.errors import UnsupportedStore
 from logstore.lake.table_format import Bucket, DataFile, Source, bucket_of
 from logstore.objects import ObjectStore, RetryingStore, RetryPolicy, open_url
-from logstore.objects.local import LocalStore
+from logstore.objects.homes.local import LocalStore
 from logstore.objects.url import url_of
 
 logger = logging.getLogger(__name__)

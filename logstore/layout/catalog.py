@@ -23,7 +23,7 @@ from logstore.errors import (
     UnknownTopic,
     UnsupportedStore,
 )
-from logstore.format.document import pack_document, parse_document
+from logstore.format.stored.document import pack_document, parse_document
 from logstore.layout.paths import CATALOG_PREFIX, STORE_KEY, catalog_key, check_topic_name
 from logstore.objects.protocol import ObjectStore
 from logstore.objects.settled import Doubts, put_settled

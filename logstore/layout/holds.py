@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from logstore.errors import CorruptData, ObjectNotFound, UnsupportedStore
-from logstore.format.document import pack_document, parse_document
+from logstore.format.stored.document import pack_document, parse_document
 from logstore.layout.paths import HOLDS_PREFIX
 from logstore.objects.protocol import ObjectStore
 

@@ -15,8 +15,8 @@ from logstore.errors import (
     StoreUnavailable,
     UnsupportedStore,
 )
-from logstore.format.document import pack_document, parse_document
 from logstore.format.errors import FormatError
+from logstore.format.stored.document import pack_document, parse_document
 from logstore.layout.paths import PROBE_PREFIX, STORE_KEY
 from logstore.objects.probe import check_conditions
 from logstore.objects.protocol import ObjectStore

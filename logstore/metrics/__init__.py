@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
     from prometheus_client import CollectorRegistry
 
-    from logstore.format.record import Record
+    from logstore.format.batches.record import Record
     from logstore.metrics.opentelemetry import Instrumentation
     from logstore.metrics.prometheus import StoreCollector
 

@@ -17,7 +17,7 @@ from logstore.engine.host.counters import Histogram, PartitionCounters
 from logstore.engine.partition.health import PartitionHealth, StoreHealth
 from logstore.engine.write.writer_health import WriterHealth
 from logstore.metrics.catalogue import FAMILIES, Family
-from logstore.objects.metered import LATENCY_BOUNDS_S
+from logstore.objects.wrappers.metered import LATENCY_BOUNDS_S
 from logstore.store import Store
 
 Labels = dict[str, str]

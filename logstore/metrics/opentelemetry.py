@@ -21,7 +21,7 @@ from logstore.engine.partition.internal import Partition
 from logstore.metrics.catalogue import FAMILIES, Family
 from logstore.metrics.numbers import Numbers, Sources, families
 from logstore.metrics.tracing import StoreTracing
-from logstore.objects.metered import LATENCY_BOUNDS_S, Request
+from logstore.objects.wrappers.metered import LATENCY_BOUNDS_S, Request
 
 _SAME_LOOK_S = 0.5
 _SCOPE = "logstore"

@@ -28,8 +28,8 @@ from logstore.engine.memory.results import Receipt
 from logstore.engine.partition.internal import Partition
 from logstore.engine.write.admission import Run
 from logstore.errors import RecordTooLarge
-from logstore.format.record import Header, Record
-from logstore.objects.metered import Request
+from logstore.format.batches.record import Header, Record
+from logstore.objects.wrappers.metered import Request
 
 LINKS_MAX = 128
 _TRACED = (

@@ -3,14 +3,14 @@ each.
 """
 
 from logstore.objects.closing import close_store
-from logstore.objects.foreign import ForeignErrors
-from logstore.objects.local import LocalStore
-from logstore.objects.memory import MemoryStore
-from logstore.objects.metered import MeteredStore, OperationStats
+from logstore.objects.homes.local import LocalStore
+from logstore.objects.homes.memory import MemoryStore
 from logstore.objects.probe import check_conditions
 from logstore.objects.protocol import Buffer, ObjectInfo, ObjectStore
-from logstore.objects.retrying import RetryingStore, RetryPolicy
 from logstore.objects.url import open_url
+from logstore.objects.wrappers.foreign import ForeignErrors
+from logstore.objects.wrappers.metered import MeteredStore, OperationStats
+from logstore.objects.wrappers.retrying import RetryingStore, RetryPolicy
 
 __all__ = [
     "Buffer",

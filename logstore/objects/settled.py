@@ -20,7 +20,7 @@ from logstore.errors import (
     UnsupportedStore,
 )
 from logstore.objects.protocol import Buffer, ObjectInfo, ObjectStore
-from logstore.objects.retrying import RetryPolicy
+from logstore.objects.wrappers.retrying import RetryPolicy
 
 T = TypeVar("T")
 

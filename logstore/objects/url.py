@@ -15,13 +15,13 @@ import re
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from logstore.errors import UnsupportedStore
-from logstore.objects.foreign import ForeignErrors
-from logstore.objects.local import LocalStore
-from logstore.objects.memory import MemoryStore
-from logstore.objects.metered import MeteredStore
+from logstore.objects.homes.local import LocalStore
+from logstore.objects.homes.memory import MemoryStore
 from logstore.objects.protocol import OPERATIONS, ObjectStore
-from logstore.objects.retrying import RetryingStore
-from logstore.objects.slices import SlicedStore
+from logstore.objects.wrappers.foreign import ForeignErrors
+from logstore.objects.wrappers.metered import MeteredStore
+from logstore.objects.wrappers.retrying import RetryingStore
+from logstore.objects.wrappers.slices import SlicedStore
 
 ALLOWED = (
     "s3://bucket/prefix, file:///absolute/path, memory://name, a plain path, or an ObjectStore of your own"
@@ -106,7 +106,7 @@ def _s3(url: SplitResult) -> ObjectStore:
             "credentials do not belong in endpoint_url: set them in the environment or a profile"
         )
     # boto3 takes a second to import: only who opens a bucket pays for it.
-    from logstore.objects.s3 import S3Store
+    from logstore.objects.homes.s3 import S3Store
 
     return S3Store(
         url.netloc,

@@ -1,6 +1,6 @@
 """Whether the process that owns a chain still lives: without a clock, a heartbeat or a request to the store.
 
-A fence names its owner (`logstore.format.owner`). On the same boot of the same machine, in the same pid namespace, the
+A fence names its owner (`format.stored.owner`). On the same boot of the same machine, in the same pid namespace, the
 kernel knows whether that process lives: its pid with its start time, which no other process ever has. A process may outlive
 its store, so an open store also holds a *marker*, a Unix socket in the abstract namespace under a random name that the fence
 tells. Nobody ever sends anything to it. The kernel takes it away when the process dies; `close` and, in a forked child,
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 from weakref import WeakSet
 
-from logstore.format.owner import NO_TOKEN, UNKNOWN_BOOT, Owner
+from logstore.format.stored.owner import NO_TOKEN, UNKNOWN_BOOT, Owner
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _DEAD_STATES = (b"Z", b"X", b"x")

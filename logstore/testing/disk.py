@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal, NamedTuple
 
-from logstore.objects.disk import Disk, Path
+from logstore.objects.homes.disk import Disk, Path
 
 Names = Literal["lost", "kept", "even", "odd"]
 Data = Literal["lost", "kept", "zeros", "torn"]

@@ -31,7 +31,7 @@ from typing import NamedTuple, TypeVar
 
 from logstore.errors import Determinate, Indeterminate, PreconditionFailed, StoreError, StoreUnavailable
 from logstore.objects.protocol import Buffer, ObjectInfo, ObjectStore
-from logstore.objects.wrapped import WrappedStore
+from logstore.objects.wrappers.wrapped import WrappedStore
 from logstore.testing.operations import WRITES, Match, match
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from logstore.errors import Indeterminate
 from logstore.objects.protocol import ObjectStore
-from logstore.objects.wrapped import WrappedStore
+from logstore.objects.wrappers.wrapped import WrappedStore
 from logstore.testing.operations import Match, match
 
 T = TypeVar("T")

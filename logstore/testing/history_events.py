@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from logstore.config import Ack, Visibility
-from logstore.format.record import Record
+from logstore.format.batches.record import Record
 
 Placed = tuple[int, bytes]
 """An offset and the value of the record there."""

@@ -11,8 +11,8 @@ from itertools import compress
 from operator import itemgetter, ne
 from typing import NamedTuple
 
-from logstore.format.record import Record
-from logstore.format.records import RECORD_OVERHEAD
+from logstore.format.batches.record import Record
+from logstore.format.batches.records import RECORD_OVERHEAD
 from logstore.upsert.changes import encode_changes
 from logstore.upsert.stash import Latest
 

@@ -28,7 +28,7 @@ from typing import Any
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.engine.replicated.source_ranges import Applied
 from logstore.errors import CorruptData, DivergentWriters, LogStoreError, OffsetOutOfRange, fresh
-from logstore.format.record import Record
+from logstore.format.batches.record import Record
 from logstore.upsert.agreement import Agreement
 from logstore.upsert.changes import decode_change
 from logstore.upsert.emission import Emission, emission

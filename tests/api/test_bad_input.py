@@ -19,9 +19,9 @@ from logstore.errors import (
     ReadOnly,
     RecordTooLarge,
 )
-from logstore.format.batch import encode_batch
-from logstore.format.codecs import CODEC_IDS
-from logstore.format.record import Record
+from logstore.format.batches.batch import encode_batch
+from logstore.format.batches.codecs import CODEC_IDS
+from logstore.format.batches.record import Record
 from logstore.objects import MemoryStore
 from tests.support.engine.harness import at, open_store, pairs, partition, running
 

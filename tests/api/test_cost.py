@@ -11,8 +11,8 @@ from logstore.engine.chain import segment_reader
 from logstore.engine.chain.chain import Chain
 from logstore.engine.maintenance import checkpoint
 from logstore.errors import StoreUnavailable
-from logstore.format.manifest import Manifest, SegmentTable
-from logstore.format.segment import WriterMode
+from logstore.format.stored.manifest import Manifest, SegmentTable
+from logstore.format.stored.segment import WriterMode
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore, GatedStore, ManualClock, SlowStore

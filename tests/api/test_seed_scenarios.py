@@ -8,7 +8,7 @@ import pytest
 
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import OffsetOutOfRange
-from logstore.format.batch import split
+from logstore.format.batches.batch import split
 from logstore.objects import ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import (

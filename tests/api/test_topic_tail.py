@@ -13,7 +13,7 @@ import logstore
 import logstore.aio
 from logstore.engine.partition.many_partitions import LOOKS
 from logstore.errors import OffsetOutOfRange
-from logstore.format.record import Record, TopicRecord
+from logstore.format.batches.record import Record, TopicRecord
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore, ManualClock
 from tests.support.engine.harness import background, open_store

@@ -18,8 +18,8 @@ from logstore.arrow.plan.bounds import EVERYTHING, FOREVER, Bounds
 from logstore.arrow.plan.log_partitions import side_by_side
 from logstore.arrow.plan.planner import plan_batch
 from logstore.engine.host import fan_out
-from logstore.format.manifest import Manifest, SegmentTable
-from logstore.format.segment import WriterMode
+from logstore.format.stored.manifest import Manifest, SegmentTable
+from logstore.format.stored.segment import WriterMode
 from logstore.layout.catalog import Catalog
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import MemoryStore, MeteredStore, open_url

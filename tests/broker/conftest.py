@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from logstore.objects import ObjectStore
-from logstore.objects.memory import MemoryStore
+from logstore.objects.homes.memory import MemoryStore
 from tests.support.broker.harness import LocalBroker
 
 

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
 from broker_shim.wire.messages import Message
-from logstore.format.batch import BatchInfo, split
+from logstore.format.batches.batch import BatchInfo, split
 from tests.support.broker.clients import CLIENTS, AioKafka, Client, Confluent, Sent, kcat
 from tests.support.broker.harness import LocalBroker, Wire
 from tests.support.broker.steps import make_topic

@@ -20,7 +20,7 @@ from broker_shim.__main__ import parse
 from broker_shim.config import BrokerConfig
 from broker_shim.metrics import Counters, render, writer_samples
 from broker_shim.server import Server
-from logstore.objects.memory import MemoryStore
+from logstore.objects.homes.memory import MemoryStore
 from logstore.testing import FaultyStore
 from logstore.writers import WriterMetrics
 from tests.docs import metrics_page

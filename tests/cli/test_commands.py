@@ -12,10 +12,10 @@ import pytest
 
 import logstore
 from logstore.cli import COMMANDS, main
-from logstore.cli.output import Output
-from logstore.cli.terminal import Progress
-from logstore.format.area import MAX_TIMESTAMP_MS
-from logstore.format.segment import SegmentFlags, SegmentHeader
+from logstore.cli.terminal.output import Output
+from logstore.cli.terminal.progress import Progress
+from logstore.format.batches.area import MAX_TIMESTAMP_MS
+from logstore.format.stored.segment import SegmentFlags, SegmentHeader
 from logstore.process.presence import Machine
 from tests.support.engine.harness import crash
 from tests.support.patience import PATIENCE_S

@@ -9,7 +9,7 @@ import pytest
 
 import logstore
 from logstore.cli import copying, main
-from logstore.cli.terminal import Progress
+from logstore.cli.terminal.progress import Progress
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ import pytest
 
 import logstore
 from logstore.cli import main
-from logstore.cli.ingest import StatusLine
-from logstore.cli.output import Output
+from logstore.cli.commands.ingest import StatusLine
+from logstore.cli.terminal.output import Output
 from logstore.ingest.postgres import PostgresIngest, PostgresSettings
 from tests.support.patience import PATIENCE_S
 

@@ -10,7 +10,7 @@ import pytest
 import logstore
 from logstore.cli import main
 from logstore.cli.survey import LOOK_MAX
-from logstore.objects.metered import MeteredStore
+from logstore.objects.wrappers.metered import MeteredStore
 from tests.support.engine.harness import crash
 
 

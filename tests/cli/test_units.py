@@ -8,7 +8,8 @@ import time
 import pytest
 
 import logstore
-from logstore.cli import main, units
+from logstore.cli import main
+from logstore.cli.terminal import units
 
 
 @pytest.mark.parametrize(

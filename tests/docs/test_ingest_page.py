@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from logstore.cli import program as commands
-from logstore.cli.frame import parsed
+from logstore.cli.terminal.frame import parsed
 
 PAGE = Path(__file__).parents[2] / "docs" / "ingest.md"
 

@@ -12,7 +12,7 @@ import pytest
 
 import logstore
 from logstore.cli import main
-from logstore.objects.s3 import S3Store
+from logstore.objects.homes.s3 import S3Store
 from tests.support.blocks import ROOT
 
 PAGE = ROOT / "docs" / "operating.md"

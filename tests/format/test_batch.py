@@ -6,11 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from logstore.format import batch
-from logstore.format.batch import check_crc, encode_batch, patch_head, read_info, split, validate
+from logstore.format.batches import batch
+from logstore.format.batches.batch import check_crc, encode_batch, patch_head, read_info, split, validate
+from logstore.format.batches.record import Record
+from logstore.format.batches.records import check_record, decode_records, record_size
 from logstore.format.errors import FormatError, UnsupportedVersion
-from logstore.format.record import Record
-from logstore.format.records import check_record, decode_records, record_size
 from tests.support.format.material import CODECS, NOW_MS, log_of, record_lists, stored, varied
 
 pytestmark = pytest.mark.usefixtures("kernel")

@@ -9,12 +9,19 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from logstore.format import kernels
-from logstore.format.area import Area
-from logstore.format.batch import HEADER_SIZE, PATCH_SIZE, check_crc, encode_batch, read_info, validate
+from logstore.format.batches.area import Area
+from logstore.format.batches.batch import (
+    HEADER_SIZE,
+    PATCH_SIZE,
+    check_crc,
+    encode_batch,
+    read_info,
+    validate,
+)
+from logstore.format.batches.record import Record
+from logstore.format.batches.records import decode_records
 from logstore.format.errors import FormatError
 from logstore.format.plain import fields, walk
-from logstore.format.record import Record
-from logstore.format.records import decode_records
 from tests.support.format.material import CODECS, NOW_MS, log_of, stored, varied
 
 LIMIT = 1 << 24

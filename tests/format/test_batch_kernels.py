@@ -12,9 +12,9 @@ from collections.abc import Callable
 import pytest
 
 from logstore.format import kernels
-from logstore.format.area import Area
-from logstore.format.batch import encode_batch, record_area
-from logstore.format.record import Record
+from logstore.format.batches.area import Area
+from logstore.format.batches.batch import encode_batch, record_area
+from logstore.format.batches.record import Record
 from tests.support.format.material import NOW_MS
 
 needs_speed = pytest.mark.skipif(len(kernels.ALL) == 1, reason="the C kernels are not built")

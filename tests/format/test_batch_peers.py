@@ -9,10 +9,10 @@ from kafka import codec as kafka_codec
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaBuilder
 from kafka.record.memory_records import MemoryRecords as KafkaRecords
 
-from logstore.format.batch import encode_batch, split, validate
-from logstore.format.codecs import CODEC_NAMES
-from logstore.format.record import Record
-from logstore.format.records import decode_records
+from logstore.format.batches.batch import encode_batch, split, validate
+from logstore.format.batches.codecs import CODEC_NAMES
+from logstore.format.batches.record import Record
+from logstore.format.batches.records import decode_records
 from tests.support.format.material import CODECS, NOW_MS, log_of, stored, varied
 
 pytestmark = pytest.mark.usefixtures("kernel")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from logstore.format.area import MAX_TIMESTAMP_MS
-from logstore.format.batch import HEADER_SIZE, encode_batch
+from logstore.format.batches.area import MAX_TIMESTAMP_MS
+from logstore.format.batches.batch import HEADER_SIZE, encode_batch
+from logstore.format.batches.record import Record
+from logstore.format.batches.records import check_record, record_size
 from logstore.format.errors import FormatError
-from logstore.format.record import Record
-from logstore.format.records import check_record, record_size
 from tests.support.format.material import varied
 
 

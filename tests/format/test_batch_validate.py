@@ -7,12 +7,12 @@ import struct
 import pytest
 
 from logstore.format import varint
-from logstore.format.area import MAX_TIMESTAMP_MS
-from logstore.format.batch import HEADER_SIZE, encode_batch, read_info, split, validate
-from logstore.format.codecs import compress
+from logstore.format.batches.area import MAX_TIMESTAMP_MS
+from logstore.format.batches.batch import HEADER_SIZE, encode_batch, read_info, split, validate
+from logstore.format.batches.codecs import compress
+from logstore.format.batches.record import Record
+from logstore.format.batches.records import decode_records
 from logstore.format.errors import FormatError, UnsupportedVersion
-from logstore.format.record import Record
-from logstore.format.records import decode_records
 from tests.support.format.material import NOW_MS, log_of, sealed, stored, varied, with_area
 
 pytestmark = pytest.mark.usefixtures("kernel")

@@ -14,7 +14,7 @@ from aiokafka import codec as theirs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logstore.format.codecs import CODEC_IDS, CODEC_NAMES, compress, decompress
+from logstore.format.batches.codecs import CODEC_IDS, CODEC_NAMES, compress, decompress
 from logstore.format.errors import FormatError, UnsupportedVersion
 
 REAL = (1, 2, 3, 4)

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from logstore.format.batch import HEADER_SIZE, BatchInfo, split
-from logstore.format.columns import COLUMNS, column_chunks
+from logstore.format.batches.batch import HEADER_SIZE, BatchInfo, split
+from logstore.format.batches.columns import COLUMNS, column_chunks
+from logstore.format.batches.record import Record
+from logstore.format.batches.records import decode_records
 from logstore.format.errors import FormatError
-from logstore.format.record import Record
-from logstore.format.records import decode_records
 from tests.support.format.columns import decode_columns
 from tests.support.format.material import CODECS, NOW_MS, log_of, record_lists, sealed, stored, varied
 
@@ -230,5 +230,5 @@ def test_columns_that_do_not_exist_are_named() -> None:
 
 
 def test_the_core_imports_without_pyarrow() -> None:
-    code = "import logstore, logstore.format.columns, logstore.format.records"
+    code = "import logstore, logstore.format.batches.columns, logstore.format.batches.records"
     subprocess.run([sys.executable, "-c", f"import sys; sys.modules['pyarrow'] = None; {code}"], check=True)

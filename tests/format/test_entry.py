@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from logstore.format.entry import Entry, EntryHeader, EntryKind, build_entry, object_size, tail_needed
 from logstore.format.errors import FormatError, UnsupportedVersion
-from logstore.format.lane_checkpoint import FRONT_SIZE, LaneCheckpoint, parse_split_until
-from logstore.format.segment import parse_segment
+from logstore.format.stored.entry import Entry, EntryHeader, EntryKind, build_entry, object_size, tail_needed
+from logstore.format.stored.lane_checkpoint import FRONT_SIZE, LaneCheckpoint, parse_split_until
+from logstore.format.stored.segment import parse_segment
 from tests.golden import write_formats as written
 
 

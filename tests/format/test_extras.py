@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 
 from logstore.format.errors import FormatError
-from logstore.format.extras import NO_EXTRAS, AppendId, Extras
-from logstore.format.segment import FOOTER_SIZE, SegmentSummary, build_segment, collected, parse_segment
+from logstore.format.stored.extras import NO_EXTRAS, AppendId, Extras
+from logstore.format.stored.segment import (
+    FOOTER_SIZE,
+    SegmentSummary,
+    build_segment,
+    collected,
+    parse_segment,
+)
 from tests.golden import write_formats as written
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from logstore.format.batch import check_crc, encode_batch, split, validate
-from logstore.format.codecs import CODEC_IDS, CODEC_NAMES
-from logstore.format.record import Record
-from logstore.format.records import decode_records
+from logstore.format.batches.batch import check_crc, encode_batch, split, validate
+from logstore.format.batches.codecs import CODEC_IDS, CODEC_NAMES
+from logstore.format.batches.record import Record
+from logstore.format.batches.records import decode_records
 
 pytestmark = pytest.mark.usefixtures("kernel")
 

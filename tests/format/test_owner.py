@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from logstore.format.errors import FormatError, UnsupportedVersion
-from logstore.format.owner import NO_TOKEN, UNKNOWN_BOOT, Owner
+from logstore.format.stored.owner import NO_TOKEN, UNKNOWN_BOOT, Owner
 from tests.golden.write_formats import OWNER
 
 

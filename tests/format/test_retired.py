@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logstore.format.codecs import ZSTD, compress
+from logstore.format.batches.codecs import ZSTD, compress
 from logstore.format.errors import FormatError
-from logstore.format.retired import MINUTE_MS, Retired, SeqRange
+from logstore.format.stored.retired import MINUTE_MS, Retired, SeqRange
 
 SEQS = st.sets(st.integers(0, 30), max_size=12)
 NAMES = st.sets(st.sampled_from(["merged/a", "merged/b", "merged/c"]))

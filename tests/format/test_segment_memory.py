@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from logstore.format.segment import parse_segment
+from logstore.format.stored.segment import parse_segment
 from tests.support.format.segments import MIB, segment_of
 
 BUILDS_SEGMENTS = """

@@ -69,7 +69,7 @@ def outcome(call: Callable[..., Any], *args: Any) -> Any:
 
 
 def random_records(rng: random.Random) -> list[Any]:
-    from logstore.format.record import Record
+    from logstore.format.batches.record import Record
 
     def blob(*more: object) -> object:
         size = rng.choice([0, 1, 12, 13, 63, 64, 65, 200, rng.randrange(300), 8191, 8192])
@@ -121,8 +121,8 @@ def taken(cut: Any, records: list[Any], max_batch_bytes: int) -> Any:
 def one_round(speed: Any, seed: int) -> None:
     """Raises AssertionError where the kernels differ."""
     from logstore.format import kernels
-    from logstore.format.area import Area
-    from logstore.format.arrays import Plan
+    from logstore.format.batches.area import Area
+    from logstore.format.batches.arrays import Plan
     from logstore.format.plain import encode
 
     rng = random.Random(seed)

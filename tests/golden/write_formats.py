@@ -12,16 +12,16 @@ from array import array
 from dataclasses import replace
 from pathlib import Path
 
-from logstore.format import entry, lane_checkpoint, manifest, segment, wal
-from logstore.format.batch import PATCH_SIZE, encode_batch, patch_head
-from logstore.format.entry import ClaimKey, EntryHeader, EntryKind, NewPart, Part, build_entry
-from logstore.format.extras import AppendId, Claim, Extras
-from logstore.format.lane_checkpoint import CheckpointedClaim, CheckpointedPart, LaneCheckpoint, Split
-from logstore.format.manifest import Manifest, SegmentTable
-from logstore.format.owner import Owner
-from logstore.format.record import Record
-from logstore.format.retired import MINUTE_MS, Retired, SeqRange
-from logstore.format.segment import (
+from logstore.format.batches.batch import PATCH_SIZE, encode_batch, patch_head
+from logstore.format.batches.record import Record
+from logstore.format.stored import entry, lane_checkpoint, manifest, segment, wal
+from logstore.format.stored.entry import ClaimKey, EntryHeader, EntryKind, NewPart, Part, build_entry
+from logstore.format.stored.extras import AppendId, Claim, Extras
+from logstore.format.stored.lane_checkpoint import CheckpointedClaim, CheckpointedPart, LaneCheckpoint, Split
+from logstore.format.stored.manifest import Manifest, SegmentTable
+from logstore.format.stored.owner import Owner
+from logstore.format.stored.retired import MINUTE_MS, Retired, SeqRange
+from logstore.format.stored.segment import (
     EncodedBatch,
     SegmentHeader,
     SegmentSummary,
@@ -29,7 +29,7 @@ from logstore.format.segment import (
     build_segment,
     collected,
 )
-from logstore.format.wal import WalHeader, pack_frame
+from logstore.format.stored.wal import WalHeader, pack_frame
 from logstore.layout import holds
 
 FOLDER = Path(__file__).parent / "formats"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from logstore.errors import CorruptData, UnsupportedStore
-from logstore.format.document import pack_document
+from logstore.format.stored.document import pack_document
 from logstore.groups.documents import Document, Member, Owner, Partition, Place, Saved, Slot
 
 

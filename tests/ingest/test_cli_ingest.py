@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from logstore.cli import ingest, main
-from logstore.cli.output import Output
-from logstore.cli.usage import UsageError
+from logstore.cli import main
+from logstore.cli.commands import ingest
+from logstore.cli.terminal.output import Output
+from logstore.cli.terminal.usage import UsageError
 from logstore.ingest.postgres.slot import connect
 from tests.support.ingest.pg_story import events, session
 from tests.support.ingest.pg_waits import confirmed_of
@@ -24,8 +25,8 @@ from tests.support.patience import PATIENCE_S
 pytestmark = pytest.mark.postgres
 ROOT = Path(__file__).parents[2]
 CHILD = (
-    "import argparse, sys; from logstore.cli import ingest, output; parser = argparse.ArgumentParser(); "
-    "parser.add_argument('--store'); ingest.add_arguments(parser); "
+    "import argparse, sys; from logstore.cli.commands import ingest; from logstore.cli.terminal import output; "
+    "parser = argparse.ArgumentParser(); parser.add_argument('--store'); ingest.add_arguments(parser); "
     "sys.exit(ingest.run(parser.parse_args(), output.Output(sys.stdout, True)))"
 )
 

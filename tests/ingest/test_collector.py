@@ -22,7 +22,7 @@ from logstore.errors import (
 )
 from logstore.ingest import EVERY_PARTITION, Routed
 from logstore.objects import MemoryStore, ObjectStore
-from logstore.objects.local import LocalStore
+from logstore.objects.homes.local import LocalStore
 from logstore.testing import FaultyStore, GatedStore
 from tests.support.ingest.story import (
     Reports,

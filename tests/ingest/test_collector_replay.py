@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from logstore.errors import InvalidRecord, StraddlingTransaction, UnsupportedStore
-from logstore.format.record import Record
+from logstore.format.batches.record import Record
 from logstore.ingest import Collector
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import GatedStore

@@ -391,7 +391,9 @@ def test_a_stop_in_the_middle_of_a_snapshot_is_heard_and_leaves_no_slot(dsn: str
         sql.execute("insert into t select generate_series(1, 300000)")
     with running(objects, config) as ingest:
         wait_until(lambda: ingest.status().unstored_bytes > 0)
-        assert ingest.status().phase == "snapshot"
+        assert ingest.status().phase.startswith(
+            "snapshot"
+        )  # it may be opening a partition just now, and says so
     with connect(dsn) as connection:
         assert slot_state(connection, config.slot) is None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore.format.document import pack_document
+from logstore.format.stored.document import pack_document
 from logstore.lake import Materializer, forget, registered
 from logstore.layout.holds import Hold, hold_key
 from logstore.layout.paths import HOLDS_PREFIX

@@ -17,8 +17,9 @@ from logstore.errors import (
     StoreUnavailable,
     UnsupportedStore,
 )
-from logstore.objects import ObjectStore, close_store, open_url, s3
-from logstore.objects.s3 import S3Store
+from logstore.objects import ObjectStore, close_store, open_url
+from logstore.objects.homes import s3
+from logstore.objects.homes.s3 import S3Store
 from tests.support.objects.scripted_server import (
     Action,
     ScriptedServer,

@@ -6,7 +6,7 @@ import pytest
 
 from logstore.errors import ObjectNotFound
 from logstore.objects import MemoryStore
-from logstore.objects.slices import SlicedStore, is_slice, slice_key
+from logstore.objects.wrappers.slices import SlicedStore, is_slice, slice_key
 
 
 def test_N01_a_slice_is_read_like_an_object() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from logstore.errors import UnsupportedStore
 from logstore.objects import LocalStore, MemoryStore, ObjectStore, RetryingStore, open_url
-from logstore.objects.s3 import S3Store
+from logstore.objects.homes.s3 import S3Store
 from logstore.objects.url import url_of
 
 

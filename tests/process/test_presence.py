@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from logstore.format.owner import NO_TOKEN, UNKNOWN_BOOT, Owner
+from logstore.format.stored.owner import NO_TOKEN, UNKNOWN_BOOT, Owner
 from logstore.process.presence import Presence, Standing, standing_of
 
 _OTHER = """

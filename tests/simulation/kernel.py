@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from logstore.engine.host.fan_out import fan_out
-from logstore.objects import retrying
+from logstore.objects.wrappers import retrying
 
 _INSTANT_S = 1e-6
 """The least that a wait takes: less would be lost in rounding, and who looks at its clock afterwards would wait again."""

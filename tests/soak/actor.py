@@ -27,8 +27,8 @@ from typing import Any, TypeVar
 
 import logstore
 from logstore import cli
-from logstore.cli import compact, gc
-from logstore.cli.output import Output
+from logstore.cli.commands import compact, gc
+from logstore.cli.terminal.output import Output
 from logstore.engine.host.clock import SystemClock
 from logstore.engine.maintenance import checkpoint
 from logstore.engine.partition.partition_log import PartitionLog
@@ -43,7 +43,7 @@ from logstore.errors import (
     StoreError,
 )
 from logstore.objects import ObjectStore, open_url
-from logstore.objects.s3 import S3Store
+from logstore.objects.homes.s3 import S3Store
 from logstore.producer import Producer
 
 if __package__:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import logstore
-from logstore.cli import compact, gc, verify
-from logstore.cli.output import Output
+from logstore.cli.commands import compact, gc, verify
+from logstore.cli.terminal.output import Output
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import LogStoreError
 from logstore.objects import ObjectStore

@@ -12,7 +12,7 @@ import pytest
 import logstore
 from logstore.errors import Determinate, Indeterminate, PreconditionFailed
 from logstore.objects import ObjectStore, open_url
-from logstore.objects.s3 import S3Store
+from logstore.objects.homes.s3 import S3Store
 from tests.soak.journal import Journal
 from tests.soak.judge import Verdict, judge
 from tests.soak.proxy import READ_FAULTS, WRITE_FAULTS, Proxy, Request

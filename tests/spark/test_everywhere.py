@@ -16,7 +16,7 @@ import pytest
 
 import logstore
 from logstore import Record
-from logstore.format.codecs import CODEC_NAMES
+from logstore.format.batches.codecs import CODEC_NAMES
 from logstore.objects import open_url
 from tests.support.spark.cluster import spark_cluster
 from tests.support.spark.material import numbered, plan

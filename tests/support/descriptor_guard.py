@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from logstore.objects.disk import Disk
+from logstore.objects.homes.disk import Disk
 
 _TOUCH = ("close", "write", "pread", "fsync", "fstat", "utime", "flock")
 

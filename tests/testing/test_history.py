@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from logstore.format.record import Record
+from logstore.format.batches.record import Record
 from logstore.testing import History, HistoryViolation, check_history
 from logstore.testing.history_events import Recovered
 

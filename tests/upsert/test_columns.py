@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from logstore.engine.write.admission import admit_columns, admit_records
 from logstore.errors import RecordTooLarge
-from logstore.format.record import Record
+from logstore.format.batches.record import Record
 from logstore.upsert.changes import decode_change, encode_change, encode_changes
 
 values = st.none() | st.binary(max_size=40)

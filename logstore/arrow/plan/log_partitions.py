@@ -30,7 +30,7 @@ from logstore.errors import LogStoreError, UnknownTopic
 from logstore.layout.catalog import Catalog, TopicDescriptor
 from logstore.layout.paths import STORE_KEY, PartitionPaths, is_internal
 from logstore.objects import ObjectStore, RetryingStore, RetryPolicy, open_url
-from logstore.objects.slices import SlicedStore
+from logstore.objects.wrappers.slices import SlicedStore
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from logstore.arrow.scan.fetch import Fetched
 from logstore.errors import CorruptData
-from logstore.format.batch import BatchInfo, read_info
-from logstore.format.columns import column_chunks
+from logstore.format.batches.batch import BatchInfo, read_info
+from logstore.format.batches.columns import column_chunks
 from logstore.format.errors import FormatError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from logstore.engine.chain.block_cache import BlockCache
 from logstore.engine.chain.segment_reader import SCAN_WHOLE_BYTES, Block, LoadedIndex, SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef
 from logstore.engine.host.fan_out import fan_out
-from logstore.format.segment import Index
+from logstore.format.stored.segment import Index
 from logstore.objects import ObjectStore
 
 _AHEAD = 3

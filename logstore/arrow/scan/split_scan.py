@@ -23,7 +23,7 @@ from logstore.arrow.scan.constants import with_constants
 from logstore.arrow.scan.fetch import Fetcher
 from logstore.engine.chain.chain import Chain
 from logstore.errors import CorruptData, ObjectNotFound, UnknownTopic
-from logstore.format.segment import Index
+from logstore.format.stored.segment import Index
 from logstore.objects import ObjectStore, close_store
 
 if TYPE_CHECKING:

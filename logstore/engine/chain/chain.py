@@ -30,12 +30,12 @@ from logstore.engine.chain.tail import ChainTail
 from logstore.engine.chain.view import ChainView
 from logstore.engine.lanes.lane_reader import LaneReader
 from logstore.errors import Indeterminate, OutcomeUnknown
-from logstore.format.entry import ClaimKey
-from logstore.format.segment import SegmentFlags, SegmentHeader, WriterMode
+from logstore.format.stored.entry import ClaimKey
+from logstore.format.stored.segment import SegmentFlags, SegmentHeader, WriterMode
 from logstore.layout.paths import PartitionPaths
 from logstore.objects.protocol import ObjectStore
 from logstore.objects.settled import settle
-from logstore.objects.slices import is_slice
+from logstore.objects.wrappers.slices import is_slice
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 from logstore.engine.chain.chain import Chain, StalePlace
 from logstore.errors import Fenced, LogStoreError, UnknownTopic
 from logstore.format.errors import FormatError
-from logstore.format.owner import Owner
-from logstore.format.segment import SegmentFlags, SegmentHeader
+from logstore.format.stored.owner import Owner
+from logstore.format.stored.segment import SegmentFlags, SegmentHeader
 
 WHAT_NOW = (
     'If several processes are meant to write, open all of them with writer="shared"; if this one is the right one, reopen() '

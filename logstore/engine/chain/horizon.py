@@ -7,7 +7,7 @@ from typing import NamedTuple
 from logstore.engine.chain.newer_release import too_new
 from logstore.errors import ObjectNotFound
 from logstore.format.errors import FormatError, UnsupportedVersion
-from logstore.format.manifest import FRONT_SIZE, Manifest, parse_horizon
+from logstore.format.stored.manifest import FRONT_SIZE, Manifest, parse_horizon
 from logstore.objects.protocol import ObjectStore
 
 _UNREADABLE = 2**62  # the horizon of a manifest that is damaged: any place may have been emptied

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from logstore.engine.chain.newer_release import too_new
 from logstore.engine.chain.segment_table import SegmentRef
 from logstore.errors import CorruptData, ObjectNotFound
-from logstore.format.entry import Part
 from logstore.format.errors import FormatError, UnsupportedVersion
-from logstore.format.extras import NO_EXTRAS, Claim, Extras
-from logstore.format.segment import (
+from logstore.format.stored.entry import Part
+from logstore.format.stored.extras import NO_EXTRAS, Claim, Extras
+from logstore.format.stored.segment import (
     HEADER_SIZE,
     NO_TIMESTAMP,
     TAIL_SIZE,

@@ -16,7 +16,7 @@ from logstore.engine.host.fan_out import fan_out
 from logstore.engine.lanes.lane_reader import LaneReader
 from logstore.errors import CorruptData, ObjectNotFound
 from logstore.format.errors import FormatError, UnsupportedVersion
-from logstore.format.manifest import Manifest, SegmentTable
+from logstore.format.stored.manifest import Manifest, SegmentTable
 from logstore.layout.paths import PartitionPaths
 from logstore.objects.protocol import ObjectStore
 

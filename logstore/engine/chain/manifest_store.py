@@ -17,8 +17,8 @@ from logstore.engine.chain.tail import ChainTail
 from logstore.engine.chain.view import ChainView
 from logstore.errors import ObjectNotFound, PreconditionFailed, UnsupportedStore
 from logstore.format.errors import FormatError, UnsupportedVersion
-from logstore.format.manifest import FRONT_SIZE, Manifest, SegmentTable, unknown_horizon
-from logstore.format.retired import Retired
+from logstore.format.stored.manifest import FRONT_SIZE, Manifest, SegmentTable, unknown_horizon
+from logstore.format.stored.retired import Retired
 from logstore.objects.settled import put_settled
 
 logger = logging.getLogger(__name__)

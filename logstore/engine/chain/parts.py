@@ -7,9 +7,9 @@ from typing import NamedTuple
 from logstore.engine.chain.link import Link, link_of_part
 from logstore.engine.chain.tail import ChainTail
 from logstore.engine.lanes.lane_reader import LaneReader
-from logstore.format.entry import ClaimKey
+from logstore.format.stored.entry import ClaimKey
 from logstore.layout.paths import LanePaths, PartitionPaths
-from logstore.objects.slices import slice_key
+from logstore.objects.wrappers.slices import slice_key
 
 
 class PartsBehind(NamedTuple):

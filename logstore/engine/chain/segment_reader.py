@@ -21,7 +21,7 @@ from logstore.engine.host.clock import Clock, SystemClock
 from logstore.engine.host.fan_out import QUICK_S
 from logstore.errors import CorruptData, LogStoreError, ObjectNotFound
 from logstore.format.errors import FormatError, UnsupportedVersion
-from logstore.format.segment import (
+from logstore.format.stored.segment import (
     FOOTER_SIZE,
     HEADER_SIZE,
     TAIL_SIZE,

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from logstore.format.manifest import SegmentTable
-from logstore.format.segment import SegmentSummary
+from logstore.format.stored.manifest import SegmentTable
+from logstore.format.stored.segment import SegmentSummary
 from logstore.layout.paths import PartitionPaths
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from logstore.engine.chain.horizon import NO_MANIFEST, Horizon
 from logstore.errors import CorruptData
-from logstore.format.extras import NO_EXTRAS, Claim, Extras
-from logstore.format.segment import SegmentFlags, SegmentHeader, WriterMode
+from logstore.format.stored.extras import NO_EXTRAS, Claim, Extras
+from logstore.format.stored.segment import SegmentFlags, SegmentHeader, WriterMode
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from logstore.engine.chain.link import FAR_FUTURE_MS, Link
 from logstore.engine.chain.segment_table import Segments
 from logstore.engine.chain.tail import ChainTail
 from logstore.errors import CorruptData
-from logstore.format.manifest import FRONT_SIZE, Manifest, SegmentTable
-from logstore.format.segment import NO_TIMESTAMP, SegmentFlags
+from logstore.format.stored.manifest import FRONT_SIZE, Manifest, SegmentTable
+from logstore.format.stored.segment import NO_TIMESTAMP, SegmentFlags
 from logstore.layout.paths import PartitionPaths, version_of
 from logstore.objects.protocol import ObjectInfo
 

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from logstore.objects.metered import LATENCY_BOUNDS_S
+from logstore.objects.wrappers.metered import LATENCY_BOUNDS_S
 
 
 class Histogram:

@@ -12,10 +12,10 @@ from typing import TypeVar
 
 from logstore.engine.host.fan_out import fan_out
 from logstore.errors import CorruptData, ObjectNotFound, UnsupportedStore
-from logstore.format.entry import HEADER_SIZE, Entry, EntryHeader, object_size, tail_needed
 from logstore.format.errors import FormatError, UnsupportedVersion
-from logstore.format.lane_checkpoint import FRONT_SIZE, LaneCheckpoint, parse_split_until
-from logstore.format.segment import TAIL_SIZE, Bytes
+from logstore.format.stored.entry import HEADER_SIZE, Entry, EntryHeader, object_size, tail_needed
+from logstore.format.stored.lane_checkpoint import FRONT_SIZE, LaneCheckpoint, parse_split_until
+from logstore.format.stored.segment import TAIL_SIZE, Bytes
 from logstore.layout.paths import LanePaths
 from logstore.objects.protocol import ObjectStore
 from logstore.objects.settled import settle

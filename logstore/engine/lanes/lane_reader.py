@@ -16,13 +16,13 @@ from typing import NamedTuple
 from logstore.engine.host.clock import Clock, SystemClock
 from logstore.engine.lanes.lane_log import LaneLog, LaneRace
 from logstore.engine.lanes.lane_state import LaneState
-from logstore.format.entry import ClaimKey, Entry, EntryHeader, EntryKind, build_entry
-from logstore.format.extras import Claim
-from logstore.format.lane_checkpoint import CheckpointedPart
+from logstore.format.stored.entry import ClaimKey, Entry, EntryHeader, EntryKind, build_entry
+from logstore.format.stored.extras import Claim
+from logstore.format.stored.lane_checkpoint import CheckpointedPart
 from logstore.layout.paths import LanePaths
 from logstore.objects.protocol import ObjectStore
 from logstore.objects.settled import Doubts
-from logstore.objects.slices import slice_key
+from logstore.objects.wrappers.slices import slice_key
 
 _SYSTEM_CLOCK = SystemClock()
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from logstore.format.entry import ClaimKey, Entry, EntryKind, Part
-from logstore.format.lane_checkpoint import CheckpointedClaim, CheckpointedPart, LaneCheckpoint, Split
+from logstore.format.stored.entry import ClaimKey, Entry, EntryKind, Part
+from logstore.format.stored.lane_checkpoint import CheckpointedClaim, CheckpointedPart, LaneCheckpoint, Split
 
 _SPLITS_MAX = 64
 

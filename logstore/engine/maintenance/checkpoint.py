@@ -17,7 +17,7 @@ from logstore.engine.maintenance.maintenance import Maintenance
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.runtime import Runtime
 from logstore.errors import LogStoreError, PreconditionFailed
-from logstore.format.manifest import SegmentTable
+from logstore.format.stored.manifest import SegmentTable
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from logstore.engine.chain.manifest_store import StoredManifest
 from logstore.engine.maintenance.manifests import stored_manifest
 from logstore.engine.maintenance.remains import Standing, goes, standing_at, take_away
 from logstore.errors import Indeterminate, PreconditionFailed
-from logstore.format.manifest import Manifest
-from logstore.format.segment import EMPTY_SIZE
+from logstore.format.stored.manifest import Manifest
+from logstore.format.stored.segment import EMPTY_SIZE
 from logstore.objects.protocol import ObjectInfo
 
 

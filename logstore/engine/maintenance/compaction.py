@@ -16,9 +16,9 @@ from logstore.engine.host.fan_out import fan_out
 from logstore.engine.maintenance.manifests import change_manifest, named_by, retired_with, stored_manifest
 from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.errors import CorruptData, ObjectNotFound
-from logstore.format.extras import Extras
-from logstore.format.manifest import Manifest, SegmentTable
-from logstore.format.segment import (
+from logstore.format.stored.extras import Extras
+from logstore.format.stored.manifest import Manifest, SegmentTable
+from logstore.format.stored.segment import (
     EncodedBatch,
     SegmentFlags,
     SegmentHeader,

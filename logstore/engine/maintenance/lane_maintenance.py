@@ -21,7 +21,7 @@ from logstore.engine.lanes.lane_state import LaneState
 from logstore.engine.maintenance.maintenance import Maintenance
 from logstore.engine.runtime import Runtime
 from logstore.errors import LogStoreError
-from logstore.format.entry import ClaimKey
+from logstore.format.stored.entry import ClaimKey
 from logstore.layout.paths import LANES_PREFIX, LanePaths, PartitionPaths
 from logstore.objects.protocol import ObjectInfo
 from logstore.objects.settled import put_settled

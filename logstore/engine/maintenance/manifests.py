@@ -9,8 +9,8 @@ from logstore.engine.chain.manifest_store import StoredManifest, read_manifest
 from logstore.engine.chain.segment_table import Segments
 from logstore.engine.chain.view import ChainView
 from logstore.errors import PreconditionFailed, UnsupportedStore
-from logstore.format.manifest import Manifest
-from logstore.format.retired import Retired
+from logstore.format.stored.manifest import Manifest
+from logstore.format.stored.retired import Retired
 from logstore.layout.paths import PartitionPaths
 
 

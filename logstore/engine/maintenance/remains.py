@@ -10,8 +10,8 @@ from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.garbage import Garbage
 from logstore.engine.host.fan_out import fan_out
 from logstore.errors import CorruptData, UnsupportedStore
-from logstore.format.extras import NO_EXTRAS
-from logstore.format.segment import EMPTY_SIZE, SegmentFlags, SegmentHeader, WriterMode, collected
+from logstore.format.stored.extras import NO_EXTRAS
+from logstore.format.stored.segment import EMPTY_SIZE, SegmentFlags, SegmentHeader, WriterMode, collected
 from logstore.layout.paths import PartitionPaths
 
 logger = logging.getLogger(__name__)

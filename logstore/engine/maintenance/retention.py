@@ -13,7 +13,7 @@ from logstore.engine.maintenance.holds import held_back
 from logstore.engine.maintenance.manifests import change_manifest, retired_with
 from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.errors import CorruptData, ObjectNotFound, UnknownTopic
-from logstore.format.manifest import Manifest, SegmentTable
+from logstore.format.stored.manifest import Manifest, SegmentTable
 from logstore.objects.settled import Doubts
 
 

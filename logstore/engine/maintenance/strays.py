@@ -9,8 +9,8 @@ from logstore.engine.maintenance.manifests import named_by, stored_manifest
 from logstore.engine.maintenance.remains import Standing, goes, standing_at, take_away
 from logstore.errors import Indeterminate, ObjectNotFound, PreconditionFailed
 from logstore.format.errors import FormatError
-from logstore.format.manifest import Manifest
-from logstore.format.segment import EMPTY_SIZE, HEADER_SIZE, SegmentHeader
+from logstore.format.stored.manifest import Manifest
+from logstore.format.stored.segment import EMPTY_SIZE, HEADER_SIZE, SegmentHeader
 from logstore.layout.paths import version_of
 from logstore.objects.protocol import ObjectInfo
 

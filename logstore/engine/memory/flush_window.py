@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from logstore.engine.host.counters import FlushDone
 from logstore.engine.memory.pending_batch import PendingBatch, covering
-from logstore.format.segment import HEADER_SIZE, SegmentHeader, SegmentSummary, build_segment
+from logstore.format.stored.segment import HEADER_SIZE, SegmentHeader, SegmentSummary, build_segment
 
 
 class FlushWindow:

@@ -34,7 +34,7 @@ from logstore.engine.memory.flush_window import FlushWindow
 from logstore.engine.memory.pending_batch import PendingBatch
 from logstore.engine.memory.write_buffer import WriteBuffer
 from logstore.errors import OffsetOutOfRange
-from logstore.format.manifest import SegmentTable
+from logstore.format.stored.manifest import SegmentTable
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from operator import attrgetter
 
-from logstore.format.batch import PATCH_SIZE, BatchInfo, encode_batch
-from logstore.format.record import Record
-from logstore.format.segment import EncodedBatch, place
+from logstore.format.batches.batch import PATCH_SIZE, BatchInfo, encode_batch
+from logstore.format.batches.record import Record
+from logstore.format.stored.segment import EncodedBatch, place
 
 _base_offset = attrgetter("base_offset")
 

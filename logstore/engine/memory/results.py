@@ -11,10 +11,10 @@ from typing import Protocol
 from logstore.config import Ack
 from logstore.engine.chain.segment_table import LostRange
 from logstore.errors import Closed, CorruptData
-from logstore.format.batch import split
+from logstore.format.batches.batch import split
+from logstore.format.batches.record import Record
+from logstore.format.batches.records import decode_records
 from logstore.format.errors import FormatError
-from logstore.format.record import Record
-from logstore.format.records import decode_records
 
 Bytes = bytes | memoryview
 

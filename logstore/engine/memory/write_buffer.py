@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from logstore.engine.memory.pending_batch import Exposure, PendingBatch, covering
-from logstore.format.batch import BatchInfo
-from logstore.format.record import Record
+from logstore.format.batches.batch import BatchInfo
+from logstore.format.batches.record import Record
 
 OPEN_BATCH_BYTES = 256 * 1024
 """Records that arrive one by one share a batch of up to this size."""

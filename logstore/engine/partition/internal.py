@@ -39,9 +39,9 @@ from logstore.errors import (
     RecordTooLarge,
 )
 from logstore.format import kernels
-from logstore.format.batch import BatchInfo
-from logstore.format.codecs import CODEC_IDS
-from logstore.format.record import Header, Record
+from logstore.format.batches.batch import BatchInfo
+from logstore.format.batches.codecs import CODEC_IDS
+from logstore.format.batches.record import Header, Record
 from logstore.layout.paths import PartitionPaths
 
 _ACKS = ("buffered", "local", "durable")

@@ -16,7 +16,7 @@ from logstore.config import Visibility, check_visibility
 from logstore.engine.host.clock import Clock
 from logstore.engine.host.fan_out import fan_out
 from logstore.engine.partition.partition_log import PartitionLog
-from logstore.format.record import TopicRecord
+from logstore.format.batches.record import TopicRecord
 
 LOOKS = 16
 TAKE_BYTES = 1 << 17

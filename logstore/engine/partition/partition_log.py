@@ -23,7 +23,7 @@ from logstore.engine.replicated.replicated_writer import ReplicatedWriter
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.lane import Lane
 from logstore.errors import Closed, UnknownTopic
-from logstore.format.record import Record
+from logstore.format.batches.record import Record
 from logstore.layout.paths import PartitionPaths
 
 _FOLLOW_S = 3600.0

@@ -26,8 +26,8 @@ from logstore.errors import (
     StoreError,
     UnknownTopic,
 )
-from logstore.format.batch import split
-from logstore.format.records import decode_records
+from logstore.format.batches.batch import split
+from logstore.format.batches.records import decode_records
 
 AHEAD_MAX = 4
 """So many segments are on their way in a scan: at S3's latency one alone leaves the reader waiting for the next."""

@@ -20,8 +20,8 @@ from typing import NamedTuple
 from logstore.engine.replicated.source_ranges import SourceRange
 from logstore.engine.write.admission import Run
 from logstore.errors import DivergentWriters
-from logstore.format.record import Record
-from logstore.format.segment import SegmentHeader, WriterMode
+from logstore.format.batches.record import Record
+from logstore.format.stored.segment import SegmentHeader, WriterMode
 
 DIGEST_BYTES = 16
 NO_DIGEST = bytes(DIGEST_BYTES)

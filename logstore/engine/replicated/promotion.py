@@ -18,7 +18,7 @@ from logstore.engine.chain.chain import Chain, LostRace, StalePlace
 from logstore.engine.runtime import Runtime
 from logstore.engine.shared.chain_cursor import ChainCursor
 from logstore.errors import StoreError, StoreUnavailable
-from logstore.format.segment import SegmentFlags, SegmentHeader, build_segment
+from logstore.format.stored.segment import SegmentFlags, SegmentHeader, build_segment
 
 
 def fence(

@@ -56,9 +56,9 @@ from logstore.errors import (
     StraddlingTransaction,
     fresh,
 )
-from logstore.format.codecs import CODEC_IDS
-from logstore.format.record import Record
-from logstore.format.segment import SegmentHeader, WriterMode
+from logstore.format.batches.codecs import CODEC_IDS
+from logstore.format.batches.record import Record
+from logstore.format.stored.segment import SegmentHeader, WriterMode
 
 logger = logging.getLogger(__name__)
 

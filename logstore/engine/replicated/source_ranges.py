@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple
 
 from logstore.engine.write.admission import Run, admit_columns, admit_records
 from logstore.errors import RecordTooLarge, StraddlingTransaction
-from logstore.format.record import Record
+from logstore.format.batches.record import Record
 
 
 class Applied(NamedTuple):

@@ -30,7 +30,7 @@ from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.ownership import check_may_stop
 from logstore.errors import Fenced, LogStoreError, UnknownTopic, fresh
-from logstore.format.segment import (
+from logstore.format.stored.segment import (
     SegmentFlags,
     SegmentHeader,
     SegmentSummary,

@@ -28,7 +28,7 @@ from logstore.engine.shared.producer_table import (
 )
 from logstore.engine.shared.shared_buffer import Entry, SharedWindow
 from logstore.errors import GapError, LogStoreError
-from logstore.format.sequences import Sequences, distance
+from logstore.format.batches.sequences import Sequences, distance
 
 
 @dataclass(slots=True)

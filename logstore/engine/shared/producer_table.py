@@ -21,8 +21,16 @@ from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef
 from logstore.engine.host.fan_out import fan_out
 from logstore.errors import Fenced, GapError, InvalidRecord
-from logstore.format.batch import BatchInfo, split
-from logstore.format.sequences import MODULUS, KnownProducers, Sequences, Standing, advance, distance, order
+from logstore.format.batches.batch import BatchInfo, split
+from logstore.format.batches.sequences import (
+    MODULUS,
+    KnownProducers,
+    Sequences,
+    Standing,
+    advance,
+    distance,
+    order,
+)
 
 LOOK_BACK_SEGMENTS = 1000
 """How far before the writer's opening a retry is still recognised. Everything since is."""

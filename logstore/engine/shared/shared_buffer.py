@@ -18,11 +18,11 @@ from typing import NamedTuple
 from logstore.engine.memory.pending_batch import Exposure, PendingBatch
 from logstore.engine.memory.results import Receipt
 from logstore.engine.shared.pending import Pending
-from logstore.format.batch import BatchInfo
-from logstore.format.extras import NO_EXTRAS, AppendId, Extras
-from logstore.format.record import Record
-from logstore.format.segment import EncodedBatch, SegmentHeader, SegmentSummary, build_segment
-from logstore.format.sequences import Sequences
+from logstore.format.batches.batch import BatchInfo
+from logstore.format.batches.record import Record
+from logstore.format.batches.sequences import Sequences
+from logstore.format.stored.extras import NO_EXTRAS, AppendId, Extras
+from logstore.format.stored.segment import EncodedBatch, SegmentHeader, SegmentSummary, build_segment
 from logstore.layout.paths import PendingName
 
 

@@ -52,11 +52,11 @@ from logstore.errors import (
     OutcomeUnknown,
     fresh,
 )
-from logstore.format.batch import BatchInfo, encode_batch
-from logstore.format.codecs import CODEC_IDS
-from logstore.format.record import Record
-from logstore.format.segment import SegmentFlags, WriterMode
-from logstore.format.sequences import advance
+from logstore.format.batches.batch import BatchInfo, encode_batch
+from logstore.format.batches.codecs import CODEC_IDS
+from logstore.format.batches.record import Record
+from logstore.format.batches.sequences import advance
+from logstore.format.stored.segment import SegmentFlags, WriterMode
 
 _PUT_ASIDE_AGAIN = 16
 """After so many places in which it was not: who commits may not know the place where it was born, having come later."""

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from logstore.errors import InvalidRecord, RecordTooLarge
 from logstore.format import kernels
-from logstore.format.area import MAX_TIMESTAMP_MS
-from logstore.format.batch import HEADER_SIZE, BatchInfo, encode_batch, split, validate
+from logstore.format.batches.area import MAX_TIMESTAMP_MS
+from logstore.format.batches.batch import HEADER_SIZE, BatchInfo, encode_batch, split, validate
+from logstore.format.batches.record import Record
+from logstore.format.batches.records import HEADER_OVERHEAD, RECORD_OVERHEAD, check_record, record_size
 from logstore.format.errors import FormatError
-from logstore.format.record import Record
-from logstore.format.records import HEADER_OVERHEAD, RECORD_OVERHEAD, check_record, record_size
 
 _new_tuple = tuple.__new__  # half the time of Record(…)
 

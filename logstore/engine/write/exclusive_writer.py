@@ -52,12 +52,12 @@ from logstore.errors import (
     UnsupportedStore,
     fresh,
 )
-from logstore.format.batch import BatchInfo
-from logstore.format.codecs import CODEC_IDS
-from logstore.format.entry import ClaimKey
-from logstore.format.extras import Claim
-from logstore.format.record import Record
-from logstore.format.segment import SegmentFlags, SegmentHeader, WriterMode
+from logstore.format.batches.batch import BatchInfo
+from logstore.format.batches.codecs import CODEC_IDS
+from logstore.format.batches.record import Record
+from logstore.format.stored.entry import ClaimKey
+from logstore.format.stored.extras import Claim
+from logstore.format.stored.segment import SegmentFlags, SegmentHeader, WriterMode
 
 logger = logging.getLogger(__name__)
 

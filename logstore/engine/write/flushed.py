@@ -9,8 +9,8 @@ from logstore.engine.chain.link import Link
 from logstore.engine.memory.flush_window import FlushWindow
 from logstore.engine.memory.results import Receipt
 from logstore.errors import LogStoreError
-from logstore.format.entry import ClaimKey
-from logstore.format.extras import Claim
+from logstore.format.stored.entry import ClaimKey
+from logstore.format.stored.extras import Claim
 
 Released = tuple[Future[Receipt], Receipt]
 """One who waited for a commit, and what he is told."""

@@ -31,11 +31,11 @@ from logstore.engine.runtime import Runtime
 from logstore.engine.write.flushed import Flushed, Released
 from logstore.engine.write.group_commit import GroupCommitWait
 from logstore.errors import CorruptData, Fenced, LogStoreError, OutcomeUnknown, StoreError, UnsupportedStore
-from logstore.format.entry import ClaimKey, Entry, EntryHeader, EntryKind, NewPart, build_entry
-from logstore.format.extras import Claim, Extras
+from logstore.format.stored.entry import ClaimKey, Entry, EntryHeader, EntryKind, NewPart, build_entry
+from logstore.format.stored.extras import Claim, Extras
 from logstore.layout.paths import LanePaths, PartitionPaths
 from logstore.objects.settled import put_settled
-from logstore.objects.slices import slice_key
+from logstore.objects.wrappers.slices import slice_key
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.tail import ChainTail
 from logstore.errors import PartitionInUse
 from logstore.format.errors import FormatError
-from logstore.format.owner import Owner
-from logstore.format.segment import WriterMode
+from logstore.format.stored.owner import Owner
+from logstore.format.stored.segment import WriterMode
 from logstore.process.presence import Standing, standing_of
 
 SHARE = 'if several processes are meant to write, open all of them with writer="shared"'

@@ -32,9 +32,15 @@ from logstore.errors import (
     UnknownTopic,
     fresh,
 )
-from logstore.format.entry import ClaimKey
-from logstore.format.extras import Extras
-from logstore.format.segment import EncodedBatch, SegmentFlags, SegmentHeader, WriterMode, build_segment
+from logstore.format.stored.entry import ClaimKey
+from logstore.format.stored.extras import Extras
+from logstore.format.stored.segment import (
+    EncodedBatch,
+    SegmentFlags,
+    SegmentHeader,
+    WriterMode,
+    build_segment,
+)
 
 
 def take_over(

@@ -26,11 +26,11 @@ from pathlib import Path
 from logstore.engine.chain.tail import ChainTail
 from logstore.engine.memory.pending_batch import PendingBatch
 from logstore.errors import CorruptData, StoreUnavailable, UnsupportedStore
-from logstore.format.batch import validate
+from logstore.format.batches.batch import validate
 from logstore.format.errors import FormatError, UnsupportedVersion
-from logstore.format.segment import EncodedBatch, as_stored
-from logstore.format.wal import HEADER_SIZE, WalHeader, is_unwritten, pack_frame, parse_frames
-from logstore.objects.disk import Folders, fsync_folder, let_go, read_all, write_all
+from logstore.format.stored.segment import EncodedBatch, as_stored
+from logstore.format.stored.wal import HEADER_SIZE, WalHeader, is_unwritten, pack_frame, parse_frames
+from logstore.objects.homes.disk import Folders, fsync_folder, let_go, read_all, write_all
 
 logger = logging.getLogger(__name__)
 

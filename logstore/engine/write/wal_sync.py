@@ -13,7 +13,7 @@ from logstore.engine.memory.pending_batch import Exposure
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.exclusive_writer import ExclusiveWriter
 from logstore.engine.write.wal import Wal
-from logstore.objects.retrying import RetryPolicy
+from logstore.objects.wrappers.retrying import RetryPolicy
 
 logger = logging.getLogger(__name__)
 

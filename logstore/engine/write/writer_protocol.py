@@ -9,8 +9,8 @@ from typing import ClassVar
 from logstore.config import Ack
 from logstore.engine.memory.results import Receipt
 from logstore.engine.write.lifecycle import WriterLifecycle
-from logstore.format.batch import BatchInfo
-from logstore.format.record import Record
+from logstore.format.batches.batch import BatchInfo
+from logstore.format.batches.record import Record
 
 
 class Writer(WriterLifecycle):

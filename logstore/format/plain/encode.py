@@ -12,9 +12,9 @@ from typing import Any, NoReturn, cast
 import numpy as np
 
 from logstore.format import varint
-from logstore.format.area import Encoded, check_timestamp
+from logstore.format.batches.area import Encoded, check_timestamp
+from logstore.format.batches.record import Headers, Record
 from logstore.format.errors import FormatError
-from logstore.format.record import Headers, Record
 
 # Below this many records one loop is faster than setting up the columns.
 COLUMN_WISE_FROM = 24

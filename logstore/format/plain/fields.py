@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from logstore.format import varint
-from logstore.format.area import Area, check_count, check_timestamp
+from logstore.format.batches.area import Area, check_count, check_timestamp
+from logstore.format.batches.record import Headers, Record
 from logstore.format.errors import FormatError
 from logstore.format.plain.walk import read_headers
-from logstore.format.record import Headers, Record
 
 # The fixed fields of a record take at most 1 + 8 + 5 + 5 bytes past the last point where a bound is checked.
 PADDING = 32

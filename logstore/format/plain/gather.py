@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from logstore.format.area import Area, Binary, Gathered, HeaderLists
+from logstore.format.batches.area import Area, Binary, Gathered, HeaderLists
 from logstore.format.plain import fields
 
 

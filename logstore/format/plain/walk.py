@@ -5,9 +5,15 @@ from __future__ import annotations
 from itertools import repeat
 
 from logstore.format import varint
-from logstore.format.area import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, Area, check_count, check_timestamp
+from logstore.format.batches.area import (
+    MAX_TIMESTAMP_MS,
+    MIN_TIMESTAMP_MS,
+    Area,
+    check_count,
+    check_timestamp,
+)
+from logstore.format.batches.record import Headers, Record
 from logstore.format.errors import FormatError
-from logstore.format.record import Headers, Record
 
 _new_tuple = tuple.__new__
 

@@ -62,7 +62,7 @@ from logstore.ingest.postgres.slot import (
 )
 from logstore.ingest.postgres.snapshot import Table, copy_rows, published_tables, snapshot_session
 from logstore.ingest.postgres.stream import Stream
-from logstore.objects.retrying import RetryPolicy
+from logstore.objects.wrappers.retrying import RetryPolicy
 from logstore.store import Store
 
 _IDLE_S = 1.0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from logstore.config import MIB
-from logstore.format.codecs import CODEC_IDS
+from logstore.format.batches.codecs import CODEC_IDS
 from logstore.layout.paths import check_topic_name
 from logstore.spark.options.read_options import flag, named_options, path_of, whole_number
 from logstore.spark.options.transaction import MAX_VERSION, Transaction

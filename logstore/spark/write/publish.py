@@ -36,10 +36,10 @@ from logstore.engine.runtime import Runtime
 from logstore.engine.shared.chain_cursor import ChainCursor
 from logstore.engine.write.ownership import WrittenByShared, check_may_stop
 from logstore.errors import CorruptData, StoreError, UnknownTopic
-from logstore.format.batch import BatchInfo, check_crc, split
+from logstore.format.batches.batch import BatchInfo, check_crc, split
+from logstore.format.batches.sequences import advance
 from logstore.format.errors import FormatError
-from logstore.format.segment import WriterMode, build_segment, place_all
-from logstore.format.sequences import advance
+from logstore.format.stored.segment import WriterMode, build_segment, place_all
 from logstore.layout.catalog import Catalog
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import ObjectStore

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from logstore.errors import InvalidRecord, UnknownTopic
-from logstore.format.record import Headers, Record
+from logstore.format.batches.record import Headers, Record
 from logstore.spark.write.partitioner import partitions_of
 
 if TYPE_CHECKING:

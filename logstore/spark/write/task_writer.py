@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from logstore.errors import RecordTooLarge
-from logstore.format.batch import HEADER_SIZE, encode_batch
-from logstore.format.record import Record
-from logstore.format.records import RECORD_OVERHEAD
-from logstore.format.sequences import advance
+from logstore.format.batches.batch import HEADER_SIZE, encode_batch
+from logstore.format.batches.record import Record
+from logstore.format.batches.records import RECORD_OVERHEAD
+from logstore.format.batches.sequences import advance
 from logstore.objects import ObjectStore
 from logstore.spark.options.transaction import Transaction
 from logstore.spark.write.rows import RowSorter, Sorted, Target

@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from logstore.arrow.plan.log_partitions import open_store
-from logstore.format.codecs import CODEC_IDS
+from logstore.format.batches.codecs import CODEC_IDS
 from logstore.layout.catalog import Catalog
 from logstore.objects import close_store
 from logstore.spark.options.transaction import Transaction

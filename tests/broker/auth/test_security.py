@@ -34,7 +34,7 @@ from broker_shim.auth.sasl import make_entry
 from broker_shim.config import BrokerConfig
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
-from logstore.objects.memory import MemoryStore
+from logstore.objects.homes.memory import MemoryStore
 from logstore.testing import FaultyStore
 from tests.support.broker.access import acl
 from tests.support.broker.clients import AioKafka, Confluent, KafkaPython, Sent
@@ -325,7 +325,7 @@ def test_B11_rules_decide_by_principal_and_nothing_else(start_broker: Start, use
 
 def test_B11_rules_survive_a_restart(start_broker: Start, users: str) -> None:
     from broker_shim.auth.acl_store import AclStore
-    from logstore.objects.memory import MemoryStore
+    from logstore.objects.homes.memory import MemoryStore
 
     store = MemoryStore()
     with LocalBroker(store, sasl=users, acls=True):
@@ -398,7 +398,7 @@ def test_B11_beyond_loopback_security_must_be_on_or_refused_out_loud(listen: str
 def test_B11_produce_without_the_right_is_refused_for_that_topic_alone(start_broker: Start) -> None:
     """On loopback without SASL everybody is ANONYMOUS, and rules can speak of ANONYMOUS."""
     from broker_shim.auth.acl_store import AclStore
-    from logstore.objects.memory import MemoryStore
+    from logstore.objects.homes.memory import MemoryStore
 
     store = MemoryStore()
     with LocalBroker(store) as setup, Wire(setup.port) as client:

@@ -14,7 +14,7 @@ from broker_shim.groups.group_records import (
 )
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
-from logstore.objects.memory import MemoryStore
+from logstore.objects.homes.memory import MemoryStore
 from tests.support.broker.clients import Confluent
 from tests.support.broker.harness import LocalBroker, Wire
 from tests.support.broker.steps import batch, make_topic, values

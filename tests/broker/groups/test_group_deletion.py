@@ -13,7 +13,7 @@ from broker_shim.groups import coordinator as coordinator_module
 from broker_shim.wire import messages
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
-from logstore.objects.memory import MemoryStore
+from logstore.objects.homes.memory import MemoryStore
 from logstore.testing import GatedStore
 from tests.support.broker.access import acl
 from tests.support.broker.group_steps import GROUP, join_body, stable_member

@@ -14,7 +14,7 @@ from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
 from logstore.errors import Indeterminate
 from logstore.objects import ObjectInfo
-from logstore.objects.memory import MemoryStore
+from logstore.objects.homes.memory import MemoryStore
 from logstore.testing import GatedStore
 from tests.support.broker.group_steps import GROUP, join_body, stable_member
 from tests.support.broker.harness import LocalBroker, Wire

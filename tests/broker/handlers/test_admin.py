@@ -25,7 +25,7 @@ from broker_shim.groups.coordinator import java_hash
 from broker_shim.partitions.epochs import epoch_end
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
-from logstore.objects.memory import MemoryStore
+from logstore.objects.homes.memory import MemoryStore
 from tests.support.broker.clients import Confluent
 from tests.support.broker.harness import LocalBroker, Wire
 from tests.support.broker.load import commit, committed

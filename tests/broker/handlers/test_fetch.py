@@ -15,7 +15,7 @@ from broker_shim.handlers.fetch import COLD_READS_AT_ONCE, _Fetch
 from broker_shim.wire import messages
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
-from logstore.objects.memory import MemoryStore
+from logstore.objects.homes.memory import MemoryStore
 from logstore.testing import GatedStore
 from tests.support.broker.harness import LocalBroker, Wire
 from tests.support.broker.steps import batch, list_offset, make_topic, owned, owned_buffered, values

@@ -10,7 +10,7 @@ from broker_shim.wire import messages
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
 from logstore.engine.memory.partition_state import PartitionState
-from logstore.objects.memory import MemoryStore
+from logstore.objects.homes.memory import MemoryStore
 from logstore.testing import FaultyStore, GatedStore
 from tests.support.broker.clients import Confluent
 from tests.support.broker.harness import LocalBroker, Wire, produce_body

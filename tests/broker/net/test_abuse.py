@@ -19,7 +19,7 @@ from broker_shim.wire import messages, primitives
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
 from broker_shim.wire.primitives import MalformedRequest
-from logstore.objects.memory import MemoryStore
+from logstore.objects.homes.memory import MemoryStore
 from logstore.testing import GatedStore
 from tests.support.broker.harness import BrokerProcess, LocalBroker, Wire, produce_body
 from tests.support.broker.steps import batch, make_topic, owned, read_all, values

@@ -17,7 +17,7 @@ from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
 from broker_shim.wire.primitives import MAX_STRING_BYTES, MalformedRequest
 from logstore.layout.paths import CATALOG_PREFIX
-from logstore.objects.memory import MemoryStore
+from logstore.objects.homes.memory import MemoryStore
 from logstore.objects.protocol import ObjectInfo
 from logstore.testing import GatedStore
 from tests.support.broker.harness import LocalBroker, Wire

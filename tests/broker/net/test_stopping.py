@@ -10,7 +10,7 @@ from tests.support.patience import PATIENCE_S
 SCRIPT = """
 import asyncio, os, signal, sys, threading
 from broker_shim import __main__, broker, server
-from logstore.objects.memory import MemoryStore
+from logstore.objects.homes.memory import MemoryStore
 from logstore.testing import GatedStore
 
 broker.SIGN_OFF_S = 0.1

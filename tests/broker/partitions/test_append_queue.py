@@ -14,10 +14,10 @@ from broker_shim.partitions import append_queue
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
 from logstore.engine.partition.internal import Partition
-from logstore.format.batch import encode_batch
-from logstore.format.codecs import CODEC_IDS
-from logstore.format.record import Record
-from logstore.objects.memory import MemoryStore
+from logstore.format.batches.batch import encode_batch
+from logstore.format.batches.codecs import CODEC_IDS
+from logstore.format.batches.record import Record
+from logstore.objects.homes.memory import MemoryStore
 from logstore.testing import GatedStore
 from tests.support.broker.harness import LocalBroker, Wire, produce_body
 from tests.support.broker.steps import make_topic, read_all

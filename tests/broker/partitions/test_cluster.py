@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker_shim.partitions.cluster import NOBODY, Cluster, Node, rendezvous
-from logstore.objects.memory import MemoryStore
+from logstore.objects.homes.memory import MemoryStore
 from logstore.testing import FaultyStore
 
 PLACES = [("t", index) for index in range(200)]

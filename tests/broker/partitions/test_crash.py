@@ -16,7 +16,7 @@ from broker_shim.groups.group_records import decode_committed
 from broker_shim.wire import messages
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
-from logstore.objects.memory import MemoryStore
+from logstore.objects.homes.memory import MemoryStore
 from logstore.testing import GatedStore
 from tests.support.broker.clients import Confluent
 from tests.support.broker.harness import BrokerProcess, LocalBroker, Wire, produce_body

@@ -20,7 +20,7 @@ import logstore
 from broker_shim.partitions.producers import ProducerTable
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
-from logstore.objects.memory import MemoryStore
+from logstore.objects.homes.memory import MemoryStore
 from logstore.testing import GatedStore
 from tests.support.broker import steps
 from tests.support.broker.harness import BrokerProcess, LocalBroker, Wire

@@ -12,11 +12,11 @@ from broker_shim.partitions import producer_recovery
 from broker_shim.partitions.producers import ProducerTable
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
-from logstore.format import sequences
-from logstore.format.batch import read_info
-from logstore.format.sequences import MODULUS
+from logstore.format.batches import sequences
+from logstore.format.batches.batch import read_info
+from logstore.format.batches.sequences import MODULUS
 from logstore.layout.broker import PRODUCERS_PREFIX
-from logstore.objects.memory import MemoryStore
+from logstore.objects.homes.memory import MemoryStore
 from logstore.testing import GatedStore
 from tests.support.broker.harness import LocalBroker, Wire, produce_body
 from tests.support.broker.idempotence import PID, batch, info_of, outcome

@@ -12,7 +12,7 @@ from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
 from logstore.layout.broker import NODE_PREFIX as NODES
 from logstore.layout.paths import CATALOG_PREFIX
-from logstore.objects.memory import MemoryStore
+from logstore.objects.homes.memory import MemoryStore
 from logstore.testing import FaultyStore, GatedStore
 from tests.support.broker.harness import LocalBroker, Wire
 from tests.support.broker.steps import batch, list_offset, make_topic, read_all

@@ -13,7 +13,7 @@ import pytest
 
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
-from logstore.objects.memory import MemoryStore
+from logstore.objects.homes.memory import MemoryStore
 from tests.support.broker.clients import Confluent
 from tests.support.broker.harness import BrokerProcess, LocalBroker, Wire
 from tests.support.broker.load import Load, check_log, commit, committed

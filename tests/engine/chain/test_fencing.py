@@ -15,8 +15,8 @@ from logstore.errors import (
     OutcomeUnknown,
     StoreUnavailable,
 )
-from logstore.format.batch import encode_batch
-from logstore.format.record import Record
+from logstore.format.batches.batch import encode_batch
+from logstore.format.batches.record import Record
 from logstore.objects import LocalStore, MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import (

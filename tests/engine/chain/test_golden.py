@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from logstore.errors import CorruptData
-from logstore.format.batch import split
-from logstore.format.manifest import FRONT_SIZE, Manifest, parse_horizon
-from logstore.format.owner import Owner
-from logstore.format.records import decode_records
-from logstore.format.segment import SegmentFlags, parse_segment
-from logstore.format.wal import WalHeader, parse_frames
+from logstore.format.batches.batch import split
+from logstore.format.batches.records import decode_records
+from logstore.format.stored.manifest import FRONT_SIZE, Manifest, parse_horizon
+from logstore.format.stored.owner import Owner
+from logstore.format.stored.segment import SegmentFlags, parse_segment
+from logstore.format.stored.wal import WalHeader, parse_frames
 from tests.golden import write_formats as written
 
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -17,7 +17,7 @@ from logstore.engine.maintenance.compaction import batches_of
 from logstore.engine.memory.catch_up import reload
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import CorruptData
-from logstore.format.segment import FOOTER_SIZE, HEADER_SIZE, INDEX_ROW, parse_segment
+from logstore.format.stored.segment import FOOTER_SIZE, HEADER_SIZE, INDEX_ROW, parse_segment
 from logstore.objects import MemoryStore
 from logstore.testing import ManualClock
 from tests.support.engine.damage import Damaged, cuts, extensions, flips, shifts, swaps
@@ -78,8 +78,8 @@ class Place:
 
 
 def _batch(values: list[bytes]) -> bytes:
-    from logstore.format.batch import encode_batch
-    from logstore.format.record import Record
+    from logstore.format.batches.batch import encode_batch
+    from logstore.format.batches.record import Record
 
     return encode_batch([Record(value) for value in values], now_ms=1_700_000_000_000, codec_id=0)[0]
 

@@ -9,9 +9,9 @@ import pytest
 import logstore
 from logstore.engine.chain import segment_reader
 from logstore.errors import CorruptData
-from logstore.format.batch import encode_batch
-from logstore.format.record import Record
-from logstore.format.segment import INDEX_ROW, TAIL_SIZE
+from logstore.format.batches.batch import encode_batch
+from logstore.format.batches.record import Record
+from logstore.format.stored.segment import INDEX_ROW, TAIL_SIZE
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore
 

@@ -11,8 +11,8 @@ import logstore
 from logstore.engine.maintenance import checkpoint
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import CorruptData, Determinate
-from logstore.format.manifest import Manifest
-from logstore.format.record import Record
+from logstore.format.batches.record import Record
+from logstore.format.stored.manifest import Manifest
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore, GatedStore, ManualClock
 from tests.support.engine.damage import cuts, extensions, flips, shifts

@@ -12,11 +12,11 @@ import logstore
 from logstore.config import WriterKind
 from logstore.engine.chain import segment_reader
 from logstore.errors import LogStoreError, UnsupportedStore
-from logstore.format import manifest, segment, wal
-from logstore.format.document import pack_document, parse_document
 from logstore.format.errors import UnsupportedVersion
-from logstore.format.manifest import SegmentTable
-from logstore.format.segment import HEADER_SIZE, SegmentHeader, WriterMode, build_segment
+from logstore.format.stored import manifest, segment, wal
+from logstore.format.stored.document import pack_document, parse_document
+from logstore.format.stored.manifest import SegmentTable
+from logstore.format.stored.segment import HEADER_SIZE, SegmentHeader, WriterMode, build_segment
 from logstore.objects import MemoryStore
 from logstore.testing import GatedStore, ManualClock
 from tests.support.engine.harness import background, crash, open_store, pairs, partition, running

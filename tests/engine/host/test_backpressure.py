@@ -17,7 +17,7 @@ from logstore.errors import (
     RecordTooLarge,
     StoreUnavailable,
 )
-from logstore.format.batch import encode_batch
+from logstore.format.batches.batch import encode_batch
 from logstore.objects import MemoryStore
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import (

@@ -13,8 +13,8 @@ from logstore.engine.lanes.lane_log import LaneLog
 from logstore.engine.lanes.lane_state import LaneState
 from logstore.engine.write import lane as lane_module
 from logstore.errors import CorruptData, Fenced, UnsupportedStore
-from logstore.format.entry import ClaimKey, EntryHeader, EntryKind, build_entry
-from logstore.format.lane_checkpoint import LaneCheckpoint
+from logstore.format.stored.entry import ClaimKey, EntryHeader, EntryKind, build_entry
+from logstore.format.stored.lane_checkpoint import LaneCheckpoint
 from logstore.layout.paths import LanePaths
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore
@@ -196,7 +196,7 @@ def test_N01_a_lane_of_a_newer_release_is_named() -> None:
     packed[8] = 9
     from crc32c import crc32c
 
-    from logstore.format.lane_checkpoint import FRONT_SIZE
+    from logstore.format.stored.lane_checkpoint import FRONT_SIZE
 
     packed[FRONT_SIZE - 4 : FRONT_SIZE] = crc32c(bytes(packed[: FRONT_SIZE - 4])).to_bytes(4, "little")
     objects.put(key, bytes(packed))

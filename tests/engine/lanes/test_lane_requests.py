@@ -5,7 +5,7 @@ from __future__ import annotations
 from logstore.arrow.plan.log_partitions import load
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import MemoryStore
-from logstore.objects.slices import SlicedStore
+from logstore.objects.wrappers.slices import SlicedStore
 from logstore.testing import FaultyStore, ManualClock
 from tests.support.engine.harness import crash, open_store, pairs, running
 

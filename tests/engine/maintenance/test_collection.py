@@ -10,8 +10,8 @@ import pytest
 import logstore
 from logstore.engine.chain.garbage import Garbage
 from logstore.engine.partition.partition_log import PartitionLog
-from logstore.format.manifest import Manifest
-from logstore.format.segment import SegmentFlags, SegmentHeader
+from logstore.format.stored.manifest import Manifest
+from logstore.format.stored.segment import SegmentFlags, SegmentHeader
 from logstore.objects import MemoryStore
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import background

@@ -9,7 +9,7 @@ import pytest
 
 import logstore
 from logstore.errors import CorruptData, Fenced, LogStoreError, UnknownTopic
-from logstore.format.document import pack_document, parse_document
+from logstore.format.stored.document import pack_document, parse_document
 from logstore.layout.catalog import Catalog
 from logstore.objects import MemoryStore
 from logstore.objects.protocol import Buffer, ObjectInfo

@@ -12,7 +12,7 @@ import pytest
 import logstore
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import CorruptData, UnknownTopic
-from logstore.format.manifest import Manifest
+from logstore.format.stored.manifest import Manifest
 from logstore.objects import MemoryStore
 from logstore.testing import GatedStore, ManualClock
 from tests.support.engine.dying import OvertakenAt

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 import logstore
-from logstore.format.batch import encode_batch
+from logstore.format.batches.batch import encode_batch
 from logstore.objects import MemoryStore
 from logstore.testing import ManualClock
 from tests.support.engine.upkeep import GRACE_S, fill, open_store, refs, values_of

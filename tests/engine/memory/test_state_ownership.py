@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from logstore.engine.memory.partition_state import Marks
-from logstore.objects.memory import MemoryStore
+from logstore.objects.homes.memory import MemoryStore
 from tests.support.engine.harness import open_store
 
 ROOT = Path(__file__).parents[3]

@@ -11,7 +11,7 @@ import pytest
 
 import logstore
 from logstore.engine.partition.partition_log import PartitionLog
-from logstore.format.batch import split
+from logstore.format.batches.batch import split
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import (

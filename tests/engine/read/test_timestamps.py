@@ -10,9 +10,9 @@ import pytest
 from logstore.engine.chain.segment_table import Segments
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import CorruptData
-from logstore.format.batch import encode_batch
-from logstore.format.manifest import SegmentTable
-from logstore.format.record import Record
+from logstore.format.batches.batch import encode_batch
+from logstore.format.batches.record import Record
+from logstore.format.stored.manifest import SegmentTable
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import open_store, partition, running

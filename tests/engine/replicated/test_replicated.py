@@ -23,8 +23,8 @@ from logstore.errors import (
     StoreUnavailable,
     StraddlingTransaction,
 )
-from logstore.format.record import Record
-from logstore.format.segment import WriterMode
+from logstore.format.batches.record import Record
+from logstore.format.stored.segment import WriterMode
 from logstore.objects import MemoryStore
 from logstore.store import Store
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock

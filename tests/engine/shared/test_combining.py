@@ -21,7 +21,7 @@ from logstore.engine.partition.partition_log import PartitionLog
 from logstore.engine.shared import pace as pace_module
 from logstore.engine.shared.shared_writer import SharedWriter
 from logstore.errors import Fenced
-from logstore.format.segment import SegmentFlags, SegmentHeader, collected
+from logstore.format.stored.segment import SegmentFlags, SegmentHeader, collected
 from logstore.layout.paths import PENDING_WINDOW, PendingName
 from logstore.objects import LocalStore, MemoryStore
 from logstore.producer import Producer

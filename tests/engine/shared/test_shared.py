@@ -19,9 +19,9 @@ from logstore.errors import (
     StoreUnavailable,
     UnknownTopic,
 )
-from logstore.format.batch import PATCH_SIZE, encode_batch, split
-from logstore.format.record import Record
-from logstore.format.segment import WriterMode
+from logstore.format.batches.batch import PATCH_SIZE, encode_batch, split
+from logstore.format.batches.record import Record
+from logstore.format.stored.segment import WriterMode
 from logstore.objects import MemoryStore
 from logstore.producer import Producer
 from logstore.store import Store

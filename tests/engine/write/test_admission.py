@@ -9,9 +9,9 @@ import pytest
 from logstore.engine.write.admission import Run, admit_records
 from logstore.errors import InvalidRecord, LogStoreError, RecordTooLarge
 from logstore.format import kernels
-from logstore.format.batch import HEADER_SIZE
-from logstore.format.record import Record
-from logstore.format.records import HEADER_OVERHEAD, RECORD_OVERHEAD
+from logstore.format.batches.batch import HEADER_SIZE
+from logstore.format.batches.record import Record
+from logstore.format.batches.records import HEADER_OVERHEAD, RECORD_OVERHEAD
 
 LARGE = 1 << 20
 STAMP = 1_700_000_000_000

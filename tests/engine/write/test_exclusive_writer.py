@@ -18,10 +18,10 @@ from logstore.errors import (
     LogStoreError,
     OutcomeUnknown,
 )
-from logstore.format.batch import encode_batch
+from logstore.format.batches.batch import encode_batch
+from logstore.format.batches.record import Record
 from logstore.format.errors import FormatError
-from logstore.format.record import Record
-from logstore.format.segment import EncodedBatch, SegmentHeader, build_segment
+from logstore.format.stored.segment import EncodedBatch, SegmentHeader, build_segment
 from logstore.objects import MemoryStore, ObjectInfo, ObjectStore
 from logstore.objects.protocol import Buffer
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock

@@ -15,7 +15,7 @@ from logstore.errors import (
     AppendTimeout,
     Fenced,
 )
-from logstore.format.segment import build_segment
+from logstore.format.stored.segment import build_segment
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import (

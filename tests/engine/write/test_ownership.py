@@ -18,8 +18,8 @@ from logstore.engine.maintenance import checkpoint
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.engine.write.ownership import check_may_stop, owner_of
 from logstore.errors import Fenced, PartitionInUse
-from logstore.format.owner import Owner
-from logstore.format.segment import SegmentFlags, WriterMode
+from logstore.format.stored.owner import Owner
+from logstore.format.stored.segment import SegmentFlags, WriterMode
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import LocalStore, MemoryStore
 from logstore.process.presence import Presence

@@ -12,7 +12,7 @@ import pytest
 
 from logstore.engine.write import wal as wal_module
 from logstore.errors import AppendTimeout, CorruptData, StoreUnavailable, UnsupportedStore
-from logstore.format.wal import HEADER_SIZE
+from logstore.format.stored.wal import HEADER_SIZE
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import DiskFault, FaultyStore, GatedStore, ManualClock, SimulatedDisk
 from tests.support.descriptor_guard import DescriptorGuard

@@ -14,7 +14,7 @@ import pytest
 
 import logstore
 from logstore.errors import CorruptData
-from logstore.format.wal import FRAME_OVERHEAD, HEADER_SIZE, parse_frames
+from logstore.format.stored.wal import FRAME_OVERHEAD, HEADER_SIZE, parse_frames
 from logstore.objects import MemoryStore
 from tests.support.engine.damage import Damaged, cuts, extensions, flips, shifts, swaps
 from tests.support.engine.harness import crash, open_store, pairs, partition

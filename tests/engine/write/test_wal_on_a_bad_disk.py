@@ -17,8 +17,8 @@ from logstore.engine.memory.pending_batch import Exposure, PendingBatch
 from logstore.engine.write import wal as wal_module
 from logstore.engine.write.wal import Wal
 from logstore.errors import StoreUnavailable, UnsupportedStore
-from logstore.format.record import Record
-from logstore.objects.disk import Folders
+from logstore.format.batches.record import Record
+from logstore.objects.homes.disk import Folders
 from logstore.testing import DiskCall, DiskFault, SimulatedDisk
 from logstore.testing.disk import Hook
 from tests.support.disk_faults import FAULTS, PowerCuts, failing, makes_sense, watched

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from logstore.format.batch import BatchInfo, encode_batch, read_info
-from logstore.format.record import Record
+from logstore.format.batches.batch import BatchInfo, encode_batch, read_info
+from logstore.format.batches.record import Record
 from tests.support.broker.harness import Wire
 
 PID = 7_000_000_001

@@ -6,9 +6,9 @@ from typing import Any
 
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
-from logstore.format.batch import encode_batch, split
-from logstore.format.record import Record
-from logstore.format.records import decode_records
+from logstore.format.batches.batch import encode_batch, split
+from logstore.format.batches.record import Record
+from logstore.format.batches.records import decode_records
 from tests.support.broker.harness import LocalBroker, Wire
 
 

@@ -20,7 +20,7 @@ import logstore
 from logstore.engine.memory.topic_settings import TopicSettings
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.engine.runtime import Runtime
-from logstore.format.segment import SegmentHeader
+from logstore.format.stored.segment import SegmentHeader
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import ObjectStore
 from logstore.process import at_exit

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from logstore.format.batch import BatchInfo, Buffer
-from logstore.format.columns import COLUMNS, column_chunks
+from logstore.format.batches.batch import BatchInfo, Buffer
+from logstore.format.batches.columns import COLUMNS, column_chunks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,7 +20,7 @@ def decode_columns(
     if not found:
         import pyarrow
 
-        from logstore.format.arrays import Plan
+        from logstore.format.batches.arrays import Plan
 
         return pyarrow.RecordBatch.from_pylist([], Plan(columns).schema)
     assert len(found) == 1, "more than fits one piece"

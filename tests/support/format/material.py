@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from crc32c import crc32c
 from hypothesis import strategies as st
 
-from logstore.format.area import MAX_TIMESTAMP_MS
-from logstore.format.batch import HEADER_SIZE, encode_batch, patch_head, split
-from logstore.format.record import Record
+from logstore.format.batches.area import MAX_TIMESTAMP_MS
+from logstore.format.batches.batch import HEADER_SIZE, encode_batch, patch_head, split
+from logstore.format.batches.record import Record
 
 NOW_MS = 1_700_000_000_000
 CODECS = range(5)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from logstore.format.batch import PATCH_SIZE, encode_batch, patch_head
-from logstore.format.record import Record
-from logstore.format.segment import EncodedBatch, SegmentHeader, build_segment
+from logstore.format.batches.batch import PATCH_SIZE, encode_batch, patch_head
+from logstore.format.batches.record import Record
+from logstore.format.stored.segment import EncodedBatch, SegmentHeader, build_segment
 
 MIB = 1 << 20
 

@@ -21,7 +21,7 @@ from logstore.ingest.postgres import slot as slots
 from logstore.ingest.postgres.slot import connect, slot_state
 from logstore.ingest.postgres.stream import Message, Stream
 from logstore.objects import ObjectInfo
-from logstore.objects.local import LocalStore
+from logstore.objects.homes.local import LocalStore
 from logstore.objects.protocol import Buffer
 
 

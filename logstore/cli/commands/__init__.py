@@ -1,0 +1,1 @@
+"""One module a command; `cli.COMMANDS` names them, `terminal.frame.CommandModule` says what each has."""

@@ -1,0 +1,46 @@
+"""Change a topic's settings, or give it more partitions. What is not named stays as it is.
+
+Open partitions follow by themselves, here at once and elsewhere with their next checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from logstore.cli.places import add_topic, add_topic_settings, find_topic, open_existing
+from logstore.cli.terminal.output import Output
+from logstore.cli.terminal.units import duration_or_none, size_or_none
+from logstore.cli.terminal.usage import UsageError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_topic(parser)
+    parser.add_argument("-p", "--partitions", type=int, help="how many it shall have: never fewer than now")
+    add_topic_settings(parser, duration_or_none, size_or_none, ", or none")
+
+
+_SETTINGS = ("retention_seconds", "retention_bytes", "segment_bytes")
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    settings: dict[str, Any] = {
+        name: getattr(args, name) for name in _SETTINGS if getattr(args, name) is not None
+    }
+    if not settings and args.partitions is None:
+        raise UsageError("what shall change? Pass --partitions, or a setting")
+    with open_existing(args) as store:
+        find_topic(store, args.topic)
+        try:
+            if settings:
+                store.alter_topic(args.topic, **settings)
+            if args.partitions is not None:
+                store.add_partitions(args.topic, args.partitions)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        topic = store.topic(args.topic)
+        now = {name: getattr(topic.config, name) for name in _SETTINGS}
+        shown = ", ".join(f"{name} {'none' if value is None else value}" for name, value in now.items())
+        fields = {"topic": topic.name, "partitions": topic.partitions} | now
+        out.row(fields, f"{topic.name}: {topic.partitions} partition(s), {shown}")
+    return 0

@@ -1,0 +1,62 @@
+"""Show one topic: its settings, and each partition with its watermarks, objects, age and last writer."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from logstore.cli.places import add_partition, add_topic, chosen, find_topic, open_store
+from logstore.cli.survey import age, look_at_all, storage_dollars
+from logstore.cli.terminal.output import Output
+from logstore.cli.terminal.units import shown_dollars, shown_duration, shown_size
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_topic(parser)
+    add_partition(parser)
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    with open_store(args, writer="read_only") as store:
+        topic = find_topic(store, args.topic)
+        facts = look_at_all(topic, [log.partition for log in chosen(topic, args.partition)])
+        config, size = topic.config, sum(each.bytes for each in facts)
+        fields = {
+            "topic": topic.name,
+            "partitions": topic.partitions,
+            "incarnation": topic._internal.descriptor.incarnation,
+            "retention_seconds": config.retention_seconds,
+            "retention_bytes": config.retention_bytes,
+            "segment_bytes": config.segment_bytes,
+            "records": sum(each.records for each in facts),
+            "bytes": size,
+            "storage_dollars_a_month": storage_dollars(size),
+        }
+        limit = "none" if config.retention_bytes is None else shown_size(config.retention_bytes)
+        lines = [
+            f"{topic.name}: {topic.partitions} partition(s), {fields['records']:,} records, {shown_size(size)}, "
+            f"{shown_dollars(storage_dollars(size))} a month in S3 Standard",
+            f"retention {shown_duration(config.retention_seconds)}, retention-bytes {limit}, "
+            f"segment-bytes {shown_size(config.segment_bytes)}, incarnation {fields['incarnation']}",
+        ]
+        out.row(fields, "\n".join(lines))
+        if out.as_json:
+            out.table([asdict(each) | {"newest_seconds_ago": age(each.newest_ms)} for each in facts])
+            return 0
+        out.table(
+            [
+                {
+                    "partition": each.partition,
+                    "low": each.low,
+                    "durable": each.durable,
+                    "records": each.records,
+                    "size": shown_size(each.bytes),
+                    "segments": each.segments,
+                    "newest": "-" if (ago := age(each.newest_ms)) is None else f"{shown_duration(ago)} ago",
+                    "writer": each.writer,
+                    "epoch": each.epoch,
+                }
+                for each in facts
+            ]
+        )
+    return 0

@@ -1,0 +1,82 @@
+"""Show what the store holds: a topic's segments, or one object in detail.
+
+TARGET is a topic, or the key of a segment (as the listing prints it).
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from logstore.cli.places import add_partition, chosen, find_topic, open_store
+from logstore.cli.terminal.output import Output
+from logstore.cli.terminal.units import shown_moment
+from logstore.errors import CorruptData
+from logstore.format.batches.area import MAX_TIMESTAMP_MS
+from logstore.format.errors import FormatError
+from logstore.format.stored.segment import parse_segment
+from logstore.objects.protocol import ObjectStore
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="TARGET", help="a topic, or the key of a segment")
+    add_partition(parser)
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    with open_store(args, writer="read_only") as store:
+        if args.target.endswith(".seg"):
+            _one_segment(store.objects, args.target, out)
+            return 0
+        out.table(
+            [
+                {
+                    "key": ref.key,
+                    "offsets": f"{ref.base_offset}-{ref.end_offset - 1}",
+                    "bytes": ref.size,
+                    "newest": _time(ref.max_timestamp_ms),
+                }
+                for log in chosen(find_topic(store, args.target), args.partition)
+                for ref in log.segments()
+            ]
+        )
+    return 0
+
+
+def _one_segment(objects: ObjectStore, key: str, out: Output) -> None:
+    try:
+        summary, index = parse_segment(objects.get(key))
+    except FormatError as damage:
+        raise CorruptData(key, None, str(damage)) from damage
+    header = summary.header
+    fields = {
+        "key": key,
+        "seq": header.seq,
+        "epoch": header.epoch,
+        "mode": header.mode.name.lower(),
+        "flags": header.flags.name or "none",
+        "base_offset": header.base_offset,
+        "end_offset": header.end_offset,
+        "records": summary.records,
+        "reserved_until": header.reserved_until,
+        "writer_id": header.writer_id.hex(),
+        "created": _time(header.created_at_ms),
+    }
+    out.row(fields, "\n".join(f"{name:15}{value}" for name, value in fields.items()))
+    batches = [
+        {
+            "base": base,
+            "position": position,
+            "bytes": size,
+            "records": count,
+            "oldest": _time(low),
+            "newest": _time(high),
+        }
+        for base, position, size, count, high, low, _ in index.tolist()
+    ]
+    out.table(batches)
+
+
+def _time(milliseconds: int) -> str:
+    if milliseconds > MAX_TIMESTAMP_MS:  # of a segment that cannot be read
+        return "unknown"
+    return shown_moment(milliseconds)

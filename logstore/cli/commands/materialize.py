@@ -1,0 +1,117 @@
+"""Copy a topic into a table, Delta Lake or Iceberg, each durable record exactly once.
+
+Without --once it goes on until it is interrupted. Several may run at once, and any of them may be killed: the table
+itself says how far it is. Retention of the topic waits for the table, up to --hold-seconds; --list shows which
+tables it waits for, and --forget takes one from that list.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from logstore.cli.places import add_topic, find_topic, open_store
+from logstore.cli.terminal.output import Output
+from logstore.cli.terminal.usage import UsageError
+
+if TYPE_CHECKING:
+    from logstore.topic import Topic
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_topic(parser)
+    parser.add_argument(
+        "--to", metavar="TARGET", help="delta:URL, or iceberg:[CATALOG/]NAMESPACE.TABLE[?property=value&…]"
+    )
+    parser.add_argument(
+        "--infer",
+        action="store_true",
+        help="values are JSON: make columns of their fields (default: keep them raw)",
+    )
+    parser.add_argument("--partition-by", choices=("day", "hour"), help="by the records' timestamps")
+    parser.add_argument(
+        "--interval", type=float, default=60.0, help="seconds between two steps (default: 60)"
+    )
+    parser.add_argument("--once", action="store_true", help="copy what is there, and end")
+    parser.add_argument(
+        "--compact", action="store_true", help="make few large files of many small ones, and end"
+    )
+    parser.add_argument(
+        "--hold-seconds",
+        type=float,
+        help="how much longer than retention says records wait for the table (default: 7 days; 0: not at all)",
+    )
+    parser.add_argument(
+        "--skip-lost", action="store_true", help="go on behind records that retention took first"
+    )
+    parser.add_argument("--list", action="store_true", help="the tables that retention waits for")
+    parser.add_argument("--forget", metavar="TARGET", help="let retention wait for this table no longer")
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    if sum(map(bool, (args.to, args.list, args.forget))) != 1:
+        raise UsageError("what is to be done? Exactly one of --to TARGET, --list and --forget TARGET")
+    with open_store(args, writer="read_only") as store:
+        topic = find_topic(store, args.topic)
+        if args.list:
+            return _list(topic, out)
+        if args.forget:
+            from logstore.lake import forget
+
+            forget(topic, args.forget)
+            out.row({"topic": topic.name, "forgotten": args.forget}, f"forgotten: {args.forget}")
+            return 0
+        return _copy(topic, args, out)
+
+
+def _list(topic: Topic, out: Output) -> int:
+    from logstore.lake import registered
+
+    for one in registered(topic):
+        fields = {
+            "target": one.target,
+            "offsets": {str(partition): offset for partition, offset in one.offsets.items()},
+            "hold_seconds": one.hold_seconds,
+            "updated_at": one.updated_at.isoformat(),
+        }
+        offsets = ", ".join(f"{partition}: {offset}" for partition, offset in sorted(one.offsets.items()))
+        out.row(fields, f"{one.target}  {one.updated_at:%Y-%m-%d %H:%M:%S}  {offsets}")
+    return 0
+
+
+def _copy(topic: Topic, args: argparse.Namespace, out: Output) -> int:
+    try:
+        from logstore.lake import Materializer
+
+        given: dict[str, Any] = {} if args.hold_seconds is None else {"hold_seconds": args.hold_seconds}
+        copier = Materializer(
+            topic,
+            args.to,
+            schema="infer" if args.infer else None,
+            partition_by=args.partition_by,
+            interval=args.interval,
+            on_lost="skip" if args.skip_lost else "raise",
+            **given,
+        )
+    except (ValueError, ModuleNotFoundError) as error:
+        raise UsageError(str(error)) from error
+    if args.compact:
+        done = copier.compact()
+        out.row(done, f"{done['files_removed']} files became {done['files_added']}")
+        return 0
+
+    def say(progress: Any) -> None:
+        told = (
+            f"{topic.name}: {progress.rows} rows in {progress.commits} commits, {progress.unparsed} unparsed, "
+            f"{progress.behind} behind"
+        )
+        out.row(asdict(progress) | {"offsets": {str(p): n for p, n in progress.offsets.items()}}, told)
+        sys.stdout.flush()
+
+    if args.once:
+        say(copier.run_once())
+    else:
+        copier.run(say)
+    return 0

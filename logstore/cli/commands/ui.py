@@ -1,0 +1,42 @@
+"""Serve a page that shows the store in a browser: watermarks, lag, segments, records, health, cost. Read-only.
+
+On 127.0.0.1 unless --listen says otherwise; anywhere else it takes a token, which is made up and printed if none is given.
+What another process has acked and not yet stored cannot be seen from here: a service shows that with `logstore.ui.serve`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import threading
+
+from logstore.cli.places import open_store
+from logstore.cli.terminal.output import Output
+from logstore.cli.terminal.usage import UsageError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--listen",
+        default="127.0.0.1:8080",
+        metavar="HOST:PORT",
+        help="where: 127.0.0.1:8080 (default); port 0 takes a free one",
+    )
+    parser.add_argument("--token", help="every request must carry it; needed anywhere but on loopback")
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    from logstore.ui.port import is_loopback, serve
+
+    host, _, port = args.listen.rpartition(":")
+    if not host or not port.isdigit():
+        raise UsageError(f"--listen {args.listen}: it is HOST:PORT")
+    token = args.token or (None if is_loopback(host) else secrets.token_urlsafe(16))
+    with (
+        open_store(args, writer="read_only") as store,
+        serve(store, host.strip("[]"), int(port), token=token) as served,
+    ):
+        out.row({"url": served.url}, f"{served.url}  (Ctrl-C ends it)")
+        out.flush()
+        threading.Event().wait()  # nobody sets it: Ctrl-C is the way to end it
+    return 0

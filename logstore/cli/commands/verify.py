@@ -1,0 +1,138 @@
+"""Read every object of a topic, or of all topics, and check every checksum and every record.
+
+Exit code 1 if anything is damaged, also where readers could do without it (an index, a manifest); each object is named. A
+topic whose descriptor is damaged does not hide the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from logstore.cli.places import add_topic, chosen, find_topic, open_store
+from logstore.cli.terminal.output import Output
+from logstore.cli.terminal.progress import Progress
+from logstore.cli.terminal.units import shown_duration, shown_size
+from logstore.cli.terminal.usage import Interrupted
+from logstore.engine.chain.segment_table import SegmentRef
+from logstore.engine.partition.partition_log import PartitionLog
+from logstore.errors import CorruptData, LogStoreError, ObjectNotFound, UnknownTopic
+from logstore.format.batches.batch import read_info
+from logstore.format.batches.records import decode_records
+from logstore.format.errors import FormatError
+from logstore.format.stored.manifest import Manifest
+from logstore.format.stored.segment import SegmentFlags, offset_at, parse_segment
+from logstore.objects.protocol import ObjectStore
+from logstore.objects.wrappers.slices import SlicedStore
+
+Damage = tuple[str, int | None, str]
+"""The object's key, the offset if there is one, and what is wrong."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_topic(parser, optional=True)
+    parser.add_argument(
+        "--from",
+        dest="begin",
+        metavar="TOPIC/PARTITION",
+        type=_place,
+        help="leave out what comes before it: to go on after an interruption",
+    )
+
+
+def _place(text: str) -> tuple[str, int]:
+    topic, _, number = text.rpartition("/")
+    if not topic or not number.isdigit():
+        raise ValueError(f"{text!r}: write orders/3")
+    return topic, int(number)
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    damaged = 0
+    begin = getattr(args, "begin", None) or ("", 0)
+    with open_store(args, writer="read_only", cache_bytes=0) as store, _progress(out) as progress:
+        for name in [args.topic] if args.topic else store.topics():
+            if name < begin[0]:
+                continue
+            try:
+                topic = find_topic(store, name)
+            except CorruptData as error:
+                _print_damage(out, name, None, (error.key, error.offset, error.why))
+                damaged += 1
+                continue
+            except UnknownTopic:
+                if args.topic:
+                    raise
+                continue  # deleted meanwhile
+            for log in chosen(topic, None):
+                if (name, log.partition) < begin:
+                    continue
+                try:
+                    damaged += _verify(SlicedStore(store.objects), log, out, progress)
+                except KeyboardInterrupt:
+                    place = f"{name}/{log.partition}"
+                    raise Interrupted(
+                        f"what comes before {place} was checked, {damaged} objects are damaged; go on with --from {place}"
+                    ) from None
+        progress.summary(
+            f"{progress.records:,} records, {shown_size(progress.bytes)} checked in {shown_duration(progress.seconds)}"
+        )
+    return 1 if damaged else 0
+
+
+def _progress(out: Output) -> Progress:
+    return out.progress("verifying", unit="bytes")
+
+
+def _verify(objects: ObjectStore, log: PartitionLog, out: Output, progress: Progress) -> int:
+    records, damage = 0, _manifest_damage(objects, log)
+    for ref in log.segments():
+        try:
+            found = _records_in(objects, ref)
+            records += found
+            progress.advance(found, ref.size, f"verifying {log.topic}/{log.partition}")
+        except (FormatError, LogStoreError) as error:
+            damage.append((ref.key, _offset(ref, objects, error), str(error)))
+    for each in damage:
+        _print_damage(out, log.topic, log.partition, each)
+    summary = {"topic": log.topic, "partition": log.partition, "records": records, "damaged": len(damage)}
+    out.row(summary, f"{log.topic}/{log.partition}: {records} records read, {len(damage)} damaged objects")
+    return len(damage)
+
+
+def _print_damage(out: Output, topic: str, partition: int | None, damage: Damage) -> None:
+    key, offset, why = damage
+    fields = {"topic": topic, "partition": partition, "key": key, "offset": offset, "damage": why}
+    out.row(fields, f"DAMAGED {key}{'' if offset is None else f' at offset {offset}'}: {why}")
+
+
+def _manifest_damage(objects: ObjectStore, log: PartitionLog) -> list[Damage]:
+    try:
+        Manifest.parse(objects.get(log._internal.paths.manifest))
+    except ObjectNotFound:
+        return []
+    except FormatError as error:
+        return [(log._internal.paths.manifest, None, str(error))]
+    return []
+
+
+def _records_in(objects: ObjectStore, ref: SegmentRef) -> int:
+    """Every batch decoded to its last record, and the offsets where they belong."""
+    data = objects.get(ref.key)
+    summary, index = parse_segment(data, strict=True)
+    if (summary.header.base_offset, summary.header.end_offset) != (ref.base_offset, ref.end_offset):
+        raise FormatError(
+            f"the object holds offsets {summary.header.base_offset} to {summary.header.end_offset}"
+        )
+    if SegmentFlags.COLLECTED in summary.header.flags:
+        raise FormatError("garbage collection has left only its header, and a row still names it")
+    return sum(len(decode_records(data, read_info(data, place))) for place in index["position"].tolist())
+
+
+def _offset(ref: SegmentRef, objects: ObjectStore, error: Exception) -> int:
+    """The offset nearest to the damage, if the index can still be read."""
+    try:
+        _, index = parse_segment(objects.get(ref.key))
+        found = offset_at(index, getattr(error, "position", None))
+    except (FormatError, LogStoreError):
+        found = None
+    return ref.base_offset if found is None else found

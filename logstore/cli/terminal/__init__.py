@@ -1,0 +1,1 @@
+"""What every command says and hears: options, tables, progress, units, templates, usage errors."""

@@ -1,0 +1,1 @@
+"""Kafka v2 record batches: records, columns, codecs, the numbers of idempotent producers. Imports `format` alone."""

@@ -1,0 +1,238 @@
+"""An entry of a lane: one object that commits the records of many partitions.
+
+    header     fixed size: what kind it is, its place in the lane, its id and the id of the entry before it
+    parts      for each partition a whole segment (`segment`), back to back, verbatim
+    directory  topics; a fixed-width row for each part; a row for each claim that ends here; who ended it
+    footer     fixed size: a copy of the header, counts, sizes, checksums
+
+A part is an ordinary segment in every byte, with a header, an index and checksums of its own: who reads a partition reads a
+slice of the entry and needs to know nothing of lanes, and damage in a part is found by those alone who read it. The tail
+alone (footer and directory) tells what the entry holds of whom.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+from crc32c import crc32c
+
+from logstore.format.errors import FormatError, UnsupportedVersion
+from logstore.format.stored.pages import in_one_piece
+from logstore.format.stored.segment import Bytes
+
+FORMAT_VERSION = 1
+MAGIC = b"LOGLANE\n"
+
+_HEADER = struct.Struct("<8sHBBIQ16s16sq")
+_CRC = struct.Struct("<I")
+HEADER_SIZE = _HEADER.size + _CRC.size
+_FOOTER = struct.Struct(
+    "<IIIIQQI"
+)  # topics, parts, seals, size of the owner's document, of the directory, of the object; CRC-32C of the directory
+_END = struct.Struct("<I8s")
+FOOTER_SIZE = HEADER_SIZE + _FOOTER.size + _END.size
+
+_PART_ROW = np.dtype(
+    [
+        ("topic", "<u4"),
+        ("partition", "<u4"),
+        ("epoch", "<u8"),
+        ("seq", "<u8"),
+        ("flags", "<u4"),
+        ("base_offset", "<i8"),
+        ("end_offset", "<i8"),
+        ("reserved_until", "<i8"),
+        ("position", "<u8"),
+        ("size", "<u8"),
+        ("records", "<u8"),
+        ("min_timestamp_ms", "<i8"),
+        ("max_timestamp_ms", "<i8"),
+    ]
+)
+_SEAL_ROW = np.dtype([("topic", "<u4"), ("partition", "<u4"), ("epoch", "<u8")])
+_NAME = struct.Struct("<H")
+FIRST = bytes(16)
+"""What the first entry of a lane names as the one before it."""
+
+
+class EntryKind(IntEnum):
+    """What an entry is for."""
+
+    DATA = 0
+    SEAL = 1
+    """Some claims end here: what the lane's owner puts behind it no longer counts for their partitions."""
+    FENCE = 2
+    """The lane ends here, and all its claims with it."""
+
+
+_KINDS = frozenset(EntryKind)
+
+
+class ClaimKey(NamedTuple):
+    """Whose records: a partition, by the name of its folder (`topics/‹topic›/‹incarnation›/‹partition›/`), in one epoch."""
+
+    prefix: str
+    epoch: int
+
+
+class Part(NamedTuple):
+    """One partition's segment in an entry. `seq` is its place in the chain of that partition, `flags` are the segment's."""
+
+    claim: ClaimKey
+    seq: int
+    flags: int
+    base_offset: int
+    end_offset: int
+    reserved_until: int
+    position: int
+    size: int
+    records: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntryHeader:
+    """`id` is random and new for each attempt at a new place; `prev` is the id of the last entry before it that counts."""
+
+    kind: EntryKind
+    seq: int
+    id: bytes
+    prev: bytes
+    created_at_ms: int
+
+    def pack(self) -> bytes:
+        fields = _HEADER.pack(
+            MAGIC, FORMAT_VERSION, self.kind, 0, 0, self.seq, self.id, self.prev, self.created_at_ms
+        )
+        return fields + _CRC.pack(crc32c(fields))
+
+    @classmethod
+    def parse(cls, data: Bytes) -> EntryHeader:
+        if len(data) < HEADER_SIZE:
+            raise FormatError(
+                f"a lane entry's header has {HEADER_SIZE} bytes, here are {len(data)}", len(data)
+            )
+        magic, version, kind, _, _, seq, identity, prev, created = _HEADER.unpack_from(data)
+        if magic != MAGIC:
+            raise FormatError("no lane entry: the magic is missing", 0)
+        if _CRC.unpack_from(data, _HEADER.size)[0] != crc32c(bytes(data[: _HEADER.size])):
+            raise FormatError("the lane entry's header does not match its checksum", 0)
+        if version != FORMAT_VERSION or kind not in _KINDS:
+            raise UnsupportedVersion(
+                f"lane entry format {version}, kind {kind}; this release reads {FORMAT_VERSION}", 8
+            )
+        return cls(EntryKind(kind), seq, identity, prev, created)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the tail of an entry tells. `owner`: a document about the process that made a fence or a seal, or nothing."""
+
+    header: EntryHeader
+    parts: tuple[Part, ...] = ()
+    seals: tuple[ClaimKey, ...] = ()
+    owner: bytes = b""
+
+    @classmethod
+    def parse(cls, tail: Bytes) -> Entry:
+        """From the last bytes of the object: as many as `tail_needed` says, or more."""
+        header, topics, parts, seals, owner_size, size, _, crc = _footer(tail)
+        end = len(tail) - FOOTER_SIZE
+        directory = bytes(tail[end - size : end]) if size <= end else b""
+        if len(directory) != size or crc32c(directory) != crc:
+            raise FormatError("the lane entry's directory is damaged", None)
+        names: list[str] = []
+        at = 0
+        for _ in range(topics):
+            (length,) = _NAME.unpack_from(directory, at)
+            at += _NAME.size + length
+            names.append(directory[at - length : at].decode())
+        part_rows = np.frombuffer(directory, _PART_ROW, parts, at)
+        at += part_rows.nbytes
+        seal_rows = np.frombuffer(directory, _SEAL_ROW, seals, at)
+        at += seal_rows.nbytes
+        if at + owner_size != size:
+            raise FormatError("the lane entry's directory does not fit its counts", None)
+        return cls(
+            header,
+            tuple(
+                Part(ClaimKey(f"{names[topic]}{partition}/", epoch), *rest)
+                for topic, partition, epoch, *rest in part_rows.tolist()
+            ),
+            tuple(
+                ClaimKey(f"{names[topic]}{partition}/", epoch)
+                for topic, partition, epoch in seal_rows.tolist()
+            ),
+            directory[at:],
+        )
+
+
+def tail_needed(tail: Bytes) -> int:
+    """How many of the object's last bytes `Entry.parse` needs."""
+    return FOOTER_SIZE + int(_footer(tail)[5])
+
+
+def object_size(tail: Bytes) -> int:
+    """How large the object is that ends with these bytes."""
+    return int(_footer(tail)[6])
+
+
+def _footer(tail: Bytes) -> tuple[EntryHeader, int, int, int, int, int, int, int]:
+    if len(tail) < FOOTER_SIZE:
+        raise FormatError(f"a lane entry's footer has {FOOTER_SIZE} bytes, here are {len(tail)}", len(tail))
+    footer = bytes(tail[-FOOTER_SIZE:])
+    crc, magic = _END.unpack_from(footer, FOOTER_SIZE - _END.size)
+    if magic != MAGIC or crc != crc32c(footer[: -_END.size]):
+        raise FormatError("the lane entry's end is missing or damaged", None)
+    return (EntryHeader.parse(footer), *_FOOTER.unpack_from(footer, HEADER_SIZE))
+
+
+class NewPart(NamedTuple):
+    """A segment that is to go into an entry, and what its row says beside where it lies."""
+
+    claim: ClaimKey
+    seq: int
+    flags: int
+    base_offset: int
+    end_offset: int
+    reserved_until: int
+    records: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    data: memoryview
+
+
+def build_entry(
+    header: EntryHeader, parts: Sequence[NewPart], seals: Sequence[ClaimKey] = (), owner: bytes = b""
+) -> tuple[memoryview, Entry]:
+    """The whole object, in one piece, read-only, and what its tail says."""
+    topics: dict[str, int] = {}
+
+    def split(claim: ClaimKey) -> tuple[int, int, int]:
+        topic, partition = claim.prefix[:-1].rsplit("/", 1)
+        return topics.setdefault(topic + "/", len(topics)), int(partition), claim.epoch
+
+    position, rows, placed = HEADER_SIZE, [], []
+    for claim, seq, flags, base, end, reserved, records, low_ms, high_ms, data in parts:
+        rest = (seq, flags, base, end, reserved, position, len(data), records, low_ms, high_ms)
+        rows.append((*split(claim), *rest))
+        placed.append(Part(claim, *rest))
+        position += len(data)
+    part_rows = np.array(rows, _PART_ROW).tobytes()
+    seal_rows = np.array([split(claim) for claim in seals], _SEAL_ROW).tobytes()
+    names = b"".join(_NAME.pack(len(name.encode())) + name.encode() for name in topics)
+    directory = names + part_rows + seal_rows + owner
+    size = position + len(directory) + FOOTER_SIZE
+    front = header.pack()
+    footer = front + _FOOTER.pack(
+        len(topics), len(parts), len(seals), len(owner), len(directory), size, crc32c(directory)
+    )
+    footer += _END.pack(crc32c(footer), MAGIC)
+    pieces: list[Bytes] = [front, *(part.data for part in parts), directory, footer]
+    return in_one_piece(pieces, size), Entry(header, tuple(placed), tuple(seals), owner)

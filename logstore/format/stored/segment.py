@@ -1,0 +1,474 @@
+"""A segment: one immutable object that holds record batches, an index of them and a footer.
+
+    header    fixed size: who wrote it, where in the chain it is, which offsets it holds
+    batches   Kafka v2 record batches, back to back, verbatim
+    index     one fixed-width row for each batch
+    extras    only where there are any (`logstore.format.stored.extras`); the format version is 2 then
+    footer    fixed size: a copy of the header, counts, checksums, where the index starts
+
+Promises: every byte lies under a CRC-32C, so a flipped, missing or added one is found; the offsets of the batches are
+dense (row i + 1 starts where row i ends), checked when a segment is built and again when it is parsed; the tail alone
+(footer and index) tells all about a segment, and the whole alone lets a damaged index be rebuilt from the batches.
+All integers are little endian, except inside the batches, which are Kafka's.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum, IntFlag
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from logstore.format.batches.batch import HEADER_SIZE as BATCH_HEADER_SIZE
+from logstore.format.batches.batch import PATCH_SIZE, BatchInfo, check_crc, patch_head, read_info, validate
+from logstore.format.errors import FormatError, UnsupportedVersion
+from logstore.format.stored.extras import NO_EXTRAS, Extras
+from logstore.format.stored.pages import in_one_piece
+
+FORMAT_VERSION = 1
+EXTRAS_VERSION = 2
+"""Of a segment with extras: a release that knows nothing of them refuses it instead of calling it damaged."""
+_VERSIONS = (FORMAT_VERSION, EXTRAS_VERSION)
+MAGIC = b"LOGSEG\r\n"
+TAIL_SIZE = 64 * 1024  # what one ranged GET of the tail asks for: footer and 1,400 index rows
+
+_HEADER = struct.Struct("<8sHHBBHQQqqq16sqqqq16s")
+_CRC = struct.Struct("<I")
+HEADER_SIZE = _HEADER.size + _CRC.size
+_FOOTER = struct.Struct(
+    "<QIIqqQ"
+)  # records, batches, size of the extras, min and max timestamp, where the index starts
+_FOOTER_CRCS = struct.Struct("<III8s")  # batches, index, everything in the footer before this field; magic
+FOOTER_SIZE = HEADER_SIZE + _FOOTER.size + _FOOTER_CRCS.size
+EMPTY_SIZE = HEADER_SIZE + FOOTER_SIZE
+"""Of a segment without records."""
+
+NO_TIMESTAMP = -1
+
+INDEX_ROW = np.dtype(
+    [
+        ("base_offset", "<i8"),
+        ("position", "<u8"),
+        ("size", "<u4"),
+        ("count", "<u4"),
+        ("max_timestamp_ms", "<i8"),
+        ("min_timestamp_ms", "<i8"),
+        ("head_crc", "<u4"),  # of the batch's first 16 bytes, which lie outside of its own CRC
+    ]
+)
+
+Index = npt.NDArray[Any]
+Bytes = bytes | bytearray | memoryview
+
+
+class WriterMode(IntEnum):
+    """Which kind of writer made the segment."""
+
+    EXCLUSIVE = 0
+    SHARED = 1
+    REPLICATED = 2
+
+
+_MODES = frozenset(WriterMode)
+
+
+class SegmentFlags(IntFlag):
+    NONE = 0
+    FENCE = 1
+    """A writer took the partition over. Such an object is never deleted: it is where the old writer would go on."""
+    DELETED = 2
+    """The topic was deleted; no writer may go on after this."""
+    MERGED = 4
+    """Written by maintenance from several segments; not a link of the chain itself."""
+    COLLECTED = 8
+    """Garbage collection has taken its records away and left the header, because a writer that slept may come to this very
+    place. Its offsets are those of the records that stood here."""
+    CLOSED = 16
+    """The last segment of a writer that was closed: it has said so because it had something to store anyway, or because
+    it promised to. Others go without."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """What is known of a segment before its first batch.
+
+    `end_offset` is one past the last record, or `base_offset` in an empty one. `reserved_until`: the offsets below it may
+    have been seen by readers, so the next writer starts there. `source_*` and `digest`: replicated mode only.
+    """
+
+    seq: int
+    epoch: int
+    base_offset: int
+    end_offset: int
+    writer_id: bytes
+    created_at_ms: int
+    reserved_until: int
+    mode: WriterMode = WriterMode.EXCLUSIVE
+    flags: SegmentFlags = SegmentFlags.NONE
+    source_lower: int = -1
+    source_upper: int = -1
+    digest: bytes = bytes(16)
+    has_extras: bool = field(default=False, compare=False)  # as it was read: its format version says so
+
+    def pack(self, version: int = FORMAT_VERSION) -> bytes:
+        fields = _HEADER.pack(
+            MAGIC,
+            version,
+            HEADER_SIZE,
+            self.mode,
+            self.flags,
+            0,
+            self.seq,
+            self.epoch,
+            self.base_offset,
+            self.end_offset,
+            self.reserved_until,
+            self.writer_id,
+            self.created_at_ms,
+            self.source_lower,
+            self.source_upper,
+            0,
+            self.digest,
+        )
+        return fields + _CRC.pack(crc32c(fields))
+
+    @classmethod
+    def parse(cls, data: Bytes) -> SegmentHeader:
+        if len(data) < HEADER_SIZE:
+            raise FormatError(f"a segment header has {HEADER_SIZE} bytes, here are {len(data)}", len(data))
+        fields = _HEADER.unpack_from(data)
+        if fields[0] != MAGIC:
+            raise FormatError("no segment: the magic is missing", 0)
+        if _CRC.unpack_from(data, _HEADER.size)[0] != crc32c(bytes(data[: _HEADER.size])):
+            raise FormatError("the segment header's checksum does not match", 0)
+        if fields[1] not in _VERSIONS:
+            raise UnsupportedVersion(
+                f"segment format {fields[1]}; this release reads up to {EXTRAS_VERSION}", 8
+            )
+        if fields[3] not in _MODES:
+            raise UnsupportedVersion(
+                f"a segment of writer mode {fields[3]}, which this release does not know", 12
+            )
+        return cls(
+            mode=WriterMode(fields[3]),
+            flags=SegmentFlags(fields[4]),
+            seq=fields[6],
+            epoch=fields[7],
+            base_offset=fields[8],
+            end_offset=fields[9],
+            reserved_until=fields[10],
+            writer_id=fields[11],
+            created_at_ms=fields[12],
+            source_lower=fields[13],
+            source_upper=fields[14],
+            digest=fields[16],
+            has_extras=fields[1] == EXTRAS_VERSION,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSummary:
+    """What the tail of a segment tells: its header, its counts and where its index lies."""
+
+    header: SegmentHeader
+    records: int
+    batches: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    index_position: int
+    batches_crc: int
+    index_crc: int
+    extras_size: int = 0
+
+    @property
+    def index_size(self) -> int:
+        return self.batches * INDEX_ROW.itemsize
+
+    @property
+    def object_size(self) -> int:
+        return self.extras_position + self.extras_size + FOOTER_SIZE
+
+    @property
+    def extras_position(self) -> int:
+        return self.index_position + self.index_size
+
+    def pack(self) -> bytes:
+        version = EXTRAS_VERSION if self.extras_size else FORMAT_VERSION
+        front = self.header.pack(version) + _FOOTER.pack(
+            self.records,
+            self.batches,
+            self.extras_size,
+            self.min_timestamp_ms,
+            self.max_timestamp_ms,
+            self.index_position,
+        )
+        checks = _CRC.pack(self.batches_crc) + _CRC.pack(self.index_crc)
+        return front + _FOOTER_CRCS.pack(self.batches_crc, self.index_crc, crc32c(front + checks), MAGIC)
+
+    @classmethod
+    def parse(cls, tail: Bytes, object_size: int | None = None) -> SegmentSummary:
+        """From the last bytes of the object (`FOOTER_SIZE` or more of them), and its size where that is known."""
+        if len(tail) < FOOTER_SIZE:
+            raise FormatError(f"a segment footer has {FOOTER_SIZE} bytes, here are {len(tail)}", len(tail))
+        footer = bytes(tail[-FOOTER_SIZE:])
+        batches_crc, index_crc, crc, magic = _FOOTER_CRCS.unpack_from(footer, FOOTER_SIZE - _FOOTER_CRCS.size)
+        if magic != MAGIC:
+            raise FormatError("the segment's end is missing", object_size)
+        if crc != crc32c(footer[: FOOTER_SIZE - _FOOTER_CRCS.size + 8]):
+            raise FormatError("the segment footer's checksum does not match", object_size)
+        header = SegmentHeader.parse(footer)
+        records, batches, extras, low, high, position = _FOOTER.unpack_from(footer, HEADER_SIZE)
+        summary = cls(header, records, batches, low, high, position, batches_crc, index_crc, extras)
+        if object_size is not None and summary.object_size != object_size:
+            raise FormatError(f"the object has {object_size} bytes, not {summary.object_size}", object_size)
+        return summary
+
+    def parse_index(self, data: Bytes) -> Index:
+        """The index, from exactly its bytes. Checks its checksum and that it covers the segment without a hole."""
+        if len(data) != self.index_size:
+            raise FormatError(f"the index has {len(data)} bytes, not {self.index_size}", self.index_position)
+        if crc32c(data) != self.index_crc:
+            raise FormatError("the index's checksum does not match", self.index_position)
+        index = np.frombuffer(data, INDEX_ROW)
+        _check_dense(self.header, index, self.index_position)
+        return index
+
+    def parse_extras(self, tail: Bytes) -> Extras | None:
+        """From the last bytes of the object, or all of it; None if they do not reach that far back."""
+        end = len(tail) - FOOTER_SIZE
+        if end < self.extras_size:
+            return None
+        return Extras.parse(memoryview(tail)[end - self.extras_size : end], self.extras_position)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """A batch ready to be stored: its bytes in two parts, so that giving it an offset copies nothing.
+
+    `head` holds the fields outside the batch's CRC (base offset, length, leader epoch), `body` all that follows.
+    """
+
+    head: bytes
+    body: memoryview
+    base_offset: int
+    count: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+
+    @property
+    def size(self) -> int:
+        return len(self.head) + len(self.body)
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.count
+
+    def tobytes(self) -> bytes:
+        return b"".join((self.head, self.body))
+
+    def at(self, base_offset: int, leader_epoch: int) -> EncodedBatch:
+        """The same in another place: only the head is new."""
+        head = patch_head(base_offset, self.size, leader_epoch)
+        return replace(self, head=head, base_offset=base_offset)
+
+
+def place(raw: memoryview, info: BatchInfo, base_offset: int, leader_epoch: int) -> EncodedBatch:
+    """Give the batch in `raw` its offset. Sixteen bytes are new, the others are not even copied."""
+    return EncodedBatch(
+        patch_head(base_offset, info.size, leader_epoch),
+        raw[PATCH_SIZE:],
+        base_offset,
+        info.count,
+        info.min_timestamp_ms,
+        info.max_timestamp_ms,
+    )
+
+
+def place_all(
+    batches: Iterable[tuple[memoryview, BatchInfo]], base_offset: int, leader_epoch: int
+) -> list[EncodedBatch]:
+    """One behind the other, from `base_offset` on."""
+    placed = []
+    for raw, info in batches:
+        placed.append(place(raw, info, base_offset, leader_epoch))
+        base_offset += info.count
+    return placed
+
+
+def as_stored(
+    raw: memoryview, base_offset: int, count: int, min_timestamp_ms: int, max_timestamp_ms: int
+) -> EncodedBatch:
+    """A batch that has its offset: `raw` as it lies in a segment or a WAL, of which the rest is known."""
+    return EncodedBatch(
+        bytes(raw[:PATCH_SIZE]), raw[PATCH_SIZE:], base_offset, count, min_timestamp_ms, max_timestamp_ms
+    )
+
+
+def build_segment(
+    header: SegmentHeader, batches: Sequence[EncodedBatch], extras: Extras = NO_EXTRAS
+) -> tuple[memoryview, SegmentSummary]:
+    """The whole object, in one piece, read-only, and what its footer says."""
+    index = np.zeros(len(batches), INDEX_ROW)
+    said = extras.pack()
+    parts: list[Bytes] = [header.pack(EXTRAS_VERSION if said else FORMAT_VERSION)]
+    position, crc = HEADER_SIZE, 0
+    for row, batch in enumerate(batches):
+        index[row] = (
+            batch.base_offset,
+            position,
+            batch.size,
+            batch.count,
+            batch.max_timestamp_ms,
+            batch.min_timestamp_ms,
+            crc32c(batch.head),
+        )
+        crc = crc32c(batch.body, crc32c(batch.head, crc))
+        parts += (batch.head, batch.body)
+        position += batch.size
+    _check_dense(header, index, position)
+    rows = index.tobytes()
+    summary = _summarise(header, index, position, crc, crc32c(rows), len(said))
+    parts += (rows, said, summary.pack())
+    return in_one_piece(parts, summary.object_size), summary
+
+
+def collected(header: SegmentHeader, extras: Extras = NO_EXTRAS) -> memoryview:
+    """What garbage collection leaves in a place that must not be emptied: the header, and none of the records. The ids of
+    the appends stay as well, for a writer that slept and asks whether its own are among them."""
+    return build_segment(replace(header, flags=header.flags | SegmentFlags.COLLECTED), [], extras)[0]
+
+
+def parse_segment(data: Bytes, *, strict: bool = False) -> tuple[SegmentSummary, Index]:
+    """Check a whole segment. A damaged index or footer is rebuilt if header and batches are intact, unless `strict`."""
+    header = SegmentHeader.parse(data)
+    footer: SegmentSummary | None = None
+    try:
+        summary = footer = SegmentSummary.parse(data, len(data))
+        end = summary.index_position
+        index = summary.parse_index(data[end : end + summary.index_size])
+    except FormatError as damage:
+        if strict:
+            raise
+        summary, index = _rebuild(header, memoryview(data), damage)
+    if strict:
+        summary.parse_extras(data)  # without that, damage there is met by those alone who need what it says
+    expected = footer or summary  # an intact footer vouches for the batches even if the index is damaged
+    if expected.header != header:
+        raise FormatError("header and footer tell of different segments", 0)
+    if crc32c(memoryview(data)[HEADER_SIZE : summary.index_position]) != expected.batches_crc:
+        raise _first_damage(data, index)
+    return summary, index
+
+
+def check_run(data: Bytes, start: int, index: Index) -> None:
+    """Check batches that were read without the rest of their segment: `data` begins at position `start` of the object."""
+    for base, position, size, count, _, _, head_crc in index.tolist():
+        try:
+            info = read_info(data, position - start)
+            check_crc(data, info)
+        except FormatError as damage:
+            raise FormatError(damage.why, position) from damage
+        same = (info.base_offset, info.size, info.count) == (base, size, count)
+        if not same or head_crc != _head_crc(data, position - start):
+            raise FormatError("batch and index disagree", position)
+
+
+def _check_dense(header: SegmentHeader, index: Index, position: int) -> None:
+    """Offsets and positions leave no hole and no overlap, from the header's base to its end."""
+    if SegmentFlags.COLLECTED in header.flags and not len(index):
+        return
+    ends = index["base_offset"] + index["count"].astype(np.int64)
+    last = int(ends[-1]) if len(index) else header.base_offset
+    first = int(index["base_offset"][0]) if len(index) else header.base_offset
+    places = index["position"] + index["size"]
+    if (
+        first != header.base_offset
+        or last != header.end_offset
+        or not np.array_equal(ends[:-1], index["base_offset"][1:])
+        or not np.array_equal(places[:-1], index["position"][1:])
+        or (len(index) and (int(index["position"][0]) != HEADER_SIZE or not index["count"].all()))
+    ):
+        raise FormatError(
+            f"the batches do not cover offsets {header.base_offset} to {header.end_offset} without a hole",
+            position,
+        )
+
+
+def _summarise(
+    header: SegmentHeader, index: Index, end: int, crc: int, index_crc: int, extras_size: int
+) -> SegmentSummary:
+    has_rows = len(index) > 0
+    return SegmentSummary(
+        header=header,
+        records=int(index["count"].sum()),
+        batches=len(index),
+        min_timestamp_ms=int(index["min_timestamp_ms"].min()) if has_rows else NO_TIMESTAMP,
+        max_timestamp_ms=int(index["max_timestamp_ms"].max()) if has_rows else NO_TIMESTAMP,
+        index_position=end,
+        batches_crc=crc,
+        index_crc=index_crc,
+        extras_size=extras_size,
+    )
+
+
+def _rebuild(header: SegmentHeader, data: memoryview, damage: FormatError) -> tuple[SegmentSummary, Index]:
+    """Walk the batches. Only an object of exactly the right size is believed: a cut one may have lost a batch."""
+    rows: list[tuple[int, ...]] = []
+    position = HEADER_SIZE
+    has_extras = _HEADER.unpack_from(data)[1] == EXTRAS_VERSION
+    while len(data) - position >= BATCH_HEADER_SIZE and position + len(
+        rows
+    ) * INDEX_ROW.itemsize + FOOTER_SIZE < len(data):
+        try:
+            size = read_info(data, position).size
+            (info,) = validate(data[position : position + size], max_batch_bytes=size)
+        except FormatError:
+            if has_extras:
+                break  # behind the last batch there is more than the index, and how much is not known yet
+            raise damage from None
+        rows.append(
+            (
+                info.base_offset,
+                position,
+                info.size,
+                info.count,
+                info.max_timestamp_ms,
+                info.min_timestamp_ms,
+                _head_crc(data, position),
+            )
+        )
+        position += info.size
+    index = np.array(rows, INDEX_ROW)
+    crc = crc32c(data[HEADER_SIZE:position])
+    extras_size = Extras.size_at(data, position + index.nbytes) if has_extras else 0
+    summary = _summarise(header, index, position, crc, crc32c(index.tobytes()), extras_size)
+    if summary.object_size != len(data):
+        raise damage
+    _check_dense(header, index, position)
+    return summary, index
+
+
+def _head_crc(data: Bytes, position: int) -> int:
+    return int(crc32c(bytes(data[position : position + PATCH_SIZE])))
+
+
+def _first_damage(data: Bytes, index: Index) -> FormatError:
+    """Which batch breaks the checksum over all of them: the error should name an offset's place, not a segment's."""
+    try:
+        check_run(data, 0, index)
+    except FormatError as damage:
+        return damage
+    return FormatError("the batches' checksum does not match", HEADER_SIZE)
+
+
+def offset_at(index: Index, position: int | None) -> int | None:
+    """The base offset of the batch at that position: what a damage report should name."""
+    if position is None or not len(index):
+        return None
+    row = int(np.searchsorted(index["position"], position, side="right")) - 1
+    return int(index["base_offset"][max(row, 0)])
