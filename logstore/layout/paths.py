@@ -206,6 +206,11 @@ class LanePaths:
         return f"lane {self.lane}"
 
 
+def named_lane(name: str, number: int) -> str:
+    """A lane that was given a name. One without has a random number for it, and no dot."""
+    return f"{name}.{number}"
+
+
 def for_version(version: int, identity: bytes) -> bytes:
     """The identity of a merged object that is made for this version of the manifest, and for no other."""
     return version.to_bytes(8, "big") + identity[8:]
