@@ -255,9 +255,7 @@ class ExclusiveWriter(Writer):
         """Raises what an append would. Holds the lock."""
         self._check_open()
 
-    def place(
-        self, atomic: Atomic, receipt: Receipt, batches: list[tuple[memoryview, BatchInfo]]
-    ) -> None:
+    def place(self, atomic: Atomic, receipt: Receipt, batches: list[tuple[memoryview, BatchInfo]]) -> None:
         """Give these batches of an atomic append their offsets, as far as those are known now. Holds the lock."""
         now = self._runtime.clock.monotonic()
         first, _ = self._buffer.add_encoded(batches, Exposure.DURABLE, now, atomic)
