@@ -415,6 +415,7 @@ class Store:
         """The end of `close`: of threads, files and connections, and of the marker that says that it is open."""
         if not self._runtime.close(timeout):
             logger.warning("an upload did not end in time; its thread ends with the store's answer")
+        self._lanes.let_go()
         for log in logs:
             log.release()
         self._runtime.presence.hide()
