@@ -42,7 +42,7 @@ class PartitionWriters:
         self._runtime = runtime
         self._chain = chain
         self._topic = topic
-        self._lane = lane
+        self.lane = lane
         self._writer: Writer | None = None
         self._replicated: dict[str, ReplicatedWriter] = {}
         self._wal: Wal | None = None
@@ -81,11 +81,11 @@ class PartitionWriters:
         """Where the chain ends, if an earlier life of this process wrote it last, through a lane with a name. None also if
         the store cannot be asked: then whoever opens the partition is told why."""
         config = self._runtime.config
-        if self._lane is None or config.writer != "exclusive" or config.wal_dir is not None:
+        if self.lane is None or config.writer != "exclusive" or config.wal_dir is not None:
             return None
         with suppress(StoreError):
-            self._lane.enter(take_over)
-            return self._lane.carried_on(self._chain.paths.prefix)
+            self.lane.enter(take_over)
+            return self.lane.carried_on(self._chain.paths.prefix)
         return None
 
     def _open_shared(
@@ -138,7 +138,7 @@ class PartitionWriters:
                 reserve=ack != "durable",
                 timeout=timeout,
                 may_stop=may_stop,
-                lane=self._lane,
+                lane=self.lane,
             )
             self._tell_lost(lost for lost in state.lost_ranges() if lost not in known)
             if wal is not None:
@@ -148,7 +148,7 @@ class PartitionWriters:
             if wal is not None:
                 wal.close(-1)
             raise
-        writer = ExclusiveWriter(self._runtime, self._chain, state, self._topic, on_commit, self._lane)
+        writer = ExclusiveWriter(self._runtime, self._chain, state, self._topic, on_commit, self.lane)
         if wal is not None:
             writer.local_sync = LocalSync(self._runtime, state, writer, wal)
         self._wal = wal

@@ -225,6 +225,7 @@ def parse_split_until(front: Bytes) -> int:
         raise FormatError("the lane checkpoint's front is damaged", 0)
     if fields[1] not in (FORMAT_VERSION, ADOPTED_VERSION):
         raise UnsupportedVersion(
-            f"lane checkpoint format {fields[1]}; this release reads {FORMAT_VERSION} and {ADOPTED_VERSION}", 8
+            f"lane checkpoint format {fields[1]}; this release reads {FORMAT_VERSION} and {ADOPTED_VERSION}",
+            8,
         )
     return int(fields[6])

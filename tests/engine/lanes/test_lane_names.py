@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -348,3 +349,39 @@ def test_N04_killed_at_any_request_of_an_adoption_the_next_life_goes_on() -> Non
         found = dict(seen(objects, number))
         assert acked[number].items() <= found.items()
         assert sorted(found) == list(range(len(found))), "nothing was reserved, so there is no hole"
+
+
+def test_N04_a_life_that_is_over_sends_nothing_before_its_writers_know(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has read the adoption and has not told its writers yet: an append asks for an upload in between. What was in flight
+    would go into that one, and name the adoption: it would count."""
+    objects = MemoryStore()
+    gated = GatedStore(objects)
+    former = open_store(gated, lane="orders")
+    append_to_all(former, 2, b"a")
+    lane, told, asked = lane_of(former), threading.Event(), threading.Event()
+    end = lane._end
+
+    def slowly(*args: Any) -> None:
+        asked.set()
+        assert told.wait(PATIENCE_S)
+        end(*args)
+
+    monkeypatch.setattr(lane, "_end", slowly)
+    with gated.hold("put", prefix="lanes/orders.0/", suffix=f"{2:020d}.seg") as gate:
+        late = background(former.topic("t").partition(0).append, b"late")
+        gate.wait_held(PATIENCE_S)
+        with running(objects, lane="orders") as store:
+            store.topic("t").partition(0).open_writer()
+            gate.release()
+            assert asked.wait(PATIENCE_S)
+            beside = background(former.topic("t").partition(1).append, b"beside")
+            until(lambda: not lane._anew)  # a sender has taken what was in flight
+            told.set()
+            for lost in (late, beside):
+                with pytest.raises(Fenced):
+                    lost.result(PATIENCE_S)
+            assert append_to_all(store, 2, b"b") == [1, 1]
+    assert [seen(objects, number) for number in range(2)] == [[(0, b"a"), (1, b"b")]] * 2
+    former.close()
