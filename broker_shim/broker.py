@@ -105,6 +105,7 @@ class Broker:
         return {
             Api.METADATA: metadata.metadata,
             Api.DESCRIBE_CLUSTER: metadata.describe_cluster,
+            Api.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,
             Api.INIT_PRODUCER_ID: metadata.init_producer_id,
             Api.LIST_OFFSETS: logs.list_offsets,
             Api.OFFSET_FOR_LEADER_EPOCH: logs.offset_for_leader_epoch,
