@@ -2,10 +2,11 @@
 
 The log is the truth: a state counts when its record is durable. `_latest` mirrors the log, compacted, in the
 order of submission: the newest value of each key. When the log has grown to several times that, the mirror is
-appended as one batch and everything before it is deleted, so a restart reads little however long the broker
+appended and everything before it is deleted, so a restart reads little however long the broker
 ran. Because the log is a prefix-ordered whole, a mirror that is durable proves that everything before it was.
 
-Runs on the event loop; loading runs in a worker thread.
+Runs on the event loop; loading runs in a worker thread. Whatever concerns many records goes in slices, with turns for
+others in between: a key is mirrored with the value that is the newest when its slice is handed to the log.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 from broker_shim.groups.group import Group, State
 from broker_shim.groups.group_records import (
@@ -41,9 +44,14 @@ from logstore.format.batches.record import Record
 log = logging.getLogger(__name__)
 COMPACT_FROM_RECORDS = 2_000
 COMPACT_AT_RATIO = 4
+SLICE_RECORDS = 500
+"""How many records are handled in one turn of the loop: a few milliseconds."""
 SETTLE_PATIENCE_S = 5.0
 WRITE_PATIENCE_S = 5.0
 ROOM_RETRY_S = 0.02
+_ID_BYTES = 16
+_NOTHING = Record(None, encode_key(GroupKey("")))
+"""What is appended in place of a mirror that holds nothing."""
 Place = tuple[str, int]
 Done = Callable[[Code], None]
 
@@ -68,10 +76,15 @@ class GroupShard:
         self._loop = loop
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._latest: dict[bytes, bytes] = {}
+        self._of_topic: dict[str, set[bytes]] = {}
+        """The keys of the offsets that were committed for a topic, by its incarnation."""
+        self._compacting: asyncio.Task[None] | None = None
+        self._running: set[asyncio.Task[None]] = set()
         self._records_in_log = 0
         self._last_write: Future[Receipt] | None = None
         self._backlog: deque[tuple[float, list[Record], Done]] = deque()
         self._committing: dict[str, list[dict[Place, Committed]]] = {}
+        self._states: dict[str, GroupState] = {}
         self._closed = False
 
     # ── the log ──────────────────────────────────────────────────────────────────────────────────────────
@@ -88,18 +101,23 @@ class GroupShard:
             else:
                 self._latest[record.key] = record.value
 
-    def restore(self) -> None:
-        """On the loop, after `load`: members get a full session to come back."""
         for raw_key, value in self._latest.items():
             try:
                 key = decode_key(raw_key)
                 if isinstance(key, OffsetKey):
                     places = self.offsets.setdefault(key.group, {})
-                    places[(key.topic, key.partition)] = decode_committed(value)
+                    places[(key.topic, key.partition)] = committed = decode_committed(value)
+                    self._list(raw_key, committed.incarnation)
                 elif isinstance(key, GroupKey):
-                    self._restore_group(key.group, decode_group(value))
+                    self._states[key.group] = decode_group(value)
             except MalformedRequest as error:
                 log.warning("%s: a record that cannot be read is left alone: %s", self.hosted, error)
+
+    def restore(self) -> None:
+        """On the loop, after `load`: members get a full session to come back."""
+        for name, state in self._states.items():
+            self._restore_group(name, state)
+        self._states.clear()
 
     def _restore_group(self, name: str, state: GroupState) -> None:
         group = self.group(name)
@@ -148,10 +166,7 @@ class GroupShard:
             return True
         for record in records:
             assert record.key is not None
-            if record.value is None:
-                self._latest.pop(record.key, None)
-            else:
-                self._latest[record.key] = record.value
+            self._mirror(record.key, record.value)
         self._records_in_log += len(records)
         self._last_write = future
         future.add_done_callback(lambda each: self._call(self._written, each, done))
@@ -173,24 +188,62 @@ class GroupShard:
         done(Code.NONE)
         self._compact_if_long()
 
+    def _mirror(self, key: bytes, value: bytes | None) -> None:
+        before = self._latest.get(key)
+        if value is None:
+            self._latest.pop(key, None)
+        else:
+            self._latest[key] = value
+        # The topic's id is at the end of a committed offset: who commits again for the same topic changes no list.
+        if before is not None and (value is None or before[-_ID_BYTES:] != value[-_ID_BYTES:]):
+            self._unlist(key, before)
+
+    def _list(self, key: bytes, incarnation: str | None) -> None:
+        if incarnation is not None:
+            self._of_topic.setdefault(incarnation, set()).add(key)
+
+    def _unlist(self, key: bytes, before: bytes) -> None:
+        with suppress(MalformedRequest):
+            if not isinstance(decode_key(key), OffsetKey):
+                return
+            incarnation = decode_committed(before).incarnation
+            keys = self._of_topic.get(incarnation or "")
+            if incarnation is not None and keys is not None:
+                keys.discard(key)
+                if not keys:
+                    del self._of_topic[incarnation]
+
     def _compact_if_long(self) -> None:
         if self._records_in_log < max(COMPACT_FROM_RECORDS, COMPACT_AT_RATIO * len(self._latest)):
             return
-        records = [Record(value, key) for key, value in self._latest.items()]
-        self._records_in_log = len(records)
+        if self._compacting is None and not self._closed:
+            self._compacting = self._start(self._compact())
+
+    async def _compact(self) -> None:
+        """Append the mirror, then delete what was before it. What is written meanwhile lies behind its first record."""
+        keys = list(self._latest)
+        self._records_in_log = len(keys)
+        first: Future[Receipt] | None = None
         try:
-            future = self.hosted.log.submit(
-                records or [Record(None, encode_key(GroupKey("")))], ack="durable"
-            )
+            for start in range(0, max(len(keys), 1), SLICE_RECORDS):
+                newest = ((key, self._latest.get(key)) for key in keys[start : start + SLICE_RECORDS])
+                records = [Record(value, key) for key, value in newest if value is not None]
+                last = self.hosted.log.submit(records or [_NOTHING], ack="durable")
+                first = first or last
+                await asyncio.sleep(0)
+            await asyncio.wrap_future(last, loop=self._loop)
+            assert first is not None
+            self.hosted.trim(first.result().offset)
         except LogStoreError as error:
             log.warning("%s: not compacted this time: %s", self.hosted, error)
-            return
-        future.add_done_callback(lambda each: self._call(self._compacted, each))
+        finally:
+            self._compacting = None
 
-    def _compacted(self, future: Future[Receipt]) -> None:
-        if future.cancelled() or future.exception() is not None:
-            return  # the next write meets the same error and deals with it
-        self.hosted.trim(future.result().offset)
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
 
     def _lost(self, error: BaseException) -> None:
         log.warning("%s: the coordinator has lost its log: %s", self.hosted, error)
@@ -212,38 +265,47 @@ class GroupShard:
             done(code)
 
         self._committing.setdefault(group, []).append(commits)
-        self.write(
-            [
-                (encode_key(OffsetKey(group, topic, index)), encode_committed(value))
-                for (topic, index), value in commits.items()
-            ],
-            written,
-        )
+        changes: list[tuple[bytes, bytes]] = []
+        for (topic, index), value in commits.items():
+            key = encode_key(OffsetKey(group, topic, index))
+            self._list(key, value.incarnation)
+            changes.append((key, encode_committed(value)))
+        self.write(changes, written)
 
     def forget_offsets(self, group: str, places: Iterable[Place], done: Done) -> None:
-        gone = list(places)
+        self._forget([OffsetKey(group, *place) for place in places], done)
 
+    def _forget(self, gone: list[OffsetKey], done: Done) -> None:
         def written(code: Code) -> None:
             if code is Code.NONE:
-                kept = self.offsets.get(group, {})
-                for place in gone:
-                    kept.pop(place, None)
-                if not kept:
-                    self.offsets.pop(group, None)
+                for group, topic, index in gone:
+                    kept = self.offsets.get(group, {})
+                    kept.pop((topic, index), None)
+                    if not kept:
+                        self.offsets.pop(group, None)
             done(code)
 
-        self.write([(encode_key(OffsetKey(group, topic, index)), None) for topic, index in gone], written)
+        self.write([(encode_key(key), None) for key in gone], written)
 
     def forget_topic(self, incarnation: str) -> None:
         """The offsets that were committed for it, those that are on their way to the log included."""
-        gone: dict[str, list[Place]] = {}
-        for raw_key, value in self._latest.items():
-            with suppress(MalformedRequest):
-                key = decode_key(raw_key)
-                if isinstance(key, OffsetKey) and decode_committed(value).incarnation == incarnation:
-                    gone.setdefault(key.group, []).append((key.topic, key.partition))
-        for group, places in gone.items():
-            self.forget_offsets(group, places, lambda code: None)
+        keys = self._of_topic.pop(incarnation, None)
+        if keys:
+            self._start(self._forget_all(list(keys), incarnation))
+
+    async def _forget_all(self, keys: list[bytes], incarnation: str) -> None:
+        for start in range(0, len(keys), SLICE_RECORDS):
+            gone: list[OffsetKey] = []
+            for raw_key in keys[start : start + SLICE_RECORDS]:
+                key, value = decode_key(raw_key), self._latest.get(raw_key)
+                if isinstance(key, OffsetKey) and (
+                    value is None or decode_committed(value).incarnation == incarnation
+                ):
+                    gone.append(key)
+            done: asyncio.Future[Code] = self._loop.create_future()
+            self._forget(gone, partial(_resolve, done))
+            if await done is not Code.NONE:
+                return  # nobody is told of them any more, whoever coordinates: they go with their groups
 
     # ── groups ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -321,12 +383,20 @@ class GroupShard:
         changes: list[tuple[bytes, bytes | None]] = [(encode_key(key), None) for key in keys]
         self.write([*changes, (encode_key(GroupKey(name)), None)], written)
 
-    def expire(self, retention_ms: int) -> None:
+    def expire(self, retention_ms: int) -> asyncio.Task[None]:
         """Groups that have been empty, or committed nothing, for so long are deleted. No request if there are
         none.
         """
+        return self._start(self._expire(retention_ms))
+
+    async def _expire(self, retention_ms: int) -> None:
         oldest = self._now_ms() - retention_ms
+        seen = 0
         for name in {*self.groups, *self.offsets}:
+            seen += 1 + len(self.offsets.get(name, ()))
+            if seen > SLICE_RECORDS:
+                seen = 0
+                await asyncio.sleep(0)
             group = self.groups.get(name)
             if name in self._committing or (group is not None and group.state is not State.EMPTY):
                 continue
@@ -343,8 +413,16 @@ class GroupShard:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        for task in self._running:
+            task.cancel()
         backlog, self._backlog = self._backlog, deque()
         for _, _, done in backlog:
             done(error)
         for group in self.groups.values():
             self.carry_out(group, group.kill(error))
+
+
+def _resolve(waiting: asyncio.Future[Code], code: Code) -> None:
+    """Unless whoever waited has been stopped meanwhile."""
+    if not waiting.done():
+        waiting.set_result(code)

@@ -52,6 +52,7 @@ class PartitionRegistry:
         self._next_listing: asyncio.Task[list[str]] | None = None
         self._listing = asyncio.Lock()  # held while the store lists the topics
         self._was_listed = False
+        self._generation = 0
 
     # ── what is known ────────────────────────────────────────────────────────────────────────────────────
 
@@ -70,6 +71,11 @@ class PartitionRegistry:
         if hosted is None:
             hosted = known.hosted[index] = HostedPartition(known.topic, index, self._host, self)
         return hosted
+
+    @property
+    def stamp(self) -> tuple[int, int, bool]:
+        """As long as it is the same, `get` answers the same for what it has found before."""
+        return self._generation, self._cluster.generation, self._cluster.may_lead
 
     def hosted(self, name: str, index: int) -> HostedPartition | None:
         """The partition if it is in use here, led or not."""
@@ -192,13 +198,15 @@ class PartitionRegistry:
         known, now = self._known.get(topic.name), topic._internal.descriptor
         if known is None or known.topic._internal.descriptor.incarnation != now.incarnation:
             known = self._known[topic.name] = _Known(topic, self._loop.time())
+            self._generation += 1
         known.topic = topic
         known.looked_at = self._loop.time()
         self._absent.pop(topic.name, None)
         return topic
 
     def forget(self, name: str) -> None:
-        self._known.pop(name, None)
+        if self._known.pop(name, None) is not None:
+            self._generation += 1
 
     # ── changes ──────────────────────────────────────────────────────────────────────────────────────────
 
