@@ -1,24 +1,14 @@
-"""One partition of the internal topic, and the groups that live in it.
+"""One partition of the internal topic, and the groups that live in it. What they are is in its log (`state_log`).
 
-The log is the truth: a state counts when its record is durable. `_latest` mirrors the log, compacted, in the
-order of submission: the newest value of each key. When the log has grown to several times that, the mirror is
-appended and everything before it is deleted, so a restart reads little however long the broker
-ran. Because the log is a prefix-ordered whole, a mirror that is durable proves that everything before it was.
-
-Runs on the event loop; loading runs in a worker thread. Whatever concerns many records goes in slices, with turns for
-others in between: a key is mirrored with the value that is the newest when its slice is handed to the log.
+Runs on the event loop; loading runs in a worker thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
-from typing import Any
 
 from broker_shim.groups.group import Group, State
 from broker_shim.groups.group_records import (
@@ -34,26 +24,15 @@ from broker_shim.groups.group_records import (
     encode_key,
 )
 from broker_shim.groups.member import Effect, Joined, Limits, Save, Synced
+from broker_shim.partitions import state_log
 from broker_shim.partitions.hosted_partition import HostedPartition
+from broker_shim.partitions.state_log import Change, Done, StateLog
 from broker_shim.wire.codes import Code
 from broker_shim.wire.primitives import MalformedRequest
-from logstore.engine.memory.results import Receipt
-from logstore.errors import BufferFull, InvalidRecord, LogStoreError
-from logstore.format.batches.record import Record
 
 log = logging.getLogger(__name__)
-COMPACT_FROM_RECORDS = 2_000
-COMPACT_AT_RATIO = 4
-SLICE_RECORDS = 500
-"""How many records are handled in one turn of the loop: a few milliseconds."""
-SETTLE_PATIENCE_S = 5.0
-WRITE_PATIENCE_S = 5.0
-ROOM_RETRY_S = 0.02
-_ID_BYTES = 16
-_NOTHING = Record(None, encode_key(GroupKey("")))
-"""What is appended in place of a mirror that holds nothing."""
 Place = tuple[str, int]
-Done = Callable[[Code], None]
+_ID_BYTES = 16
 
 
 class GroupShard:
@@ -67,7 +46,7 @@ class GroupShard:
         now_ms: Callable[[], int],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self.hosted = hosted
+        self.log = StateLog(hosted, loop, nothing=encode_key(GroupKey("")), replaced=self._replaced)
         self.groups: dict[str, Group] = {}
         self.offsets: dict[str, dict[Place, Committed]] = {}
         self._limits = limits
@@ -75,33 +54,18 @@ class GroupShard:
         self._now_ms = now_ms
         self._loop = loop
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._latest: dict[bytes, bytes] = {}
+        self._committing: dict[str, list[dict[Place, Committed]]] = {}
         self._of_topic: dict[str, set[bytes]] = {}
         """The keys of the offsets that were committed for a topic, by its incarnation."""
-        self._compacting: asyncio.Task[None] | None = None
-        self._running: set[asyncio.Task[None]] = set()
-        self._records_in_log = 0
-        self._last_write: Future[Receipt] | None = None
-        self._backlog: deque[tuple[float, list[Record], Done]] = deque()
-        self._committing: dict[str, list[dict[Place, Committed]]] = {}
         self._states: dict[str, GroupState] = {}
         self._closed = False
 
     # ── the log ──────────────────────────────────────────────────────────────────────────────────────────
 
     def load(self) -> None:
-        """Read the log into memory. In a worker thread, before anybody else sees this shard."""
-        partition = self.hosted.log
-        for record in partition.records(visibility="durable"):
-            self._records_in_log += 1
-            if record.key is None:
-                continue
-            if record.value is None:
-                self._latest.pop(record.key, None)
-            else:
-                self._latest[record.key] = record.value
-
-        for raw_key, value in self._latest.items():
+        """In a worker thread, before anybody else sees this shard."""
+        self.log.load()
+        for raw_key, value in self.log.latest.items():
             try:
                 key = decode_key(raw_key)
                 if isinstance(key, OffsetKey):
@@ -111,7 +75,7 @@ class GroupShard:
                 elif isinstance(key, GroupKey):
                     self._states[key.group] = decode_group(value)
             except MalformedRequest as error:
-                log.warning("%s: a record that cannot be read is left alone: %s", self.hosted, error)
+                log.warning("%s: a record that cannot be read is left alone: %s", self.log.hosted, error)
 
     def restore(self) -> None:
         """On the loop, after `load`: members get a full session to come back."""
@@ -129,130 +93,6 @@ class GroupShard:
         group.restore(state.members, self._loop.time())
         self._schedule(group)
 
-    def write(self, changes: Iterable[tuple[bytes, bytes | None]], done: Done) -> None:
-        """Append changes, durably, then call `done`. What waits for `done` is not seen by others before it."""
-        records = [Record(value, key) for key, value in changes]
-        if self._backlog or not self._submit(records, done):
-            self._backlog.append((self._loop.time() + WRITE_PATIENCE_S, records, done))
-            if len(self._backlog) == 1:
-                self._loop.call_later(ROOM_RETRY_S, self._catch_up)
-
-    def _catch_up(self) -> None:
-        """Producers have filled the write buffer: what waited for room goes on, in order, while there is any."""
-        now = self._loop.time()
-        while self._backlog:
-            until, records, done = self._backlog.popleft()
-            if until <= now:
-                done(Code.COORDINATOR_NOT_AVAILABLE)
-            elif not self._submit(records, done):
-                self._backlog.appendleft((until, records, done))
-                self._loop.call_later(ROOM_RETRY_S, self._catch_up)
-                return
-
-    def _submit(self, records: list[Record], done: Done) -> bool:
-        """Hand records to the log. False if there is no room now."""
-        try:
-            future = self.hosted.log.submit(records, ack="durable")
-        except BufferFull:
-            return False
-        except InvalidRecord as error:
-            # Larger than any batch may be: it is refused, and the log is as good for the others as it was.
-            log.warning("%s: %s", self.hosted, error)
-            done(Code.UNKNOWN_SERVER_ERROR)
-            return True
-        except LogStoreError as error:
-            self._lost(error)
-            done(Code.NOT_COORDINATOR)
-            return True
-        for record in records:
-            assert record.key is not None
-            self._mirror(record.key, record.value)
-        self._records_in_log += len(records)
-        self._last_write = future
-        future.add_done_callback(lambda each: self._call(self._written, each, done))
-        return True
-
-    async def settled(self) -> None:
-        """Wait until everything written so far is durable, or will not be."""
-        if self._last_write is not None and not self._last_write.done():
-            await asyncio.wait(
-                [asyncio.wrap_future(self._last_write, loop=self._loop)], timeout=SETTLE_PATIENCE_S
-            )
-
-    def _written(self, future: Future[Receipt], done: Done) -> None:
-        error = None if future.cancelled() else future.exception()
-        if error is not None or future.cancelled():
-            self._lost(error or ConnectionError("the log was closed"))
-            done(Code.NOT_COORDINATOR)
-            return
-        done(Code.NONE)
-        self._compact_if_long()
-
-    def _mirror(self, key: bytes, value: bytes | None) -> None:
-        before = self._latest.get(key)
-        if value is None:
-            self._latest.pop(key, None)
-        else:
-            self._latest[key] = value
-        # The topic's id is at the end of a committed offset: who commits again for the same topic changes no list.
-        if before is not None and (value is None or before[-_ID_BYTES:] != value[-_ID_BYTES:]):
-            self._unlist(key, before)
-
-    def _list(self, key: bytes, incarnation: str | None) -> None:
-        if incarnation is not None:
-            self._of_topic.setdefault(incarnation, set()).add(key)
-
-    def _unlist(self, key: bytes, before: bytes) -> None:
-        with suppress(MalformedRequest):
-            if not isinstance(decode_key(key), OffsetKey):
-                return
-            incarnation = decode_committed(before).incarnation
-            keys = self._of_topic.get(incarnation or "")
-            if incarnation is not None and keys is not None:
-                keys.discard(key)
-                if not keys:
-                    del self._of_topic[incarnation]
-
-    def _compact_if_long(self) -> None:
-        if self._records_in_log < max(COMPACT_FROM_RECORDS, COMPACT_AT_RATIO * len(self._latest)):
-            return
-        if self._compacting is None and not self._closed:
-            self._compacting = self._start(self._compact())
-
-    async def _compact(self) -> None:
-        """Append the mirror, then delete what was before it. What is written meanwhile lies behind its first record."""
-        keys = list(self._latest)
-        self._records_in_log = len(keys)
-        first: Future[Receipt] | None = None
-        try:
-            for start in range(0, max(len(keys), 1), SLICE_RECORDS):
-                newest = ((key, self._latest.get(key)) for key in keys[start : start + SLICE_RECORDS])
-                records = [Record(value, key) for key, value in newest if value is not None]
-                last = self.hosted.log.submit(records or [_NOTHING], ack="durable")
-                first = first or last
-                await asyncio.sleep(0)
-            await asyncio.wrap_future(last, loop=self._loop)
-            assert first is not None
-            self.hosted.trim(first.result().offset)
-        except LogStoreError as error:
-            log.warning("%s: not compacted this time: %s", self.hosted, error)
-        finally:
-            self._compacting = None
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        return task
-
-    def _lost(self, error: BaseException) -> None:
-        log.warning("%s: the coordinator has lost its log: %s", self.hosted, error)
-        self.hosted.lose(error)
-
-    def _call(self, function: Callable[..., None], *arguments: object) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(function, *arguments)
-
     # ── offsets ──────────────────────────────────────────────────────────────────────────────────────────
 
     def commit(self, group: str, commits: dict[Place, Committed], done: Done) -> None:
@@ -265,47 +105,68 @@ class GroupShard:
             done(code)
 
         self._committing.setdefault(group, []).append(commits)
-        changes: list[tuple[bytes, bytes]] = []
+        changes: list[Change] = []
         for (topic, index), value in commits.items():
             key = encode_key(OffsetKey(group, topic, index))
             self._list(key, value.incarnation)
             changes.append((key, encode_committed(value)))
-        self.write(changes, written)
+        self.log.write(changes, written)
 
     def forget_offsets(self, group: str, places: Iterable[Place], done: Done) -> None:
-        self._forget([OffsetKey(group, *place) for place in places], done)
+        gone = list(places)
 
-    def _forget(self, gone: list[OffsetKey], done: Done) -> None:
         def written(code: Code) -> None:
             if code is Code.NONE:
-                for group, topic, index in gone:
-                    kept = self.offsets.get(group, {})
-                    kept.pop((topic, index), None)
-                    if not kept:
-                        self.offsets.pop(group, None)
+                kept = self.offsets.get(group, {})
+                for place in gone:
+                    kept.pop(place, None)
+                if not kept:
+                    self.offsets.pop(group, None)
             done(code)
 
-        self.write([(encode_key(key), None) for key in gone], written)
+        self.log.write([(encode_key(OffsetKey(group, topic, index)), None) for topic, index in gone], written)
 
     def forget_topic(self, incarnation: str) -> None:
         """The offsets that were committed for it, those that are on their way to the log included."""
         keys = self._of_topic.pop(incarnation, None)
         if keys:
-            self._start(self._forget_all(list(keys), incarnation))
+            self.log.start(self._forget_all(list(keys), incarnation))
 
     async def _forget_all(self, keys: list[bytes], incarnation: str) -> None:
-        for start in range(0, len(keys), SLICE_RECORDS):
-            gone: list[OffsetKey] = []
-            for raw_key in keys[start : start + SLICE_RECORDS]:
-                key, value = decode_key(raw_key), self._latest.get(raw_key)
-                if isinstance(key, OffsetKey) and (
-                    value is None or decode_committed(value).incarnation == incarnation
-                ):
-                    gone.append(key)
-            done: asyncio.Future[Code] = self._loop.create_future()
-            self._forget(gone, partial(_resolve, done))
-            if await done is not Code.NONE:
+        for start in range(0, len(keys), state_log.SLICE_RECORDS):
+            gone: list[tuple[bytes, OffsetKey]] = []
+            for raw_key in keys[start : start + state_log.SLICE_RECORDS]:
+                key, value = decode_key(raw_key), self.log.latest.get(raw_key)
+                still = value is None or decode_committed(value).incarnation == incarnation
+                if isinstance(key, OffsetKey) and still:
+                    gone.append((raw_key, key))
+            changes: list[Change] = [(raw_key, None) for raw_key, _ in gone]
+            if changes and await self.log.written(changes) is not Code.NONE:
                 return  # nobody is told of them any more, whoever coordinates: they go with their groups
+            for _, key in gone:
+                kept = self.offsets.get(key.group, {})
+                known = kept.get((key.topic, key.partition))
+                if known is not None and known.incarnation == incarnation:
+                    del kept[(key.topic, key.partition)]
+                if not kept:
+                    self.offsets.pop(key.group, None)
+
+    def _list(self, key: bytes, incarnation: str | None) -> None:
+        if incarnation is not None:
+            self._of_topic.setdefault(incarnation, set()).add(key)
+
+    def _replaced(self, key: bytes, before: bytes, value: bytes | None) -> None:
+        """Whose offset is gone, or is another topic's now, is taken off the list of the one it was committed for."""
+        # The topic's id is at the end of a committed offset: who commits again for the same topic changes no list.
+        if value is not None and before[-_ID_BYTES:] == value[-_ID_BYTES:]:
+            return
+        with suppress(MalformedRequest):
+            incarnation = decode_committed(before).incarnation if _is_offset(key) else None
+            keys = self._of_topic.get(incarnation) if incarnation is not None else None
+            if keys is not None and incarnation is not None:
+                keys.discard(key)
+                if not keys:
+                    del self._of_topic[incarnation]
 
     # ── groups ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -344,7 +205,7 @@ class GroupShard:
         def saved(code: Code) -> None:
             self.carry_out(group, group.saved(save, code, self._loop.time()))
 
-        self.write([(encode_key(GroupKey(group.group_id)), encode_group(state))], saved)
+        self.log.write([(encode_key(GroupKey(group.group_id)), encode_group(state))], saved)
 
     def _schedule(self, group: Group) -> None:
         """One timer for a group, at its next deadline. Heartbeats only move that back: the timer then finds
@@ -380,21 +241,21 @@ class GroupShard:
 
         places = {*self.offsets.get(name, {})}.union(*self._committing.get(name, ()))
         keys = [OffsetKey(name, topic, index) for topic, index in sorted(places)]
-        changes: list[tuple[bytes, bytes | None]] = [(encode_key(key), None) for key in keys]
-        self.write([*changes, (encode_key(GroupKey(name)), None)], written)
+        changes: list[Change] = [(encode_key(key), None) for key in keys]
+        self.log.write([*changes, (encode_key(GroupKey(name)), None)], written)
 
     def expire(self, retention_ms: int) -> asyncio.Task[None]:
         """Groups that have been empty, or committed nothing, for so long are deleted. No request if there are
         none.
         """
-        return self._start(self._expire(retention_ms))
+        return self.log.start(self._expire(retention_ms))
 
     async def _expire(self, retention_ms: int) -> None:
         oldest = self._now_ms() - retention_ms
         seen = 0
         for name in {*self.groups, *self.offsets}:
             seen += 1 + len(self.offsets.get(name, ()))
-            if seen > SLICE_RECORDS:
+            if seen > state_log.SLICE_RECORDS:
                 seen = 0
                 await asyncio.sleep(0)
             group = self.groups.get(name)
@@ -413,16 +274,10 @@ class GroupShard:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        for task in self._running:
-            task.cancel()
-        backlog, self._backlog = self._backlog, deque()
-        for _, _, done in backlog:
-            done(error)
+        self.log.close(error)
         for group in self.groups.values():
             self.carry_out(group, group.kill(error))
 
 
-def _resolve(waiting: asyncio.Future[Code], code: Code) -> None:
-    """Unless whoever waited has been stopped meanwhile."""
-    if not waiting.done():
-        waiting.set_result(code)
+def _is_offset(key: bytes) -> bool:
+    return isinstance(decode_key(key), OffsetKey)

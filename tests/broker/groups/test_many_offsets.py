@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker_shim.groups import group_shard
 from broker_shim.groups.group_shard import GroupShard
+from broker_shim.partitions import state_log
+from broker_shim.partitions.state_log import StateLog
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
 from logstore.objects.homes.memory import MemoryStore
@@ -42,7 +43,7 @@ def committed(client: Wire, group: str) -> dict[tuple[str, int], int]:
 
 
 def shards(broker: LocalBroker) -> list[GroupShard]:
-    return list(broker.server.broker.coordinator._shards.values())
+    return list(broker.server.broker.coordinator.shards)
 
 
 def test_B10_the_offsets_of_a_deleted_topic_go_in_slices_and_for_good(
@@ -52,9 +53,9 @@ def test_B10_the_offsets_of_a_deleted_topic_go_in_slices_and_for_good(
     store = MemoryStore()
     broker = start_broker(store, offsets_partitions=1)
     written: list[int] = []
-    real = GroupShard.write
+    real = StateLog.write
 
-    def noted(self: GroupShard, changes: Iterable[Any], done: Any) -> None:
+    def noted(self: StateLog, changes: Iterable[Any], done: Any) -> None:
         changes = list(changes)
         written.append(len(changes))
         real(self, changes, done)
@@ -65,18 +66,18 @@ def test_B10_the_offsets_of_a_deleted_topic_go_in_slices_and_for_good(
         for group in ("a", "b", "c"):
             commit(client, group, dict.fromkeys(range(1000), 7))
             commit(client, group, {0: 1}, "other")
-        monkeypatch.setattr(GroupShard, "write", noted)
+        monkeypatch.setattr(StateLog, "write", noted)
         client.ask(Api.DELETE_TOPICS, 5, topic_names=["t"], timeout=10_000)
         [shard] = shards(broker)
         broker.until(lambda: sum(map(len, shard.offsets.values())) == 3)
         assert sum(written) == 3000
-        assert max(written) <= group_shard.SLICE_RECORDS
+        assert max(written) <= state_log.SLICE_RECORDS
         assert all(committed(client, group) == {("other", 0): 1} for group in ("a", "b", "c"))
         assert [len(keys) for keys in shard._of_topic.values()] == [3]
     again = start_broker(store, offsets_partitions=1, node_id=2)
     with Wire(again.port) as client:
         assert committed(client, "a") == {("other", 0): 1}
-        assert [len(each._latest) for each in shards(again)] == [3]
+        assert [len(each.log.latest) for each in shards(again)] == [3]
 
 
 def test_B10_an_offset_for_the_next_topic_of_the_name_survives_the_deletion_of_the_last(
@@ -106,8 +107,8 @@ def test_B08_a_compaction_in_slices_loses_and_revives_nothing(
     start_broker: Start, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Commits and deletions while the mirror is being written, a slice of three keys at a time."""
-    monkeypatch.setattr(group_shard, "COMPACT_FROM_RECORDS", 20)
-    monkeypatch.setattr(group_shard, "SLICE_RECORDS", 3)
+    monkeypatch.setattr(state_log, "COMPACT_FROM_RECORDS", 20)
+    monkeypatch.setattr(state_log, "SLICE_RECORDS", 3)
     chance = random.Random(seed)
     store = MemoryStore()
     broker = start_broker(store, offsets_partitions=1)
@@ -127,7 +128,7 @@ def test_B08_a_compaction_in_slices_loses_and_revives_nothing(
                 answer = client.ask(Api.OFFSET_DELETE, 0, group_id=group, topics=gone)
                 assert answer.topics[0].partitions[0].error_code == Code.NONE
         [shard] = shards(broker)
-        broker.until(lambda: shard.hosted.low_watermark > 100 and shard._compacting is None)
+        broker.until(lambda: shard.log.hosted.low_watermark > 100 and shard.log.compacting is None)
         assert {group: committed(client, group) for group in "ab"} == expected
     again = start_broker(store, offsets_partitions=1, node_id=2)
     with Wire(again.port) as client:
