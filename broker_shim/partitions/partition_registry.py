@@ -57,6 +57,7 @@ class PartitionRegistry:
         self._listing = asyncio.Lock()  # held while the store lists the topics
         self._was_listed = False
         self._listed_at = -ABSENT_FOR_S
+        self._generation = 0
 
     # ── what is known ────────────────────────────────────────────────────────────────────────────────────
 
@@ -75,6 +76,11 @@ class PartitionRegistry:
         if hosted is None:
             hosted = known.hosted[index] = HostedPartition(known.topic, index, self._host, known.rules, self)
         return hosted
+
+    @property
+    def stamp(self) -> tuple[int, int, bool]:
+        """As long as it is the same, `get` answers the same for what it has found before."""
+        return self._generation, self._cluster.generation, self._cluster.may_lead
 
     def hosted(self, name: str, index: int) -> HostedPartition | None:
         """The partition if it is in use here, led or not."""
@@ -220,6 +226,7 @@ class PartitionRegistry:
             self._names[now.topic_id] = topic.name
             rules = TopicRules(now, self._host.max_message_bytes)
             known = self._known[topic.name] = _Known(topic, rules, self._loop.time())
+            self._generation += 1
         known.topic = topic
         known.rules.learn(now)
         known.looked_at = self._loop.time()
@@ -230,6 +237,7 @@ class PartitionRegistry:
         known = self._known.pop(name, None)
         if known is not None:
             self._names.pop(known.topic._internal.descriptor.topic_id, None)
+            self._generation += 1
 
     # ── changes ──────────────────────────────────────────────────────────────────────────────────────────
 
