@@ -12,6 +12,7 @@ from broker_shim.handlers.call import Call, Response
 from broker_shim.net.fairness import few_at_once
 from broker_shim.partitions.epochs import epoch_end
 from broker_shim.partitions.hosted_partition import HostedPartition
+from broker_shim.partitions.latest_time import latest_by_time
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire import codes
 from broker_shim.wire.codes import Code
@@ -19,7 +20,7 @@ from broker_shim.wire.fetch_codec import READ_COMMITTED
 from logstore.errors import LogStoreError
 from logstore.layout.broker import INTERNAL_TOPIC
 
-LATEST, EARLIEST = -1, -2
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = range(-1, -7, -1)
 NONE_FOUND = -1
 Answer = Callable[[HostedPartition | Code, Any], Awaitable[dict[str, Any]]]
 
@@ -77,7 +78,7 @@ class LogApi:
             if isinstance(hosted, Code):
                 return {"partition_index": index, "error_code": hosted}
             await hosted.open()
-            if asked.timestamp < EARLIEST:  # the largest timestamp, and others of later versions
+            if asked.timestamp < EARLIEST_PENDING_UPLOAD:
                 return {"partition_index": index, "error_code": Code.UNSUPPORTED_VERSION}
             code = await self._check_epoch(hosted, asked.get("current_leader_epoch", -1))
             if code is not Code.NONE:
@@ -96,13 +97,19 @@ class LogApi:
     async def _find(self, hosted: HostedPartition, timestamp: int, committed: bool) -> tuple[int, int]:
         """The offset asked for, and the timestamp of its record where that is part of the question."""
         log = hosted.log
-        if timestamp == EARLIEST:
+        # Every record is as near as any other: what is local begins where the log does, and nothing is anywhere else.
+        if timestamp in (EARLIEST, EARLIEST_LOCAL):
             return hosted.low_watermark, -1
+        if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+            return NONE_FOUND, -1
         if not hosted.is_owned:
             await self._partitions.run(log.refresh)
         high = log.durable_high_watermark if committed else log.buffered_high_watermark
         if timestamp == LATEST:
             return high, -1
+        if timestamp == MAX_TIMESTAMP:
+            latest = await self._partitions.run(latest_by_time, log)
+            return (NONE_FOUND, -1) if latest is None or latest[0] >= high else latest
         found = await self._partitions.run(log.offset_for_timestamp, timestamp)
         if found is None or found >= high:
             return NONE_FOUND, -1
