@@ -18,7 +18,6 @@ from broker_shim.partitions.cluster import Cluster
 from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire.codes import Code
-from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import LogStoreError
 
 NOT_MOVED = (
@@ -73,7 +72,7 @@ class ClusterApi:
             await hosted.open()
         except (LogStoreError, OSError):
             return None
-        size = await self._partitions.run(_stored_bytes, hosted.log)
+        size = await self._partitions.run(hosted.stored_bytes)
         return {"partition_index": index, "partition_size": size, "offset_lag": 0, "is_future_key": False}
 
     # ── leaders and replicas ─────────────────────────────────────────────────────────────────────────────
@@ -161,7 +160,3 @@ class ClusterApi:
             ]
             entries.append({"error_code": code, "error_message": why, "entity": entity})
         return {"entries": entries}
-
-
-def _stored_bytes(log: PartitionLog) -> int:
-    return sum(ref.size for ref in log.segments())

@@ -80,7 +80,7 @@ def test_B01_kafka_python_reads_sizes_and_reassignments(broker: LocalBroker) -> 
     try:
         described = str(admin.describe_log_dirs())
         assert "memory://unused" in described
-        assert admin.list_partition_reassignments() in ({}, [], None)
+        assert admin.list_partition_reassignments() == {}
     finally:
         admin.close()
 
@@ -246,5 +246,5 @@ def test_B05_librdkafka_asks_for_the_largest_timestamp(broker: LocalBroker) -> N
     )[place]
     found = asked.result(PATIENCE_S)
     log = broker.log("t")
-    stamps = [record.timestamp_ms for record in log.records()]
+    stamps = [record.timestamp_ms or 0 for record in log.records()]
     assert (found.offset, found.timestamp) == (stamps.index(max(stamps)), max(stamps))
