@@ -254,8 +254,8 @@ class PartitionLog:
         writer took along when it stopped are still named by `Store.close`. Raises `Closed` if the store is closed,
         `UnknownTopic` if the topic was deleted here. A second call gives the log there is now.
 
-        So it is also the way to give a partition up that another process is to write: nobody has to be stopped, and in a lane
-        no other partition's upload meets a seal.
+        So it is also the way to give a partition up that another process is to write: nobody has to be stopped, and in a
+        lane no other partition's upload meets a seal.
         """
         deadline = self._internal.deadline(timeout)
         with self._reopening:

