@@ -18,7 +18,7 @@ from broker_shim.net.fairness import yielding
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire.codes import Code, of_admin
 from logstore.errors import LogStoreError, UnknownTopic
-from logstore.layout.broker import INTERNAL_TOPIC, producers_prefix
+from logstore.layout.broker import INTERNAL_TOPICS, producers_prefix
 from logstore.layout.paths import check_topic_name
 from logstore.store import Store
 from logstore.topic import Topic
@@ -106,7 +106,7 @@ class AdminApi:
     async def _delete(self, call: Call, name: str) -> dict[str, Any]:
         if not call.may(Operation.DELETE, Resource.TOPIC, name):
             return {"name": name, "error_code": Code.TOPIC_AUTHORIZATION_FAILED}
-        if name == INTERNAL_TOPIC:
+        if name in INTERNAL_TOPICS:
             return {"name": name, "error_code": Code.INVALID_REQUEST, "error_message": KEPT}
         try:
             check_topic_name(name)
@@ -141,7 +141,7 @@ class AdminApi:
                     f"{asked.name} has {topic.partitions} partitions: only more can be asked for, "
                     f"up to {MAX_PARTITIONS}",
                 )
-            if asked.name == INTERNAL_TOPIC:
+            if asked.name in INTERNAL_TOPICS:
                 raise Refused(Code.INVALID_REQUEST, "groups would move away from their offsets")
             if not call.request.validate_only:
                 try:
@@ -234,7 +234,7 @@ class AdminApi:
         answer = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
 
         def alter(topic: Topic) -> None:
-            if topic.name == INTERNAL_TOPIC:
+            if topic.name in INTERNAL_TOPICS:
                 raise Refused(Code.INVALID_REQUEST, KEPT)
             if appends:
                 raise Refused(

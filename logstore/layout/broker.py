@@ -4,6 +4,7 @@
     broker/producers/‹topic›/‹incarnation›/‹partition›  a snapshot of the table of idempotent producers
     broker/acls                                         the access rules
     topics/__consumer_offsets/…                         groups and committed offsets: a topic like any other
+    topics/__transaction_state/…                        transactions, the same way
 
 They are changed by compare-and-set; a store without a broker has none of them.
 """
@@ -21,3 +22,6 @@ def producers_prefix(topic: str) -> str:
 ACLS_KEY = "broker/acls"
 INTERNAL_TOPIC = "__consumer_offsets"
 """Groups and committed offsets. Clients may read it; only the coordinator writes it."""
+TRANSACTION_TOPIC = "__transaction_state"
+"""Transactional ids and their transactions, likewise."""
+INTERNAL_TOPICS = frozenset({INTERNAL_TOPIC, TRANSACTION_TOPIC})

@@ -109,6 +109,16 @@ class Partition(ReadablePartition):
         receipt, future = self._submit_batches(raw, ack, self.deadline(timeout))
         return future or acked(receipt)
 
+    def begin_batches(
+        self, raw: bytes | bytearray | memoryview, *, ack: Ack | None = None, may_be_control: bool = False
+    ) -> tuple[Receipt, Future[Receipt]]:
+        """`submit_batches`, with the receipt at once: an exclusive writer's has its offset. `may_be_control`: a broker's own
+        batches, which say how a transaction ended, are taken too.
+        """
+        batches = admit_batches(raw, self._config.max_batch_bytes, may_be_control=may_be_control)
+        receipt, future = self._add_encoded(batches, self._check_ack(ack), self.deadline(None))
+        return receipt, future or acked(receipt)
+
     def append_one(
         self,
         value: bytes | None,
