@@ -20,9 +20,10 @@ from typing import Any
 
 from broker_shim.metrics import Counters
 from broker_shim.net.connection import Connection, Parts
-from broker_shim.partitions.append_queue import Append, Verify
+from broker_shim.partitions.append_queue import Append
 from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.partitions.partition_registry import PartitionRegistry
+from broker_shim.partitions.transaction_gate import Verify
 from broker_shim.wire import produce_codec
 from broker_shim.wire.codes import Code
 from broker_shim.wire.primitives import RequestHeader
@@ -151,13 +152,13 @@ class ProduceHandler:
         pending.left += 1
         answered = False
 
-        def answer(code: Code, offset: int) -> None:
+        def answer(code: Code, offset: int, append_ms: int = -1) -> None:
             nonlocal answered
             if answered:
                 return
             answered = True
             low = _START_WHERE_LOST.get(code, -1) if code is not Code.NONE else hosted.low_watermark
-            answers[place] = PartitionAnswer(data.partition, code, offset, low)
+            answers[place] = PartitionAnswer(data.partition, code, offset, low, None, append_ms)
             pending.left -= 1
             if not pending.left and pending.future is not None:
                 self._complete(pending)

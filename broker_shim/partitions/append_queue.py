@@ -4,9 +4,7 @@ An append goes straight to the log if nothing is in front of it. It waits while 
 the write buffer is full (an upload frees some of it), and while a large compressed batch in front of it is being
 checked in a worker thread: unpacking it on the event loop would hold up every other client.
 
-Transactions pass here, too, in the same order. A producer's first transactional batch is taken only after its coordinator
-has said that the partition is part of the transaction (`Append.verify`): one that comes late, after the end, would open a
-transaction that nobody ends. A marker goes into the log like a batch; from then on nothing more of that transaction does.
+Transactions pass here, too, in the same order: their batches through a gate (`transaction_gate`), markers as they are.
 
 Each append is answered exactly once: with its offset at the ack level asked for, with that of the first attempt if it is
 a retry (`producers`), or with a code that says what to do. Event loop only, except `_submit_apart` and `_call`.
@@ -16,24 +14,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Protocol
 
 from broker_shim.partitions.producer_recovery import Snapshots
 from broker_shim.partitions.producers import ProducerTable, Remembered
+from broker_shim.partitions.topic_rules import TopicRules
+from broker_shim.partitions.transaction_gate import TransactionGate, Verify
 from broker_shim.wire import codes
 from broker_shim.wire.codes import Code
 from logstore.config import Ack
 from logstore.engine.memory.results import Receipt
 from logstore.engine.partition.partition_log import PartitionLog
-from logstore.errors import BufferFull, Closed, InvalidRecord, LogStoreError, UnknownTopic
+from logstore.errors import BufferFull, Closed, InvalidRecord, LogStoreError, RecordTooLarge, UnknownTopic
 from logstore.format.batches.batch import HEADER_SIZE, BatchInfo, read_info, split
 from logstore.format.batches.codecs import decompress
 from logstore.format.batches.markers import Marker, encode_marker
-from logstore.format.batches.transactions import OpenTransaction, Transactions
+from logstore.format.batches.rewriting import Rewrite, rewrite
+from logstore.format.batches.transactions import Transactions
 from logstore.format.errors import FormatError
 
 log = logging.getLogger(__name__)
@@ -42,10 +44,12 @@ APART_FROM_BYTES = 32 << 10
 UNPACKED_MAX_BYTES = 1 << 20
 """And so are those that hold more than this: two kilobytes of zstd can be sixty megabytes of the same letter."""
 ROOM_RETRY_S = 0.02
-Answer = Callable[[Code, int], None]
-"""Called once with the outcome and the base offset."""
-Verify = Callable[[int, int], Code | Coroutine[Any, Any, Code]]
-"""Is the partition part of the transaction that this producer has open in this epoch?"""
+
+
+class Answer(Protocol):
+    """Called once, with the outcome and the base offset; and with the time that the records got, if they got one."""
+
+    def __call__(self, code: Code, offset: int, append_ms: int = -1) -> None: ...
 
 
 @dataclass(slots=True)
@@ -54,6 +58,7 @@ class Append:
 
     `is_heavy`: to check it takes long enough for other clients to notice. `verify`: asks the coordinator of its transaction.
     `marker`: it ends one. `opens`: it is the first of one. `end`: where it ends in the log, once acked.
+    `rewrite`: what is still to be done to the records before they are stored.
     """
 
     records: memoryview
@@ -61,6 +66,8 @@ class Append:
     is_heavy: bool
     ack: Ack
     answer: Answer
+    rewrite: Rewrite | None = None
+    append_ms: int = -1
     verify: Verify | None = None
     marker: Marker | None = None
     opens: bool = False
@@ -72,20 +79,13 @@ class Append:
         return self.batch.producer_id >= 0 and self.marker is None
 
 
-@dataclass(slots=True)
-class _Verification:
-    """Appends of one producer that wait for its coordinator. `is_void`: a marker came meanwhile, so ask again."""
-
-    waiting: deque[Append] = field(default_factory=deque)
-    is_void: bool = False
-
-
 class AppendQueue:
     """`open` with a table of producers when the partition is ours; `close` when it no longer is."""
 
     def __init__(
         self,
         snapshots: Snapshots,
+        rules: TopicRules,
         loop: asyncio.AbstractEventLoop,
         workers: Executor,
         on_lost: Callable[[BaseException], None],
@@ -93,11 +93,11 @@ class AppendQueue:
     ) -> None:
         """`on_stable`: the last stable offset may have moved."""
         self._on_stable = on_stable
-        self._verified: dict[int, int] = {}  # the epochs in which producers may begin a transaction here
-        self._verifying: dict[int, _Verification] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._ending: dict[int, int] = {}  # how many markers of a producer are on their way
+        self._gate = TransactionGate(
+            loop, self._in_turn, lambda: snapshots.stands, self._write_first_snapshot
+        )
         self._log: PartitionLog | None = None
+        self._rules = rules
         self._snapshots = snapshots
         self._loop = loop
         self._workers = workers
@@ -135,13 +135,8 @@ class AppendQueue:
         """Answer everything that waits: the log will not take it from us."""
         self._producers = self._log = None
         self._unacked.clear()
-        self._verified.clear()
-        self._ending.clear()
         waiting, self._waiting = self._waiting, deque()
-        for verification in self._verifying.values():
-            waiting.extend(verification.waiting)
-            verification.waiting.clear()
-            verification.is_void = True
+        waiting.extend(self._gate.close())
         for append in waiting:
             append.answer(_code_of(error, append), -1)
 
@@ -162,11 +157,16 @@ class AppendQueue:
             log.info("a record set was refused: %s", error)
             answer(Code.CORRUPT_MESSAGE, -1)
             return None
-        refusal = _refuse(batches, verify)
+        rules = self._rules
+        refusal = _refuse(batches, rules.max_bytes, verify)
         if refusal is not None:
             answer(refusal, -1)
             return None
-        append = Append(records, batches[0], _is_heavy(records, batches), ack, answer, verify)
+        append = Append(
+            records, batches[0], _is_heavy(records, batches), ack, answer, rules.rewrite, verify=verify
+        )
+        if rules.rewrite is not None and len(records) >= APART_FROM_BYTES:
+            append.is_heavy = True
         if append.batch.is_transactional:
             # What is decided is durable: so is what it is about, before.
             append.ack = "durable"
@@ -213,81 +213,36 @@ class AppendQueue:
             if self._producers.transactions.is_stale(append.marker):
                 append.answer(Code.NONE, -1)
                 return True
-        elif append.batch.is_transactional and not self._may_begin(append):
+        elif append.batch.is_transactional and not self._gate.may_pass(append, self._producers.transactions):
             return True
+        if append.opens:
+            # Where it will lie is known with its ack; not below what is durable now.
+            self._gate.begin(append.batch, self._log.durable_high_watermark, self._producers.transactions)
         if append.is_heavy:
             self._busy = True
-            if append.opens:
-                # Where it will lie is known when the worker is back; not below what is durable now.
-                self._begin(append, self._log.durable_high_watermark)
             self._workers.submit(self._submit_apart, self._log, append)
             return True
         try:
-            self._submitted(self._log, append, *_begin_batches(self._log, append))
+            self._submitted(self._log, append, self._hand_over(self._log, append))
         except BufferFull:
+            self._did_not_begin(append)
             return False
         except LogStoreError as error:
+            self._did_not_begin(append)
             self._refused(self._log, append, error)
         return True
 
-    def _may_begin(self, append: Append) -> bool:
-        """Whether a transactional batch goes into the log now. If not, it was answered, or waits for its coordinator."""
-        assert self._producers is not None
-        pid, epoch = append.batch.producer_id, append.batch.producer_epoch
-        is_open = self._producers.transactions.open.get(pid)
-        if is_open is not None and pid not in self._ending:
-            if is_open.epoch == epoch:
-                return True
-            append.answer(Code.INVALID_TXN_STATE, -1)
-            return False
-        if pid in self._verifying:
-            self._verifying[pid].waiting.append(append)
-            return False
-        if self._verified.get(pid) == epoch and self._snapshots.stands:
-            append.opens = True
-            return True
-        assert append.verify is not None
-        code = append.verify(pid, epoch)
-        if code is Code.NONE and self._snapshots.stands:
-            self._verified[pid] = epoch
-            append.opens = True
-            return True
-        self._verifying[pid] = _Verification(deque([append]))
-        task = self._loop.create_task(self._verify(append, code))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return False
-
-    async def _verify(self, append: Append, answer: Code | Coroutine[Any, Any, Code]) -> None:
-        """Ask the coordinator, and let those go on that wait for it. A marker that came meanwhile asks once more."""
-        pid, epoch = append.batch.producer_id, append.batch.producer_epoch
-        assert append.verify is not None
-        verification = self._verifying[pid]
-        try:
-            code = answer if isinstance(answer, Code) else await answer
-            if code is Code.NONE and not self._snapshots.stands:
-                code = await self._write_first_snapshot()
-            while verification.is_void and code is Code.NONE:
-                verification.is_void = False
-                again = append.verify(pid, epoch)
-                code = again if isinstance(again, Code) else await again
-        except Exception:
-            log.exception("producer %d could not be verified", pid)
-            code = Code.NOT_ENOUGH_REPLICAS
-        if self._verifying.get(pid) is verification:
-            del self._verifying[pid]
-        if code is Code.NONE and self.is_open:
-            self._verified[pid] = epoch
-        for each in verification.waiting:
-            if code is not Code.NONE and each.batch.producer_epoch == epoch:
-                each.answer(code, -1)
-            elif not each.abandoned:
-                self._in_turn(each)
+    def _did_not_begin(self, append: Append) -> None:
+        if append.opens and self._producers is not None:
+            append.opens = False
+            self._producers.transactions.open.pop(append.batch.producer_id, None)
 
     async def _write_first_snapshot(self) -> Code:
-        assert self._log is not None
-        assert self._producers is not None
-        table = self._producers.dump(min(self._log.durable_high_watermark, self._known_until))
+        """Before the first transactional batch."""
+        if self._log is None or self._producers is None:
+            return Code.NOT_LEADER_OR_FOLLOWER
+        durable = self._log.durable_high_watermark
+        table = self._producers.dump(min(durable, self._acked_until) if self._unacked else durable)
         try:
             await self._loop.run_in_executor(self._workers, self._snapshots.write_first, table)
         except LogStoreError as error:
@@ -295,22 +250,18 @@ class AppendQueue:
             return Code.NOT_ENOUGH_REPLICAS
         return Code.NONE
 
-    @property
-    def _known_until(self) -> int:
-        """Up to where the table knows the offset of every batch."""
-        assert self._log is not None
-        return self._acked_until if self._unacked else self._log.durable_high_watermark
-
-    def _begin(self, append: Append, offset: int) -> None:
-        assert self._producers is not None
-        batch = append.batch
-        self._producers.transactions.open[batch.producer_id] = OpenTransaction(batch.producer_epoch, offset)
+    def _hand_over(self, partition: PartitionLog, append: Append) -> Future[Receipt]:
+        if append.rewrite is not None:
+            rewrite_append(append, self._rules.max_bytes, int(time.time() * 1000))
+        return partition._internal.submit_batches(
+            append.records, ack=append.ack, control=append.marker is not None
+        )
 
     def _submit_apart(self, partition: PartitionLog, append: Append) -> None:
         """In a worker thread. Nobody else appends meanwhile, so the order is kept."""
-        outcome: tuple[Receipt, Future[Receipt]] | LogStoreError
+        outcome: Future[Receipt] | LogStoreError
         try:
-            outcome = _begin_batches(partition, append)
+            outcome = self._hand_over(partition, append)
         except LogStoreError as error:
             outcome = error
         self._call(self._back, partition, append, outcome)
@@ -319,34 +270,30 @@ class AppendQueue:
         self,
         partition: PartitionLog,
         append: Append,
-        outcome: tuple[Receipt, Future[Receipt]] | LogStoreError,
+        outcome: Future[Receipt] | LogStoreError,
     ) -> None:
         self._busy = False
-        if isinstance(outcome, LogStoreError) and append.opens and self._producers is not None:
-            self._producers.transactions.open.pop(append.batch.producer_id, None)
+        if isinstance(outcome, LogStoreError) and partition is self._log:
+            self._did_not_begin(append)
         if isinstance(outcome, BufferFull) and partition is self._log:
             self._wait_for_room(append)
             return
         if isinstance(outcome, LogStoreError):
             self._refused(partition, append, outcome)
         else:
-            self._submitted(partition, append, *outcome)
+            self._submitted(partition, append, outcome)
         self.pump()
 
     # What became of an append. `partition` is the log that it was handed to: by now the queue may stand in front of
     # another one, opened since, and an old one's failure says nothing about that.
 
-    def _submitted(
-        self, partition: PartitionLog, append: Append, receipt: Receipt, future: Future[Receipt]
-    ) -> None:
+    def _submitted(self, partition: PartitionLog, append: Append, future: Future[Receipt]) -> None:
         if self._producers is not None and partition is self._log:
             self._unacked.append(append)
             if append.is_idempotent:
                 self._producers.remember(append.batch, None, future)
-            if append.opens:
-                self._begin(append, receipt.offset)
             if append.marker is not None:
-                self._no_more_of(append.marker.producer_id)
+                self._gate.no_more_of(append.marker.producer_id)
         if future.done():
             self._acked(partition, append, future)
         else:
@@ -367,9 +314,14 @@ class AppendQueue:
                 self._on_lost(error)
             return
         receipt = done.result()
-        if append.marker is not None:
-            self._ended(partition, append.marker, receipt.offset)
-        append.answer(Code.NONE, receipt.offset)
+        if self._producers is not None and self._log is partition:
+            if append.opens:
+                self._gate.begin(append.batch, receipt.offset, self._producers.transactions)
+            if append.marker is not None:
+                self._gate.ended(append.marker.producer_id)
+                self._producers.transactions.ended(append.marker, receipt.offset)
+                self._on_stable()
+        append.answer(Code.NONE, receipt.offset, append.append_ms)
         if self._producers is None or self._log is not partition:
             return
         if append.is_idempotent:
@@ -383,23 +335,6 @@ class AppendQueue:
             self._producers.transactions.forget_below(partition.low_watermark)
             table = self._producers.dump(min(partition.durable_high_watermark, self._acked_until))
             self._workers.submit(self._snapshots.write, table)
-
-    def _no_more_of(self, pid: int) -> None:
-        """A marker is in the log: what still comes of that transaction comes too late."""
-        self._ending[pid] = self._ending.get(pid, 0) + 1
-        self._verified.pop(pid, None)
-        if pid in self._verifying:
-            self._verifying[pid].is_void = True
-
-    def _ended(self, partition: PartitionLog, marker: Marker, offset: int) -> None:
-        """A marker is durable."""
-        if self._producers is None or self._log is not partition:
-            return
-        left = self._ending.pop(marker.producer_id, 0) - 1
-        if left > 0:
-            self._ending[marker.producer_id] = left
-        self._producers.transactions.ended(marker, offset)
-        self._on_stable()
 
     def _answer_duplicate(self, append: Append, known: Remembered) -> None:
         if known.offset is not None:
@@ -444,15 +379,28 @@ def _code_of(error: BaseException, append: Append) -> Code:
     return codes.of_produce(error)
 
 
-def _begin_batches(partition: PartitionLog, append: Append) -> tuple[Receipt, Future[Receipt]]:
-    return partition._internal.begin_batches(
-        append.records, ack=append.ack, may_be_control=append.marker is not None
-    )
+def rewrite_append(append: Append, max_bytes: int, now_ms: int) -> None:
+    """Store it as its topic says, once: if there is no room for it now, it is not done again. Raises `InvalidRecord`."""
+    assert append.rewrite is not None
+    try:
+        records = rewrite(append.records, append.rewrite, now_ms)
+        largest = max(batch.size for batch in split(records))
+    except FormatError as error:
+        raise InvalidRecord(f"not a record batch that can be stored: {error}") from error
+    if largest > max_bytes:
+        raise RecordTooLarge(
+            f"a batch of {largest} bytes, compressed as its topic says, is above {max_bytes}"
+        )
+    append.records = memoryview(records)
+    append.append_ms = now_ms if append.rewrite.stamps else -1
+    append.rewrite = None
 
 
-def _refuse(batches: list[BatchInfo], verify: Verify | None) -> Code | None:
+def _refuse(batches: list[BatchInfo], max_bytes: int, verify: Verify | None) -> Code | None:
     if not batches:
         return Code.INVALID_RECORD
+    if any(batch.size > max_bytes for batch in batches):
+        return Code.MESSAGE_TOO_LARGE
     if any(batch.is_transactional and (verify is None or batch.producer_id < 0) for batch in batches):
         return Code.INVALID_RECORD  # outside of a transaction
     if len(batches) > 1 and any(batch.producer_id >= 0 for batch in batches):

@@ -16,7 +16,7 @@ from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
-from logstore.config import Ack
+from logstore.config import Ack, StoreConfig
 from logstore.engine.host.clock import waitable
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.results import Receipt, acked
@@ -103,21 +103,18 @@ class Partition(ReadablePartition):
         return self._submit_batches(raw, ack, deadline), deadline
 
     def submit_batches(
-        self, raw: bytes | bytearray | memoryview, *, ack: Ack | None = None, timeout: float | None = None
+        self,
+        raw: bytes | bytearray | memoryview,
+        *,
+        ack: Ack | None = None,
+        timeout: float | None = None,
+        control: bool = False,
     ) -> Future[Receipt]:
-        """`append_batches` without waiting for the ack; `timeout` as for `PartitionLog.submit`."""
-        receipt, future = self._submit_batches(raw, ack, self.deadline(timeout))
-        return future or acked(receipt)
-
-    def begin_batches(
-        self, raw: bytes | bytearray | memoryview, *, ack: Ack | None = None, may_be_control: bool = False
-    ) -> tuple[Receipt, Future[Receipt]]:
-        """`submit_batches`, with the receipt at once: an exclusive writer's has its offset. `may_be_control`: a broker's own
+        """`append_batches` without waiting for the ack; `timeout` as for `PartitionLog.submit`. `control`: a broker's own
         batches, which say how a transaction ended, are taken too.
         """
-        batches = admit_batches(raw, self._config.max_batch_bytes, may_be_control=may_be_control)
-        receipt, future = self._add_encoded(batches, self._check_ack(ack), self.deadline(None))
-        return receipt, future or acked(receipt)
+        receipt, future = self._submit_batches(raw, ack, self.deadline(timeout), control)
+        return future or acked(receipt)
 
     def append_one(
         self,
@@ -160,9 +157,12 @@ class Partition(ReadablePartition):
             self._tell_listeners()
         return receipt, future
 
-    def _submit_batches(self, raw: object, ack: Ack | None, deadline: float) -> Submitted:
+    def _submit_batches(
+        self, raw: object, ack: Ack | None, deadline: float, control: bool = False
+    ) -> Submitted:
         level = self._check_ack(ack)
-        return self._add_encoded(admit_batches(raw, self._config.max_batch_bytes), level, deadline)
+        batches = admit_batches(raw, self._config.max_batch_bytes, control=control)
+        return self._add_encoded(batches, level, deadline)
 
     def _add_encoded(
         self, batches: list[tuple[memoryview, BatchInfo]], level: Ack, deadline: float
@@ -225,6 +225,25 @@ class Partition(ReadablePartition):
         return max(0.0, deadline - self._runtime.clock.monotonic())
 
     # The writer
+
+    @property
+    def config(self) -> StoreConfig:
+        """Of the store."""
+        return self._config
+
+    def check_writable(self) -> None:
+        """`ReadOnly` or `Closed` if nothing can be appended here."""
+        self._writers.check_writable()
+        self._check_open()
+
+    @property
+    def lane(self) -> Lane | None:
+        """The one that its exclusive writer commits through; None if it commits to the partition's own chain."""
+        return self._writers.lane
+
+    def writer(self, deadline: float) -> Writer:
+        """The one that `append` uses, opened if it is not: that may wait for the store, up to the deadline."""
+        return self._writer or self._open_by(deadline, "durable")
 
     def _open_by(self, deadline: float, ack: Ack) -> Writer:
         self._check_open()

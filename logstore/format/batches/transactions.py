@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from logstore.format.batches.batch import BatchInfo, Buffer
+from logstore.format.batches.batch import BatchInfo, Buffer, split
 from logstore.format.batches.markers import UNKNOWN_START, Marker, read_marker
 from logstore.format.batches.sequences import MAX_PRODUCERS
 
@@ -138,3 +138,16 @@ class Transactions:
             array("q", column) for column in columns
         )
         return loaded
+
+
+def batches_below(stop: int, parts: Iterable[bytes | memoryview]) -> tuple[bytes | memoryview, ...]:
+    """The batches that begin before the offset `stop`. Each transaction begins with a batch: none lies across."""
+    kept: list[bytes | memoryview] = []
+    for part in parts:
+        for batch in split(part):
+            if batch.base_offset >= stop:
+                if batch.position:
+                    kept.append(memoryview(part)[: batch.position])
+                return tuple(kept)
+        kept.append(part)
+    return tuple(kept)

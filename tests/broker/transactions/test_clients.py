@@ -113,7 +113,8 @@ def test_B14_kafka_python_commits_and_aborts(broker: LocalBroker) -> None:
 def test_B14_consume_transform_produce_is_exactly_once(broker: LocalBroker) -> None:
     """Every second transaction is aborted, and its input is read again: each comes out once."""
     Confluent().produce(broker.address, "in", [(b"k", b"%d" % i, []) for i in range(20)])
-    options = {"bootstrap.servers": broker.address, "group.id": "etl", "auto.offset.reset": "earliest"}
+    options: dict[str, Any] = {"bootstrap.servers": broker.address, "group.id": "etl"}
+    options |= {"auto.offset.reset": "earliest"}
     options |= {"enable.auto.commit": False, "isolation.level": "read_committed", "log_level": 0}
     producer = transactional(broker, "etl")
     tries = 0
