@@ -135,6 +135,7 @@ class Broker:
         return {
             Api.METADATA: metadata.metadata,
             Api.DESCRIBE_CLUSTER: metadata.describe_cluster,
+            Api.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,
             Api.INIT_PRODUCER_ID: transactions.init_producer_id,
             Api.ADD_PARTITIONS_TO_TXN: transactions.add_partitions,
             Api.ADD_OFFSETS_TO_TXN: transactions.add_offsets,

@@ -5,7 +5,7 @@ append is a swap of what its leader has seen last. `C` is the coordinator's log,
 transactional id; `P` and `Q` are partitions.
 
     the producer  asks, in this order: init, add, data, end; each through the coordinator or a partition, which looks
-                  before it writes. A producer that sleeps between two requests is a zombie as soon as its next life has begun.
+                  before it writes. A producer that sleeps between two requests is a zombie once its next life has begun.
     finishing     whoever coordinates, or believes that it does: reads the decision, puts a marker into each partition, then
                   writes that all of them stand. Two of them at once are a take-over, or requests that are delivered twice.
     the clock     at any time says that a transaction has taken too long.
