@@ -15,7 +15,7 @@ It does no I/O and knows no clock: every call takes `now`, `deadline()` says whe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NamedTuple
@@ -140,6 +140,8 @@ class ConsumerGroup:
     topics: dict[str, TopicInfo] | None = None
     """Those that somebody subscribes to, as they were when the target was made. None: read back from a log, not known."""
     empty_since_ms: int | None = None
+    looked_at: float = float("-inf")
+    """When the store was asked last what its topics are; whoever asks keeps it."""
     _static: dict[str, str] = field(default_factory=dict)
     _holders: dict[Partition, str] = field(default_factory=dict)
     _unsaved: dict[tuple[Kind, str], None] = field(default_factory=dict)
@@ -434,6 +436,10 @@ class ConsumerGroup:
         """What differs from what was saved, once. Who is told anything waits until it is."""
         unsaved, self._unsaved = self._unsaved, {}
         return iter(unsaved)
+
+    def note(self, changes: Iterable[tuple[Kind, str]]) -> None:
+        """They could not be saved: they go with the next ones."""
+        self._unsaved.update(dict.fromkeys(changes))
 
     def restore(self, now: float) -> None:
         """Members, targets and epochs were put back from a log: everybody gets a full session to show up."""

@@ -50,11 +50,11 @@ def decode_key(data: bytes) -> ConsumerKey | None:
     return ConsumerKey(kind, group, "" if kind in _OF_GROUP else reader.string())
 
 
-def changes_of(group: ConsumerGroup) -> list[tuple[bytes, bytes | None]]:
-    """What has to be saved now: keys and values, no value for what is gone."""
+def values_of(group: ConsumerGroup, noted: Iterable[tuple[Kind, str]]) -> list[tuple[bytes, bytes | None]]:
+    """The records of what has changed, as it is now; no value for what is gone."""
     return [
         (encode_key(ConsumerKey(kind, group.group_id, member_id)), _value(group, kind, member_id))
-        for kind, member_id in group.changes()
+        for kind, member_id in noted
     ]
 
 

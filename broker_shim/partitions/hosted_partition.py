@@ -67,6 +67,7 @@ class HostedPartition:
     def __init__(self, topic: Topic, index: int, host: Host, rules: TopicRules, owner: Owner) -> None:
         self.topic = topic.name
         self.index = index
+        self.rules = rules
         self.log = topic.partition(index)
         self.is_recreated = topic._internal.descriptor.is_recreated
         self._host = host
