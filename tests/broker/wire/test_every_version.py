@@ -104,6 +104,15 @@ REQUESTS: dict[Api, dict[str, Any]] = {
     Api.DELETE_GROUPS: {"groups_names": ["absent"]},
     Api.INCREMENTAL_ALTER_CONFIGS: {"resources": [{**RESOURCE, "configs": [SETTING]}]},
     Api.OFFSET_DELETE: {"group_id": "absent", "topics": [{**NAMED, "partitions": [PLACE]}]},
+    Api.CONSUMER_GROUP_HEARTBEAT: {
+        "group_id": "new",
+        "member_id": "m",
+        "member_epoch": 0,
+        "rebalance_timeout": 6000,
+        "subscribed_topic_names": [TOPIC],
+        "topic_partitions": [],
+    },
+    Api.CONSUMER_GROUP_DESCRIBE: {"group_ids": ["absent"]},
     Api.DESCRIBE_CLUSTER: {"include_cluster_authorized_operations": True, "endpoint_type": 1},
     Api.DESCRIBE_TOPIC_PARTITIONS: {
         "topics": [NAMED],
@@ -117,6 +126,7 @@ EXPECTED: dict[Api, Code] = {
     Api.LEAVE_GROUP: Code.UNKNOWN_MEMBER_ID,
     Api.DELETE_TOPICS: Code.UNKNOWN_TOPIC_OR_PARTITION,
     Api.DELETE_GROUPS: Code.GROUP_ID_NOT_FOUND,
+    Api.CONSUMER_GROUP_DESCRIBE: Code.GROUP_ID_NOT_FOUND,
     Api.OFFSET_DELETE: Code.GROUP_ID_NOT_FOUND,
     Api.SASL_HANDSHAKE: Code.ILLEGAL_SASL_STATE,
     Api.SASL_AUTHENTICATE: Code.ILLEGAL_SASL_STATE,
