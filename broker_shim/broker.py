@@ -17,6 +17,7 @@ from broker_shim.auth.acls import Authorizer, Operation, Resource
 from broker_shim.auth.sasl import Users
 from broker_shim.auth.user_store import UserStore
 from broker_shim.config import BrokerConfig
+from broker_shim.groups.consumer_group import ConsumerLimits
 from broker_shim.groups.coordinator import Coordinator
 from broker_shim.groups.member import Limits
 from broker_shim.handlers.acl_api import AclApi
@@ -25,6 +26,7 @@ from broker_shim.handlers.call import Call, Handler, allowed
 from broker_shim.handlers.cluster_api import ClusterApi
 from broker_shim.handlers.committed_api import OffsetApi
 from broker_shim.handlers.config_api import ConfigApi
+from broker_shim.handlers.consumer_group_api import ConsumerGroupApi
 from broker_shim.handlers.fetch_handler import FetchHandler
 from broker_shim.handlers.group_api import GroupApi
 from broker_shim.handlers.metadata import MetadataApi, api_versions
@@ -85,6 +87,7 @@ class Broker:
                 config.group_max_session_timeout,
                 config.group_initial_rebalance_delay,
             ),
+            ConsumerLimits(config.group_consumer_session_timeout, config.group_consumer_heartbeat_interval),
             shards=config.offsets_partitions,
             offsets_retention_s=config.offsets_retention,
         )
@@ -130,6 +133,7 @@ class Broker:
 
     def _table(self) -> dict[Api, Handler]:
         groups = GroupApi(self.coordinator, self.transactions.shards, self.cluster, self._loop)
+        consumers = ConsumerGroupApi(self.coordinator, self.partitions, self._loop)
         offsets = OffsetApi(self.coordinator, self.partitions, self.transactions.verify, self._loop)
         transactions = TransactionApi(self.transactions, self.coordinator, self.partitions, self._config)
         logs = LogApi(self.partitions)
@@ -162,6 +166,8 @@ class Broker:
             Api.LIST_GROUPS: groups.list_groups,
             Api.DESCRIBE_GROUPS: groups.describe_groups,
             Api.DELETE_GROUPS: groups.delete_groups,
+            Api.CONSUMER_GROUP_HEARTBEAT: consumers.heartbeat,
+            Api.CONSUMER_GROUP_DESCRIBE: consumers.describe,
             Api.OFFSET_COMMIT: offsets.commit,
             Api.OFFSET_FETCH: offsets.fetch,
             Api.OFFSET_DELETE: offsets.delete,

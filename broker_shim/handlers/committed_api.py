@@ -138,15 +138,15 @@ class OffsetApi:
         shard = await shard_for(self._coordinator, call, request.group_id, Operation.READ)
         if isinstance(shard, Code):
             return shard
+        in_transaction = "producer_id" in vars(request)
         generation = request.get("generation_id_or_member_epoch", request.get("generation_id", -1))
-        group = shard.groups.get(request.group_id)
-        if group is None:
-            return shard if generation < 0 else Code.ILLEGAL_GENERATION
-        if generation < 0 and not request.get("member_id") and "producer_id" in vars(request):
+        member_id = request.get("member_id", "")
+        if generation < 0 and not member_id and in_transaction:
             return shard  # of a producer that does not say which member it commits for
-        code = group.check_commit(
-            request.member_id, request.get("group_instance_id"), generation, self._loop.time()
-        )
+        is_old = call.version < 9 and not in_transaction
+        if generation >= 0 and is_old and request.group_id in shard.consumers.groups:
+            return Code.UNSUPPORTED_VERSION
+        code = shard.check_commit(request.group_id, member_id, request.get("group_instance_id"), generation)
         return shard if code is Code.NONE else code
 
     async def _write(self, shard: GroupShard, group: str, commits: dict[Place, Committed]) -> Code:
@@ -166,8 +166,19 @@ class OffsetApi:
         request = call.request
         if call.version >= 8:
             groups = request.groups or ()
-            return {"groups": [await self._fetch(call, g.group_id, g.topics) async for g in yielding(groups)]}
+            return {"groups": [await self._fetch_of(call, g) async for g in yielding(groups)]}
         return await self._fetch(call, request.group_id, request.topics)
+
+    async def _fetch_of(self, call: Call, asked: Message) -> dict[str, Any]:
+        """From version 9 on a member of the new protocol says who it is: one that was fenced learns it here."""
+        member_id, epoch = asked.get("member_id"), asked.get("member_epoch", -1)
+        if member_id and epoch >= 0:
+            shard = await shard_for(self._coordinator, call, asked.group_id, Operation.DESCRIBE)
+            if isinstance(shard, GroupShard) and asked.group_id in shard.consumers.groups:
+                code = shard.check_commit(asked.group_id, member_id, None, epoch)
+                if code is not Code.NONE:
+                    return {"group_id": asked.group_id, "topics": [], "error_code": code}
+        return await self._fetch(call, asked.group_id, asked.topics)
 
     async def _fetch(self, call: Call, group: str, topics: Any) -> dict[str, Any]:
         only_stable = call.request.get("require_stable", False)
@@ -211,9 +222,10 @@ class OffsetApi:
         if isinstance(shard, Code):
             return {"error_code": shard}
         group = shard.groups.get(request.group_id)
-        if group is None and request.group_id not in shard.offsets:
+        if request.group_id not in shard.names():
             return {"error_code": Code.GROUP_ID_NOT_FOUND}
-        in_use: frozenset[str] | None = frozenset()
+        consumer = shard.consumers.groups.get(request.group_id)
+        in_use: frozenset[str] | None = consumer.subscribed if consumer is not None else frozenset()
         if group is not None and group.state is not State.EMPTY:
             if group.protocol_type != CONSUMER:
                 return {"error_code": Code.NON_EMPTY_GROUP}

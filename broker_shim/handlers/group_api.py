@@ -21,6 +21,7 @@ from broker_shim.wire.codes import Code
 from logstore.errors import LogStoreError
 
 GROUP_KEY, TRANSACTION_KEY = 0, 1
+CLASSIC_TYPE, CONSUMER_TYPE = "classic", "consumer"
 
 
 class GroupApi:
@@ -95,6 +96,8 @@ class GroupApi:
             id_required=call.version >= 4,
             can_skip_assignment=call.version >= 9,
         )
+        if not shard.adopt(request.group_id, consumer=False):
+            return _joined(Joined(Code.INCONSISTENT_GROUP_PROTOCOL, request.member_id), call.version)
         group = shard.group(request.group_id)
         waiting: asyncio.Future[Joined] = self._loop.create_future()
         shard.carry_out(group, group.join(join, waiting, self._loop.time()))
@@ -169,16 +172,18 @@ class GroupApi:
             return {"error_code": Code.COORDINATOR_NOT_AVAILABLE}
         every = call.may(Operation.DESCRIBE, Resource.CLUSTER)  # as in Kafka: who may describe that sees all
         states = call.request.get("states_filter") or ()
+        types = {kind.lower() for kind in call.request.get("types_filter") or ()}
         found = []
         for shard in shards:
-            for name in sorted({*shard.groups, *shard.offsets}):
-                group = shard.groups.get(name)
-                state = (group.state if group is not None else State.EMPTY).value
-                if (not states or state in states) and (
-                    every or call.may(Operation.DESCRIBE, Resource.GROUP, name)
+            for name in sorted(shard.names()):
+                kind, protocol_type, state = _listed(shard, name)
+                if (
+                    (not states or state in states)
+                    and (not types or kind in types)
+                    and (every or call.may(Operation.DESCRIBE, Resource.GROUP, name))
                 ):
-                    kind = (group.protocol_type if group is not None else None) or ""
-                    found.append({"group_id": name, "protocol_type": kind, "group_state": state})
+                    row = {"group_id": name, "protocol_type": protocol_type, "group_state": state}
+                    found.append({**row, "group_type": kind})
         return {"error_code": Code.NONE, "groups": found}
 
     async def describe_groups(self, call: Call) -> Response:
@@ -195,7 +200,10 @@ class GroupApi:
             return {"error_code": shard, "group_id": name, "group_state": ""}
         group = shard.groups.get(name)
         if group is None:
-            state = State.EMPTY if name in shard.offsets else State.DEAD
+            is_consumer = (
+                name in shard.consumers.groups
+            )  # of the other protocol: for this API it is not there
+            state = State.EMPTY if name in shard.offsets and not is_consumer else State.DEAD
             return {"error_code": Code.NONE, "group_id": name, "group_state": state.value}
         return {
             "error_code": Code.NONE,
@@ -219,14 +227,24 @@ class GroupApi:
         shard = await self._shard(call, name, Operation.DELETE)
         if isinstance(shard, Code):
             return shard
-        group = shard.groups.get(name)
-        if group is None and name not in shard.offsets:
+        if name not in shard.names():
             return Code.GROUP_ID_NOT_FOUND
-        if group is not None and group.state is not State.EMPTY:
+        if not shard.is_empty(name):
             return Code.NON_EMPTY_GROUP
         done: asyncio.Future[Code] = self._loop.create_future()
         shard.delete_group(name, done.set_result)
         return await done
+
+
+def _listed(shard: GroupShard, name: str) -> tuple[str, str, str]:
+    """The type of a group, its protocol type and its state, as ListGroups says them."""
+    consumer = shard.consumers.groups.get(name)
+    if consumer is not None:
+        return CONSUMER_TYPE, CONSUMER_TYPE, consumer.phase.value
+    group = shard.groups.get(name)
+    if group is None:
+        return CLASSIC_TYPE, "", State.EMPTY.value
+    return CLASSIC_TYPE, group.protocol_type or "", group.state.value
 
 
 async def shard_for(

@@ -124,6 +124,15 @@ REQUESTS: dict[Api, dict[str, Any]] = {
     Api.DELETE_GROUPS: {"groups_names": ["absent"]},
     Api.INCREMENTAL_ALTER_CONFIGS: {"resources": [{**RESOURCE, "configs": [SETTING]}]},
     Api.OFFSET_DELETE: {"group_id": "absent", "topics": [{**NAMED, "partitions": [PLACE]}]},
+    Api.CONSUMER_GROUP_HEARTBEAT: {
+        "group_id": "new",
+        "member_id": "m",
+        "member_epoch": 0,
+        "rebalance_timeout": 6000,
+        "subscribed_topic_names": [TOPIC],
+        "topic_partitions": [],
+    },
+    Api.CONSUMER_GROUP_DESCRIBE: {"group_ids": ["absent"]},
     Api.DESCRIBE_CLUSTER: {"include_cluster_authorized_operations": True, "endpoint_type": 1},
     Api.DESCRIBE_LOG_DIRS: {"topics": [{**NAMED, "partitions": [0]}]},
     Api.ELECT_LEADERS: {
@@ -167,6 +176,7 @@ EXPECTED: dict[Api, Code] = {
     Api.TXN_OFFSET_COMMIT: Code.INVALID_TXN_STATE,
     Api.DESCRIBE_TRANSACTIONS: Code.TRANSACTIONAL_ID_NOT_FOUND,
     Api.DELETE_GROUPS: Code.GROUP_ID_NOT_FOUND,
+    Api.CONSUMER_GROUP_DESCRIBE: Code.GROUP_ID_NOT_FOUND,
     Api.ELECT_LEADERS: Code.ELECTION_NOT_NEEDED,
     Api.ALTER_USER_SCRAM_CREDENTIALS: Code.RESOURCE_NOT_FOUND,
     Api.OFFSET_DELETE: Code.GROUP_ID_NOT_FOUND,
