@@ -22,13 +22,13 @@ Place = tuple[Topic, int]
 
 
 class AtomicBlock:
-    """What `Store.atomic()` gives. For one block, and one thread at a time.
+    """What `Store.atomic()` gives. For one block, and one thread at a time."""
 
-    `receipts`: after the block, one for each record in the order of the appends, all of them durable; empty before.
-    """
+    receipts: list[Receipt]
+    """After the block, one for each record in the order of the appends, all of them durable; empty before."""
 
     def __init__(self, find: Callable[[str], Topic], timeout: float | None) -> None:
-        self.receipts: list[Receipt] = []
+        self.receipts = []
         self._find = find
         self._timeout = timeout
         self._topics: dict[str, Topic] = {}
