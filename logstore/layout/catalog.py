@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from logstore.config import TopicConfig, check_names
@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 PARTITIONS_MAX = 100_000
+_ALWAYS_STORED = ("retention_seconds", "retention_bytes", "segment_bytes")
 ANY_PARTITIONS = 1
 """The default of `create_topic`: who takes a topic that exists and names no number is content with any."""
 
@@ -64,7 +65,7 @@ class TopicDescriptor:
             "incarnation": self.incarnation,
             "partitions": self.partitions,
             "deleted": self.deleted,
-            "config": asdict(self.config),
+            "config": _stored(self.config),
             "revision": self.revision,
             "removing": [list(removal) for removal in self.removing],
             "is_anew": self.is_recreated,
@@ -89,7 +90,7 @@ class TopicDescriptor:
                 TopicConfig(**content["config"]),
                 content["deleted"],
                 content.get("revision", 0),
-                tuple(_removal(fields) for fields in removing),
+                tuple(_removal(row) for row in removing),
                 content.get("is_anew", False),
             )
         except (ValueError, KeyError, TypeError) as error:
@@ -270,8 +271,17 @@ class Catalog:
         )
 
 
-def _removal(fields: list[Any]) -> Removal:
-    incarnation, partitions = fields
+def _stored(config: TopicConfig) -> dict[str, Any]:
+    """Settings that came later are named only where they are set: earlier releases read the other topics."""
+    return {
+        each.name: value
+        for each in fields(TopicConfig)
+        if (value := getattr(config, each.name)) != each.default or each.name in _ALWAYS_STORED
+    }
+
+
+def _removal(row: list[Any]) -> Removal:
+    incarnation, partitions = row
     if not re.fullmatch(r"[0-9a-f]{16}", incarnation):
         raise ValueError("an incarnation is malformed")
     return Removal(incarnation, _check_partitions(partitions))

@@ -189,7 +189,13 @@ class ReadablePartition:
     @property
     def maintenance(self) -> Maintenance:
         """Compact, expire and collect by hand; a writer does it by itself now and then."""
-        return Maintenance(self._chain, self._runtime.reader, self._settings, self._config.delete_grace)
+        return Maintenance(
+            self._chain,
+            self._runtime.reader,
+            self._settings,
+            self._config.delete_grace,
+            stopped=lambda: self._runtime.closed,
+        )
 
     # Loading
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from logstore.format import kernels
 from logstore.format.batches.area import Area, Binary, Gathered, HeaderLists
 from logstore.format.batches.batch import LOG_APPEND_TIME, BatchInfo
+from logstore.format.plain.gather import gather_sparse
 
 _BINARY, _STRING, _MICROSECONDS = pa.binary(), pa.string(), pa.timestamp("us", tz="UTC")
 _PAIR = pa.struct([("key", _STRING), ("value", _BINARY)])
@@ -49,6 +50,24 @@ class Plan:
         """The rows with index `first` up to, not including, `stop`."""
         gathered = kernels.active.gather(areas, first, stop, *self.wanted) if areas else _NOTHING
         arrays = [make(infos, gathered, first, stop) for make in self.makers]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def build_sparse(
+        self, infos: Sequence[BatchInfo], areas: Sequence[Area], start_offset: int, stop_offset: int | None
+    ) -> pa.RecordBatch:
+        """The rows from one offset up to another, of batches that compaction by key has taken records from."""
+        gathered, offsets, taken = gather_sparse(
+            areas,
+            [info.span for info in infos],
+            [info.base_offset for info in infos],
+            start_offset,
+            stop_offset,
+            self.wanted,
+        )
+        arrays = [
+            pa.array(offsets) if make is _offsets else make(infos, gathered, taken.start, taken.stop)
+            for make in self.makers
+        ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 

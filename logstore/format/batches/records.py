@@ -13,6 +13,7 @@ from logstore.format.batches.area import MAX_TIMESTAMP_MS
 from logstore.format.batches.batch import BatchInfo, Buffer
 from logstore.format.batches.record import Headers, Record
 from logstore.format.errors import FormatError
+from logstore.format.plain import fields
 
 RECORD_OVERHEAD = 5 + 8 + 5 + 5 + 5 + 5 + 1
 """Length, timestamp delta, offset delta, key length, value length and header count at their widest, and the attributes."""
@@ -60,9 +61,11 @@ def decode_records(
 ) -> list[Record]:
     """The records of one batch with offsets from `start_offset` up to, not including, `stop_offset`."""
     first = max(0, start_offset - info.base_offset)
-    stop = info.count if stop_offset is None else min(info.count, stop_offset - info.base_offset)
-    if first >= stop:
+    stop = info.span if stop_offset is None else min(info.span, stop_offset - info.base_offset)
+    if first >= stop or not info.count:
         return []
+    if info.is_sparse:
+        return fields.sparse_records(batch.record_area(raw, info), info.span, info.base_offset, first, stop)
     return kernels.active.records(batch.record_area(raw, info), info.base_offset, first, stop)
 
 
