@@ -145,7 +145,7 @@ class TopicConfig:
     """Compaction by key: of the records with the same key the last one is kept, as with Kafka's `cleanup.policy=compact`.
     Every record must have a key then. Retention applies as well, if there is any."""
     tombstone_seconds: float = 24 * 3600.0
-    """How long compaction keeps a tombstone, from when nothing is left of what it deletes (Kafka's `delete.retention.ms`)."""
+    """How long compaction keeps a tombstone, once nothing is left of what it deletes (Kafka's `delete.retention.ms`)."""
     compact_after_seconds: float = 0.0
     """Compaction leaves records alone that are younger than this (`min.compaction.lag.ms`)."""
     compact_within_seconds: float | None = None

@@ -1,4 +1,5 @@
-"""Compaction: merge small segments of a topic into larger ones, and apply its retention.
+"""Compaction: merge small segments of a topic into larger ones, and apply its retention. Of a topic that was created
+with --compact, keep the last record of each key.
 
 Safe beside a running writer. The replaced objects stay until `logstore gc` deletes them after the grace period.
 """
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from logstore.cli.places import add_topic, chosen, find_topic, open_store
 from logstore.cli.terminal.output import Output
 from logstore.cli.terminal.usage import Interrupted
+from logstore.engine.maintenance.cleaning import CleaningDone
 from logstore.engine.partition.partition_log import PartitionLog
 
 
@@ -28,16 +30,23 @@ def run(args: argparse.Namespace, out: Output) -> int:
             done = 0
             try:
                 for log in logs:
-                    low, merged = compact_log(log, progress.advance)
+                    low, merged, cleaned = compact_log(log, progress.advance)
                     fields = {
                         "topic": log.topic,
                         "partition": log.partition,
                         "merged_segments": merged,
+                        "compacted_records": cleaned.records,
+                        "compacted_bytes": cleaned.bytes_before - cleaned.bytes_after,
                         "low": low,
                     }
+                    removed = (
+                        f", left out {cleaned.records:,} replaced records"
+                        if log._internal.is_compacted
+                        else ""
+                    )
                     out.row(
                         fields,
-                        f"{log.topic}/{log.partition}: merged {merged} segments, begins at offset {low}",
+                        f"{log.topic}/{log.partition}: merged {merged} segments{removed}, begins at offset {low}",
                     )
                     done += 1
             except KeyboardInterrupt:
@@ -49,12 +58,14 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 def compact_log(
     log: PartitionLog, merged_some: Callable[[int], None] = lambda count: None
-) -> tuple[int, int]:
-    """Apply retention, then merge what can be. The low watermark, and how many segments were merged."""
+) -> tuple[int, int, CleaningDone]:
+    """Apply retention, then merge what can be, and compact by key. The low watermark, how many segments were merged, and
+    what compaction by key has done."""
     now_ms = time.time_ns() // 1_000_000
     maintenance = log._internal.maintenance
     low, merged = maintenance.expire(now_ms), 0
+    cleaned = maintenance.clean(now_ms)
     while (count := maintenance.compact(now_ms, os.urandom(16))) > 0:
         merged += count
         merged_some(count)
-    return low, merged
+    return low, merged, cleaned

@@ -34,7 +34,7 @@ from logstore.engine.maintenance.thinner import Thinned, Thinner
 from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.errors import CorruptData, ObjectNotFound
 from logstore.format.stored.extras import Cleaned, Mark
-from logstore.format.stored.manifest import SegmentTable
+from logstore.format.stored.manifest import Manifest, SegmentTable
 from logstore.layout.paths import for_version
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class Cleaning:
     def clean(
         self, view: ChainView, now_ms: int, *, at_once: bool = False, below: int | None = None
     ) -> tuple[ChainView | None, CleaningDone]:
-        """As many passes as it takes, if the topic is compacted and there is enough to do, or `at_once` if there is anything.
+        """As many passes as it takes, if the topic is compacted and there is enough to do; `at_once`: if there is anything.
         Nothing from `below` on is touched: the last stable offset, where transactions may be open. Returns the partition
         as it is then, None if nothing was changed."""
         done = CleaningDone()
@@ -149,9 +149,11 @@ class Cleaning:
             marks = tuple(mark for mark in known.marks if mark.until > expired)
             if thinner.tombstones:
                 marks = (*marks, Mark(until, now_ms))
-            cleaned = Cleaned(until, marks[:1] + marks[1:][-MARKS_MAX + 1 :])
             noted = change_manifest(
-                self._chain, view, now_ms, lambda manifest: replace(manifest, cleaned=cleaned)
+                self._chain,
+                view,
+                now_ms,
+                partial(_with, cleaned=Cleaned(until, marks[:1] + marks[1:][-MARKS_MAX + 1 :])),
             )
             if noted is not None:
                 return noted
@@ -268,6 +270,10 @@ def blocks_of(reader: SegmentReader, ref: SegmentRef) -> list[Block]:
         blocks.append(reader.block(ref, position, scanning=True))
         position = blocks[-1].end_offset
     return blocks
+
+
+def _with(manifest: Manifest, cleaned: Cleaned) -> Manifest:
+    return replace(manifest, cleaned=cleaned)
 
 
 def _end_of(view: ChainView, run: range) -> int:

@@ -6,7 +6,8 @@ and whatever their grace periods are:
 * `compact` writes one larger object from neighbouring small segments, batches verbatim, and then swaps the manifest's rows
   with `If-Match`. The object's name says which version of the manifest it is for: one of another version that is not named
   can never come to be named. The chain itself is not touched: its newest segment is never merged, and fences always stay.
-* `clean`, of a topic that is compacted by key, writes such an object without the records that later ones replace (`cleaning`).
+* `clean`, of a topic that is compacted by key, writes such an object without the records that later ones replace: see
+  `cleaning`.
 * `expire` moves the low watermark past segments that retention no longer wants.
 * `collect` takes away objects that no row has named for the grace period, a courtesy to readers with old references. First
   it publishes a horizon in the manifest, and only once that is certainly stored it empties places below it: whoever looks

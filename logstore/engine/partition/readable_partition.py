@@ -135,6 +135,11 @@ class ReadablePartition:
         self._check_not_deleted()  # again: the look at the chain may have shown it
         return reader.first_at(ms)
 
+    @property
+    def is_compacted(self) -> bool:
+        """Whether the topic is compacted by key: an offset below the high watermark may hold no record any more."""
+        return self._settings.compact
+
     # The watermarks
 
     def high_watermark(self, visibility: Visibility) -> int:

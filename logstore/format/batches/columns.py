@@ -8,8 +8,8 @@ for.
     timestampType  int32                      0 given by the producer, 1 by a broker
     headers        list<struct<key, value>>   null without headers, as in Spark's Kafka source
 
-Only the columns asked for are decoded; offsets need no decompression, unless compaction has taken records away. As with `decode_records`, no length in
-the bytes is trusted, and the CRC is the caller's to check.
+Only the columns asked for are decoded; offsets need no decompression, unless compaction has taken records away. As with
+`decode_records`, no length in the bytes is trusted, and the CRC is the caller's to check.
 """
 
 from __future__ import annotations
