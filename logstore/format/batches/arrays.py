@@ -14,7 +14,6 @@ import pyarrow as pa
 from logstore.format import kernels
 from logstore.format.batches.area import Area, Binary, Gathered, HeaderLists
 from logstore.format.batches.batch import LOG_APPEND_TIME, BatchInfo
-from logstore.format.plain.gather import gather_sparse
 
 _BINARY, _STRING, _MICROSECONDS = pa.binary(), pa.string(), pa.timestamp("us", tz="UTC")
 _PAIR = pa.struct([("key", _STRING), ("value", _BINARY)])
@@ -56,6 +55,8 @@ class Plan:
         self, infos: Sequence[BatchInfo], areas: Sequence[Area], start_offset: int, stop_offset: int | None
     ) -> pa.RecordBatch:
         """The rows from one offset up to another, of batches that compaction by key has taken records from."""
+        from logstore.format.plain.gather import gather_sparse
+
         gathered, offsets, taken = gather_sparse(
             areas,
             [info.span for info in infos],

@@ -24,7 +24,6 @@ from logstore.format.batches import codecs
 from logstore.format.batches.area import Area, check_timestamp
 from logstore.format.batches.record import Record
 from logstore.format.errors import FormatError, UnsupportedVersion
-from logstore.format.plain import fields
 
 Buffer = bytes | bytearray | memoryview
 
@@ -220,14 +219,18 @@ def check_crc(raw: Buffer, info: BatchInfo) -> None:
 
 
 def validate(
-    raw: Buffer, *, max_batch_bytes: int, max_decoded_bytes: int = MAX_DECODED_BYTES
+    raw: Buffer,
+    *,
+    max_batch_bytes: int,
+    max_decoded_bytes: int = MAX_DECODED_BYTES,
+    control: bool = False,
 ) -> list[BatchInfo]:
     """Check foreign bytes completely: batches that a producer may send, back to back, nothing else.
 
     Each batch: magic, length, CRC, a known codec, records that are what the header counts, every length in
     bounds, offset deltas 0 … count-1, timestamps that a reader can represent, header keys in UTF-8. Control
-    batches (a broker's own), empty ones and ones larger than the limits are refused. Timestamps in the result
-    are exact.
+    batches (a broker's own) unless with `control`, empty ones and ones larger than the limits are refused.
+    Timestamps in the result are exact.
     """
     infos = split(raw)
     if not infos:
@@ -237,18 +240,22 @@ def validate(
             raise FormatError(
                 f"a batch of {info.count} records with last offset delta {info.span - 1}", info.position
             )
-    return [_validate_one(raw, info, max_batch_bytes, max_decoded_bytes) for info in infos]
+    return [_validate_one(raw, info, max_batch_bytes, max_decoded_bytes, control) for info in infos]
 
 
-def _validate_one(raw: Buffer, info: BatchInfo, max_batch_bytes: int, max_decoded_bytes: int) -> BatchInfo:
+def _validate_one(
+    raw: Buffer, info: BatchInfo, max_batch_bytes: int, max_decoded_bytes: int, control: bool
+) -> BatchInfo:
     where = info.position
     if info.size > max_batch_bytes:
         raise FormatError(f"a batch of {info.size} bytes; at most {max_batch_bytes} are allowed", where)
     check_crc(raw, info)
-    if info.attributes & (CONTROL | DELETE_HORIZON):
+    if info.attributes & (DELETE_HORIZON if control else CONTROL | DELETE_HORIZON):
         kind = "control batch" if info.is_control else "batch with a delete horizon"
         raise FormatError(f"a {kind}; only a broker writes those", where)
-    if info.producer_id >= 0 and (info.base_sequence < 0 or info.producer_epoch < 0):
+    if info.producer_id >= 0 and (
+        info.producer_epoch < 0 or (info.base_sequence < 0 and not info.is_control)
+    ):
         raise FormatError(
             f"producer {info.producer_id} with epoch {info.producer_epoch} and sequence {info.base_sequence}",
             where,
@@ -262,10 +269,12 @@ def check_stored(raw: Buffer, position: int = 0) -> BatchInfo:
     Timestamps in the result are exact."""
     info = read_info(raw, position)
     if not info.is_sparse:
-        return _validate_one(raw, info, info.size, MAX_DECODED_BYTES)
+        return _validate_one(raw, info, info.size, MAX_DECODED_BYTES, control=True)
     check_crc(raw, info)
     if not info.count:
         return info
+    from logstore.format.plain import fields
+
     low, high = fields.check(record_area(raw, info), info.span)
     return info._replace(max_timestamp_ms=high, min_timestamp_ms=low)
 

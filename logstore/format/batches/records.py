@@ -13,7 +13,6 @@ from logstore.format.batches.area import MAX_TIMESTAMP_MS
 from logstore.format.batches.batch import BatchInfo, Buffer
 from logstore.format.batches.record import Headers, Record
 from logstore.format.errors import FormatError
-from logstore.format.plain import fields
 
 RECORD_OVERHEAD = 5 + 8 + 5 + 5 + 5 + 5 + 1
 """Length, timestamp delta, offset delta, key length, value length and header count at their widest, and the attributes."""
@@ -65,6 +64,8 @@ def decode_records(
     if first >= stop or not info.count:
         return []
     if info.is_sparse:
+        from logstore.format.plain import fields
+
         return fields.sparse_records(batch.record_area(raw, info), info.span, info.base_offset, first, stop)
     return kernels.active.records(batch.record_area(raw, info), info.base_offset, first, stop)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from crc32c import crc32c
@@ -24,7 +24,9 @@ from logstore.format.batches.batch import (
     Buffer,
     record_area,
 )
-from logstore.format.plain import fields
+
+if TYPE_CHECKING:
+    from logstore.format.plain.fields import Fields
 
 _FRONT = struct.Struct(">qiib")  # base offset, length, leader epoch, magic
 _AFTER_CRC = struct.Struct(">hiqqqhii")
@@ -40,7 +42,7 @@ class Located(NamedTuple):
     infos: Sequence[BatchInfo]
     areas: Sequence[Area]
     joined: bytes
-    found: fields.Fields
+    found: Fields
     offsets: Any
     firsts: Any
 
@@ -55,6 +57,8 @@ class Located(NamedTuple):
 
 def locate(raw: Buffer, infos: Sequence[BatchInfo]) -> Located:
     """Of batches in `raw`, each with one record at the least."""
+    from logstore.format.plain import fields  # as kernels do: imported when called
+
     areas = [record_area(raw, info) for info in infos]
     counts = np.array([info.count for info in infos])
     spans = [info.span for info in infos] if any(info.is_sparse for info in infos) else None
