@@ -10,11 +10,11 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from logstore.cli.places import add_topic, chosen, find_topic, open_store
 from logstore.cli.terminal.output import Output
 from logstore.cli.terminal.usage import Interrupted
-from logstore.engine.maintenance.cleaning import CleaningDone
 from logstore.engine.partition.partition_log import PartitionLog
 
 
@@ -30,23 +30,20 @@ def run(args: argparse.Namespace, out: Output) -> int:
             done = 0
             try:
                 for log in logs:
-                    low, merged, cleaned = compact_log(log, progress.advance)
+                    done_here = compact_log(log, progress.advance)
                     fields = {
                         "topic": log.topic,
                         "partition": log.partition,
-                        "merged_segments": merged,
-                        "compacted_records": cleaned.records,
-                        "compacted_bytes": cleaned.bytes_before - cleaned.bytes_after,
-                        "low": low,
+                        "merged_segments": done_here.merged,
+                        "compacted_records": done_here.records,
+                        "compacted_bytes": done_here.bytes,
+                        "low": done_here.low,
                     }
-                    removed = (
-                        f", left out {cleaned.records:,} replaced records"
-                        if log._internal.is_compacted
-                        else ""
-                    )
+                    left_out = f", left out {done_here.records:,} replaced records"
                     out.row(
                         fields,
-                        f"{log.topic}/{log.partition}: merged {merged} segments{removed}, begins at offset {low}",
+                        f"{log.topic}/{log.partition}: merged {done_here.merged} segments"
+                        f"{left_out if log._internal.is_compacted else ''}, begins at offset {done_here.low}",
                     )
                     done += 1
             except KeyboardInterrupt:
@@ -56,11 +53,18 @@ def run(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-def compact_log(
-    log: PartitionLog, merged_some: Callable[[int], None] = lambda count: None
-) -> tuple[int, int, CleaningDone]:
-    """Apply retention, then merge what can be, and compact by key. The low watermark, how many segments were merged, and
-    what compaction by key has done."""
+class Compacted(NamedTuple):
+    """The low watermark, how many segments were merged, how many records compaction by key has left out, and how many bytes
+    fewer that makes."""
+
+    low: int
+    merged: int
+    records: int
+    bytes: int
+
+
+def compact_log(log: PartitionLog, merged_some: Callable[[int], None] = lambda count: None) -> Compacted:
+    """Apply retention, compact by key if the topic has that, then merge what can be."""
     now_ms = time.time_ns() // 1_000_000
     maintenance = log._internal.maintenance
     low, merged = maintenance.expire(now_ms), 0
@@ -68,4 +72,4 @@ def compact_log(
     while (count := maintenance.compact(now_ms, os.urandom(16))) > 0:
         merged += count
         merged_some(count)
-    return low, merged, cleaned
+    return Compacted(low, merged, cleaned.records, cleaned.bytes_before - cleaned.bytes_after)

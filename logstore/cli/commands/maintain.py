@@ -79,9 +79,9 @@ def _maintain(args: argparse.Namespace, store: logstore.Store, out: Output) -> b
             try:
                 for log in chosen(find_topic(store, name), None):
                     before = log.low_watermark
-                    low, count, cleaned = compact_log(log)
-                    replaced += cleaned.records
-                    merged, moved, partitions = merged + count, moved + low - before, partitions + 1
+                    done = compact_log(log)
+                    merged, replaced = merged + done.merged, replaced + done.records
+                    moved, partitions = moved + done.low - before, partitions + 1
                     progress.advance(1, what=f"{name}/{log.partition}")
             except UnknownTopic:
                 if args.topic:

@@ -10,7 +10,7 @@ from itertools import repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from logstore.errors import InvalidRecord, RecordTooLarge
+from logstore.errors import InvalidRecord, KeyRequired, RecordTooLarge
 from logstore.format import kernels
 from logstore.format.batches.area import MAX_TIMESTAMP_MS
 from logstore.format.batches.batch import HEADER_SIZE, BatchInfo, encode_batch, split, validate
@@ -176,7 +176,7 @@ def admit_batches(
 
 
 def check_keys(runs: Iterable[Run]) -> None:
-    """`InvalidRecord` for a record without a key: in a topic that is compacted by key it could never be replaced."""
+    """`KeyRequired` for a record without a key: in a topic that is compacted by key it could never be replaced."""
     for run in runs:
         if None in map(_key, run.records):
             raise _keyless()
@@ -189,8 +189,8 @@ def check_batch_keys(batches: Iterable[tuple[memoryview, BatchInfo]]) -> None:
             raise _keyless()
 
 
-def _keyless() -> InvalidRecord:
-    return InvalidRecord(
+def _keyless() -> KeyRequired:
+    return KeyRequired(
         "a record without a key, and the topic is compacted by key; nothing was appended: give each record a key"
     )
 

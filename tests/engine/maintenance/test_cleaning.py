@@ -16,7 +16,7 @@ import logstore
 from logstore import Record
 from logstore.engine.maintenance import offset_map
 from logstore.engine.partition.partition_log import PartitionLog
-from logstore.errors import InvalidRecord
+from logstore.errors import KeyRequired
 from logstore.format.batches.batch import CONTROL, TRANSACTIONAL, split
 from logstore.format.batches.codecs import CODEC_NAMES
 from logstore.format.stored.segment import SegmentFlags, parse_segment
@@ -348,13 +348,13 @@ def test_B13_a_record_without_a_key_is_refused() -> None:
             lambda: log.append_batches(raw),
             lambda: topic.append_many([Record(b"1", key=b"a"), Record(b"2")]),
         ):
-            with pytest.raises(InvalidRecord, match="without a key"):
+            with pytest.raises(KeyRequired, match="without a key"):
                 refused()
         assert log.durable_high_watermark == 0
         store.alter_topic("t", compact=False)
         topic.append(b"no key")
         peer = store.create_topic("fed", compact=True).partition(0).replicated("w")
-        with pytest.raises(InvalidRecord, match="without a key"):
+        with pytest.raises(KeyRequired, match="without a key"):
             peer.compare_and_append([Record(b"1")], 0, 1)
 
 
