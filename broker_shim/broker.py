@@ -23,7 +23,7 @@ from broker_shim.handlers.admin import AdminApi
 from broker_shim.handlers.call import Call, Handler, allowed
 from broker_shim.handlers.committed_api import OffsetApi
 from broker_shim.handlers.config_api import ConfigApi
-from broker_shim.handlers.fetch import FetchHandler
+from broker_shim.handlers.fetch_handler import FetchHandler
 from broker_shim.handlers.group_api import GroupApi
 from broker_shim.handlers.metadata import MetadataApi, api_versions
 from broker_shim.handlers.offsets_api import LogApi
@@ -89,7 +89,12 @@ class Broker:
         self._needs_certificate = bool(config.tls_client_ca)
         self._produce = ProduceHandler(self.partitions, self.counters, loop, self._may_write, ack=ack)
         self._fetch = FetchHandler(
-            self.partitions, self.counters, loop, self._may_read, max_bytes=config.fetch_max_bytes
+            self.partitions,
+            self.counters,
+            loop,
+            self._may_read,
+            lambda: self.authorizer.rules,
+            max_bytes=config.fetch_max_bytes,
         )
         self._handlers = self._table()
         self._beating: asyncio.Task[None] | None = None
@@ -105,6 +110,7 @@ class Broker:
         return {
             Api.METADATA: metadata.metadata,
             Api.DESCRIBE_CLUSTER: metadata.describe_cluster,
+            Api.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,
             Api.INIT_PRODUCER_ID: metadata.init_producer_id,
             Api.LIST_OFFSETS: logs.list_offsets,
             Api.OFFSET_FOR_LEADER_EPOCH: logs.offset_for_leader_epoch,
@@ -233,6 +239,8 @@ class Broker:
         yield "broker_shim_buffered_bytes", {}, health.buffered_bytes
         yield "broker_shim_cached_bytes", {}, health.cached_bytes
         yield "broker_shim_waiting_fetches", {}, len(self._fetch.waiting)
+        yield "broker_shim_kept_fetches", {}, len(self._fetch.kept)
+        yield "broker_shim_kept_fetch_partitions", {}, self._fetch.kept.partitions
         yield "broker_shim_owned_partitions", {}, sum(each.is_owned for each in self.partitions.all_hosted())
         yield "broker_shim_brokers_alive", {}, len(self.cluster.view.nodes)
         yield from writer_samples(self._store.writer_metrics())

@@ -79,7 +79,7 @@ class ConfigApi:
     def of_topic(self, topic: Topic) -> list[Entry]:
         """Every setting of a topic."""
         return topic_configs.describe(
-            topic._internal.descriptor,
+            topic_configs.values_of(topic._internal.descriptor),
             self._config.max_message_bytes,
             is_flag=broker_configs.is_set(self._config, "max_message_bytes"),
         )

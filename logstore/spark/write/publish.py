@@ -295,8 +295,8 @@ class _PartitionPublisher:
         return found
 
     def _found_in_sparse(self, reader: SegmentReader, ref: SegmentRef) -> set[int]:
-        """The same in an object from which compaction by key has taken records, or whole batches. A producer's batches come in
-        the order of their numbers: one with a later number tells of all before it."""
+        """The same in an object from which compaction by key has taken records, or whole batches. A producer's batches come
+        in the order of their numbers: one with a later number tells of all before it."""
         latest: dict[int, int] = {}
         position = ref.base_offset
         while position < ref.end_offset:
