@@ -101,10 +101,10 @@ def _maintain(args: argparse.Namespace, store: logstore.Store, out: Output) -> b
         "problems": problems,
         "seconds": round(time.monotonic() - began, 3),
     }
+    left_out = f"left out {replaced:,} replaced records, " if replaced else ""
     out.row(
         fields,
-        f"{partitions} partition(s): merged {merged} segments, left out {replaced:,} replaced records, "
-        f"{moved} offsets expired, "
+        f"{partitions} partition(s): merged {merged} segments, {left_out}{moved} offsets expired, "
         f"deleted {len(gone)} objects of {freed} bytes",
     )
     return problems == 0
