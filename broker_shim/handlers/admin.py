@@ -15,6 +15,7 @@ from broker_shim.handlers.call import Call, Response
 from broker_shim.handlers.topic_changes import FAILURES, KEPT, Refused, carry_out, failure
 from broker_shim.handlers.topic_configs import InvalidConfig
 from broker_shim.net.fairness import yielding
+from broker_shim.partitions.cluster import Cluster
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire.codes import Code
 from logstore.errors import LogStoreError, UnknownTopic
@@ -29,8 +30,14 @@ NO_ID = UUID(int=0)
 
 class AdminApi:
     def __init__(
-        self, store: Store, partitions: PartitionRegistry, coordinator: Coordinator, config: BrokerConfig
+        self,
+        store: Store,
+        partitions: PartitionRegistry,
+        coordinator: Coordinator,
+        cluster: Cluster,
+        config: BrokerConfig,
     ) -> None:
+        self._cluster = cluster
         self._store = store
         self._partitions = partitions
         self._coordinator = coordinator
@@ -89,6 +96,7 @@ class AdminApi:
             indexes = sorted(each.partition_index for each in asked.assignments)
             if indexes != list(range(len(indexes))):
                 raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, "the partitions are not 0, 1, 2 …")
+            self._check_brokers([each.broker_ids or [] for each in asked.assignments])
             return len(indexes)
         # Any replication factor is fine: the object store replicates, and clients ask for 3 out of habit.
         if asked.replication_factor == 0:
@@ -97,6 +105,21 @@ class AdminApi:
         if not 1 <= count <= MAX_PARTITIONS:
             raise Refused(Code.INVALID_PARTITIONS, f"a topic has 1 to {MAX_PARTITIONS} partitions")
         return count
+
+    def _check_brokers(self, assignments: list[list[int]]) -> None:
+        """An assignment decides nothing here, but one that could not be carried out anywhere is a mistake."""
+        nodes = self._cluster.view.nodes
+        for brokers in assignments:
+            if not brokers or len(set(brokers)) < len(brokers) or len(brokers) != len(assignments[0]):
+                raise Refused(
+                    Code.INVALID_REPLICA_ASSIGNMENT,
+                    f"{brokers}: each partition has as many different brokers as the others, and at least one",
+                )
+            if unknown := sorted(set(brokers) - set(nodes)):
+                raise Refused(
+                    Code.INVALID_REPLICA_ASSIGNMENT,
+                    f"there is no broker {unknown[0]}; there are {sorted(nodes)}",
+                )
 
     async def delete_topics(self, call: Call) -> Response:
         if call.version < 6:
@@ -173,6 +196,14 @@ class AdminApi:
                 )
             if asked.name == INTERNAL_TOPIC:
                 raise Refused(Code.INVALID_REQUEST, "groups would move away from their offsets")
+            if asked.assignments:
+                more = asked.count - topic.partitions
+                if len(asked.assignments) != more:
+                    raise Refused(
+                        Code.INVALID_REPLICA_ASSIGNMENT,
+                        f"{more} partitions are added, and {len(asked.assignments)} assignments given",
+                    )
+                self._check_brokers([each.broker_ids or [] for each in asked.assignments])
             if not call.request.validate_only:
                 try:
                     self._store.add_partitions(asked.name, asked.count)

@@ -222,6 +222,10 @@ class HostedPartition:
         """The first offset there is."""
         return self.log.low_watermark
 
+    def stored_bytes(self) -> int:
+        """Of the objects that hold its records, as last seen. For a worker thread: a long log has many."""
+        return sum(ref.size for ref in self.log.segments())
+
     # Watching
 
     def watch(self, watcher: Watcher) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from logstore.engine.chain.chain import Chain
-from logstore.engine.chain.link import summary_of
+from logstore.engine.chain.link import claim_of, link_of_ref, summary_of
 from logstore.engine.chain.segment_table import SegmentRef, Segments
 from logstore.engine.chain.view import ChainView
 from logstore.engine.maintenance.manifests import change_manifest, named_by, retired_with, stored_manifest
@@ -46,7 +46,8 @@ class Replacing:
         """The object that stands for the rows in `run`. `sparse`: records were taken away, now or earlier."""
         refs = view.segments.refs(run.start, run.stop)
         first, last = refs[0], refs[-1]
-        newest = summary_of(self._chain.store, last)
+        link = link_of_ref(self._chain.store, last)
+        newest = link.summary
         header = SegmentHeader(
             seq=first.seq,
             epoch=newest.header.epoch,
@@ -60,7 +61,8 @@ class Replacing:
             source_upper=self._source_upper(view, refs),
         )
         # Should the manifest get lost, the object itself tells in which lane the chain goes on behind it.
-        claim = view.tail.claim if header.epoch == view.tail.epoch else None
+        # Behind its last records there may be parts without any, also of a claim that has ended since.
+        claim = view.tail.claim if header.epoch == view.tail.epoch else link.said.claim or claim_of(last.key)
         return build_segment(header, batches, Extras(claim=claim))
 
     def _source_upper(self, view: ChainView, refs: list[SegmentRef]) -> int:

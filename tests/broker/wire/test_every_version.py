@@ -105,6 +105,32 @@ REQUESTS: dict[Api, dict[str, Any]] = {
     Api.INCREMENTAL_ALTER_CONFIGS: {"resources": [{**RESOURCE, "configs": [SETTING]}]},
     Api.OFFSET_DELETE: {"group_id": "absent", "topics": [{**NAMED, "partitions": [PLACE]}]},
     Api.DESCRIBE_CLUSTER: {"include_cluster_authorized_operations": True, "endpoint_type": 1},
+    Api.DESCRIBE_LOG_DIRS: {"topics": [{**NAMED, "partitions": [0]}]},
+    Api.ELECT_LEADERS: {
+        "election_type": 0,
+        "topic_partitions": [{**NAMED, "partitions": [0]}],
+        "timeout": 1000,
+    },
+    Api.LIST_PARTITION_REASSIGNMENTS: {"timeout": 1000, "topics": None},
+    Api.ALTER_PARTITION_REASSIGNMENTS: {
+        "timeout": 1000,
+        "topics": [{**NAMED, "partitions": [{"partition_index": 0, "replicas": [1]}]}],
+    },
+    Api.DESCRIBE_CLIENT_QUOTAS: {"components": [{"entity_type": "user", "match_type": 2, "match": None}]},
+    Api.ALTER_CLIENT_QUOTAS: {
+        "entries": [
+            {
+                "entity": [{"entity_type": "user", "entity_name": "a"}],
+                "ops": [{"key": "producer_byte_rate", "value": 0.0, "remove": True}],
+            }
+        ]
+    },
+    Api.DESCRIBE_USER_SCRAM_CREDENTIALS: {"users": []},
+    Api.ALTER_USER_SCRAM_CREDENTIALS: {
+        "deletions": [{"name": "absent", "mechanism": 1}],
+        "upsertions": [],
+    },
+    Api.LIST_CONFIG_RESOURCES: {"resource_types": [2, 4]},
     Api.DESCRIBE_TOPIC_PARTITIONS: {
         "topics": [NAMED],
         "response_partition_limit": 10,
@@ -117,6 +143,8 @@ EXPECTED: dict[Api, Code] = {
     Api.LEAVE_GROUP: Code.UNKNOWN_MEMBER_ID,
     Api.DELETE_TOPICS: Code.UNKNOWN_TOPIC_OR_PARTITION,
     Api.DELETE_GROUPS: Code.GROUP_ID_NOT_FOUND,
+    Api.ELECT_LEADERS: Code.ELECTION_NOT_NEEDED,
+    Api.ALTER_USER_SCRAM_CREDENTIALS: Code.RESOURCE_NOT_FOUND,
     Api.OFFSET_DELETE: Code.GROUP_ID_NOT_FOUND,
     Api.SASL_HANDSHAKE: Code.ILLEGAL_SASL_STATE,
     Api.SASL_AUTHENTICATE: Code.ILLEGAL_SASL_STATE,
