@@ -74,7 +74,10 @@ def _wanted(infos: Sequence[BatchInfo], start_offset: int, stop_offset: int | No
     return [
         info
         for info in infos
-        if info[3] and info[0] + info[10] > start_offset and (stop_offset is None or info[0] < stop_offset)
+        if info[3]
+        and info[0] + info[10] > start_offset
+        and (stop_offset is None or info[0] < stop_offset)
+        and not info.is_control
     ]
 
 
