@@ -83,11 +83,12 @@ class Code(IntEnum):
     UNKNOWN_TOPIC_ID = 100
     INCONSISTENT_TOPIC_ID = 103
     TRANSACTIONAL_ID_NOT_FOUND = 105
-    MISMATCHED_ENDPOINT_TYPE = 114
+    FETCH_SESSION_TOPIC_ID_ERROR = 106
     FENCED_MEMBER_EPOCH = 110
     UNRELEASED_INSTANCE_ID = 111
     UNSUPPORTED_ASSIGNOR = 112
     STALE_MEMBER_EPOCH = 113
+    MISMATCHED_ENDPOINT_TYPE = 114
     INVALID_REGULAR_EXPRESSION = 128
 
 
@@ -96,6 +97,7 @@ _PRODUCE: tuple[tuple[type[BaseException], Code], ...] = (
     (errors.Fenced, Code.NOT_LEADER_OR_FOLLOWER),
     (errors.UnknownTopic, Code.UNKNOWN_TOPIC_OR_PARTITION),
     (errors.RecordTooLarge, Code.MESSAGE_TOO_LARGE),
+    (errors.KeyRequired, Code.INVALID_RECORD),
     (errors.InvalidRecord, Code.CORRUPT_MESSAGE),
     (errors.BufferFull, Code.NOT_ENOUGH_REPLICAS),
     (errors.OutcomeUnknown, Code.REQUEST_TIMED_OUT),

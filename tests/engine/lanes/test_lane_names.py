@@ -15,7 +15,7 @@ from logstore.errors import Fenced, PartitionInUse
 from logstore.format.stored.entry import EntryKind
 from logstore.objects import LocalStore, MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore
-from tests.support.engine.harness import background, crash, open_store, pairs, running, until
+from tests.support.engine.harness import background, crash, disk_of, open_store, pairs, running, until
 from tests.support.engine.other_process import OtherProcess
 from tests.support.patience import PATIENCE_S
 
@@ -385,3 +385,56 @@ def test_N04_a_life_that_is_over_sends_nothing_before_its_writers_know(
             assert append_to_all(store, 2, b"b") == [1, 1]
     assert [seen(objects, number) for number in range(2)] == [[(0, b"a"), (1, b"b")]] * 2
     former.close()
+
+
+@pytest.mark.parametrize("knows", [False, True])
+def test_N04_a_life_that_is_over_does_not_replace_the_checkpoint_of_the_next(
+    often: None, knows: bool
+) -> None:
+    """It slept, and what it knows of the lane is old. It would say that entries are there which were split since."""
+    objects = MemoryStore()
+    former = open_store(objects, lane="orders")
+    append_to_all(former, 2, b"a")
+    lane_of(former).write_checkpoint()
+    with running(objects, lane="orders", delete_grace=0.0) as store:
+        for turn in range(20):
+            assert append_to_all(store, 2, b"%d" % turn) == [turn + 1] * 2
+        lane = lane_of(store)
+        lane.write_checkpoint()
+        before = lane._log.checkpoint()
+        assert before is not None
+        assert before.split_until > lane_of(former)._known.next_seq, "the test is about that"
+        if knows:
+            with pytest.raises(Fenced):
+                former.topic("t").partition(0).append(b"no")
+        for _ in range(3):
+            lane_of(former).write_checkpoint()
+        former.close()
+        after = lane._log.checkpoint()
+        assert after is not None
+        # Not "the same": one of the next life's own may have been on its way.
+        assert (after.next_seq, after.split_until) >= (before.next_seq, before.split_until)
+        assert len(after.kept) >= len(before.kept)
+    assert seen(objects, 1) == [(0, b"a"), *((turn + 1, b"%d" % turn) for turn in range(20))]
+
+
+def test_N04_what_the_wal_kept_is_stored_again_at_its_offsets_by_the_next_life(tmp_path: Path) -> None:
+    """Partition 0 has records that were acked `local` and never stored; partition 1 has none, and simply goes on."""
+    objects = MemoryStore()
+    first = open_store(objects, lane="orders", wal_dir=tmp_path / "wal")
+    topic = first.create_topic("t", 2)
+    for number in range(2):
+        topic.partition(number).append(b"a")
+    for turn in range(3):
+        assert topic.partition(0).append(b"local %d" % turn, ack="local").offset == turn + 1
+    crash(first)
+    left = disk_of(tmp_path / "wal", tmp_path / "copy")
+    with running(objects, lane="orders", wal_dir=left) as store:
+        assert store.topic("t").partition(0).append(b"b").offset >= 4
+        assert store.topic("t").partition(1).append(b"b").offset == 1
+    found = seen(objects, 0)
+    assert found[:4] == [(0, b"a"), *((turn + 1, b"local %d" % turn) for turn in range(3))]
+    assert found[4][1] == b"b"
+    assert seen(objects, 1) == [(0, b"a"), (1, b"b")]
+    with running(objects, lane="orders") as store:
+        assert store.topic("t").partition(0).append(b"c").offset == found[4][0] + 1
