@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from broker_shim.handlers.fetch_entry import Entry
 from broker_shim.handlers.fetch_sessions import NO_SESSION, KeptFetches
 from broker_shim.metrics import Counters
 from broker_shim.net.connection import Connection, Parts
@@ -28,7 +29,13 @@ from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire import codes, fetch_codec
 from broker_shim.wire.codes import Code
-from broker_shim.wire.fetch_codec import READ_COMMITTED, FetchRequest, PartitionData, PartitionFetch
+from broker_shim.wire.fetch_codec import (
+    NO_REPLICA,
+    READ_COMMITTED,
+    FetchRequest,
+    PartitionData,
+    PartitionFetch,
+)
 from logstore.config import Visibility
 from logstore.engine.memory.results import ReadResult
 from logstore.errors import LogStoreError, OffsetOutOfRange
@@ -54,30 +61,6 @@ class Fetching(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Entry:
-    """One partition of a fetch. `is_cold`: the answer needs I/O, or the partition is not open yet. `is_old`: there may be
-    more than the worker that is reading it has seen. `told`: the marks that the client has heard.
-    """
-
-    topic: str
-    asked: PartitionFetch
-    data: PartitionData
-    hosted: HostedPartition | None = None
-    is_cold: bool = False
-    is_old: bool = False
-    told: tuple[int, int, int] | None = None
-
-    def is_news(self) -> bool:
-        data = self.data
-        marks = (data.high_watermark, data.last_stable, data.log_start)
-        return marks != self.told or data.size > 0 or data.code is not Code.NONE
-
-    def tell(self) -> None:
-        data = self.data
-        self.told = (data.high_watermark, data.last_stable, data.log_start)
-
-
-@dataclass(slots=True, eq=False)
 class Fetch:
     """One request on its way to its answer. It can go there again, if the client asks the same once more, or what is new."""
 
@@ -87,16 +70,18 @@ class Fetch:
     _version: int
     session_id: int = NO_SESSION
     is_starting: bool = False
-    _entries: dict[Place, _Entry] = field(default_factory=dict)
-    _by_partition: dict[HostedPartition, _Entry] = field(default_factory=dict)
-    _dirty: dict[_Entry, None] = field(default_factory=dict)
+    _entries: dict[Place, Entry] = field(default_factory=dict)
+    _by_partition: dict[HostedPartition, Entry] = field(default_factory=dict)
+    _dirty: dict[Entry, None] = field(default_factory=dict)
     """Those that must be looked at: all others are at their end, and their logs say when that moves."""
-    _touched: dict[_Entry, None] = field(default_factory=dict)
+    _touched: dict[Entry, None] = field(default_factory=dict)
     """Those that were looked at since the last answer."""
     _unowned: set[HostedPartition] = field(default_factory=set)
     """At their end as far as is known: somebody else writes them."""
     _stamp: object = None
     _is_watching: bool = False
+    _visibility: Visibility = "buffered"
+    _budget: int = 0
     _size: int = 0
     _failed: bool = False
     _is_late: bool = False
@@ -120,14 +105,6 @@ class Fetch:
     def is_waiting(self) -> bool:
         return self._future is not None
 
-    @property
-    def _visibility(self) -> Visibility:
-        return "durable" if self._request.isolation == READ_COMMITTED else "buffered"
-
-    @property
-    def _budget(self) -> int:
-        return min(max(self._request.max_bytes, 0), self._handler.max_bytes)
-
     def name(self, topics: Iterable[tuple[str, list[PartitionFetch]]]) -> None:
         """The client asks for these, from there. Of a partition that is named twice the last one counts, as in Kafka."""
         for topic, partitions in topics:
@@ -135,13 +112,15 @@ class Fetch:
                 place = (topic, asked.partition)
                 entry = self._entries.get(place)
                 if entry is None:
-                    entry = self._entries[place] = _Entry(topic, asked, PartitionData(asked.partition))
+                    entry = self._entries[place] = Entry(topic, asked, PartitionData(asked.partition))
                 entry.asked = asked
                 self._dirty[entry] = None
         self._unchanged = None
 
     def update(self, request: FetchRequest, version: int) -> None:
         """The next request of a session."""
+        if request.rack != self._request.rack:
+            self._stamp = None
         if request.isolation != self._request.isolation:
             self._dirty.update(dict.fromkeys(self._entries.values()))
         self._request, self._version = request, version
@@ -158,11 +137,12 @@ class Fetch:
         stamp = self._handler.stamp(self._connection)
         if stamp != self._stamp:
             self._stamp = stamp
-            self._dirty.update(dict.fromkeys(self._entries.values()))
+            if len(self._dirty) < len(self._entries):
+                self._dirty.update(dict.fromkeys(self._entries.values()))
             self._resolve(self._entries.values())
-        return list(dict.fromkeys(entry.topic for entry in self._dirty if entry.hosted is None))
+        return [entry.topic for entry in self._dirty if entry.hosted is None]
 
-    def _resolve(self, entries: Iterable[_Entry]) -> None:
+    def _resolve(self, entries: Iterable[Entry]) -> None:
         """Find the partitions, or say why they are not here for this client."""
         handler, allowed = self._handler, dict[str, bool]()
         for entry in entries:
@@ -171,15 +151,17 @@ class Fetch:
                 allowed[topic] = handler.may_read(self._connection, topic)
             found: HostedPartition | Code = Code.TOPIC_AUTHORIZATION_FAILED
             if allowed[topic]:
-                found = handler.partitions.get(topic, data.partition)
+                found = handler.partitions.get(topic, data.partition, self._request.rack)
+            data.preferred = NO_REPLICA
             if isinstance(found, HostedPartition):
                 self._place(entry, found)
+                entry.follows = bool(self._request.rack) and not handler.partitions.leads(found)
             else:
                 self._place(entry, None)
                 data.parts, data.size, data.code = (), 0, found
                 data.high_watermark = data.last_stable = data.log_start = -1
 
-    def _place(self, entry: _Entry, hosted: HostedPartition | None) -> None:
+    def _place(self, entry: Entry, hosted: HostedPartition | None) -> None:
         if entry.hosted is hosted:
             return
         if entry.hosted is not None:
@@ -195,11 +177,15 @@ class Fetch:
     # ── its way ──────────────────────────────────────────────────────────────────────────────────────────
 
     def run(self) -> Parts | asyncio.Future[Parts]:
+        request = self._request
+        self._visibility = "durable" if request.isolation == READ_COMMITTED else "buffered"
+        self._budget = min(max(request.max_bytes, 0), self._handler.max_bytes)
         self._size = 0
         self._is_late = self._failed = False
         self._touched.clear()
-        self._resolve([entry for entry in self._dirty if entry.hosted is None])
         for entry in tuple(self._dirty):
+            if entry.hosted is None:
+                self._resolve((entry,))
             if entry.hosted is not None:
                 self._read_hot(entry)
             else:
@@ -265,6 +251,8 @@ class Fetch:
             self._unwatch()
 
     def _unwatch(self) -> None:
+        if not self._is_watching:
+            return
         self._is_watching = False
         self._dirty.update(dict.fromkeys(self._entries.values()))
         for hosted in self._by_partition:
@@ -284,10 +272,10 @@ class Fetch:
         """
         return self._size < self._budget and any(entry.is_cold for entry in self._dirty)
 
-    def _limit(self, entry: _Entry) -> int:
+    def _limit(self, entry: Entry) -> int:
         return min(max(entry.asked.max_bytes, 0), self._budget - self._size)
 
-    def _read_hot(self, entry: _Entry) -> None:
+    def _read_hot(self, entry: Entry) -> None:
         """From memory alone; marks the entry as cold if that cannot be."""
         hosted, data = entry.hosted, entry.data
         assert hosted is not None
@@ -298,6 +286,8 @@ class Fetch:
             return
         try:
             if not self._check_epoch(entry, hosted) or not self._check_start(entry, hosted):
+                return
+            if self._request.rack and self._is_better_elsewhere(entry, hosted):
                 return
             if entry.asked.offset == hosted.log._internal.high_watermark(self._visibility):
                 # At the end, where idle consumers are: nothing to look up.
@@ -317,7 +307,19 @@ class Fetch:
         except LogStoreError as error:
             self._fail(entry, codes.of_read(error))
 
-    def _settle(self, entry: _Entry, hosted: HostedPartition) -> None:
+    def _is_better_elsewhere(self, entry: Entry, hosted: HostedPartition) -> bool:
+        """The consumer's own zone has a broker, which has all that is durable: it is sent there (KIP-392)."""
+        rack, data = self._request.rack, entry.data
+        nearer = None
+        if not entry.follows and entry.asked.offset <= hosted.log.durable_high_watermark:
+            nearer = self._handler.partitions.nearest(rack, hosted)
+        data.preferred = NO_REPLICA if nearer is None else nearer
+        if nearer is not None:
+            self._note_watermarks(entry, hosted)
+            self._failed = True  # no error, and not to be waited with either
+        return nearer is not None
+
+    def _settle(self, entry: Entry, hosted: HostedPartition) -> None:
         """It is at its end. Nobody needs to look there again before the log says that it has moved."""
         if not self._is_watching:
             return
@@ -327,7 +329,7 @@ class Fetch:
         else:
             self._unowned.add(hosted)
 
-    def _read_again(self, entry: _Entry) -> None:
+    def _read_again(self, entry: Entry) -> None:
         self._size -= entry.data.size
         self._read_hot(entry)
 
@@ -353,7 +355,7 @@ class Fetch:
             if self._is_late or self._is_enough():
                 self.finish()
 
-    async def _read_one_cold(self, entry: _Entry) -> None:
+    async def _read_one_cold(self, entry: Entry) -> None:
         hosted = entry.hosted
         assert hosted is not None
         entry.is_old = False
@@ -378,10 +380,10 @@ class Fetch:
     def _read(self, hosted: HostedPartition, offset: int, max_bytes: int) -> ReadResult:
         return hosted.log.read(offset, max_bytes, visibility=self._visibility)
 
-    def _is_ahead(self, entry: _Entry, hosted: HostedPartition) -> bool:
+    def _is_ahead(self, entry: Entry, hosted: HostedPartition) -> bool:
         return not hosted.is_owned and entry.asked.offset > hosted.log.buffered_high_watermark
 
-    def _check_epoch(self, entry: _Entry, hosted: HostedPartition) -> bool:
+    def _check_epoch(self, entry: Entry, hosted: HostedPartition) -> bool:
         """A consumer that knows of a later epoch than we have knows a newer leader: it must not be served from here.
 
         One with an older epoch is served: nothing in our logs is ever truncated, so it cannot have gone astray. And
@@ -396,14 +398,14 @@ class Fetch:
             self._fail(entry, Code.UNKNOWN_LEADER_EPOCH)
         return hosted.is_recreated
 
-    def _check_start(self, entry: _Entry, hosted: HostedPartition) -> bool:
+    def _check_start(self, entry: Entry, hosted: HostedPartition) -> bool:
         low = entry.data.log_start = hosted.low_watermark
         if entry.asked.offset >= low:
             return True
         log = hosted.log
         raise OffsetOutOfRange(low, log.buffered_high_watermark, entry.asked.offset, str(hosted))
 
-    def _take(self, entry: _Entry, found: ReadResult) -> None:
+    def _take(self, entry: Entry, found: ReadResult) -> None:
         data = entry.data
         data.high_watermark = found.buffered_high_watermark
         data.last_stable = found.durable_high_watermark
@@ -413,7 +415,7 @@ class Fetch:
         data.parts, data.size = found.parts, size
         self._size += size
 
-    def _out_of_range(self, entry: _Entry, hosted: HostedPartition) -> None:
+    def _out_of_range(self, entry: Entry, hosted: HostedPartition) -> None:
         self._note_watermarks(entry, hosted)
         entry.data.log_start = hosted.low_watermark
         data, offset = entry.data, entry.asked.offset
@@ -425,15 +427,18 @@ class Fetch:
                 return
             if self._visibility == "buffered" and offset <= hosted.log._internal.reserved_end:
                 return  # read, and lost with its writer: the next one begins past it, and this consumer waits there
+            if entry.follows:
+                self._fail(entry, Code.OFFSET_NOT_AVAILABLE)  # the leader has it, not yet in the store
+                return
         self._fail(entry, Code.OFFSET_OUT_OF_RANGE)
 
     @staticmethod
-    def _note_watermarks(entry: _Entry, hosted: HostedPartition) -> None:
+    def _note_watermarks(entry: Entry, hosted: HostedPartition) -> None:
         """The durable high watermark is read first: both only grow, so the answer never has it above the other."""
         entry.data.last_stable = hosted.log.durable_high_watermark
         entry.data.high_watermark = hosted.log.buffered_high_watermark
 
-    def _fail(self, entry: _Entry, code: Code) -> None:
+    def _fail(self, entry: Entry, code: Code) -> None:
         entry.data.code = code
         self._failed = True
 
@@ -445,9 +450,12 @@ class Fetch:
             self._is_late = True
 
     def _answer(self) -> Parts:
-        news = [entry for entry in self._touched if entry.is_news()]
-        if not news and self._unchanged is not None:
-            return self._unchanged
+        if self._unchanged is None and not self.session_id:
+            news = list(self._touched)
+        else:
+            news = [entry for entry in self._touched if entry.is_news()]
+            if not news and self._unchanged is not None:
+                return self._unchanged
         counters = self._handler.counters
         if self._failed:
             for entry in news:
@@ -467,7 +475,7 @@ class Fetch:
         self._unchanged = None if self._size or self._failed or (self.session_id and news) else answer
         return answer
 
-    def _rotate(self, news: list[_Entry]) -> None:
+    def _rotate(self, news: list[Entry]) -> None:
         """Sent once: who may be asked again must not keep them. And the others come first next time."""
         for entry in news:
             if entry.data.size:

@@ -69,12 +69,15 @@ class FetchHandler:
         fetch.name(request.topics)
         if request.session_epoch == INITIAL_EPOCH:
             fetch.session_id = fetches.begin(fetch)
-        elif len(body) <= REPEATS_UP_TO_BYTES:
+        answer = self._start(fetch)
+        # One that is answered at once is followed by another: only who waits will ask the same again.
+        if isinstance(answer, asyncio.Future) and not fetch.session_id and len(body) <= REPEATS_UP_TO_BYTES:
             fetches.keep(header.version, body, fetch)
-        return self._start(fetch)
+        return answer
 
     def _start(self, fetch: Fetch) -> Parts | asyncio.Future[Parts]:
-        unknown = self.partitions.missing(fetch.unresolved())
+        unresolved = fetch.unresolved()
+        unknown = self.partitions.missing(unresolved) if unresolved else None
         return self.loop.create_task(self._look_up_first(fetch, unknown)) if unknown else fetch.run()
 
     async def _look_up_first(self, fetch: Fetch, unknown: list[str]) -> Parts:

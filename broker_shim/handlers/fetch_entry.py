@@ -1,0 +1,37 @@
+"""One partition of a fetch: what is asked for, what is found, what its client has heard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker_shim.partitions.hosted_partition import HostedPartition
+from broker_shim.wire.codes import Code
+from broker_shim.wire.fetch_codec import NO_REPLICA, PartitionData, PartitionFetch
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """`is_cold`: the answer needs I/O, or the partition is not open yet. `is_old`: there may be
+    more than the worker that is reading it has seen. `told`: the marks that the client has heard.
+    """
+
+    topic: str
+    asked: PartitionFetch
+    data: PartitionData
+    hosted: HostedPartition | None = None
+    is_cold: bool = False
+    is_old: bool = False
+    told: tuple[int, int, int] | None = None
+    follows: bool = False
+    """Another broker leads it: the consumer reads from us because we are nearer to it (KIP-392)."""
+
+    def is_news(self) -> bool:
+        data = self.data
+        marks = (data.high_watermark, data.last_stable, data.log_start)
+        return (
+            marks != self.told or data.size > 0 or data.code is not Code.NONE or data.preferred != NO_REPLICA
+        )
+
+    def tell(self) -> None:
+        data = self.data
+        self.told = (data.high_watermark, data.last_stable, data.log_start)
