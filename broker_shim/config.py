@@ -64,6 +64,18 @@ class BrokerConfig:
         8, "partitions of the internal topic that holds groups and offsets", above_zero=True
     )
     offsets_retention: float = setting(7 * 86400.0, "committed offsets of an empty group are kept this long")
+    transaction_max_timeout: float = setting(
+        900.0, "the longest time that a producer may ask for a transaction", above_zero=True
+    )
+    transactional_id_expiration: float = setting(
+        7 * 86400.0, "a transactional id that was not used for this long is forgotten"
+    )
+    peer_ca: str = setting(
+        "", "authorities (PEM) of the other brokers' certificates; the system's unless set"
+    )
+    peer_sasl: str = setting(
+        "", 'a JSON file, {"username": …, "password": …}: how this broker logs in to the others'
+    )
     group_min_session_timeout: float = setting(6.0, "the shortest session timeout a consumer may ask for")
     group_max_session_timeout: float = setting(1800.0, "the longest session timeout a consumer may ask for")
     group_initial_rebalance_delay: float = setting(0.5, "how long a new group waits for more members")

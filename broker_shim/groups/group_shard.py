@@ -27,14 +27,22 @@ from broker_shim.groups.group_records import (
     encode_key,
 )
 from broker_shim.groups.member import Effect, Joined, Limits, Save, Synced
+from broker_shim.groups.pending_offsets import (
+    PendingOffsets,
+    Place,
+    decode_pending,
+    decode_pending_key,
+    encode_pending,
+    encode_pending_key,
+)
 from broker_shim.partitions import state_log
 from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.partitions.state_log import Change, Done, StateLog
 from broker_shim.wire.codes import Code
 from broker_shim.wire.primitives import MalformedRequest
+from logstore.format.batches.markers import Marker
 
 log = logging.getLogger(__name__)
-Place = tuple[str, int]
 _ID_BYTES = 16
 
 
@@ -59,6 +67,7 @@ class GroupShard:
         self._now_ms = now_ms
         self._loop = loop
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self.pending: dict[int, PendingOffsets] = {}
         self._committing: dict[str, list[dict[Place, Committed]]] = {}
         self._of_topic: dict[str, set[bytes]] = {}
         """The keys of the offsets that were committed for a topic, by its incarnation."""
@@ -72,6 +81,9 @@ class GroupShard:
         self.log.load()
         for raw_key, value in self.log.latest.items():
             try:
+                if (producer_id := decode_pending_key(raw_key)) is not None:
+                    self.pending[producer_id] = decode_pending(value)
+                    continue
                 key = decode_key(raw_key)
                 if isinstance(key, OffsetKey):
                     places = self.offsets.setdefault(key.group, {})
@@ -105,20 +117,66 @@ class GroupShard:
 
     def commit(self, group: str, commits: dict[Place, Committed], done: Done) -> None:
         def written(code: Code) -> None:
-            self._committing[group].remove(commits)
-            if not self._committing[group]:
-                del self._committing[group]
-            if code is Code.NONE:
-                self.offsets.setdefault(group, {}).update(commits)
+            self._committed(group, commits, code)
             done(code)
 
         self._committing.setdefault(group, []).append(commits)
+        self.log.write(self._changes(group, commits), written)
+
+    def _changes(self, group: str, commits: dict[Place, Committed]) -> list[Change]:
         changes: list[Change] = []
         for (topic, index), value in commits.items():
             key = encode_key(OffsetKey(group, topic, index))
             self._list(key, value.incarnation)
             changes.append((key, encode_committed(value)))
+        return changes
+
+    # ── offsets of transactions ──────────────────────────────────────────────────────────────────────────
+
+    def is_pending(self, group: str, place: Place) -> bool:
+        """Whether an open transaction commits another offset there."""
+        return any(place in each.pending.get(group, ()) for each in self.pending.values())
+
+    def commit_in_transaction(
+        self, group: str, producer_id: int, epoch: int, commits: dict[Place, Committed], done: Done
+    ) -> None:
+        """Keep offsets until the transaction of that producer ends."""
+        known = self.pending.get(producer_id, PendingOffsets())
+        if epoch < known.epoch:
+            done(Code.INVALID_PRODUCER_EPOCH)
+            return
+        # Known from now on, so that two on their way do not overwrite each other. It is seen by nobody yet.
+        changed = self.pending[producer_id] = known.with_more(epoch, group, commits)
+        self.log.write([(encode_pending_key(producer_id), encode_pending(changed))], done)
+
+    def end_transaction(self, marker: Marker, done: Done) -> None:
+        """Commit what that transaction has pending, or forget it. A marker that is repeated is written again, which changes
+        nothing, and so is answered when the first one is durable.
+        """
+        producer_id = marker.producer_id
+        known = self.pending.get(producer_id, PendingOffsets())
+        is_late = known.is_stale(marker)
+        ended = self.pending[producer_id] = known if is_late else known.ended(marker, self._now_ms())
+        changes: list[Change] = [(encode_pending_key(producer_id), encode_pending(ended))]
+        committed = known.pending if marker.is_commit and not is_late else {}
+        for group, commits in committed.items():
+            self._committing.setdefault(group, []).append(commits)
+            changes += self._changes(group, commits)
+
+        def written(code: Code) -> None:
+            for group, commits in committed.items():
+                self._committed(group, commits, code)
+            done(code)
+
         self.log.write(changes, written)
+
+    def _committed(self, group: str, commits: dict[Place, Committed], code: Code) -> None:
+        """What was on its way to the log has come there, or not."""
+        self._committing[group].remove(commits)
+        if not self._committing[group]:
+            del self._committing[group]
+        if code is Code.NONE:
+            self.offsets.setdefault(group, {}).update(commits)
 
     def forget_offsets(self, group: str, places: Iterable[Place], done: Done) -> None:
         gone = list(places)
@@ -302,6 +360,12 @@ class GroupShard:
 
     async def _expire(self, retention_ms: int) -> None:
         oldest = self._now_ms() - retention_ms
+        silent = [p for p, each in self.pending.items() if not each.pending and each.changed_at_ms < oldest]
+        for producer_id in silent:
+            del self.pending[producer_id]
+        if silent:
+            self.log.write([(encode_pending_key(producer_id), None) for producer_id in silent], _ignore)
+        pending = {group for each in self.pending.values() for group in each.pending}
         seen = 0
         for name in self.names():
             seen += 1 + len(self.offsets.get(name, ()))
@@ -309,7 +373,7 @@ class GroupShard:
                 seen = 0
                 await asyncio.sleep(0)
             group = self.groups.get(name)
-            if name in self._committing or not self.is_empty(name):
+            if name in self._committing or name in pending or not self.is_empty(name):
                 continue
             times = [each.committed_at_ms for each in self.offsets.get(name, {}).values()]
             if group is not None and group.empty_since_ms is not None:
@@ -319,7 +383,7 @@ class GroupShard:
                 times.append(consumer.empty_since_ms)
             if times and max(times) < oldest:
                 log.info("group %s was empty for long enough: it is deleted", name)
-                self.delete_group(name, lambda code: None)
+                self.delete_group(name, _ignore)
 
     def close(self, error: Code) -> None:
         """Somebody else coordinates from now on, or the broker stops: nobody is left waiting."""
@@ -335,3 +399,7 @@ class GroupShard:
 
 def _is_offset(key: bytes) -> bool:
     return isinstance(decode_key(key), OffsetKey)
+
+
+def _ignore(code: Code) -> None:
+    """Nobody waits for it."""

@@ -1,9 +1,10 @@
-"""Fetch: the real read path. Kafka's high watermark is the log's buffered one, its last stable offset the durable one.
+"""Fetch: the real read path. Kafka's high watermark is the log's buffered one, its last stable offset the durable one, or
+the first offset of the first open transaction if that is below.
 
 A fetch is served from memory at once if it can be. What lies in cold segments is read in worker threads. If
 less than `min_bytes` is there, the fetch waits, woken by the log itself, for at most one `max_wait` for all
-its partitions together. A `read_committed` consumer sees the log up to the durable high watermark: nothing that a crash
-could take back.
+its partitions together. A `read_committed` consumer sees the log up to the last stable offset: nothing that a crash
+could take back, and nothing that is not decided. It is told which transactions were aborted, and leaves those out.
 
 A fetch that is kept (a session, or a request that is sent again and again) watches its partitions from its first wait on,
 and looks only at those that are `_dirty`: named anew by the client, woken by their log, or not known to be at their end.
@@ -29,18 +30,14 @@ from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire import codes, fetch_codec
 from broker_shim.wire.codes import Code
-from broker_shim.wire.fetch_codec import (
-    NO_REPLICA,
-    READ_COMMITTED,
-    FetchRequest,
-    PartitionData,
-    PartitionFetch,
-)
+from broker_shim.wire.fetch_codec import READ_COMMITTED, FetchRequest, PartitionData, PartitionFetch
 from logstore.config import Visibility
 from logstore.engine.memory.results import ReadResult
 from logstore.errors import LogStoreError, OffsetOutOfRange
+from logstore.format.batches.transactions import batches_below
 
 COLD_READS_AT_ONCE = 8
+NO_END = 1 << 63
 MayRead = Callable[[Connection, str], bool]
 Place = tuple[str, int]
 
@@ -152,14 +149,13 @@ class Fetch:
             found: HostedPartition | Code = Code.TOPIC_AUTHORIZATION_FAILED
             if allowed[topic]:
                 found = handler.partitions.get(topic, data.partition, self._request.rack)
-            data.preferred = NO_REPLICA
+            entry.prefer(None)
             if isinstance(found, HostedPartition):
                 self._place(entry, found)
                 entry.follows = bool(self._request.rack) and not handler.partitions.leads(found)
             else:
                 self._place(entry, None)
-                data.parts, data.size, data.code = (), 0, found
-                data.high_watermark = data.last_stable = data.log_start = -1
+                entry.refuse(found)
 
     def _place(self, entry: Entry, hosted: HostedPartition | None) -> None:
         if entry.hosted is hosted:
@@ -279,7 +275,7 @@ class Fetch:
         """From memory alone; marks the entry as cold if that cannot be."""
         hosted, data = entry.hosted, entry.data
         assert hosted is not None
-        data.parts, data.size, data.code = (), 0, Code.NONE
+        data.parts, data.size, data.code, data.aborted = (), 0, Code.NONE, ()
         self._dirty[entry] = self._touched[entry] = None
         entry.is_cold = not hosted.is_open
         if entry.is_cold:
@@ -289,9 +285,16 @@ class Fetch:
                 return
             if self._request.rack and self._is_better_elsewhere(entry, hosted):
                 return
-            if entry.asked.offset == hosted.log._internal.high_watermark(self._visibility):
+            stable = self._stable_end(hosted)
+            if stable is None:
+                entry.is_cold = True  # which transactions are open has to be looked up
+                entry.note_watermarks(hosted)
+                return
+            if entry.asked.offset == hosted.log._internal.high_watermark(self._visibility) or (
+                stable <= entry.asked.offset <= hosted.log.buffered_high_watermark
+            ):
                 # At the end, where idle consumers are: nothing to look up.
-                self._note_watermarks(entry, hosted)
+                entry.note_watermarks(hosted)
                 self._settle(entry, hosted)
                 return
             found = hosted.log._internal.read_cached(
@@ -299,9 +302,9 @@ class Fetch:
             )
             entry.is_cold = found is None
             if found is not None:
-                self._take(entry, found)
+                self._take(entry, hosted, found)
             else:
-                self._note_watermarks(entry, hosted)  # the answer may leave before it is read
+                entry.note_watermarks(hosted)  # the answer may leave before it is read
         except OffsetOutOfRange:
             self._out_of_range(entry, hosted)
         except LogStoreError as error:
@@ -309,13 +312,12 @@ class Fetch:
 
     def _is_better_elsewhere(self, entry: Entry, hosted: HostedPartition) -> bool:
         """The consumer's own zone has a broker, which has all that is durable: it is sent there (KIP-392)."""
-        rack, data = self._request.rack, entry.data
-        nearer = None
+        rack, nearer = self._request.rack, None
         if not entry.follows and entry.asked.offset <= hosted.log.durable_high_watermark:
             nearer = self._handler.partitions.nearest(rack, hosted)
-        data.preferred = NO_REPLICA if nearer is None else nearer
+        entry.prefer(nearer)
         if nearer is not None:
-            self._note_watermarks(entry, hosted)
+            entry.note_watermarks(hosted)
             self._failed = True  # no error, and not to be waited with either
         return nearer is not None
 
@@ -367,7 +369,9 @@ class Fetch:
                 found = await self._handler.partitions.run(
                     self._read, hosted, entry.asked.offset, self._limit(entry)
                 )
-                self._take(entry, found)
+                while self._stable_end(hosted) is None:
+                    await hosted.learn_transactions()
+                self._take(entry, hosted, found)
         except OffsetOutOfRange:
             self._out_of_range(entry, hosted)
         except (LogStoreError, OSError) as error:
@@ -405,18 +409,29 @@ class Fetch:
         log = hosted.log
         raise OffsetOutOfRange(low, log.buffered_high_watermark, entry.asked.offset, str(hosted))
 
-    def _take(self, entry: Entry, found: ReadResult) -> None:
+    def _stable_end(self, hosted: HostedPartition) -> int | None:
+        """Where a `read_committed` consumer's log ends; None if that has to be looked up. For others no such end."""
+        return hosted.last_stable() if self._visibility == "durable" else NO_END
+
+    def _take(self, entry: Entry, hosted: HostedPartition, found: ReadResult) -> None:
         data = entry.data
         data.high_watermark = found.buffered_high_watermark
-        data.last_stable = found.durable_high_watermark
-        size = len(found)
+        stable = hosted.last_stable()
+        data.last_stable = min(found.durable_high_watermark, NO_END if stable is None else stable)
+        parts, size, end = found.parts, len(found), found.next_offset
+        if self._visibility == "durable" and end > data.last_stable:
+            parts, end = batches_below(data.last_stable, parts), data.last_stable
+            size = sum(map(len, parts))
         if self._size and size > self._limit(entry):
             return  # one batch that is too large for what is left: it comes first next time
-        data.parts, data.size = found.parts, size
+        if size and self._visibility == "durable" and hosted.transactions is not None:
+            aborted = hosted.transactions.aborted(entry.asked.offset, end)
+            data.aborted = [(each.producer_id, each.first_offset) for each in aborted]
+        data.parts, data.size = parts, size
         self._size += size
 
     def _out_of_range(self, entry: Entry, hosted: HostedPartition) -> None:
-        self._note_watermarks(entry, hosted)
+        entry.note_watermarks(hosted)
         entry.data.log_start = hosted.low_watermark
         data, offset = entry.data, entry.asked.offset
         if data.log_start <= offset <= data.high_watermark:
@@ -431,12 +446,6 @@ class Fetch:
                 self._fail(entry, Code.OFFSET_NOT_AVAILABLE)  # the leader has it, not yet in the store
                 return
         self._fail(entry, Code.OFFSET_OUT_OF_RANGE)
-
-    @staticmethod
-    def _note_watermarks(entry: Entry, hosted: HostedPartition) -> None:
-        """The durable high watermark is read first: both only grow, so the answer never has it above the other."""
-        entry.data.last_stable = hosted.log.durable_high_watermark
-        entry.data.high_watermark = hosted.log.buffered_high_watermark
 
     def _fail(self, entry: Entry, code: Code) -> None:
         entry.data.code = code

@@ -35,3 +35,18 @@ class Entry:
     def tell(self) -> None:
         data = self.data
         self.told = (data.high_watermark, data.last_stable, data.log_start)
+
+    def prefer(self, node_id: int | None) -> None:
+        """Where the client should ask instead."""
+        self.data.preferred = NO_REPLICA if node_id is None else node_id
+
+    def refuse(self, code: Code) -> None:
+        data = self.data
+        data.parts, data.size, data.code = (), 0, code
+        data.high_watermark = data.last_stable = data.log_start = -1
+
+    def note_watermarks(self, hosted: HostedPartition) -> None:
+        """The durable high watermark is read first: both only grow, so the answer never has it above the other."""
+        stable = hosted.last_stable()
+        self.data.last_stable = hosted.log.durable_high_watermark if stable is None else stable
+        self.data.high_watermark = hosted.log.buffered_high_watermark

@@ -16,16 +16,24 @@ from broker_shim.handlers.authorized import operations
 from broker_shim.handlers.call import Call, Response
 from broker_shim.net.fairness import yielding
 from broker_shim.partitions.cluster import NOBODY, Cluster
+from broker_shim.partitions.shards import Shards
 from broker_shim.wire.codes import Code
 from logstore.errors import LogStoreError
-from logstore.layout.broker import INTERNAL_TOPIC
 
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 CLASSIC_TYPE, CONSUMER_TYPE = "classic", "consumer"
 
 
 class GroupApi:
-    def __init__(self, coordinator: Coordinator, cluster: Cluster, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        transactions: Shards[Any],
+        cluster: Cluster,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """`transactions`: where transactional ids live."""
+        self._transactions = transactions
         self._coordinator = coordinator
         self._cluster = cluster
         self._loop = loop
@@ -43,21 +51,20 @@ class GroupApi:
     async def _find(self, call: Call, key: str, key_type: int) -> Response:
         nowhere = {"key": key, "node_id": -1, "host": "", "port": -1}
         if key_type == TRANSACTION_KEY:
-            # The code that makes every client give up at once instead of asking for ever.
-            return {
-                **nowhere,
-                "error_code": Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                "error_message": "transactions are not supported",
-            }
-        if not call.may(Operation.DESCRIBE, Resource.GROUP, key):
+            if not call.may(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, key):
+                return {**nowhere, "error_code": Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+        elif not call.may(Operation.DESCRIBE, Resource.GROUP, key):
             return {**nowhere, "error_code": Code.GROUP_AUTHORIZATION_FAILED}
+        if key_type not in (GROUP_KEY, TRANSACTION_KEY) or (key_type == TRANSACTION_KEY and not key):
+            return {**nowhere, "error_code": Code.INVALID_REQUEST}
         if not key:
             return {**nowhere, "error_code": Code.INVALID_GROUP_ID}
+        shards = self._transactions if key_type == TRANSACTION_KEY else self._coordinator.shards
         try:
-            index = await self._coordinator.place(key)
+            index = await shards.place(key)
         except (LogStoreError, OSError) as error:
             return {**nowhere, "error_code": Code.COORDINATOR_NOT_AVAILABLE, "error_message": str(error)}
-        leader = self._cluster.leader(INTERNAL_TOPIC, index)
+        leader = self._cluster.leader(shards.topic, index)
         node = self._cluster.node(leader) if leader != NOBODY else None
         if node is None:
             return {**nowhere, "error_code": Code.COORDINATOR_NOT_AVAILABLE}

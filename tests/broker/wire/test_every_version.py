@@ -90,6 +90,26 @@ REQUESTS: dict[Api, dict[str, Any]] = {
     Api.DELETE_TOPICS: {"topic_names": ["absent"], "topics": [{"name": "absent"}], "timeout": 1000},
     Api.DELETE_RECORDS: {"topics": [{**NAMED, "partitions": [{**PLACE, "offset": 0}]}], "timeout": 1000},
     Api.INIT_PRODUCER_ID: {"transactional_id": None, "transaction_timeout": 0},
+    Api.ADD_PARTITIONS_TO_TXN: {
+        "v3_and_below_transactional_id": "x",
+        "v3_and_below_topics": [{**NAMED, "partitions": [0]}],
+        "transactions": [
+            {"transactional_id": "x", "verify_only": True, "topics": [{**NAMED, "partitions": [0]}]}
+        ],
+    },
+    Api.ADD_OFFSETS_TO_TXN: {"transactional_id": "absent", "group_id": "g"},
+    Api.END_TXN: {"transactional_id": "absent", "committed": True},
+    Api.WRITE_TXN_MARKERS: {
+        "markers": [{"producer_id": 1, "topics": [{**NAMED, "partition_indexes": [0]}]}],
+    },
+    Api.TXN_OFFSET_COMMIT: {
+        "transactional_id": "absent",
+        "group_id": "g",
+        "topics": [{**NAMED, "partitions": [{**PLACE, "committed_offset": 1, "committed_metadata": "here"}]}],
+    },
+    Api.DESCRIBE_PRODUCERS: {"topics": [{**NAMED, "partition_indexes": [0]}]},
+    Api.DESCRIBE_TRANSACTIONS: {"transactional_ids": ["absent"]},
+    Api.LIST_TRANSACTIONS: {},
     Api.OFFSET_FOR_LEADER_EPOCH: {"topics": [{**NAMED, "partitions": [{**PLACE, "leader_epoch": 1}]}]},
     Api.DESCRIBE_ACLS: FILTER,
     Api.CREATE_ACLS: {"creations": [RULE]},
@@ -151,6 +171,10 @@ EXPECTED: dict[Api, Code] = {
     Api.SYNC_GROUP: Code.UNKNOWN_MEMBER_ID,
     Api.LEAVE_GROUP: Code.UNKNOWN_MEMBER_ID,
     Api.DELETE_TOPICS: Code.UNKNOWN_TOPIC_OR_PARTITION,
+    Api.ADD_OFFSETS_TO_TXN: Code.INVALID_PRODUCER_ID_MAPPING,
+    Api.END_TXN: Code.INVALID_PRODUCER_ID_MAPPING,
+    Api.TXN_OFFSET_COMMIT: Code.INVALID_TXN_STATE,
+    Api.DESCRIBE_TRANSACTIONS: Code.TRANSACTIONAL_ID_NOT_FOUND,
     Api.DELETE_GROUPS: Code.GROUP_ID_NOT_FOUND,
     Api.CONSUMER_GROUP_DESCRIBE: Code.GROUP_ID_NOT_FOUND,
     Api.ELECT_LEADERS: Code.ELECTION_NOT_NEEDED,
