@@ -20,6 +20,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
+from uuid import UUID
 
 from broker_shim.handlers.fetch_entry import Entry
 from broker_shim.handlers.fetch_sessions import NO_SESSION, KeptFetches
@@ -30,7 +31,14 @@ from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire import codes, fetch_codec
 from broker_shim.wire.codes import Code
-from broker_shim.wire.fetch_codec import READ_COMMITTED, FetchRequest, PartitionData, PartitionFetch
+from broker_shim.wire.fetch_codec import (
+    IDS_FROM,
+    READ_COMMITTED,
+    FetchRequest,
+    PartitionData,
+    PartitionFetch,
+    TopicKey,
+)
 from logstore.config import Visibility
 from logstore.engine.memory.results import ReadResult
 from logstore.errors import LogStoreError, OffsetOutOfRange
@@ -39,7 +47,7 @@ from logstore.format.batches.transactions import batches_below
 COLD_READS_AT_ONCE = 8
 NO_END = 1 << 63
 MayRead = Callable[[Connection, str], bool]
-Place = tuple[str, int]
+Place = tuple[TopicKey, int]
 
 
 class Fetching(Protocol):
@@ -95,6 +103,11 @@ class Fetch:
         return len(self._entries) + 1
 
     @property
+    def has_ids(self) -> bool:
+        """Whether its topics are known by their ids."""
+        return self._version >= IDS_FROM
+
+    @property
     def is_busy(self) -> bool:
         return self._future is not None or self._reading is not None or self.is_starting
 
@@ -102,7 +115,7 @@ class Fetch:
     def is_waiting(self) -> bool:
         return self._future is not None
 
-    def name(self, topics: Iterable[tuple[str, list[PartitionFetch]]]) -> None:
+    def name(self, topics: Iterable[tuple[TopicKey, list[PartitionFetch]]]) -> None:
         """The client asks for these, from there. Of a partition that is named twice the last one counts, as in Kafka."""
         for topic, partitions in topics:
             for asked in partitions:
@@ -129,7 +142,7 @@ class Fetch:
                     self._place(entry, None)
                     self._dirty.pop(entry, None)
 
-    def unresolved(self) -> list[str]:
+    def unresolved(self) -> list[TopicKey]:
         """The topics whose partitions are not known to be here. Looks at all of them only if something may have moved."""
         stamp = self._handler.stamp(self._connection)
         if stamp != self._stamp:
@@ -141,21 +154,27 @@ class Fetch:
 
     def _resolve(self, entries: Iterable[Entry]) -> None:
         """Find the partitions, or say why they are not here for this client."""
-        handler, allowed = self._handler, dict[str, bool]()
+        handler, names, rack = self._handler, dict[TopicKey, str | Code](), self._request.rack
         for entry in entries:
             topic, data = entry.topic, entry.data
-            if topic not in allowed:
-                allowed[topic] = handler.may_read(self._connection, topic)
-            found: HostedPartition | Code = Code.TOPIC_AUTHORIZATION_FAILED
-            if allowed[topic]:
-                found = handler.partitions.get(topic, data.partition, self._request.rack)
+            name = names.get(topic)
+            if name is None:
+                name = names[topic] = self._readable(topic)
+            found = name if isinstance(name, Code) else handler.partitions.get(name, data.partition, rack)
             entry.prefer(None)
             if isinstance(found, HostedPartition):
                 self._place(entry, found)
-                entry.follows = bool(self._request.rack) and not handler.partitions.leads(found)
+                entry.follows = bool(rack) and not handler.partitions.leads(found)
             else:
                 self._place(entry, None)
                 entry.refuse(found)
+
+    def _readable(self, topic: TopicKey) -> str | Code:
+        """The topic's name, if there is one and this client may read it."""
+        name = topic if isinstance(topic, str) else self._handler.partitions.name_of(UUID(bytes=topic))
+        if name is None:
+            return Code.UNKNOWN_TOPIC_ID
+        return name if self._handler.may_read(self._connection, name) else Code.TOPIC_AUTHORIZATION_FAILED
 
     def _place(self, entry: Entry, hosted: HostedPartition | None) -> None:
         if entry.hosted is hosted:
@@ -281,9 +300,9 @@ class Fetch:
         if entry.is_cold:
             return
         try:
-            if not self._check_epoch(entry, hosted) or not self._check_start(entry, hosted):
+            if not self._check_epoch(entry, hosted) or not entry.check_start(hosted):
                 return
-            if self._request.rack and self._is_better_elsewhere(entry, hosted):
+            if self._is_sent_elsewhere(entry):
                 return
             stable = self._stable_end(hosted)
             if stable is None:
@@ -310,16 +329,12 @@ class Fetch:
         except LogStoreError as error:
             self._fail(entry, codes.of_read(error))
 
-    def _is_better_elsewhere(self, entry: Entry, hosted: HostedPartition) -> bool:
-        """The consumer's own zone has a broker, which has all that is durable: it is sent there (KIP-392)."""
-        rack, nearer = self._request.rack, None
-        if not entry.follows and entry.asked.offset <= hosted.log.durable_high_watermark:
-            nearer = self._handler.partitions.nearest(rack, hosted)
-        entry.prefer(nearer)
-        if nearer is not None:
-            entry.note_watermarks(hosted)
-            self._failed = True  # no error, and not to be waited with either
-        return nearer is not None
+    def _is_sent_elsewhere(self, entry: Entry) -> bool:
+        rack = self._request.rack
+        if not rack or not entry.is_better_elsewhere(self._handler.partitions, rack):
+            return False
+        self._failed = True  # no error, and not to be waited with either
+        return True
 
     def _settle(self, entry: Entry, hosted: HostedPartition) -> None:
         """It is at its end. Nobody needs to look there again before the log says that it has moved."""
@@ -363,9 +378,10 @@ class Fetch:
         entry.is_old = False
         try:
             await hosted.open()
-            if not hosted.knows_epoch(entry.asked.leader_epoch) or self._is_ahead(entry, hosted):
+            if not hosted.knows_epoch(entry.asked.leader_epoch) or entry.is_ahead(hosted):
                 await self._handler.partitions.run(hosted.log.refresh)
-            if self._check_epoch(entry, hosted) and self._check_start(entry, hosted):
+            fits = self._check_epoch(entry, hosted) and entry.check_start(hosted)
+            if fits and not self._is_sent_elsewhere(entry):
                 found = await self._handler.partitions.run(
                     self._read, hosted, entry.asked.offset, self._limit(entry)
                 )
@@ -384,9 +400,6 @@ class Fetch:
     def _read(self, hosted: HostedPartition, offset: int, max_bytes: int) -> ReadResult:
         return hosted.log.read(offset, max_bytes, visibility=self._visibility)
 
-    def _is_ahead(self, entry: Entry, hosted: HostedPartition) -> bool:
-        return not hosted.is_owned and entry.asked.offset > hosted.log.buffered_high_watermark
-
     def _check_epoch(self, entry: Entry, hosted: HostedPartition) -> bool:
         """A consumer that knows of a later epoch than we have knows a newer leader: it must not be served from here.
 
@@ -401,13 +414,6 @@ class Fetch:
         if not hosted.is_recreated:
             self._fail(entry, Code.UNKNOWN_LEADER_EPOCH)
         return hosted.is_recreated
-
-    def _check_start(self, entry: Entry, hosted: HostedPartition) -> bool:
-        low = entry.data.log_start = hosted.low_watermark
-        if entry.asked.offset >= low:
-            return True
-        log = hosted.log
-        raise OffsetOutOfRange(low, log.buffered_high_watermark, entry.asked.offset, str(hosted))
 
     def _stable_end(self, hosted: HostedPartition) -> int | None:
         """Where a `read_committed` consumer's log ends; None if that has to be looked up. For others no such end."""
@@ -436,7 +442,7 @@ class Fetch:
         data, offset = entry.data, entry.asked.offset
         if data.log_start <= offset <= data.high_watermark:
             return  # acked and not yet durable: for a read_committed consumer that is the end, not an error
-        if self._is_ahead(entry, hosted):
+        if entry.is_ahead(hosted):
             if not entry.is_cold:
                 entry.is_cold = True  # the writer is elsewhere: look first what it has done
                 return
@@ -470,7 +476,7 @@ class Fetch:
             for entry in news:
                 if entry.data.code is not Code.NONE:
                     counters.errors[entry.data.code.name] += 1
-        rows: dict[str, list[PartitionData]] = {}
+        rows: dict[TopicKey, list[PartitionData]] = {}
         for entry in news if self.session_id else self._entries.values():
             rows.setdefault(entry.topic, []).append(entry.data)
         answer = fetch_codec.write(

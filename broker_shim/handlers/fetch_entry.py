@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker_shim.partitions.hosted_partition import HostedPartition
+from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire.codes import Code
-from broker_shim.wire.fetch_codec import NO_REPLICA, PartitionData, PartitionFetch
+from broker_shim.wire.fetch_codec import NO_REPLICA, PartitionData, PartitionFetch, TopicKey
+from logstore.errors import OffsetOutOfRange
 
 
 @dataclass(slots=True, eq=False)
@@ -15,7 +17,7 @@ class Entry:
     more than the worker that is reading it has seen. `told`: the marks that the client has heard.
     """
 
-    topic: str
+    topic: TopicKey
     asked: PartitionFetch
     data: PartitionData
     hosted: HostedPartition | None = None
@@ -39,6 +41,25 @@ class Entry:
     def prefer(self, node_id: int | None) -> None:
         """Where the client should ask instead."""
         self.data.preferred = NO_REPLICA if node_id is None else node_id
+
+    def is_better_elsewhere(self, partitions: PartitionRegistry, rack: str) -> bool:
+        """The consumer's own zone has a broker, which has all that is durable: it is sent there (KIP-392)."""
+        hosted, nearer = self.hosted, None
+        if hosted is not None and not self.follows and self.asked.offset <= hosted.log.durable_high_watermark:
+            nearer = partitions.nearest(rack, hosted)
+        self.prefer(nearer)
+        if hosted is not None and nearer is not None:
+            self.note_watermarks(hosted)
+        return nearer is not None
+
+    def is_ahead(self, hosted: HostedPartition) -> bool:
+        return not hosted.is_owned and self.asked.offset > hosted.log.buffered_high_watermark
+
+    def check_start(self, hosted: HostedPartition) -> bool:
+        low = self.data.log_start = hosted.low_watermark
+        if self.asked.offset >= low:
+            return True
+        raise OffsetOutOfRange(low, hosted.log.buffered_high_watermark, self.asked.offset, str(hosted))
 
     def refuse(self, code: Code) -> None:
         data = self.data
