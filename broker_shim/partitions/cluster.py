@@ -131,6 +131,11 @@ class Cluster:
         others = [each.node_id for each in nodes.values() if each.rack and each.rack != rack]
         return [leader, *(each for each in others if rack and self.is_several and each != leader)]
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the others have had the time to see this broker, and to hand over what it leads."""
+        return self._monotonic() >= self._settled_at
+
     def node(self, node_id: int) -> Node | None:
         return self.view.nodes.get(node_id)
 
