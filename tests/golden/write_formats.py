@@ -135,7 +135,7 @@ def sparse_bytes() -> bytes:
     left = []
     for batch in batches():
         raw = batch.tobytes()
-        located = locate(raw, split(raw))
+        located = locate([(raw, info) for info in split(raw)])
         keep = np.isin(located.offsets, SPARSE_OFFSETS)
         if keep.any():
             data, low, high = thinned(raw, located, 0, keep)
