@@ -202,6 +202,12 @@ class LanePaths:
         found = _SEGMENT_NAME.fullmatch(key, len(self.prefix))
         return int(found[1]) if found else None
 
+    @classmethod
+    def of_entry(cls, key: str) -> tuple[str, int]:
+        """The lane and the place of an entry."""
+        lane, _, name = key.removeprefix(LANES_PREFIX).rpartition("/")
+        return lane, int(name[:20])
+
     def __str__(self) -> str:
         return f"lane {self.lane}"
 

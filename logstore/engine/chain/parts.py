@@ -14,11 +14,11 @@ from logstore.objects.wrappers.slices import slice_key
 
 class PartsBehind(NamedTuple):
     """What follows a tail in its lane. `is_stale`: some of what follows is not in the lane any more, but in the partition's
-    manifest. `has_ended`: nothing will follow there, and the partition's own chain goes on behind the last link."""
+    manifest. `is_left`: nothing will follow there, and the partition's own chain may go on behind the last link."""
 
     links: list[Link]
     is_stale: bool
-    has_ended: bool
+    is_left: bool
 
 
 def parts_behind(
@@ -34,4 +34,4 @@ def parts_behind(
         for entry, part in found.parts
         if part.seq >= tail.next_seq
     ]
-    return PartsBehind(links, found.next_seq > tail.next_seq, found.has_ended)
+    return PartsBehind(links, found.next_seq > tail.next_seq, found.is_left)

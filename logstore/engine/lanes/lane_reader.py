@@ -16,6 +16,7 @@ from typing import NamedTuple
 from logstore.engine.host.clock import Clock, SystemClock
 from logstore.engine.lanes.lane_log import LaneLog, LaneRace
 from logstore.engine.lanes.lane_state import LaneState
+from logstore.format.stored.claim_base import ClaimBase
 from logstore.format.stored.entry import ClaimKey, Entry, EntryHeader, EntryKind, build_entry
 from logstore.format.stored.extras import Claim
 from logstore.format.stored.lane_checkpoint import CheckpointedPart
@@ -29,11 +30,20 @@ _SYSTEM_CLOCK = SystemClock()
 
 class ClaimParts(NamedTuple):
     """What a claim has in its lane. `next_seq`: the place in the partition's chain of the first of `parts`; what lies before
-    it is in the partition's manifest. `has_ended`: nothing will follow in the lane."""
+    it is in the partition's manifest. `is_left`: nothing will follow in the lane, and somebody may have gone on behind."""
 
     next_seq: int
     parts: tuple[CheckpointedPart, ...]
-    has_ended: bool
+    is_left: bool
+
+
+class Based(NamedTuple):
+    """All of a partition that is in the lane: before its parts, these, and the low watermark as far as the lane says."""
+
+    key: ClaimKey
+    base: ClaimBase
+    parts: tuple[CheckpointedPart, ...]
+    low: int
 
 
 class _Known:
@@ -43,6 +53,7 @@ class _Known:
 
     def __init__(self) -> None:
         self.asked: set[ClaimKey] = set()
+        self.to_end: dict[ClaimKey, int] = {}  # by how many threads
         self.reading = threading.Lock()
         self.state: LaneState | None = None
         self.read_at = -math.inf
@@ -75,7 +86,25 @@ class LaneReader:
             state = known.state
             if state is None or known.read_at < oldest:
                 state, _ = self._refresh(known)
-            return self._parts(state, claim, key)
+            return self._parts(state, key)
+
+    def now(self) -> float:
+        """For `based`."""
+        return self._clock.monotonic()
+
+    def based(self, lane: str, since: float) -> dict[str, Based]:
+        """By prefix: the partitions that are known whole by what the lane says of them. It is read, unless that was done
+        `since` then."""
+        known = self._known(lane)
+        with known.reading:
+            state = known.state
+            if state is None or known.read_at < since:
+                state, _ = self._refresh(known)
+            lows = state.bases.lows
+            return {
+                prefix: Based(key, base, tuple(state.claims[key].parts), lows.get(key, 0))
+                for prefix, (key, base) in state.usable_bases().items()
+            }
 
     def expire(self) -> None:
         """Whatever was read is too old for the next question."""
@@ -92,28 +121,39 @@ class LaneReader:
     def end_claim(
         self, claim: Claim, key: ClaimKey, new_id: Callable[[], bytes], now_ms: int, owner: bytes = b""
     ) -> None:
-        """Make sure that the claim has ended: put a seal at the lane's first empty place, unless there is one already.
-        `owner`: who does so, for the one who is stopped.
+        """Make sure that a seal names the claim: put one at the lane's first empty place, unless there is one. A fence of
+        the lane's owner will not do: those who read the lane go by it that nobody goes on behind a claim without its seal.
+        `owner`: who does so, for the one who is stopped. One seal does for all who ask meanwhile.
 
         What was created in a place that had been emptied is in the past and counts for nothing: then all over again.
         """
         known, doubts = self._known(claim.lane), Doubts()
-        with known.reading:
-            while True:
-                state, began = self._refresh(known)
-                if state.has_ended(key, claim.since):
-                    return
-                header = EntryHeader(EntryKind.SEAL, state.next_seq, new_id(), state.edge, now_ms)
-                data, entry = build_entry(header, [], [key], owner)
-                try:
-                    with doubts:
-                        known.log.commit(header, data)
-                        if known.log.split_until() <= began:
-                            state.take(entry)
-                            return
-                        known.state = None
-                except LaneRace:
-                    continue
+        with self._lock:
+            known.to_end[key] = known.to_end.get(key, 0) + 1
+        try:
+            with known.reading:
+                while known.state is None or not known.state.is_left(key):
+                    state, began = self._refresh(known)
+                    if state.is_left(key):
+                        return
+                    with self._lock:
+                        wanted = [each for each in known.to_end if not state.is_left(each)]
+                    header = EntryHeader(EntryKind.SEAL, state.next_seq, new_id(), state.edge, now_ms)
+                    data, entry = build_entry(header, [], wanted, owner)
+                    try:
+                        with doubts:
+                            known.log.commit(header, data)
+                            if known.log.split_until() <= began:
+                                state.take(entry)
+                                return
+                            known.state = None
+                    except LaneRace:
+                        continue
+        finally:
+            with self._lock:
+                known.to_end[key] -= 1
+                if not known.to_end[key]:
+                    del known.to_end[key]
 
     def _known(self, lane: str) -> _Known:
         with self._lock:
@@ -139,10 +179,10 @@ class LaneReader:
             if state is None:
                 state = LaneState(log.checkpoint())
                 began = state.next_seq
-                found = log.entries_from(began)
+                found = log.entries_from(began, state.open_claims)
             else:
-                began, found = state.next_seq, []
-                while (entry := log.entry_at(began + len(found))) is not None:
+                began, found, parts = state.next_seq, [], state.open_claims
+                while (entry := log.entry_at(began + len(found), parts)) is not None:
                     found.append(entry)
             known.state = None  # until it is certain
             split_until = log.split_until()
@@ -155,8 +195,8 @@ class LaneReader:
             return state, began
 
     @staticmethod
-    def _parts(state: LaneState, claim: Claim, key: ClaimKey) -> ClaimParts:
-        known, ended = state.claims.get(key), state.has_ended(key, claim.since)
+    def _parts(state: LaneState, key: ClaimKey) -> ClaimParts:
+        known = state.claims.get(key)
         if known is None:
-            return ClaimParts(0, (), ended)
-        return ClaimParts(known.next_seq, tuple(known.parts), ended)
+            return ClaimParts(0, (), False)
+        return ClaimParts(known.next_seq, tuple(known.parts), known.is_left)

@@ -5,10 +5,15 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 
+from logstore.format.errors import FormatError
+from logstore.format.stored.claim_base import Bases, ClaimBase
 from logstore.format.stored.entry import ClaimKey, Entry, EntryKind, Part
 from logstore.format.stored.lane_checkpoint import CheckpointedClaim, CheckpointedPart, LaneCheckpoint, Split
+
+logger = logging.getLogger(__name__)
 
 _SPLITS_MAX = 64
 
@@ -16,13 +21,15 @@ _SPLITS_MAX = 64
 @dataclass(slots=True)
 class ClaimState:
     """`next_seq`, `end_offset` and `reserved_until`: of the partition's chain before the first of `parts`, all of which no
-    manifest holds, as far as the lane's checkpoint knows."""
+    manifest holds, as far as the lane's checkpoint knows. `is_sealed`: no part will follow. `is_left`: a seal names the
+    claim, and only then may somebody have gone on behind it: a fence stops the owner and lets nobody in."""
 
     next_seq: int
     end_offset: int
     reserved_until: int
     parts: list[CheckpointedPart] = field(default_factory=list)
     is_sealed: bool = False
+    is_left: bool = False
 
     @property
     def end_seq(self) -> int:
@@ -42,9 +49,11 @@ class LaneState:
         self.kept = list(known.kept)
         self.ended_before = known.ended_before
         self.splits = list(known.splits)
+        self._packed_bases: bytes | None = known.bases
+        self._bases: Bases | None = None
         self.claims = {
-            key: ClaimState(next_seq, end, reserved, [], sealed)
-            for key, next_seq, end, reserved, sealed in known.claims
+            key: ClaimState(next_seq, end, reserved, [], sealed, left)
+            for key, next_seq, end, reserved, sealed, left in known.claims
         }
         for stored in known.parts:
             self.claims[stored.part.claim].parts.append(stored)
@@ -62,19 +71,51 @@ class LaneState:
         if header.kind is EntryKind.DATA:
             for part in entry.parts:
                 self._add(header.seq, part)
+            if entry.bases:
+                self._add_bases(entry.bases)
             return True
         self.kept.append(header.seq)
         if header.kind is EntryKind.FENCE:
             self.ended_before = self.next_seq
-        ended = list(self.claims) if header.kind is EntryKind.FENCE else entry.seals
-        for key in ended:
-            self.claims.setdefault(key, ClaimState(0, 0, 0)).is_sealed = True
+            for one in self.claims.values():
+                one.is_sealed = True
+        for key in entry.seals:
+            one = self.claims.setdefault(key, ClaimState(0, 0, 0))
+            one.is_sealed = one.is_left = True
         return True
 
-    def has_ended(self, key: ClaimKey, since: int) -> bool:
-        """Whether a claim that began at `since` has: by a seal that names it, or with the whole lane."""
+    def is_left(self, key: ClaimKey) -> bool:
+        """Whether a seal names the claim."""
         state = self.claims.get(key)
-        return since < self.ended_before or (state is not None and state.is_sealed)
+        return state is not None and state.is_left
+
+    @property
+    def bases(self) -> Bases:
+        """What the checkpoint says of the partitions before their parts; read when somebody asks."""
+        if self._bases is None:
+            self._bases = _parsed(self._packed_bases or b"")
+        return self._bases
+
+    def _add_bases(self, packed: bytes) -> None:
+        """Of claims that begin."""
+        new = _parsed(packed)
+        self.bases.of.update(new.of)
+        self.bases.raise_lows(new.lows)
+        self._packed_bases = None
+
+    def put_bases(self, bases: Bases) -> None:
+        """What the next checkpoint says."""
+        self._bases, self._packed_bases = bases, None
+
+    def usable_bases(self) -> dict[str, tuple[ClaimKey, ClaimBase]]:
+        """By partition: the base of its claim, if that is in this lane still and the base reaches as far as what was split
+        out of the lane."""
+        found: dict[str, tuple[ClaimKey, ClaimBase]] = {}
+        for key, base in self.bases.of.items():
+            one = self.claims.get(key)
+            if one is not None and not one.is_left and one.next_seq <= base.next_seq:
+                found[key.prefix] = key, base
+        return found
 
     def _add(self, entry: int, part: Part) -> None:
         state = self.claims.get(part.claim)
@@ -97,13 +138,21 @@ class LaneState:
             self.edge,
             tuple(self.kept),
             tuple(
-                CheckpointedClaim(key, one.next_seq, one.end_offset, one.reserved_until, one.is_sealed)
+                CheckpointedClaim(
+                    key, one.next_seq, one.end_offset, one.reserved_until, one.is_sealed, one.is_left
+                )
                 for key, one in self.claims.items()
             ),
             tuple(stored for one in self.claims.values() for stored in one.parts),
             self.ended_before,
             tuple(self.splits),
+            self.bases.pack() if self._packed_bases is None else self._packed_bases,
         )
+
+    @property
+    def open_claims(self) -> int:
+        """How many parts the next entry may have."""
+        return sum(not one.is_sealed for one in self.claims.values())
 
     @property
     def part_count(self) -> int:
@@ -150,3 +199,12 @@ class LaneState:
                 one.reserved_until = last.reserved_until
                 one.parts = one.parts[len(done) :]
         self.split_until = max(self.split_until, until)
+
+
+def _parsed(packed: bytes) -> Bases:
+    """None at all if they cannot be read: they can be done without."""
+    try:
+        return Bases.parse(packed)
+    except FormatError as error:
+        logger.error("the bases in a lane: %s", error)
+        return Bases()

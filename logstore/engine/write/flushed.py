@@ -5,7 +5,9 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Protocol
 
+from logstore.engine.chain.bases import Settled
 from logstore.engine.chain.link import Link
+from logstore.engine.chain.view import ChainView
 from logstore.engine.memory.flush_window import FlushWindow
 from logstore.engine.memory.results import Receipt
 from logstore.errors import LogStoreError
@@ -42,6 +44,14 @@ class Flushed(Protocol):
 
     def attempt_failed(self, error: Exception) -> int:
         """An upload failed, and there will be another."""
+        ...
+
+    def settled(self) -> Settled | None:
+        """What is known of the partition's chain before the parts of the claim; None if that is not well known."""
+        ...
+
+    def replace_view(self, view: ChainView) -> None:
+        """Some of its parts were split out of the lane, and lie elsewhere now."""
         ...
 
     def stop(self, error: LogStoreError) -> None:

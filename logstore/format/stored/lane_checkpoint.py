@@ -3,6 +3,7 @@
 front     fixed size, with a checksum of its own: version counter, nonce, the place below which entries may have been
           split and emptied, the place that it reaches to, the id of the last entry before that. One small GET tells
 body      zstd of: the places below that were kept; the claims; the parts that no partition's manifest holds yet
+bases     where the partitions' chains stood before their parts, if anybody said so (`claim_base`)
 crc       CRC-32C of all before it, and the magic again
 """
 
@@ -20,7 +21,8 @@ from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.stored.entry import FIRST, ClaimKey, Part
 from logstore.format.stored.segment import Bytes
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""In 1 there were no bases, and a claim that had ended may have been gone on behind."""
 MAGIC = b"LOGLCP\r\n"
 
 _FRONT = struct.Struct("<8sHHIQ8sQQ16sQIIIIQI")
@@ -55,16 +57,19 @@ _PART_ROW = np.dtype(
     ]
 )
 _BODY_MAX = 1 << 30
+_SEALED, _LEFT = 1, 2
 
 
 class CheckpointedClaim(NamedTuple):
-    """Where the chain of the claim's partition was before the parts that follow: its next place and offsets."""
+    """Where the chain of the claim's partition was before the parts that follow: its next place and offsets. `is_sealed`:
+    nothing follows in the lane. `is_left`: a seal names it, and the chain may go on elsewhere."""
 
     key: ClaimKey
     next_seq: int
     end_offset: int
     reserved_until: int
     is_sealed: bool
+    is_left: bool = False
 
 
 class CheckpointedPart(NamedTuple):
@@ -86,7 +91,8 @@ class LaneCheckpoint:
     """The lane up to (not including) `next_seq`. `split_until`: data entries below it may have been deleted, and their
     records are in the manifests of their partitions; `kept` are the places below it that hold a seal, a fence or a void
     entry, which stay. `edge`: the id of the last entry that counts. `ended_before`: the place behind the last fence, which
-    has ended all claims that began before it. `splits`: when what was split, for whoever deletes it."""
+    has ended all claims that began before it. `splits`: when what was split, for whoever deletes it. `bases`: `Bases`,
+    packed, because few need them."""
 
     version: int = 0
     nonce: bytes = bytes(8)
@@ -98,6 +104,7 @@ class LaneCheckpoint:
     parts: tuple[CheckpointedPart, ...] = ()
     ended_before: int = 0
     splits: tuple[Split, ...] = ()
+    bases: bytes = b""
 
     def pack(self) -> bytes:
         topics: dict[str, int] = {}
@@ -107,7 +114,13 @@ class LaneCheckpoint:
             topic, partition = key.prefix[:-1].rsplit("/", 1)
             return topics.setdefault(topic + "/", len(topics)), int(partition), key.epoch
 
-        claims = np.array([(*split(key), *rest) for key, *rest in self.claims], _CLAIM_ROW)
+        claims = np.array(
+            [
+                (*split(key), *rest, _SEALED * is_sealed + _LEFT * is_left)
+                for key, *rest, is_sealed, is_left in self.claims
+            ],
+            _CLAIM_ROW,
+        )
         parts = np.array([(numbers[part[0]], entry, *part[1:]) for entry, part in self.parts], _PART_ROW)
         names = "\n".join(topics).encode()
         columns = [np.ascontiguousarray(parts[name]).tobytes() for name in _PART_ROW.names or ()]
@@ -127,7 +140,7 @@ class LaneCheckpoint:
             MAGIC,
             FORMAT_VERSION,
             0,
-            0,
+            len(self.bases),
             self.version,
             self.nonce,
             self.split_until,
@@ -142,18 +155,20 @@ class LaneCheckpoint:
             len(self.splits),
         )
         front += _CRC.pack(crc32c(front))
-        return front + body + _END.pack(crc32c(front + body), MAGIC)
+        data = front + body + self.bases
+        return data + _END.pack(crc32c(data), MAGIC)
 
     @classmethod
     def parse(cls, data: Bytes) -> LaneCheckpoint:
         split_until = parse_split_until(data)
         front = _FRONT.unpack_from(data)
-        version, nonce, next_seq, edge = front[4], front[5], front[7], front[8]
+        version, nonce, edge = front[4], front[5], front[8]
         body_size, kept_count, names_size, claim_count, part_count = front[9:14]
-        end = FRONT_SIZE + body_size
+        body_end = FRONT_SIZE + body_size
+        end = body_end + front[3]
         if len(data) != end + _END.size or _END.unpack_from(data, end) != (crc32c(data[:end]), MAGIC):
             raise FormatError("the lane checkpoint's checksum does not match", end)
-        body = decompress(ZSTD, bytes(data[FRONT_SIZE:end]), max_size=_BODY_MAX)
+        body = decompress(ZSTD, bytes(data[FRONT_SIZE:body_end]), max_size=_BODY_MAX)
         at = kept_count * 8
         kept = tuple(np.frombuffer(body, "<u8", kept_count).tolist())
         pairs = np.frombuffer(body, "<u8", 2 * front[15], at).reshape(-1, 2).tolist()
@@ -163,9 +178,14 @@ class LaneCheckpoint:
         at += names_size
         claims = [
             CheckpointedClaim(
-                ClaimKey(f"{topics[topic]}{partition}/", epoch), next_seq, end, reserved, bool(sealed)
+                ClaimKey(f"{topics[topic]}{partition}/", epoch),
+                next_seq,
+                end_offset,
+                reserved,
+                bool(ended),
+                ended >= (_LEFT if front[1] > 1 else _SEALED),
             )
-            for topic, partition, epoch, next_seq, end, reserved, sealed in np.frombuffer(
+            for topic, partition, epoch, next_seq, end_offset, reserved, ended in np.frombuffer(
                 body, _CLAIM_ROW, claim_count, at
             ).tolist()
         ]
@@ -181,7 +201,19 @@ class LaneCheckpoint:
             CheckpointedPart(entry, Part(claims[claim].key, *rest))
             for claim, entry, *rest in zip(*columns, strict=True)
         )
-        return cls(version, nonce, split_until, next_seq, edge, kept, tuple(claims), parts, front[14], splits)
+        return cls(
+            version,
+            nonce,
+            split_until,
+            front[7],
+            edge,
+            kept,
+            tuple(claims),
+            parts,
+            front[14],
+            splits,
+            bytes(data[body_end:end]),
+        )
 
 
 def parse_split_until(front: Bytes) -> int:
@@ -191,8 +223,8 @@ def parse_split_until(front: Bytes) -> int:
     fields = _FRONT.unpack_from(front)
     if fields[0] != MAGIC or _CRC.unpack_from(front, _FRONT.size)[0] != crc32c(bytes(front[: _FRONT.size])):
         raise FormatError("the lane checkpoint's front is damaged", 0)
-    if fields[1] != FORMAT_VERSION:
+    if not 1 <= fields[1] <= FORMAT_VERSION:
         raise UnsupportedVersion(
-            f"lane checkpoint format {fields[1]}; this release reads {FORMAT_VERSION}", 8
+            f"lane checkpoint format {fields[1]}; this release reads up to {FORMAT_VERSION}", 8
         )
     return int(fields[6])

@@ -28,6 +28,13 @@ def is_slice(key: str) -> bool:
     return _SLICE.fullmatch(key) is not None
 
 
+def parse_slice(key: str) -> tuple[str, int, int]:
+    """The object, the position and the size that `slice_key` was given."""
+    named = _SLICE.fullmatch(key)
+    assert named is not None, "only slices are parsed"
+    return named[1], int(named[2]), int(named[3])
+
+
 class SlicedStore(WrappedStore):
     """An `ObjectStore` round `inner` that reads slices as if each were an object."""
 

@@ -11,7 +11,7 @@ import pytest
 from logstore.errors import CorruptData
 from logstore.format.batches.batch import split
 from logstore.format.batches.records import decode_records
-from logstore.format.stored.manifest import FRONT_SIZE, Manifest, parse_horizon
+from logstore.format.stored.manifest import FRONT_SIZE, Manifest, parse_front
 from logstore.format.stored.owner import Owner
 from logstore.format.stored.segment import SegmentFlags, parse_segment
 from logstore.format.stored.wal import WalHeader, parse_frames
@@ -76,8 +76,8 @@ def test_L20_a_golden_manifest_gives_its_rows() -> None:
     assert Manifest.parse(golden("manifest-v4")) == written.MANIFEST_V4
     assert Owner.parse(Manifest.parse(golden("manifest-v4")).owner) == written.OWNER
     assert (
-        parse_horizon(golden("manifest-v3")[:FRONT_SIZE])
-        == parse_horizon(golden("manifest-v4")[:FRONT_SIZE])
+        parse_front(golden("manifest-v3")[:FRONT_SIZE]).collected_until
+        == parse_front(golden("manifest-v4")[:FRONT_SIZE]).collected_until
         == 3
     )
 
