@@ -22,6 +22,7 @@ from broker_shim.handlers.acl_api import AclApi
 from broker_shim.handlers.admin import AdminApi
 from broker_shim.handlers.call import Call, Handler, allowed
 from broker_shim.handlers.committed_api import OffsetApi
+from broker_shim.handlers.config_api import ConfigApi
 from broker_shim.handlers.fetch import FetchHandler
 from broker_shim.handlers.group_api import GroupApi
 from broker_shim.handlers.metadata import MetadataApi, api_versions
@@ -67,7 +68,7 @@ class Broker:
             monotonic=loop.time,
         )
         ack: Ack = "durable" if config.flush_on_ack else "buffered"
-        host = Host(store, loop, self._workers, config.follow_interval, ack)
+        host = Host(store, loop, self._workers, config.follow_interval, ack, config.max_message_bytes)
         self.partitions = PartitionRegistry(host, self.cluster, self._on_lost)
         self.coordinator = Coordinator(
             self.partitions,
@@ -99,6 +100,7 @@ class Broker:
         offsets = OffsetApi(self.coordinator, self.partitions, self._loop)
         logs = LogApi(self.partitions)
         admin = AdminApi(self._store, self.partitions, self.coordinator, self._config)
+        configs = ConfigApi(self._store, self.partitions, self.cluster, self._config)
         metadata = MetadataApi(self.partitions, self.cluster, self._config)
         return {
             Api.METADATA: metadata.metadata,
@@ -121,9 +123,9 @@ class Broker:
             Api.CREATE_TOPICS: admin.create_topics,
             Api.DELETE_TOPICS: admin.delete_topics,
             Api.CREATE_PARTITIONS: admin.create_partitions,
-            Api.DESCRIBE_CONFIGS: admin.describe_configs,
-            Api.ALTER_CONFIGS: admin.alter_configs,
-            Api.INCREMENTAL_ALTER_CONFIGS: admin.incremental_alter_configs,
+            Api.DESCRIBE_CONFIGS: configs.describe,
+            Api.ALTER_CONFIGS: configs.alter,
+            Api.INCREMENTAL_ALTER_CONFIGS: configs.alter_incrementally,
             Api.DESCRIBE_ACLS: self._acls.describe,
             Api.CREATE_ACLS: self._acls.create,
             Api.DELETE_ACLS: self._acls.delete,
@@ -143,7 +145,7 @@ class Broker:
     def begin_drain(self) -> None:
         """No request waits for something that may never come: fetches answer with what there is, joins with nothing."""
         self._fetch.end_all()
-        self.coordinator.end_all()
+        self.coordinator.shards.end_all()
 
     async def stop(self, timeout_s: float) -> bool:
         """Make everything durable and let go. Clients have gone by now.
@@ -191,11 +193,11 @@ class Broker:
                 log.warning("the access rules of before stay: %s", error)
             if self.cluster.adopt(view):
                 log.info("brokers alive: %s", ", ".join(map(str, view.nodes)))
-                self.coordinator.release_unled()
+                self.coordinator.shards.release_unled()
                 await self.partitions.release_unled()
 
     def _on_lost(self, partition: HostedPartition, error: BaseException) -> None:
-        self.coordinator.lost(partition)
+        self.coordinator.shards.lost(partition)
         if self._looking is None and isinstance(error, Fenced | UnknownTopic):
             self._looking = self._loop.create_task(self._look_around())
 

@@ -22,6 +22,7 @@ from typing import Protocol
 from broker_shim.partitions.append_queue import Answer, Append, AppendQueue
 from broker_shim.partitions.producer_recovery import Snapshots
 from broker_shim.partitions.producers import ProducerTable
+from broker_shim.partitions.topic_rules import TopicRules
 from logstore.config import Ack
 from logstore.errors import Fenced, LogStoreError, fresh
 from logstore.layout.broker import INTERNAL_TOPIC
@@ -46,17 +47,19 @@ class Owner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What the partitions of a broker share. `ack`: what most producers ask for."""
+    """What the partitions of a broker share. `ack`: what most producers ask for. `max_message_bytes`: of topics that do not
+    say."""
 
     store: Store
     loop: asyncio.AbstractEventLoop
     workers: Executor
     follow_interval_s: float
     ack: Ack
+    max_message_bytes: int
 
 
 class HostedPartition:
-    def __init__(self, topic: Topic, index: int, host: Host, owner: Owner) -> None:
+    def __init__(self, topic: Topic, index: int, host: Host, rules: TopicRules, owner: Owner) -> None:
         self.topic = topic.name
         self.index = index
         self.log = topic.partition(index)
@@ -74,7 +77,7 @@ class HostedPartition:
             is_recreated=self.is_recreated,
             acks_early=self._ack != "durable",
         )
-        self._queue = AppendQueue(self._snapshots, host.loop, host.workers, self.lose)
+        self._queue = AppendQueue(self._snapshots, rules, host.loop, host.workers, self.lose)
         self._watchers: set[Watcher] = set()
         self._notified = False
         self._opening: asyncio.Future[None] | None = None

@@ -93,4 +93,5 @@ def test_L20_bases_that_do_not_fit_their_counts_are_damage() -> None:
     for changed in (plain[:-1], plain + b"\0"):
         with pytest.raises(FormatError, match="do not fit"):
             Bases.parse(compress(ZSTD, changed))
-    assert Bases.parse(b"") == Bases() and Bases().pack() == b""
+    assert Bases.parse(b"") == Bases()
+    assert Bases().pack() == b""

@@ -84,6 +84,11 @@ class LaneState:
             one.is_sealed = one.is_left = True
         return True
 
+    def has_ended(self, key: ClaimKey, since: int) -> bool:
+        """Whether a claim that began at `since` has: by a seal that names it, or with the whole lane."""
+        state = self.claims.get(key)
+        return since < self.ended_before or (state is not None and state.is_sealed)
+
     def is_left(self, key: ClaimKey) -> bool:
         """Whether a seal names the claim."""
         state = self.claims.get(key)

@@ -23,9 +23,14 @@ def settled(writers: Iterable[Flushed]) -> Known:
     return [(writer, known) for writer, known in found if known is not None]
 
 
-def bases_of(known: Known, claims: Mapping[ClaimKey, ClaimState], lows: Bases) -> Bases:
-    """`claims`: of the lane, as they were at that time or later. `lows`: what others said of low watermarks."""
-    bases = Bases(lows=dict(lows.lows))
+def bases_of(known: Known, claims: Mapping[ClaimKey, ClaimState], old: Bases) -> Bases:
+    """`claims`: of the lane, as they were at that time or later. `old`: what was said before; what is of no use any more is
+    left out."""
+    bases = Bases(lows=dict(old.lows))
+    for key, said in old.of.items():
+        claim = claims.get(key)
+        if claim is not None and not claim.is_left and claim.next_seq <= said.next_seq:
+            bases.of[key] = said
     for writer, one in known:
         claim = claims.get(writer.claim_key)
         base = base_of(one, claim, writer.claim.since) if claim is not None and not claim.is_left else None

@@ -42,3 +42,8 @@ class Lanes:
         """After the last window was committed."""
         for lane in self._lanes:
             lane.close(deadline)
+
+    def let_go(self) -> None:
+        """The end, whether or not it was closed in time: nobody may wait on."""
+        for lane in self._lanes:
+            lane.let_go()
