@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from logstore.format.errors import FormatError
@@ -101,6 +102,11 @@ class LaneState:
             self._bases = _parsed(self._packed_bases or b"")
         return self._bases
 
+    def raise_lows(self, lows: Mapping[ClaimKey, int]) -> None:
+        """Others have said that so much was deleted."""
+        self.bases.raise_lows(lows)
+        self._packed_bases = None
+
     def _add_bases(self, packed: bytes) -> None:
         """Of claims that begin."""
         new = _parsed(packed)
@@ -108,9 +114,12 @@ class LaneState:
         self.bases.raise_lows(new.lows)
         self._packed_bases = None
 
-    def put_bases(self, bases: Bases) -> None:
-        """What the next checkpoint says."""
-        self._bases, self._packed_bases = bases, None
+    def put_bases(self, bases: Bases, packed: bytes | None = None, instead_of: Bases | None = None) -> None:
+        """What the next checkpoint says. `packed`: in bytes, for who does not want to wait for that with a lock. What was
+        added since they were `instead_of` is kept."""
+        since = self.bases.of.keys() - instead_of.of.keys() if instead_of is not None else set()
+        bases.of.update({key: self.bases.of[key] for key in since})
+        self._bases, self._packed_bases = bases, None if since else packed
 
     def usable_bases(self) -> dict[str, tuple[ClaimKey, ClaimBase]]:
         """By partition: the base of its claim, if that is in this lane still and the base reaches as far as what was split

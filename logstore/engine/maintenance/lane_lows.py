@@ -29,11 +29,9 @@ def note_low(chain: Chain, low: int) -> bool:
         # The etag first: what comes between the two requests is not replaced.
         head = chain.store.head(log.paths.checkpoint)
         state = LaneState(log.checkpoint())
-        bases = state.bases
-        if bases.lows.get(key, 0) >= low:
+        if state.bases.lows.get(key, 0) >= low:
             return True
-        bases.raise_lows({key: low})
-        state.put_bases(bases)
+        state.raise_lows({key: low})
         packed = state.checkpoint(chain.new_nonce()).pack()
         if put_settled(chain.store, log.paths.checkpoint, packed, head and head.etag) is not None:
             return True

@@ -574,8 +574,9 @@ class Lane:
             claims = {key: replace(claim) for key, claim in self._known.claims.items()}
             said = Bases(dict(self._known.bases.of), dict(self._known.bases.lows))
         bases = bases_of(known, claims, said)
+        packed = bases.pack()
         with self._lock:
-            self._known.put_bases(bases)
+            self._known.put_bases(bases, packed, said)
             checkpoint = self._known.checkpoint(self._runtime.rng.randbytes(8))
         stored = put_settled(
             self._runtime.store, self._log.paths.checkpoint, checkpoint.pack(), self._checkpoint_etag
@@ -585,7 +586,7 @@ class Lane:
             if head is not None and found is not None:
                 self._checkpoint_etag = head.etag
                 with self._lock:
-                    self._known.bases.raise_lows(LaneState(found).bases.lows)
+                    self._known.raise_lows(LaneState(found).bases.lows)
                     self._known.version = found.version
                     self._known.split(found.split_until)
             return False
