@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -29,7 +30,7 @@ _SYSTEM_CLOCK = SystemClock()
 
 
 class ClaimParts(NamedTuple):
-    """What a claim has in its lane. `next_seq`: the place in the partition's chain of the first of `parts`; what lies before
+    """What a claim has in its lane. `next_seq`: the place in the partition's chain of the first part there; what lies before
     it is in the partition's manifest. `is_left`: nothing will follow in the lane, and somebody may have gone on behind."""
 
     next_seq: int
@@ -77,8 +78,11 @@ class LaneReader:
         self._lock = threading.Lock()  # guards the dict
         self._lanes: dict[str, _Known] = {}
 
-    def look(self, claim: Claim, key: ClaimKey, max_age: float | None = None) -> ClaimParts:
-        """What there is of the claim: two requests if nothing is new, none if the lane was read `max_age` seconds ago."""
+    def look(
+        self, claim: Claim, key: ClaimKey, max_age: float | None = None, from_seq: int = 0
+    ) -> ClaimParts:
+        """What there is of the claim, from a place in the partition's chain on: two requests if nothing is new, none if the
+        lane was read `max_age` seconds ago."""
         known = self._known(claim.lane)
         oldest = self._clock.monotonic() - (self._max_age if max_age is None else max_age)
         with known.reading:
@@ -86,7 +90,7 @@ class LaneReader:
             state = known.state
             if state is None or known.read_at < oldest:
                 state, _ = self._refresh(known)
-            return self._parts(state, key)
+            return self._parts(state, key, from_seq)
 
     def now(self) -> float:
         """For `based`."""
@@ -195,8 +199,9 @@ class LaneReader:
             return state, began
 
     @staticmethod
-    def _parts(state: LaneState, key: ClaimKey) -> ClaimParts:
+    def _parts(state: LaneState, key: ClaimKey, from_seq: int) -> ClaimParts:
         known = state.claims.get(key)
         if known is None:
             return ClaimParts(0, (), False)
-        return ClaimParts(known.next_seq, tuple(known.parts), known.is_left)
+        first = bisect_left(known.parts, from_seq, key=lambda stored: stored.part.seq)
+        return ClaimParts(known.next_seq, tuple(known.parts[first:]), known.is_left)

@@ -13,7 +13,9 @@ from collections.abc import Callable
 
 from logstore.config import Visibility, check_visibility
 from logstore.engine.chain.chain import Chain
+from logstore.engine.chain.view import ChainView
 from logstore.engine.host.clock import Clock
+from logstore.engine.lanes.lane_reader import LaneReader
 from logstore.engine.maintenance.checkpoint import Checkpointer
 from logstore.engine.maintenance.maintenance import Maintenance
 from logstore.engine.memory.partition_state import PartitionState
@@ -125,6 +127,16 @@ class ReadablePartition:
         """As `PartitionLog.refresh`."""
         self._load()[2].refresh()
 
+    def refresh_since(self, began_at: float) -> None:
+        """The same. A lane that was read from then on, by the store's clock, is not asked again."""
+        self._load()[2].refresh(since=began_at)
+
+    @property
+    def lane_name(self) -> str | None:
+        """In which lane the chain goes on, as last seen; None if in none, or if it was not loaded."""
+        claim = None if self._loaded is None else self._loaded[0].tail.claim
+        return None if claim is None else claim.lane
+
     def offset_for_timestamp(self, ms: int) -> int | None:
         """As `PartitionLog.offset_for_timestamp`."""
         if not isinstance(ms, int) or isinstance(ms, bool):
@@ -227,19 +239,37 @@ class ReadablePartition:
         with self._opening:
             if self._loaded is None:
                 self._check_open()
-                view = self._chain.load()
-                state = PartitionState(view)
-                self._checkpointer = Checkpointer(
-                    self._runtime,
-                    self._chain,
-                    state,
-                    view.manifest_next_seq,
-                    self.maintenance,
-                    self._settings.refresh,
-                )
-                reader = PartitionReader(state, self._chain, self._runtime.reader)
-                self._loaded = state, reader, Follower(self._runtime, self._chain, state, self)
+                self._loaded = self._loaded_as(self._chain.load())
             return self._loaded
+
+    def _loaded_as(self, view: ChainView) -> Loaded:
+        state = PartitionState(view)
+        self._checkpointer = Checkpointer(
+            self._runtime,
+            self._chain,
+            state,
+            view.manifest_next_seq,
+            self.maintenance,
+            self._settings.refresh,
+        )
+        reader = PartitionReader(state, self._chain, self._runtime.reader)
+        return state, reader, Follower(self._runtime, self._chain, state, self)
+
+    def take_view(self, view: ChainView) -> None:
+        """Somebody has loaded it, with many others. Nothing happens if it was loaded meanwhile."""
+        with self._opening:
+            if self._loaded is None and not self._ended():
+                self._loaded = self._loaded_as(view)
+
+    @property
+    def chain_to_load(self) -> Chain | None:
+        """For somebody who loads many partitions at once; None if this one need not be loaded."""
+        return self._chain if self._loaded is None and not self._ended() else None
+
+    @property
+    def lanes(self) -> LaneReader:
+        """With which all partitions of the store read lanes."""
+        return self._runtime.lanes
 
 
 def check_start(start: object) -> None:
