@@ -139,5 +139,6 @@ def view_of(paths: PartitionPaths, lane: str, based: Based) -> ChainView | None:
 
 def _place_of(key: str) -> Place:
     entry, position, _ = parse_slice(key)
-    lane, seq = LanePaths.of_entry(entry)
-    return Place(lane, seq, position)
+    found = LanePaths.entry_of(entry)
+    assert found is not None, "only parts of entries are slices"
+    return Place(*found, position)

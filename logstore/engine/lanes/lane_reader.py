@@ -54,7 +54,9 @@ class _Known:
 
     def __init__(self) -> None:
         self.asked: set[ClaimKey] = set()
-        self.to_end: dict[ClaimKey, int] = {}  # by how many threads
+        self.to_end: list[
+            tuple[ClaimKey, bytes | None]
+        ] = []  # which claims, and whom each was judged to be of
         self.reading = threading.Lock()
         self.state: LaneState | None = None
         self.read_at = -math.inf
@@ -122,26 +124,69 @@ class LaneReader:
         with known.reading:
             return self._refresh(known)[0]
 
+    def owner_of(self, claim: Claim) -> bytes:
+        """Who adopted the lane last, as far as it was read: a document, or nothing. Asks nobody."""
+        state = self._known(claim.lane).state
+        return b"" if state is None else state.owner
+
+    def adopt(
+        self,
+        lane: str,
+        new_id: Callable[[], bytes],
+        now_ms: int,
+        owner: bytes,
+        judge: Callable[[bytes], None],
+    ) -> LaneState:
+        """Begin the next life of the lane: put an adoption at its first empty place. Returns the lane as it is then, for the
+        caller to go on with. `judge` raises if the owner it is given must not be stopped.
+
+        It is checked like a seal: what was created in a place that had been emptied counts for nothing.
+        """
+        known, doubts = self._known(lane), Doubts()
+        with known.reading:
+            while True:
+                state, began = self._refresh(known)
+                judge(state.owner)
+                header = EntryHeader(EntryKind.ADOPTION, state.next_seq, new_id(), state.edge, now_ms)
+                data, entry = build_entry(header, [], [], owner)
+                try:
+                    with doubts:
+                        known.log.commit(header, data)
+                        if known.log.split_until() <= began:
+                            state.take(entry)
+                            return state.copy()
+                        known.state = None
+                except LaneRace:
+                    continue
+
     def end_claim(
-        self, claim: Claim, key: ClaimKey, new_id: Callable[[], bytes], now_ms: int, owner: bytes = b""
+        self,
+        claim: Claim,
+        key: ClaimKey,
+        new_id: Callable[[], bytes],
+        now_ms: int,
+        owner: bytes = b"",
+        judged: bytes | None = None,
     ) -> None:
         """Make sure that a seal names the claim: put one at the lane's first empty place, unless there is one. A fence of
         the lane's owner will not do: those who read the lane go by it that nobody goes on behind a claim without its seal.
-        `owner`: who does so, for the one who is stopped. One seal does for all who ask meanwhile.
+        `owner`: who does so, for the one who is stopped. `judged`: nothing is done if somebody else than that one has
+        adopted the lane. One seal does for all who ask meanwhile.
 
         What was created in a place that had been emptied is in the past and counts for nothing: then all over again.
         """
         known, doubts = self._known(claim.lane), Doubts()
         with self._lock:
-            known.to_end[key] = known.to_end.get(key, 0) + 1
+            known.to_end.append((key, judged))
         try:
             with known.reading:
                 while known.state is None or not known.state.is_left(key):
                     state, began = self._refresh(known)
-                    if state.is_left(key):
+                    if state.is_left(key) or judged not in (None, state.owner):
                         return
                     with self._lock:
-                        wanted = [each for each in known.to_end if not state.is_left(each)]
+                        asked = {each for each, of in known.to_end if of in (None, state.owner)}
+                    wanted = sorted(each for each in asked if not state.is_left(each))
                     header = EntryHeader(EntryKind.SEAL, state.next_seq, new_id(), state.edge, now_ms)
                     data, entry = build_entry(header, [], wanted, owner)
                     try:
@@ -155,9 +200,7 @@ class LaneReader:
                         continue
         finally:
             with self._lock:
-                known.to_end[key] -= 1
-                if not known.to_end[key]:
-                    del known.to_end[key]
+                known.to_end.remove((key, judged))
 
     def _known(self, lane: str) -> _Known:
         with self._lock:

@@ -22,14 +22,16 @@ _SPLITS_MAX = 64
 @dataclass(slots=True)
 class ClaimState:
     """`next_seq`, `end_offset` and `reserved_until`: of the partition's chain before the first of `parts`, all of which no
-    manifest holds, as far as the lane's checkpoint knows. `is_sealed`: no part will follow. `is_left`: a seal names the
-    claim, and only then may somebody have gone on behind it: a fence stops the owner and lets nobody in."""
+    manifest holds, as far as the lane's checkpoint knows. `is_sealed`: no part will follow. `is_begun`: nothing of it is in
+    the lane yet, so it may not stand. `is_left`: a seal names the claim, and only then may somebody have gone on behind it:
+    a fence stops the owner and lets nobody in."""
 
     next_seq: int
     end_offset: int
     reserved_until: int
     parts: list[CheckpointedPart] = field(default_factory=list)
     is_sealed: bool = False
+    is_begun: bool = False
     is_left: bool = False
 
     @property
@@ -50,11 +52,12 @@ class LaneState:
         self.kept = list(known.kept)
         self.ended_before = known.ended_before
         self.splits = list(known.splits)
+        self.owner = known.owner  # who adopted it last
         self._packed_bases: bytes | None = known.bases
         self._bases: Bases | None = None
         self.claims = {
-            key: ClaimState(next_seq, end, reserved, [], sealed, left)
-            for key, next_seq, end, reserved, sealed, left in known.claims
+            key: ClaimState(next_seq, end, reserved, [], sealed, begun, left)
+            for key, next_seq, end, reserved, sealed, begun, left in known.claims
         }
         for stored in known.parts:
             self.claims[stored.part.claim].parts.append(stored)
@@ -76,6 +79,9 @@ class LaneState:
                 self._add_bases(entry.bases)
             return True
         self.kept.append(header.seq)
+        if header.kind is EntryKind.ADOPTION:
+            self.owner = entry.owner
+            return True
         if header.kind is EntryKind.FENCE:
             self.ended_before = self.next_seq
             for one in self.claims.values():
@@ -136,11 +142,23 @@ class LaneState:
         if state is None:
             state = self.claims[part.claim] = ClaimState(part.seq, part.base_offset, part.base_offset)
         if not state.is_sealed:
+            state.is_begun = False
             state.parts.append(CheckpointedPart(entry, part))
 
     def begin(self, key: ClaimKey, next_seq: int, end_offset: int, reserved_until: int) -> None:
         """The owner has made a claim, and its checkpoints name it from now on."""
-        self.claims[key] = ClaimState(next_seq, end_offset, reserved_until)
+        self.claims[key] = ClaimState(next_seq, end_offset, reserved_until, is_begun=True)
+
+    def carried_on(self) -> dict[str, ClaimKey]:
+        """By partition: the claims that go on with the next life of the lane. Each has something in it, so it stands; and
+        nobody goes on behind a claim before it has ended."""
+        return {key.prefix: key for key, one in self.claims.items() if not one.is_sealed and not one.is_begun}
+
+    def copy(self) -> LaneState:
+        """For an owner, who goes on with it by himself."""
+        made = LaneState(self.checkpoint(b""))
+        made.version = self.version
+        return made
 
     def checkpoint(self, nonce: bytes) -> LaneCheckpoint:
         """The next one."""
@@ -153,13 +171,20 @@ class LaneState:
             tuple(self.kept),
             tuple(
                 CheckpointedClaim(
-                    key, one.next_seq, one.end_offset, one.reserved_until, one.is_sealed, one.is_left
+                    key,
+                    one.next_seq,
+                    one.end_offset,
+                    one.reserved_until,
+                    one.is_sealed,
+                    one.is_begun,
+                    one.is_left,
                 )
                 for key, one in self.claims.items()
             ),
             tuple(stored for one in self.claims.values() for stored in one.parts),
             self.ended_before,
             tuple(self.splits),
+            self.owner,
             self.bases.pack() if self._packed_bases is None else self._packed_bases,
         )
 

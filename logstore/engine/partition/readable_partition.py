@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 from logstore.config import Visibility, check_visibility
 from logstore.engine.chain.chain import Chain
+from logstore.engine.chain.segment_table import Segments
+from logstore.engine.chain.tail import ChainTail
 from logstore.engine.chain.view import ChainView
 from logstore.engine.host.clock import Clock
 from logstore.engine.lanes.lane_reader import LaneReader
@@ -26,6 +28,7 @@ from logstore.engine.read.partition_reader import PartitionReader
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.writer_protocol import Writer
 from logstore.errors import Closed, LogStoreError, OffsetOutOfRange, UnknownTopic
+from logstore.format.stored.manifest import SegmentTable
 from logstore.layout.paths import PartitionPaths
 from logstore.objects.protocol import ObjectStore
 
@@ -48,6 +51,9 @@ class ReadablePartition:
         # Held during I/O, so only by those who must wait for it: load and open_writer.
         self._opening = threading.RLock()
         self._loaded: Loaded | None = None
+        self._knows_end_only = (
+            False  # it was opened to write, from what a lane says; the rest is loaded when somebody asks
+        )
         self._checkpointer: Checkpointer | None = None
         self._writer: Writer | None = None
         self._closed = False
@@ -93,7 +99,7 @@ class ReadablePartition:
         self, offset: int, max_bytes: int = READ_BYTES, *, visibility: Visibility = "buffered"
     ) -> ReadResult | None:
         """`read` from memory alone, so it never blocks; None if it would need the object store, or is closed."""
-        if self._loaded is None or self.closed:
+        if self._loaded is None or self._knows_end_only or self.closed:
             return None
         return self._loaded[1].read_cached(offset, max_bytes, visibility)
 
@@ -151,12 +157,12 @@ class ReadablePartition:
 
     def high_watermark(self, visibility: Visibility) -> int:
         """The high watermark for readers of that visibility, as last seen."""
-        return self.state.high_watermark(visibility)
+        return self.end_state.high_watermark(visibility)
 
     def readable_end(self, visibility: Visibility) -> int:
         """Up to where there are records to be had, as last seen: the high watermark, unless a writer here has stopped
         below it."""
-        return self.state.readable_end(visibility)
+        return self.end_state.readable_end(visibility)
 
     @property
     def now_ms(self) -> int:
@@ -180,11 +186,11 @@ class ReadablePartition:
 
     def add_listener(self, listener: Callable[[], None]) -> None:
         """Call `listener()`, from any thread and with no lock held, after a visible watermark moved. It must be quick."""
-        self.state.add_listener(listener)
+        self.end_state.add_listener(listener)
 
     def remove_listener(self, listener: Callable[[], None]) -> None:
         """Call it no more. One that is not there is no error."""
-        self.state.remove_listener(listener)
+        self.end_state.remove_listener(listener)
 
     def _tell_listeners(self) -> None:
         loaded = self._loaded
@@ -210,6 +216,12 @@ class ReadablePartition:
         """What is known of it, loaded if nobody has looked at it yet."""
         return self._load()[0]
 
+    @property
+    def end_state(self) -> PartitionState:
+        """The same for those who ask about the end alone: of a partition that is only written, no more need be known."""
+        loaded = self._loaded
+        return self._load()[0] if loaded is None else loaded[0]
+
     def _ended(self) -> bool:
         return self._closed or self._gone
 
@@ -234,15 +246,27 @@ class ReadablePartition:
 
     def _load(self) -> Loaded:
         loaded = self._loaded
-        if loaded is not None:
+        if loaded is not None and not self._knows_end_only:
             return loaded
         with self._opening:
             if self._loaded is None:
                 self._check_open()
-                self._loaded = self._loaded_as(self._chain.load())
+                return self._become(self._chain.load())
+            if self._knows_end_only:
+                self._loaded[0].complete(self._chain.load())
+                self._knows_end_only = False
             return self._loaded
 
-    def _loaded_as(self, view: ChainView) -> Loaded:
+    def _load_end(self, tail: ChainTail) -> None:
+        """Enough to write: where the chain ends."""
+        with self._opening:
+            if self._loaded is None:
+                self._check_open()
+                nothing = Segments(self.paths, SegmentTable(), is_complete=False)
+                self._become(ChainView(nothing, tail.end_offset, tail, manifest_next_seq=tail.next_seq))
+                self._knows_end_only = True
+
+    def _become(self, view: ChainView) -> Loaded:
         state = PartitionState(view)
         self._checkpointer = Checkpointer(
             self._runtime,
@@ -253,13 +277,14 @@ class ReadablePartition:
             self._settings.refresh,
         )
         reader = PartitionReader(state, self._chain, self._runtime.reader)
-        return state, reader, Follower(self._runtime, self._chain, state, self)
+        self._loaded = state, reader, Follower(self._runtime, self._chain, state, self)
+        return self._loaded
 
     def take_view(self, view: ChainView) -> None:
         """Somebody has loaded it, with many others. Nothing happens if it was loaded meanwhile."""
         with self._opening:
             if self._loaded is None and not self._ended():
-                self._loaded = self._loaded_as(view)
+                self._become(view)
 
     @property
     def chain_to_load(self) -> Chain | None:

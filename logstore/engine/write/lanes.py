@@ -8,16 +8,25 @@ from zlib import crc32
 
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.lane import Lane, Splitter
-from logstore.layout.paths import PartitionPaths
+from logstore.layout.paths import PartitionPaths, named_lane
 
 
 class Lanes:
-    """`config.lanes` of them, each under a name that nobody has used; none at all if every partition commits to its own
-    chain."""
+    """`config.lanes` of them, each under a name that nobody has used, or under that of `config.lane`; none at all if every
+    partition commits to its own chain."""
 
     def __init__(self, runtime: Runtime, splitter: Splitter) -> None:
-        count = runtime.config.lanes if runtime.config.writer == "exclusive" else 0
-        self._lanes = [Lane(runtime, runtime.rng.randbytes(8).hex(), splitter) for _ in range(count)]
+        config = runtime.config
+        count = max(config.lanes, config.lane is not None) if config.writer == "exclusive" else 0
+        self._lanes = [
+            Lane(
+                runtime,
+                runtime.rng.randbytes(8).hex() if config.lane is None else named_lane(config.lane, number),
+                splitter,
+                is_named=config.lane is not None,
+            )
+            for number in range(count)
+        ]
 
     def of(self, paths: PartitionPaths) -> Lane | None:
         """Always the same one for a partition."""

@@ -70,6 +70,8 @@ class EntryKind(IntEnum):
     """Some claims end here: what the lane's owner puts behind it no longer counts for their partitions."""
     FENCE = 2
     """The lane ends here, and all its claims with it."""
+    ADOPTION = 3
+    """The next life of a named lane begins here. All claims go on; what the life before puts behind it is void."""
 
 
 _KINDS = frozenset(EntryKind)
@@ -134,8 +136,8 @@ class EntryHeader:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the tail of an entry tells. `note`: of a fence or a seal a document about the process that made it, of data the
-    bases of claims that begin here; or nothing."""
+    """What the tail of an entry tells. `note`: of a fence, a seal or an adoption a document about the process that made it,
+    of data the bases of claims that begin here; or nothing."""
 
     header: EntryHeader
     parts: tuple[Part, ...] = ()

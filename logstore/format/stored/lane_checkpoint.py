@@ -23,6 +23,8 @@ from logstore.format.stored.segment import Bytes
 
 FORMAT_VERSION = 2
 """In 1 there were no bases, and a claim that had ended may have been gone on behind."""
+ADOPTED_VERSION = 3
+"""Somebody has adopted the lane, and is named: releases that do not know this know no adoptions either."""
 MAGIC = b"LOGLCP\r\n"
 
 _FRONT = struct.Struct("<8sHHIQ8sQQ16sQIIIIQI")
@@ -57,18 +59,20 @@ _PART_ROW = np.dtype(
     ]
 )
 _BODY_MAX = 1 << 30
-_SEALED, _LEFT = 1, 2
+_SEALED, _LEFT, _BEGUN = 1, 2, 4
 
 
 class CheckpointedClaim(NamedTuple):
     """Where the chain of the claim's partition was before the parts that follow: its next place and offsets. `is_sealed`:
-    nothing follows in the lane. `is_left`: a seal names it, and the chain may go on elsewhere."""
+    nothing follows in the lane. `is_begun`: the lane holds nothing of it yet, and whether it stands only the partition's own
+    chain tells. `is_left`: a seal names it, and the chain may go on elsewhere."""
 
     key: ClaimKey
     next_seq: int
     end_offset: int
     reserved_until: int
     is_sealed: bool
+    is_begun: bool = False
     is_left: bool = False
 
 
@@ -91,8 +95,8 @@ class LaneCheckpoint:
     """The lane up to (not including) `next_seq`. `split_until`: data entries below it may have been deleted, and their
     records are in the manifests of their partitions; `kept` are the places below it that hold a seal, a fence or a void
     entry, which stay. `edge`: the id of the last entry that counts. `ended_before`: the place behind the last fence, which
-    has ended all claims that began before it. `splits`: when what was split, for whoever deletes it. `bases`: `Bases`,
-    packed, because few need them."""
+    has ended all claims that began before it. `splits`: when what was split, for whoever deletes it. `owner`: a document
+    about the process that adopted the lane last, or nothing. `bases`: `Bases`, packed, because few need them."""
 
     version: int = 0
     nonce: bytes = bytes(8)
@@ -104,6 +108,7 @@ class LaneCheckpoint:
     parts: tuple[CheckpointedPart, ...] = ()
     ended_before: int = 0
     splits: tuple[Split, ...] = ()
+    owner: bytes = b""
     bases: bytes = b""
 
     def pack(self) -> bytes:
@@ -116,8 +121,8 @@ class LaneCheckpoint:
 
         claims = np.array(
             [
-                (*split(key), *rest, _SEALED * is_sealed + _LEFT * is_left)
-                for key, *rest, is_sealed, is_left in self.claims
+                (*split(key), *rest, _SEALED * is_sealed | _BEGUN * is_begun | _LEFT * is_left)
+                for key, *rest, is_sealed, is_begun, is_left in self.claims
             ],
             _CLAIM_ROW,
         )
@@ -133,13 +138,14 @@ class LaneCheckpoint:
                     names,
                     claims.tobytes(),
                     *columns,
+                    self.owner,
                 )
             ),
         )
         front = _FRONT.pack(
             MAGIC,
-            FORMAT_VERSION,
-            0,
+            ADOPTED_VERSION if self.owner else FORMAT_VERSION,
+            len(self.owner),
             len(self.bases),
             self.version,
             self.nonce,
@@ -182,10 +188,11 @@ class LaneCheckpoint:
                 next_seq,
                 end_offset,
                 reserved,
-                bool(ended),
-                ended >= (_LEFT if front[1] > 1 else _SEALED),
+                bool(state & _SEALED),
+                bool(state & _BEGUN),
+                bool(state & (_LEFT if front[1] > 1 else _SEALED)),
             )
-            for topic, partition, epoch, next_seq, end_offset, reserved, ended in np.frombuffer(
+            for topic, partition, epoch, next_seq, end_offset, reserved, state in np.frombuffer(
                 body, _CLAIM_ROW, claim_count, at
             ).tolist()
         ]
@@ -195,7 +202,7 @@ class LaneCheckpoint:
             kind = _PART_ROW[name]
             columns.append(np.frombuffer(body, kind, part_count, at).tolist())
             at += part_count * kind.itemsize
-        if at != len(body):
+        if at + front[2] != len(body):
             raise FormatError("the lane checkpoint's counts do not fit its size", FRONT_SIZE)
         parts = tuple(
             CheckpointedPart(entry, Part(claims[claim].key, *rest))
@@ -212,6 +219,7 @@ class LaneCheckpoint:
             parts,
             front[14],
             splits,
+            body[at:],
             bytes(data[body_end:end]),
         )
 
@@ -223,8 +231,8 @@ def parse_split_until(front: Bytes) -> int:
     fields = _FRONT.unpack_from(front)
     if fields[0] != MAGIC or _CRC.unpack_from(front, _FRONT.size)[0] != crc32c(bytes(front[: _FRONT.size])):
         raise FormatError("the lane checkpoint's front is damaged", 0)
-    if not 1 <= fields[1] <= FORMAT_VERSION:
+    if not 1 <= fields[1] <= ADOPTED_VERSION:
         raise UnsupportedVersion(
-            f"lane checkpoint format {fields[1]}; this release reads up to {FORMAT_VERSION}", 8
+            f"lane checkpoint format {fields[1]}; this release reads up to {ADOPTED_VERSION}", 8
         )
     return int(fields[6])

@@ -35,6 +35,12 @@ def parse_slice(key: str) -> tuple[str, int, int]:
     return named[1], int(named[2]), int(named[3])
 
 
+def whole(key: str) -> str:
+    """The object that a slice is of; the key itself if it names one."""
+    found = _SLICE.fullmatch(key)
+    return key if found is None else found[1]
+
+
 class SlicedStore(WrappedStore):
     """An `ObjectStore` round `inner` that reads slices as if each were an object."""
 
