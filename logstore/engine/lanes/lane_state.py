@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from logstore.format.errors import FormatError
@@ -77,6 +77,7 @@ class LaneState:
                 self._add(header.seq, part)
             if entry.bases:
                 self._add_bases(entry.bases)
+            self._leave(entry.seals)  # by its owner, who gives the partitions up
             return True
         self.kept.append(header.seq)
         if header.kind is EntryKind.ADOPTION:
@@ -86,10 +87,13 @@ class LaneState:
             self.ended_before = self.next_seq
             for one in self.claims.values():
                 one.is_sealed = True
-        for key in entry.seals:
+        self._leave(entry.seals)
+        return True
+
+    def _leave(self, keys: Iterable[ClaimKey]) -> None:
+        for key in keys:
             one = self.claims.setdefault(key, ClaimState(0, 0, 0))
             one.is_sealed = one.is_left = True
-        return True
 
     def has_ended(self, key: ClaimKey, since: int) -> bool:
         """Whether a claim that began at `since` has: by a seal that names it, or with the whole lane."""
