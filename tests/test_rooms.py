@@ -52,12 +52,13 @@ ROOMS: dict[str, str] = {
     "arrow.table": f"{GROUND} arrow.plan arrow.scan",
     # the API
     "topic": f"{GROUND} engine.host engine.memory engine.partition arrow.table",
+    "atomic": "errors format engine.memory engine.write engine.partition topic",
     "groups": f"{OPEN} engine.partition topic",
-    "store": f"{OPEN} process engine.write engine.maintenance engine.partition topic groups",
+    "store": f"{OPEN} process engine.write engine.maintenance engine.partition topic atomic groups",
     "producer": f"{GROUND} engine.memory engine.shared engine.partition",
     "standby": "engine.partition",
     "writers": "producer standby engine.replicated engine.partition",
-    "aio": f"{OPEN} engine.partition topic groups store",
+    "aio": f"{OPEN} engine.partition topic atomic groups store",
     "testing": "errors config format objects",
     # above the log
     "ingest": "errors config format objects layout engine.host engine.memory engine.partition topic store",
@@ -246,6 +247,7 @@ def test_rooms_say_what_they_are() -> None:
 def test_each_library_has_one_place() -> None:
     assert importers_of("boto3", "botocore") == {"logstore.objects.homes.s3"}
     assert importers_of("kio", "kafka", "aiokafka", "confluent_kafka") == {"broker_shim.wire.messages"}
+    assert importers_of("jwt") == {"broker_shim.auth.oauth"}
     assert all(module.startswith("logstore.spark") for module in importers_of("pyspark", "py4j"))
     assert all(
         module.startswith(("logstore.format.", "logstore.arrow.", "logstore.lake.", "logstore.spark."))
