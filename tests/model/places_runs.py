@@ -483,7 +483,7 @@ WIDE = [
     _holds("both lanes split", "a:o11 b:p11 d:p1 split/A*1 split/B*1", 1, *LATE, SEALED, "split"),
     _holds("split under two uploads", "a:o21 b:p1 split/A*2", 1, *LATE, *SPLIT, SEALED, VOIDED, OVERWRITTEN),
     _holds("adopted twice", "a:o2 b:p1 c/A:np1 d/A:n1 split/A*1", 1, "adopted", "split", SEALED),
-    _holds("a reader", "a:o11 b:p1 reader*2 split/A*1", 1, *LATE, "a reader reloads", "split"),
+    _holds("a reader", "a:o21 reader*2 split/A*1", 1, *SPLIT, "a reader reloads"),
     _holds("shared", "a:o1 w~2 v~1 b:p1 reader*1 split/A*1", 1, *LATE, STOPPED),
     _holds("a planner", "a:o11x b:p1 planner*2 split/A*1", 1, *LATE, "split", BY_LANE, ASKED),
 ]
@@ -491,7 +491,7 @@ WIDE = [
 
 EVERYTHING = "a:o23p1 b:p2 d:b1 c/A:n2b1 e/A:n1 reader*3 planner*3 split/A*3 split/B*1 split/D*1"
 DEEP = [
-    _holds("everything", EVERYTHING, 3, *LATE, *SPLIT, SEALED, VOIDED, "adopted"),
+    _holds("everything", EVERYTHING, 3, *LATE, "split", SEALED, VOIDED, "adopted"),
     _holds("everything buffered", EVERYTHING, 3, "adopted", "split", SEALED, rules=BUFFERED),
     _holds("everything atomic", EVERYTHING, 3, "adopted", "split", SEALED, rules=BUFFERED + ATOMIC),
     _holds("everything, and shared", f"{EVERYTHING} w~2 v~1", 3, SEALED, STOPPED),
