@@ -20,6 +20,7 @@ import logstore
 from logstore import Record, Topic
 from logstore.arrow import table
 from logstore.arrow.scan.columns import arrow_schema
+from logstore.format.batches.markers import Marker, encode_marker
 from logstore.objects import MemoryStore, open_url
 from logstore.testing import GatedStore
 from tests.support.patience import PATIENCE_S
@@ -595,3 +596,17 @@ def test_T01_an_error_reaches_who_takes_the_stream(make_log: MakeLog) -> None:
         open_url(where).delete(store.topic("orders").partition(0).segments()[0].key)
         with pytest.raises(polars.exceptions.ComputeError, match="CorruptData"):
             polars.DataFrame(stream)
+
+
+def test_T01_markers_of_transactions_are_no_rows_whatever_columns_are_asked_for() -> None:
+    """An index has a row for a marker, too, and knows nothing of what is in it."""
+    with logstore.open(MemoryStore()) as store:
+        topic = store.create_topic("t")
+        log = topic.partition(0)
+        log.append([b"a", b"b"])
+        marker = encode_marker(Marker(7, 0, True, 0), now_ms=1)
+        log._internal.submit_batches(marker, control=True).result(timeout=PATIENCE_S)
+        log.append(b"c")
+        for columns in (["offset"], ["offset", "value"], None):
+            assert topic.to_arrow(columns)["offset"].to_pylist() == [0, 1, 3]
+        assert topic.to_arrow(["partition"]).num_rows == 3

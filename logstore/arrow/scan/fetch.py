@@ -19,6 +19,7 @@ from logstore.engine.chain.block_cache import BlockCache
 from logstore.engine.chain.segment_reader import SCAN_WHOLE_BYTES, Block, LoadedIndex, SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef
 from logstore.engine.host.fan_out import fan_out
+from logstore.format.batches.markers import MARKER_SIZE
 from logstore.format.stored.segment import Index
 from logstore.objects import ObjectStore
 
@@ -52,9 +53,11 @@ class Fetcher:
 
     def indexes(self, refs: Sequence[SegmentRef], start: int, stop: int) -> Iterator[Index | None]:
         """The rows of each segment's index that may hold something wanted; no record is read. None of one that does not
-        tell, because compaction by key has taken records away."""
+        tell, because compaction by key has taken records away, or because it may hold markers of transactions."""
         for loaded in self._ahead(partial(self._reader.index, ref) for ref in refs):
-            yield None if loaded.sparse else self._wanted(loaded.index, start, stop)
+            rows = self._wanted(loaded.index, start, stop)
+            may_hold_markers = bool(((rows["count"] == 1) & (rows["size"] == MARKER_SIZE)).any())
+            yield None if loaded.sparse or may_hold_markers else rows
 
     def blocks(
         self, refs: Sequence[SegmentRef], start: int, stop: int, *, newest_first: bool

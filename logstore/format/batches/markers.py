@@ -57,6 +57,10 @@ def encode_marker(marker: Marker, *, now_ms: int) -> bytes:
     return bytes(changed)
 
 
+MARKER_SIZE = len(encode_marker(Marker(0, 0, True, 0), now_ms=0))
+"""Of every one: an index, which knows no attributes, tells by it which batches may be markers."""
+
+
 def read_marker(raw: Buffer, info: BatchInfo) -> Marker | None:
     """What a control batch says; None for one of a kind that is not known."""
     [record] = kernels.active.records(record_area(raw, info), info.base_offset, 0, 1)
