@@ -61,7 +61,7 @@ class StoreConfig:
     """While the store is down: how often it is tried."""
     follow_interval: float = 0.5
     """How often a waiting reader polls the store for a partition that another process writes."""
-    lanes: int = 0
+    lanes: int = 1
     """Through how many lanes the exclusive writers of this process commit: with 1, a flush is one PUT whatever the number of
     partitions in it. 0: each partition commits to a chain of its own."""
     durable_linger: float = 0.0

@@ -45,6 +45,11 @@ class ChainView:
         self.segments.add(link.header.seq, link.size, link.summary, link.key)
         self.tail = self.tail.after(link.header, link.said)
 
+    @property
+    def part_count(self) -> int:
+        """How many of its segments are parts of lanes' entries."""
+        return 0 if self.settled is None else len(self.segments) - self.settled[0]
+
     def without_parts(self) -> ChainView:
         """As far as a manifest can tell it: up to the first part of a lane's entry."""
         if self.settled is None:

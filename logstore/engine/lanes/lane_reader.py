@@ -73,7 +73,7 @@ class LaneReader:
         with known.reading:
             known.asked.add(key)
             state = known.state
-            if state is None or known.read_at < oldest:
+            if state is None or known.read_at <= oldest:
                 state, _ = self._refresh(known)
             return self._parts(state, claim, key)
 
@@ -98,22 +98,29 @@ class LaneReader:
         What was created in a place that had been emptied is in the past and counts for nothing: then all over again.
         """
         known, doubts = self._known(claim.lane), Doubts()
-        with known.reading:
-            while True:
+        while True:
+            with known.reading:
                 state, began = self._refresh(known)
                 if state.has_ended(key, claim.since):
                     return
                 header = EntryHeader(EntryKind.SEAL, state.next_seq, new_id(), state.edge, now_ms)
-                data, entry = build_entry(header, [], [key], owner)
-                try:
-                    with doubts:
-                        known.log.commit(header, data)
-                        if known.log.split_until() <= began:
-                            state.take(entry)
-                            return
-                        known.state = None
-                except LaneRace:
+            data, entry = build_entry(header, [], [key], owner)
+            is_past: bool | None = None
+            try:
+                with doubts:  # without the lock: who reads the lane does not wait for our upload
+                    known.log.commit(header, data)
+                    is_past = known.log.split_until() > began
+            except LaneRace:
+                continue
+            if is_past is None:
+                continue  # in doubt: look
+            with known.reading:
+                if is_past:
+                    known.state = None
                     continue
+                if known.state is not None and known.state.next_seq == header.seq:
+                    known.state.take(entry)  # else somebody has read it meanwhile
+                return
 
     def _known(self, lane: str) -> _Known:
         with self._lock:

@@ -24,7 +24,7 @@ from logstore.engine.chain.garbage import Garbage
 from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.chain.view import ChainView
 from logstore.engine.maintenance.collection import Collection
-from logstore.engine.maintenance.compaction import Compaction
+from logstore.engine.maintenance.compaction import COMPACT_AT_LEAST, Compaction
 from logstore.engine.maintenance.retention import Retention
 from logstore.engine.maintenance.strays import Strays
 from logstore.engine.memory.topic_settings import TopicLimits
@@ -57,8 +57,13 @@ class Maintenance:
         return self._compaction.split(view, now_ms, self._chain.new_id())
 
     def compact(self, now_ms: int, identity: bytes) -> int:
-        """Merge the first run of small neighbours there is. Returns how many segments became one (0: nothing to do)."""
-        return self._compaction.compact(self._chain.load(), now_ms, identity)[1]
+        """Merge the first run of small neighbours there is; if there is none, what the partition has in lanes. Returns how
+        many segments became one (0: nothing to do)."""
+        view = self._chain.load()
+        merged = self._compaction.compact(view, now_ms, identity)[1]
+        if merged or view.part_count < COMPACT_AT_LEAST:
+            return merged
+        return view.part_count if self._compaction.split(view, now_ms, identity) is not None else 0
 
     def expire(self, now_ms: int) -> int:
         """Move the low watermark as retention says. Returns the new one."""

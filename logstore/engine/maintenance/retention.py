@@ -20,15 +20,16 @@ from logstore.objects.settled import Doubts
 class Retention:
     """`split`: what a partition has in lanes becomes objects of its own, because only those can be deleted."""
 
-    def __init__(self, chain: Chain, topic: TopicLimits, split: Callable[[ChainView, int], object]) -> None:
+    def __init__(
+        self, chain: Chain, topic: TopicLimits, split: Callable[[ChainView, int], ChainView | None]
+    ) -> None:
         self._chain = chain
         self._topic = topic
         self._split = split
 
     def expire(self, view: ChainView, now_ms: int) -> ChainView | None:
-        """Move the low watermark as the topic says. None if nothing is old enough. What is in a lane is kept until it is
-        split: the low watermark is in the manifest."""
-        view = view.without_parts()
+        """Move the low watermark as the topic says. None if nothing is old enough. Where that reaches into a lane, what is
+        there is split first: the low watermark is in the manifest, and that names none of it."""
         keep_from = self._first_kept(view, now_ms)
         if keep_from > view.low_watermark:
             keep_from = held_back(
@@ -39,7 +40,12 @@ class Retention:
                 lambda row: self._newest_ms(view.segments, row),
                 now_ms - int((self._topic.retention_seconds or 0) * 1000),
             )
-        return self._raise_low(view, keep_from, now_ms) if keep_from > view.low_watermark else None
+        if keep_from <= view.low_watermark:
+            return None
+        if keep_from <= view.without_parts().tail.end_offset:
+            return self._raise_low(view.without_parts(), keep_from, now_ms)
+        split = self._split(view, now_ms)
+        return split and (self._raise_low(split, keep_from, now_ms) or split)
 
     def delete_before(self, offset: int, now_ms: int) -> int:
         """Move the low watermark up to `offset`, at the most to the end. Returns the new one once it is in the store.

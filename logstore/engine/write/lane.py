@@ -93,6 +93,8 @@ class Lane:
         self._due: dict[Flushed, float] = {}
         self._flight: deque[_Upload] = deque()  # in the order of their places
         self._anew: deque[Windows] = deque()  # what must be sent again, behind a seal, before anything else
+        self._anew_at = float("-inf")  # and not before then
+        self._unmade = 0  # tries in a row to make an entry that failed
         self._idle = [_Sender(self) for _ in range(runtime.config.uploads_max)]
         self._waiting = 0  # durable appends since the last window was taken
         self._group_commit = GroupCommitWait(runtime.clock, self._moved)
@@ -163,6 +165,13 @@ class Lane:
             return False
         return sum(writer.waiting_bytes for writer in self._due) >= ENTRY_BYTES
 
+    @property
+    def is_late(self) -> bool:
+        """Whether the store has left the oldest upload without an answer for so long that it counts as stalled."""
+        with self._lock:
+            now = self._runtime.clock.monotonic()
+            return bool(self._flight) and now - self._flight[0].began_at > self._runtime.config.stall_after
+
     # Flushing: on the task pool's threads
 
     def send_next(self, sender: _Sender) -> None:
@@ -181,11 +190,15 @@ class Lane:
         with self._lock:
             if sender not in self._idle:
                 return None
-            anew = self._anew.popleft() if self._anew and not self._flight else None
+            anew = self._anew.popleft() if self._may_send_anew() else None
             writers = self._take_due() if anew is None else []
         windows = self._windows(writers) if anew is None else anew
         while windows := [(writer, window) for writer, window in windows if writer.failed is None]:
-            upload = self._made(windows)
+            try:
+                upload = self._made(windows)
+            except Exception as error:
+                self._make_later(windows, error, is_first=anew is not None)
+                return None
             with self._lock:
                 if (
                     self._anew and anew is None
@@ -196,9 +209,29 @@ class Lane:
                     continue
                 self._flight.append(upload)
                 self._idle.remove(sender)
+                self._unmade = 0
                 upload.began_at = self._began_at = self._runtime.clock.monotonic()
             return upload
         return None
+
+    def _may_send_anew(self) -> bool:
+        """Holds the lock."""
+        return bool(self._anew and not self._flight and self._runtime.clock.monotonic() >= self._anew_at)
+
+    def _make_later(self, windows: Windows, error: Exception, *, is_first: bool) -> None:
+        """The entry could not be made, for want of memory, say. Its windows stay readable, and keep their turn."""
+        runtime = self._runtime
+        with self._lock:
+            if is_first:
+                self._anew.appendleft(windows)
+            else:
+                self._anew.append(windows)
+            self._unmade += 1
+            failures = self._unmade
+            self._anew_at = runtime.clock.monotonic() + runtime.backoff(failures)
+        logger.warning("%s: try %d to make an entry failed, trying again: %s", self, failures, error)
+        for writer, _ in windows:
+            writer.attempt_failed(error)
 
     def _made(self, windows: Windows) -> _Upload:
         """The entry for the place that is next now. It may be another one by the time that the entry is made."""
@@ -361,7 +394,7 @@ class Lane:
         with self._lock:
             due = min(self._due.values(), default=None)
             if self._anew and not self._flight:
-                due = self._runtime.clock.monotonic()
+                due = max(self._anew_at, self._runtime.clock.monotonic())
             elif due is not None:
                 due = max(
                     due, self._began_at + (0.0 if self._closing else self._runtime.config.durable_linger)
