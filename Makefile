@@ -20,7 +20,7 @@ BENCH := $(BIN)/python -m pytest -q -s -p no:cacheprovider --timeout=900 --bench
 # The suites without a JVM or a PostgreSQL.
 QUICK := codec append read growth group_commit memory local_peers object_peers object_stores recovery tracker upsert
 
-.PHONY: setup demo test coverage lint format soak simulate spark-versions fuzz docs docs-serve wheel bench bench-quick bench-loaded bench-check profile clean
+.PHONY: setup demo test test-again coverage lint format soak simulate spark-versions fuzz docs docs-serve wheel bench bench-quick bench-loaded bench-check profile clean
 
 setup: $(STAMP)
 
@@ -54,6 +54,11 @@ demo: $(CORE_STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -m 'not soak' --numprocesses=2 --dist=loadscope
+
+# What failed in the last `make test`, without a second test beside it. More than five failures are no accident.
+test-again: $(STAMP)
+	@$(BIN)/python -m tests.support.last_failed --most 5
+	$(BIN)/python -m pytest -q -m 'not soak' --last-failed --last-failed-no-failures=none
 
 # Lines and branches of the engine and the formats, by the tests that are theirs. Below 95 % it fails.
 coverage: $(STAMP)

@@ -143,7 +143,7 @@ class Broker:
     def begin_drain(self) -> None:
         """No request waits for something that may never come: fetches answer with what there is, joins with nothing."""
         self._fetch.end_all()
-        self.coordinator.end_all()
+        self.coordinator.shards.end_all()
 
     async def stop(self, timeout_s: float) -> bool:
         """Make everything durable and let go. Clients have gone by now.
@@ -191,11 +191,11 @@ class Broker:
                 log.warning("the access rules of before stay: %s", error)
             if self.cluster.adopt(view):
                 log.info("brokers alive: %s", ", ".join(map(str, view.nodes)))
-                self.coordinator.release_unled()
+                self.coordinator.shards.release_unled()
                 await self.partitions.release_unled()
 
     def _on_lost(self, partition: HostedPartition, error: BaseException) -> None:
-        self.coordinator.lost(partition)
+        self.coordinator.shards.lost(partition)
         if self._looking is None and isinstance(error, Fenced | UnknownTopic):
             self._looking = self._loop.create_task(self._look_around())
 

@@ -257,6 +257,8 @@ def test_each_library_has_one_place() -> None:
     assert all(module.startswith("logstore.metrics") for module in importers_of("opentelemetry"))
     assert importers_of("deltalake") == {"logstore.lake.delta"}
     assert importers_of("pyiceberg") == {"logstore.lake.iceberg"}
+    assert importers_of("fastavro") == {"logstore.lake.avro"}
+    assert importers_of("google") == {"logstore.lake.protobuf"}
     assert all(
         module.startswith(("logstore.ingest.postgres.", "logstore.cli.commands.ingest"))
         for module in importers_of("psycopg2")

@@ -1,9 +1,4 @@
-"""One partition of the internal topic, and the groups that live in it.
-
-The log is the truth: a state counts when its record is durable. `_latest` mirrors the log, compacted, in the
-order of submission: the newest value of each key. When the log has grown to several times that, the mirror is
-appended as one batch and everything before it is deleted, so a restart reads little however long the broker
-ran. Because the log is a prefix-ordered whole, a mirror that is durable proves that everything before it was.
+"""One partition of the internal topic, and the groups that live in it. What they are is in its log (`state_log`).
 
 Runs on the event loop; loading runs in a worker thread.
 """
@@ -12,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from contextlib import suppress
 
 from broker_shim.groups.group import Group, State
@@ -32,20 +25,12 @@ from broker_shim.groups.group_records import (
 )
 from broker_shim.groups.member import Effect, Joined, Limits, Save, Synced
 from broker_shim.partitions.hosted_partition import HostedPartition
+from broker_shim.partitions.state_log import Change, Done, StateLog
 from broker_shim.wire.codes import Code
 from broker_shim.wire.primitives import MalformedRequest
-from logstore.engine.memory.results import Receipt
-from logstore.errors import BufferFull, InvalidRecord, LogStoreError
-from logstore.format.batches.record import Record
 
 log = logging.getLogger(__name__)
-COMPACT_FROM_RECORDS = 2_000
-COMPACT_AT_RATIO = 4
-SETTLE_PATIENCE_S = 5.0
-WRITE_PATIENCE_S = 5.0
-ROOM_RETRY_S = 0.02
 Place = tuple[str, int]
-Done = Callable[[Code], None]
 
 
 class GroupShard:
@@ -59,7 +44,7 @@ class GroupShard:
         now_ms: Callable[[], int],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self.hosted = hosted
+        self.log = StateLog(hosted, loop, nothing=encode_key(GroupKey("")))
         self.groups: dict[str, Group] = {}
         self.offsets: dict[str, dict[Place, Committed]] = {}
         self._limits = limits
@@ -67,30 +52,18 @@ class GroupShard:
         self._now_ms = now_ms
         self._loop = loop
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._latest: dict[bytes, bytes] = {}
-        self._records_in_log = 0
-        self._last_write: Future[Receipt] | None = None
-        self._backlog: deque[tuple[float, list[Record], Done]] = deque()
         self._committing: dict[str, list[dict[Place, Committed]]] = {}
         self._closed = False
 
     # ── the log ──────────────────────────────────────────────────────────────────────────────────────────
 
     def load(self) -> None:
-        """Read the log into memory. In a worker thread, before anybody else sees this shard."""
-        partition = self.hosted.log
-        for record in partition.records(visibility="durable"):
-            self._records_in_log += 1
-            if record.key is None:
-                continue
-            if record.value is None:
-                self._latest.pop(record.key, None)
-            else:
-                self._latest[record.key] = record.value
+        """In a worker thread, before anybody else sees this shard."""
+        self.log.load()
 
     def restore(self) -> None:
         """On the loop, after `load`: members get a full session to come back."""
-        for raw_key, value in self._latest.items():
+        for raw_key, value in self.log.latest.items():
             try:
                 key = decode_key(raw_key)
                 if isinstance(key, OffsetKey):
@@ -99,7 +72,7 @@ class GroupShard:
                 elif isinstance(key, GroupKey):
                     self._restore_group(key.group, decode_group(value))
             except MalformedRequest as error:
-                log.warning("%s: a record that cannot be read is left alone: %s", self.hosted, error)
+                log.warning("%s: a record that cannot be read is left alone: %s", self.log.hosted, error)
 
     def _restore_group(self, name: str, state: GroupState) -> None:
         group = self.group(name)
@@ -110,95 +83,6 @@ class GroupShard:
         group.empty_since_ms = None if state.members else state.changed_at_ms
         group.restore(state.members, self._loop.time())
         self._schedule(group)
-
-    def write(self, changes: Iterable[tuple[bytes, bytes | None]], done: Done) -> None:
-        """Append changes, durably, then call `done`. What waits for `done` is not seen by others before it."""
-        records = [Record(value, key) for key, value in changes]
-        if self._backlog or not self._submit(records, done):
-            self._backlog.append((self._loop.time() + WRITE_PATIENCE_S, records, done))
-            if len(self._backlog) == 1:
-                self._loop.call_later(ROOM_RETRY_S, self._catch_up)
-
-    def _catch_up(self) -> None:
-        """Producers have filled the write buffer: what waited for room goes on, in order, while there is any."""
-        now = self._loop.time()
-        while self._backlog:
-            until, records, done = self._backlog.popleft()
-            if until <= now:
-                done(Code.COORDINATOR_NOT_AVAILABLE)
-            elif not self._submit(records, done):
-                self._backlog.appendleft((until, records, done))
-                self._loop.call_later(ROOM_RETRY_S, self._catch_up)
-                return
-
-    def _submit(self, records: list[Record], done: Done) -> bool:
-        """Hand records to the log. False if there is no room now."""
-        try:
-            future = self.hosted.log.submit(records, ack="durable")
-        except BufferFull:
-            return False
-        except InvalidRecord as error:
-            # Larger than any batch may be: it is refused, and the log is as good for the others as it was.
-            log.warning("%s: %s", self.hosted, error)
-            done(Code.UNKNOWN_SERVER_ERROR)
-            return True
-        except LogStoreError as error:
-            self._lost(error)
-            done(Code.NOT_COORDINATOR)
-            return True
-        for record in records:
-            assert record.key is not None
-            if record.value is None:
-                self._latest.pop(record.key, None)
-            else:
-                self._latest[record.key] = record.value
-        self._records_in_log += len(records)
-        self._last_write = future
-        future.add_done_callback(lambda each: self._call(self._written, each, done))
-        return True
-
-    async def settled(self) -> None:
-        """Wait until everything written so far is durable, or will not be."""
-        if self._last_write is not None and not self._last_write.done():
-            await asyncio.wait(
-                [asyncio.wrap_future(self._last_write, loop=self._loop)], timeout=SETTLE_PATIENCE_S
-            )
-
-    def _written(self, future: Future[Receipt], done: Done) -> None:
-        error = None if future.cancelled() else future.exception()
-        if error is not None or future.cancelled():
-            self._lost(error or ConnectionError("the log was closed"))
-            done(Code.NOT_COORDINATOR)
-            return
-        done(Code.NONE)
-        self._compact_if_long()
-
-    def _compact_if_long(self) -> None:
-        if self._records_in_log < max(COMPACT_FROM_RECORDS, COMPACT_AT_RATIO * len(self._latest)):
-            return
-        records = [Record(value, key) for key, value in self._latest.items()]
-        self._records_in_log = len(records)
-        try:
-            future = self.hosted.log.submit(
-                records or [Record(None, encode_key(GroupKey("")))], ack="durable"
-            )
-        except LogStoreError as error:
-            log.warning("%s: not compacted this time: %s", self.hosted, error)
-            return
-        future.add_done_callback(lambda each: self._call(self._compacted, each))
-
-    def _compacted(self, future: Future[Receipt]) -> None:
-        if future.cancelled() or future.exception() is not None:
-            return  # the next write meets the same error and deals with it
-        self.hosted.trim(future.result().offset)
-
-    def _lost(self, error: BaseException) -> None:
-        log.warning("%s: the coordinator has lost its log: %s", self.hosted, error)
-        self.hosted.lose(error)
-
-    def _call(self, function: Callable[..., None], *arguments: object) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(function, *arguments)
 
     # ── offsets ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -212,7 +96,7 @@ class GroupShard:
             done(code)
 
         self._committing.setdefault(group, []).append(commits)
-        self.write(
+        self.log.write(
             [
                 (encode_key(OffsetKey(group, topic, index)), encode_committed(value))
                 for (topic, index), value in commits.items()
@@ -232,12 +116,12 @@ class GroupShard:
                     self.offsets.pop(group, None)
             done(code)
 
-        self.write([(encode_key(OffsetKey(group, topic, index)), None) for topic, index in gone], written)
+        self.log.write([(encode_key(OffsetKey(group, topic, index)), None) for topic, index in gone], written)
 
     def forget_topic(self, incarnation: str) -> None:
         """The offsets that were committed for it, those that are on their way to the log included."""
         gone: dict[str, list[Place]] = {}
-        for raw_key, value in self._latest.items():
+        for raw_key, value in self.log.latest.items():
             with suppress(MalformedRequest):
                 key = decode_key(raw_key)
                 if isinstance(key, OffsetKey) and decode_committed(value).incarnation == incarnation:
@@ -282,7 +166,7 @@ class GroupShard:
         def saved(code: Code) -> None:
             self.carry_out(group, group.saved(save, code, self._loop.time()))
 
-        self.write([(encode_key(GroupKey(group.group_id)), encode_group(state))], saved)
+        self.log.write([(encode_key(GroupKey(group.group_id)), encode_group(state))], saved)
 
     def _schedule(self, group: Group) -> None:
         """One timer for a group, at its next deadline. Heartbeats only move that back: the timer then finds
@@ -318,8 +202,8 @@ class GroupShard:
 
         places = {*self.offsets.get(name, {})}.union(*self._committing.get(name, ()))
         keys = [OffsetKey(name, topic, index) for topic, index in sorted(places)]
-        changes: list[tuple[bytes, bytes | None]] = [(encode_key(key), None) for key in keys]
-        self.write([*changes, (encode_key(GroupKey(name)), None)], written)
+        changes: list[Change] = [(encode_key(key), None) for key in keys]
+        self.log.write([*changes, (encode_key(GroupKey(name)), None)], written)
 
     def expire(self, retention_ms: int) -> None:
         """Groups that have been empty, or committed nothing, for so long are deleted. No request if there are
@@ -343,8 +227,6 @@ class GroupShard:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        backlog, self._backlog = self._backlog, deque()
-        for _, _, done in backlog:
-            done(error)
+        self.log.close(error)
         for group in self.groups.values():
             self.carry_out(group, group.kill(error))

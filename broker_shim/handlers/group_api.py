@@ -145,7 +145,7 @@ class GroupApi:
                 shard.carry_out(group, effects)
             outcomes.append({"member_id": member_id, "group_instance_id": instance_id, "error_code": code})
         # Who left is gone for good: otherwise a crash now would bring it back, and the next member would wait for it.
-        await shard.settled()
+        await shard.log.settled()
         if call.version < 3:
             return {"error_code": outcomes[0]["error_code"]}
         return {"error_code": Code.NONE, "members": outcomes}

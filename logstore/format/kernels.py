@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 from logstore.format.batches.area import Area, Gathered
 from logstore.format.batches.record import Record
-from logstore.format.plain import encode as plain_encode
-from logstore.format.plain import fields, walk
 
 speed: ModuleType | None = None
 if os.environ.get("LOGSTORE_PURE") != "1":
@@ -41,12 +39,25 @@ class Kernels(NamedTuple):
     stamp: Callable[[list[Record], int], tuple[list[Record], int]]
 
 
+# The plain twins are imported when they are called: where the C kernels are in, a command that starts pays for no table.
+
+
+def _encode(records: Sequence[Record], now_ms: int) -> tuple[bytes, int, int, int]:
+    from logstore.format.plain.encode import encode
+
+    return encode(records, now_ms)
+
+
 def _records(area: Area, base_offset: int, first: int, stop: int) -> list[Record]:
+    from logstore.format.plain import fields, walk
+
     read = walk.walk if area.records < ARRAYS_FROM else fields.records
     return read(area, base_offset, first, stop)
 
 
 def _check(area: Area) -> tuple[int, int]:
+    from logstore.format.plain import fields, walk
+
     if area.records >= ARRAYS_FROM:
         return fields.check(area)
     stamps = [record[3] for record in walk.walk(area, 0, 0, area.records)]
@@ -56,9 +67,9 @@ def _check(area: Area) -> tuple[int, int]:
 def _gather(
     areas: Sequence[Area], first: int, stop: int, timestamps: bool, keys: bool, values: bool, headers: bool
 ) -> Gathered:
-    from logstore.format.plain import gather as plain_gather  # needs pyarrow, which the core can do without
+    from logstore.format.plain.gather import gather  # needs pyarrow, which the core can do without
 
-    return plain_gather.gather(areas, first, stop, timestamps, keys, values, headers)
+    return gather(areas, first, stop, timestamps, keys, values, headers)
 
 
 def _cut(records: list[Record], limit: int) -> None:
@@ -81,11 +92,11 @@ def _speed_encode(records: Sequence[Record], now_ms: int) -> tuple[bytes, int, i
     try:
         encoded: tuple[bytes, int, int, int] = speed.encode(records, now_ms)
     except (TypeError, ValueError, OverflowError):
-        return plain_encode.encode(records, now_ms)  # refuses them too, and says which record it was
+        return _encode(records, now_ms)  # refuses them too, and says which record it was
     return encoded
 
 
-PLAIN = Kernels("plain", plain_encode.encode, _records, _check, _gather, _cut, _stamp)
+PLAIN = Kernels("plain", _encode, _records, _check, _gather, _cut, _stamp)
 ALL: tuple[Kernels, ...] = (PLAIN,)
 if speed is not None:
     ALL += (

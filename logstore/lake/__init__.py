@@ -1,7 +1,8 @@
 """A topic as a table: durable records go into Delta Lake or Iceberg, each exactly once, and a union read adds what
 is not there yet.
 
-`materializer` reads the log and commits; `value_columns` makes typed columns of JSON; `parquet_files` is the one
+`materializer` reads the log and commits; `value_columns` makes typed columns of JSON, `avro` and
+`protobuf` of theirs; `parquet_files` is the one
 writer of files; `delta` and `iceberg` are two small committers behind `table_format`. `registration` tells retention
 to wait. `union` reads table and log as one.
 
@@ -14,13 +15,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from logstore.lake.avro import Avro
     from logstore.lake.materializer import Materializer, Progress
+    from logstore.lake.protobuf import Protobuf
     from logstore.lake.registration import Registration, forget, registered
     from logstore.lake.union import table
 
-__all__ = ["Materializer", "Progress", "Registration", "forget", "registered", "table"]
+__all__ = ["Avro", "Materializer", "Progress", "Protobuf", "Registration", "forget", "registered", "table"]
 
 _HOMES = {
+    "Avro": "avro",
+    "Protobuf": "protobuf",
     "Materializer": "materializer",
     "Progress": "materializer",
     "Registration": "registration",

@@ -22,7 +22,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, CommitProperties, Transaction
 
 from logstore.errors import UnsupportedStore
-from logstore.lake.table_format import Bucket, DataFile, Source, bucket_of
+from logstore.lake.table_format import ENCODING, Bucket, DataFile, Source, bucket_of
 from logstore.objects import ObjectStore, RetryingStore, RetryPolicy, open_url
 from logstore.objects.homes.local import LocalStore
 from logstore.objects.url import url_of
@@ -59,7 +59,7 @@ class DeltaFormat:
             self._handle = None
         return self._handle is not None
 
-    def create(self, schema: pa.Schema) -> None:
+    def create(self, schema: pa.Schema, encoding: str) -> None:
         columns = list(schema)
         if self._partition_by is not None:
             kind = pa.date32() if self._partition_by == "day" else pa.string()
@@ -70,6 +70,8 @@ class DeltaFormat:
                 pa.schema(columns),
                 mode="ignore",
                 partition_by=[self._partition_by] if self._partition_by else None,
+                configuration={ENCODING: encoding},
+                raise_if_key_not_exists=False,
                 storage_options=self._options(),
             )
         except CommitFailedError as error:
@@ -83,6 +85,10 @@ class DeltaFormat:
                 f"{self._location} is partitioned by {', '.join(columns)}: by day or hour is what we can fill"
             )
         return bucket_of(columns[0]) if columns else None
+
+    @property
+    def encoding(self) -> str:
+        return str(self._loaded.metadata().configuration.get(ENCODING, "json"))
 
     @property
     def version(self) -> str:

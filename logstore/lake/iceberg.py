@@ -28,7 +28,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, HourTransform
 
 from logstore.errors import UnsupportedStore
-from logstore.lake.table_format import Bucket, DataFile, Source, bucket_of
+from logstore.lake.table_format import ENCODING, Bucket, DataFile, Source, bucket_of
 
 logger = logging.getLogger(__name__)
 
@@ -65,10 +65,11 @@ class IcebergFormat:
             self._table = None
         return self._table is not None
 
-    def create(self, schema: pa.Schema) -> None:
+    def create(self, schema: pa.Schema, encoding: str) -> None:
         self._catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
         try:
-            with self._catalog.create_table_transaction(self._name, schema, properties=_SETTINGS) as making:
+            settings = {**_SETTINGS, ENCODING: encoding}
+            with self._catalog.create_table_transaction(self._name, schema, properties=settings) as making:
                 if self._partition_by is not None:
                     transform: Any = DayTransform() if self._partition_by == "day" else HourTransform()
                     with making.update_spec() as spec:
@@ -85,6 +86,10 @@ class IcebergFormat:
                 f"{self._name} is partitioned by {self._loaded.spec()}: by day or hour is what we can fill"
             )
         return bucket_of(found[0]) if found else None
+
+    @property
+    def encoding(self) -> str:
+        return str(self._loaded.properties.get(ENCODING, "json"))
 
     @property
     def version(self) -> str:
@@ -140,9 +145,9 @@ class IcebergFormat:
         return True
 
     def compact(self) -> dict[str, int]:
-        raise NotImplementedError(
-            "pyiceberg cannot compact: use rewrite_data_files of Spark, optimize of Trino, or what your catalog offers; "
-            "materializers may run meanwhile"
+        raise UnsupportedStore(
+            f"{self._name}: pyiceberg cannot compact: use rewrite_data_files of Spark, optimize of Trino, or what your "
+            "catalog offers; materializers may run meanwhile"
         )
 
     def files(self) -> list[str]:
@@ -184,6 +189,8 @@ def _small_type(kind: Any) -> Any:
         return pa.struct([_small_field(kind.field(n)) for n in range(kind.num_fields)])
     if pa.types.is_large_list(kind) or pa.types.is_list(kind):
         return pa.list_(_small_field(kind.value_field))
+    if pa.types.is_map(kind):
+        return pa.map_(_small_field(kind.key_field), _small_field(kind.item_field))
     return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(kind, kind)
 
 
@@ -198,4 +205,6 @@ def _bare(field: pa.Field) -> pa.Field:
         kind = pa.struct([_bare(kind.field(n)) for n in range(kind.num_fields)])
     elif pa.types.is_list(kind):
         kind = pa.list_(_bare(kind.value_field))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_bare(kind.key_field), _bare(kind.item_field))
     return pa.field(field.name, kind, field.nullable)

@@ -48,7 +48,7 @@ HOLD_SECONDS = 7 * 24 * 3600.0
 COMMIT_BYTES = 128 << 20
 """Stored bytes of the log in one commit: what a process that dies has to do again."""
 
-_SPLIT_BYTES = 4 << 20
+_SPLIT_BYTES = 1 << 20
 """Stored bytes that are read ahead at once: a large segment is read in parts."""
 _ATTEMPTS = 20
 
@@ -81,7 +81,8 @@ class Materializer:
 
     `target` is `delta:URL` or `iceberg:[CATALOG/]NAMESPACE.TABLE[?property=value&…]`. Without a `schema` the table
     has the value as it is, in the binary column `value`. With one (a `pyarrow.Schema`, or `"infer"`) values are JSON
-    objects and their fields become columns; a value that does not fit is in the column `value_raw`, and counted.
+    objects and their fields become columns; with an `Avro` or a `Protobuf` they are decoded by it. A value that does not
+    fit is in the column `value_raw`, and counted.
     `partition_by` is `"day"` or `"hour"`, by the records' timestamps. `interval`: seconds between two steps of `run`.
 
     Retention of the topic waits for the table: a record is kept for up to `hold_seconds` longer than it says; 0 holds
@@ -102,8 +103,6 @@ class Materializer:
         file_bytes: int = FILE_BYTES,
         commit_bytes: int = COMMIT_BYTES,
     ) -> None:
-        if not (schema is None or schema == "infer" or isinstance(schema, pa.Schema)):
-            raise TypeError(f'schema is a pyarrow.Schema, "infer" or None, not {type(schema).__name__}')
         if on_lost not in ("raise", "skip"):
             raise ValueError(f"on_lost={on_lost!r}: it is raise or skip")
         for name, given in (("interval", interval), ("hold_seconds", hold_seconds)):
@@ -187,7 +186,9 @@ class Materializer:
     def _load_table(self) -> None:
         try:
             if not self._table.load():
-                self._table.create(table_schema(self._values))
+                self._table.create(
+                    table_schema(self._values), self._values.encoding if self._values else "raw"
+                )
                 if not self._table.load():
                     raise StoreUnavailable(f"{self._target}: the table was made and is not there")
         except (LogStoreError, ValueError, TypeError):
@@ -201,6 +202,10 @@ class Materializer:
             raise ValueError(
                 f"{self._target} has the columns {', '.join(self._table.schema.names)}: it is no table of a topic with "
                 f"{'raw' if self._values is None else 'typed'} values. Use another target, or the schema it was made with"
+            )
+        if self._values is not None and self._values.encoding != self._table.encoding:
+            raise ValueError(
+                f"{self._target} was filled from {self._table.encoding.title()}, not from {self._values.encoding.title()}"
             )
         if self._partition_by not in (None, self._table.partition_by):
             raise ValueError(

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 import pyarrow as pa
 
 from logstore.arrow.scan.columns import arrow_schema
+from logstore.lake.decoded_columns import DecodedColumns, Decoder
 from logstore.lake.value_columns import ValueColumns
+from logstore.lake.values import Values
 
-Schema: TypeAlias = "pa.Schema | Literal['infer'] | None"
+Schema: TypeAlias = "pa.Schema | Decoder | Literal['infer'] | None"
 LOG_COLUMNS = ("partition", "offset", "timestamp", "key", "headers")
 READ_COLUMNS = (*LOG_COLUMNS, "value")
 _OURS = (*LOG_COLUMNS, "incarnation", "value", "value_raw")
 _TAKEN = frozenset((*_OURS, "topic", "day", "hour"))
 
 
-def values_of(schema: Schema) -> ValueColumns | None:
+def values_of(schema: Schema) -> Values | None:
     """How values become columns; None if they stay as they are."""
     if schema is None:
         return None
-    if not isinstance(schema, pa.Schema):
+    if isinstance(schema, pa.Schema):
+        return ValueColumns(schema, _TAKEN, infer=False)
+    if schema == "infer":
         return ValueColumns(pa.schema([]), _TAKEN, infer=True)
-    return ValueColumns(schema, _TAKEN, infer=False)
+    if not hasattr(schema, "decoder"):
+        raise TypeError(
+            f'schema is a pyarrow.Schema, "infer", an Avro or a Protobuf, or None, not {type(schema).__name__}'
+        )
+    return DecodedColumns(cast(Decoder, schema), _TAKEN)
 
 
-def table_schema(values: ValueColumns | None) -> pa.Schema:
+def table_schema(values: Values | None) -> pa.Schema:
     """Of a new table."""
     log = [*arrow_schema(LOG_COLUMNS), pa.field("incarnation", pa.string())]
     if values is None:
@@ -38,12 +46,21 @@ def typed_columns(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field for field in schema if field.name not in _OURS])
 
 
-def values_of_table(schema: pa.Schema) -> ValueColumns:
-    """How values become exactly the columns of a table."""
-    return ValueColumns.of_table(typed_columns(schema), _TAKEN)
+def values_of_table(columns: pa.Schema, encoding: str, schema: Schema) -> Values:
+    """How values become exactly the columns of a table that was filled with values of this encoding."""
+    typed = typed_columns(columns)
+    if encoding == ValueColumns.encoding:
+        return ValueColumns.of_table(typed, _TAKEN)
+    values = values_of(schema)
+    if values is None or values.encoding != encoding:
+        raise ValueError(
+            f"the table was filled from {encoding.title()}: schema= says how the rest is decoded"
+        )
+    values.learn(typed)
+    return values
 
 
-def lake_rows(batch: pa.RecordBatch, incarnation: str, values: ValueColumns | None) -> tuple[pa.Table, int]:
+def lake_rows(batch: pa.RecordBatch, incarnation: str, values: Values | None) -> tuple[pa.Table, int]:
     """The table's rows for records, and how many of their values did not fit. `batch` has `READ_COLUMNS`."""
     columns = {name: batch.column(name) for name in LOG_COLUMNS}
     # As runs of one value: a column that is the same throughout costs nothing in a file.
@@ -70,6 +87,8 @@ def _covers(known: pa.DataType, kind: pa.DataType) -> bool:
         return covers(pa.schema(list(known)), pa.schema(list(kind)))
     if pa.types.is_list(known) and pa.types.is_list(kind):
         return _covers(known.value_type, kind.value_type)
+    if pa.types.is_map(known) and pa.types.is_map(kind):
+        return _covers(known.key_type, kind.key_type) and _covers(known.item_type, kind.item_type)
     return bool(known.equals(kind))
 
 
@@ -84,4 +103,7 @@ def _filed(known: pa.Field, kind: pa.DataType) -> pa.Field:
         return known.with_type(pa.struct([_filed(inner.field(one.name), one.type) for one in kind]))
     if pa.types.is_list(kind):
         return known.with_type(pa.list_(_filed(known.type.value_field, kind.value_type)))
+    if pa.types.is_map(kind):
+        key, item = known.type.key_field, known.type.item_field
+        return known.with_type(pa.map_(_filed(key, kind.key_type), _filed(item, kind.item_type)))
     return known

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     import pyarrow as pa
 
+ENCODING = "logstore.values"
+"""The property of a table under which its encoding is."""
 Bucket = Literal["day", "hour"]
 """Time, as a table is partitioned by it."""
 
@@ -50,8 +52,12 @@ class TableFormat(Protocol):
     def load(self) -> bool:
         """Look at the table as it is now; whether there is one."""
 
-    def create(self, schema: pa.Schema) -> None:
-        """Make the table, unless somebody was faster."""
+    def create(self, schema: pa.Schema, encoding: str) -> None:
+        """Make the table, unless somebody was faster. `encoding`: what its values were."""
+
+    @property
+    def encoding(self) -> str:
+        """What the values were that what was loaded is filled from; `json` if it does not say."""
 
     @property
     def partition_by(self) -> Bucket | None:

@@ -16,10 +16,10 @@ from logstore.arrow.plan.planner import within
 from logstore.arrow.plan.splits import Range, Split, cut
 from logstore.arrow.scan.split_scan import Scan
 from logstore.lake.registration import where_it_is
-from logstore.lake.rows import LOG_COLUMNS, READ_COLUMNS, lake_rows, values_of_table
+from logstore.lake.rows import LOG_COLUMNS, READ_COLUMNS, Schema, lake_rows, values_of_table
 from logstore.lake.table_format import Source, TableFormat
 from logstore.lake.target import open_target
-from logstore.lake.value_columns import ValueColumns
+from logstore.lake.values import Values
 from logstore.layout.catalog import TopicDescriptor
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import ObjectStore
@@ -28,16 +28,19 @@ from logstore.topic import Topic
 _WHOLE = 1 << 62
 
 
-def table(topic: Topic, lake: str, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+def table(
+    topic: Topic, lake: str, columns: Sequence[str] | None = None, *, schema: Schema = None
+) -> pa.RecordBatchReader:
     """All records of the table `lake` and the durable ones of the topic that are not in it yet, as a stream of Arrow
     batches with the table's columns. DuckDB and Polars take it as it is.
 
-    `columns` are read if they are named. Records that are only in the log are parsed as the table's columns say. Raises
+    `columns` are read if they are named. Records that are only in the log are parsed as the table's columns say; `schema`
+    decodes them if the table was filled from Avro or Protobuf. Raises
     `OffsetOutOfRange` if retention has taken records that the table does not have, and what `Topic.arrow_batches` raises.
     """
     objects, current = where_it_is(topic)
     found = open_table(lake)
-    tail = tail_of(objects, current, found, columns, lake)
+    tail = tail_of(objects, current, found, columns, lake, schema=schema)
     return pa.RecordBatchReader.from_batches(tail.schema, _rows(found, tail, objects))
 
 
@@ -57,7 +60,7 @@ class Tail:
     schema: pa.Schema
     splits: tuple[Split, ...]
     incarnation: str
-    values: ValueColumns | None
+    values: Values | None
 
     def rows(self, objects: ObjectStore, split: Split) -> Iterator[pa.RecordBatch]:
         for batch in Scan("", READ_COLUMNS, fail_on_data_loss=True).rows_from(objects, split):
@@ -72,6 +75,7 @@ def tail_of(
     columns: Sequence[str] | None,
     lake: str,
     max_bytes: int = _WHOLE,
+    schema: Schema = None,
 ) -> Tail:
     """Of the table as it was loaded."""
     whole = found.schema
@@ -83,7 +87,7 @@ def tail_of(
         raise ValueError(f"{lake} has the columns {', '.join(whole.names)}: it is no table of a topic")
     values = None
     if "value" not in whole.names:
-        values = values_of_table(whole)
+        values = values_of_table(whole, found.encoding, schema)
     ranges = []
     paths = [PartitionPaths(topic.name, topic.incarnation, number) for number in range(topic.partitions)]
     for partition in load(objects, paths):

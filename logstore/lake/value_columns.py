@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import logging
 import uuid
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
+
+from logstore.lake.column_names import ColumnNames
+from logstore.lake.values import Parsed
 
 logger = logging.getLogger(__name__)
 
@@ -29,25 +31,14 @@ _MARK = f"logstore-{uuid.uuid4().hex}"
 _EMPTY = b'{"%s-":0}' % _MARK.encode()
 
 
-@dataclass(frozen=True, slots=True)
-class Parsed:
-    """Columns as long as the values that they came from. `raw` holds the values that are not in the columns, or not
-    wholly."""
-
-    columns: pa.Table
-    raw: pa.Array
-    unparsed: int
-
-
 class ValueColumns:
-    """Makes columns of values. `fields` are the columns that there are; with `infer` it finds new ones as they come.
+    """Makes columns of values. `fields` are the columns that there are; with `infer` it finds new ones as they come."""
 
-    A field that has the name of a column of the log, in any case, becomes the column `value_‹name›`.
-    """
+    encoding = "json"
 
     def __init__(self, fields: pa.Schema, taken: frozenset[str], *, infer: bool) -> None:
         self.fields = fields
-        self._taken = taken
+        self._names = ColumnNames(taken)
         self._infer = infer
         self._is_complete = True
 
@@ -61,12 +52,12 @@ class ValueColumns:
     @property
     def columns(self) -> pa.Schema:
         """The fields under the names of their columns."""
-        return pa.schema([field.with_name(self._column(field.name)) for field in self.fields])
+        return pa.schema([field.with_name(self._names.column(field.name)) for field in self.fields])
 
     def learn(self, columns: pa.Schema) -> None:
         """Of a table: its columns are the fields from now on, and types that are already there win."""
         self.fields = _merged(
-            pa.schema([field.with_name(self._field(field.name)) for field in columns]), self.fields
+            pa.schema([field.with_name(self._names.field(field.name)) for field in columns]), self.fields
         )
 
     def parse(self, values: pa.Array) -> Parsed:
@@ -91,7 +82,7 @@ class ValueColumns:
         lost = ~fits & np.asarray(values.is_valid())
         kept = np.zeros(len(values), bool) if self._is_complete else fits
         raw = pc.if_else(pa.array(lost | kept), values, pa.scalar(None, values.type))
-        columns = whole.rename_columns([self._column(name) for name in whole.column_names])
+        columns = whole.rename_columns([self._names.column(name) for name in whole.column_names])
         return Parsed(columns, raw, int(lost.sum()))
 
     def _collect(self, text: pa.Array, numbers: np.ndarray, parts: list[tuple[np.ndarray, pa.Table]]) -> None:
@@ -169,20 +160,6 @@ class ValueColumns:
         )
         self.fields = grown
         return True
-
-    def _column(self, field: str) -> str:
-        return f"value_{field}" if self._is_taken(field) else field
-
-    def _field(self, column: str) -> str:
-        bare = column.removeprefix("value_")
-        return bare if bare != column and self._is_taken(bare) else column
-
-    def _is_taken(self, name: str) -> bool:
-        """By a column of ours, or by a field that gives way to one."""
-        lower = name.lower()
-        return lower in self._taken or (
-            lower.startswith("value_") and self._is_taken(lower.removeprefix("value_"))
-        )
 
 
 _made: list[pa.Array] = []

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from logstore.arrow.plan.log_partitions import open_store
+from logstore.lake.rows import Schema
 from logstore.lake.union import open_table, tail_of
 from logstore.layout.catalog import Catalog
 from logstore.objects import close_store
@@ -20,19 +21,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def table(spark: SparkSession, url: str, topic: str, *, lake: str) -> DataFrame:
+def table(spark: SparkSession, url: str, topic: str, *, lake: str, schema: Schema = None) -> DataFrame:
     """All records of the table `lake` and those durable ones of the topic that are not in it yet, each once: a
     snapshot of the moment of this call, with the table's columns.
 
     Spark reads the table's files as Parquet, with all that it can prune there; the rest is parsed by the tasks as
-    the table's columns say. The client needs a way to both.
+    the table's columns say, or by `schema` if the table was filled from Avro or Protobuf. The client needs a way to both.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
     found = open_table(lake)
     store = open_store(url)
     try:
-        tail = tail_of(store, Catalog(store).find(topic), found, None, lake, TASK_BYTES)
+        tail = tail_of(store, Catalog(store).find(topic), found, None, lake, TASK_BYTES, schema)
     finally:
         close_store(store)
     schema = from_arrow_schema(tail.schema)

@@ -145,7 +145,8 @@ def test_T03_fields_with_the_names_of_our_columns_have_columns_of_their_own() ->
     made = values_of("infer")
     assert made is not None
     made.parse(pa.array([value], pa.binary()))
-    again = ValueColumns.of_table(made.columns, made._taken)
+    assert isinstance(made, ValueColumns)
+    again = ValueColumns.of_table(made.columns, made._names.taken)
     assert again.fields.names == made.fields.names
 
 

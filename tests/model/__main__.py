@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from tests.model import combining_runs, groups_runs, lanes_runs
+from tests.model import combining_runs, groups_runs, lanes_runs, places_runs
+from tests.model.lanes import Lanes
+from tests.model.places import Places
 from tests.model.runs import CONTRASTS, RULES, Contrast
 from tests.model.search import Outcome, search
 
@@ -34,11 +36,16 @@ nothing), *misread* (a reader is given something else), *short* (a reader believ
 LANES = """
 ## Lanes: one chain for all partitions of a process
 
-The rules are in `lanes.py`; nothing of the product follows them yet. Words: `a:o2` a process that owns p and q and has two
+The rules are in `lanes.py`, with the claims of a topic in one chain. Words: `a:o2` a process that owns p and q and has two
 uploads under way, `b:p1` takes p over, `b:b1` both, `c/A:n1` is the next life of lane A, `x` closes, `g` gives p up with its
 own entry, `w~1` a shared writer of p in its own chain, `split/A*1` a splitter. Each flush writes two records of p, one of q.
 More kinds: *reused* (an offset that was shown is given to another record), *half* (of an atomic append), *endless*
 (an owner stands in its own way for ever).
+"""
+PLACES = """
+## Lanes as they are built: a part has a place in its partition's chain
+
+The rules are in `places.py`, and `logstore/engine/lanes` and `logstore/engine/write` follow them. Words as above.
 """
 COMBINING = """
 ## Shared writers: the winner commits for all
@@ -55,14 +62,14 @@ leaves; `a0!2` dies instead; `r0` somebody who believes at any time that whoever
 """
 
 
-def _table(runs: Any, introduction: str) -> None:
+def _table(runs: Any, introduction: str, *rules: Any) -> None:
     """The rules that hold, each rule broken, and what was found not to be needed."""
     not_needed = getattr(runs, "NOT_NEEDED", [])
     print(introduction)
     print("| who meets | faults | states | ends |\n|---|---|---|---|")
     states = 0
     for holds in runs.RULES:
-        found, run = search(holds.run.world(), progress=holds.progress), holds.run
+        found, run = search(holds.run.world(*rules), progress=holds.progress), holds.run
         states += found.states
         verdict = f"**{found.kind}**" if found.kind else f"{len(found.over):,}"
         print(f"| {holds.name}: `{run.words}` | {run.faults} | {found.states:,} | {verdict} |", flush=True)
@@ -91,7 +98,12 @@ def main(wanted: list[str]) -> None:
         for contrast in CONTRASTS:
             if contrast.variant.__name__ in wanted:
                 print(f"{contrast.variant.__doc__}\n{_found(contrast)}\n")
-        others: list[Any] = [*lanes_runs.CONTRASTS, *combining_runs.CONTRASTS, *groups_runs.CONTRASTS]
+        others: list[Any] = [
+            *lanes_runs.CONTRASTS,
+            *places_runs.CONTRASTS,
+            *combining_runs.CONTRASTS,
+            *groups_runs.CONTRASTS,
+        ]
         for other in others:
             if other.variant.__name__ in wanted:
                 print(f"{other.variant.__doc__}\n{search(other.run.world(other.variant))}\n")
@@ -119,7 +131,8 @@ def main(wanted: list[str]) -> None:
         print(
             f"| `{contrast.variant.__name__}`: {said} | {verdict} | {steps} | {found.states:,} |", flush=True
         )
-    _table(lanes_runs, LANES)
+    _table(lanes_runs, LANES, Lanes)
+    _table(places_runs, PLACES, Places)
     _table(combining_runs, COMBINING)
     _table(groups_runs, GROUPS)
 

@@ -39,13 +39,15 @@ class Place(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The rows of one partition in an entry. No offset at or past `reserved` was shown before it was stored."""
+    """The rows of one partition in an entry. No offset at or past `reserved` was shown before it was stored. `seq`: only
+    where it has a place in its partition's chain (`places`)."""
 
     part: str
     claim: int
     base: int
     records: tuple[str, ...]
     reserved: int
+    seq: int = 0
 
     @property
     def end(self) -> int:
@@ -126,12 +128,14 @@ class Stand(NamedTuple):
 
 
 class Own(NamedTuple):
-    """A claim of a process: its next offset, and the reservation that was stored last."""
+    """A claim of a process: its next offset, and the reservation that was stored last. `seq`: the next place in the
+    partition's chain, where it has one."""
 
     part: str
     claim: int
     next: int
     reserved: int
+    seq: int = 0
 
 
 class Writer(NamedTuple):
@@ -168,6 +172,14 @@ class Lanes:
 
     def topics(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self.topic(part) for part in self.parts))
+
+    def owned(self, who: str, lane: str) -> tuple[tuple[Own, ...], dict[Any, Any]]:
+        """A process that owns all partitions from the start, and what stands in the store for that."""
+        stands = {}
+        for topic in self.topics():
+            claims = tuple(Claim(part, 0, lane, 0) for part in self.parts if self.topic(part) == topic)
+            stands[Place(f"claims/{topic}", 0)] = Claims((who, 0), claims)
+        return tuple(Own(part, 0, 0, 0) for part in self.parts), stands
 
     # A lane
 

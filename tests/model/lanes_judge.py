@@ -76,6 +76,9 @@ class LaneJudge:
     def first(self) -> Told:
         return Told(((),) * len(self._rules.parts))
 
+    def view(self, objects: Objects, part: str) -> tuple[Log, Violation | None]:
+        return view(self._rules, objects, part)
+
     def acked_end(self, told: Told) -> int:
         return told.acked_end
 
@@ -85,7 +88,7 @@ class LaneJudge:
             if part in told.ended:
                 logs.append(old)
                 continue
-            log, why = view(self._rules, objects, part)
+            log, why = self.view(objects, part)
             if why is None and log != old:
                 why = self._compared(told, part, old, log)
             if why is not None:

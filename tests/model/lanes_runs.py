@@ -47,6 +47,7 @@ class Run(NamedTuple):
     kinds: tuple[str, ...] = ("lost", "twice", "412")
     prelude: str = ""
     rules: tuple[tuple[str, Any], ...] = ()
+    judge: type[LaneJudge] = LaneJudge
 
     def world(self, variant: type[Lanes] = Lanes) -> World:
         rules = variant(**dict(self.rules))
@@ -57,12 +58,8 @@ class Run(NamedTuple):
             if found := _PROCESS.fullmatch(word):
                 who, lane, owns, script = found.groups()
                 lane = lane or who.upper()
-                own = tuple(Own(part, 0, 0, 0) for part in rules.parts) if owns else ()
-                for topic in rules.topics() if owns else ():
-                    claims = tuple(
-                        Claim(part, 0, lane, 0) for part in rules.parts if rules.topic(part) == topic
-                    )
-                    before[Place(f"claims/{topic}", 0)] = Claims((who, 0), claims)
+                own, stands = rules.owned(who, lane) if owns else ((), {})
+                before.update(stands)
                 made.append((who, partial(rules.process, who, lane, script, own)))
             elif "~" in word:
                 who, _, count = word.partition("~")
@@ -72,12 +69,12 @@ class Run(NamedTuple):
             else:
                 role = getattr(rules, name)
                 made.append((name, partial(role, name, int(count)) if count else partial(role, name)))
-        return World(LaneJudge(rules), made, self.faults, self.kinds, late_arrival, before)
+        return World(self.judge(rules), made, self.faults, self.kinds, late_arrival, before)
 
 
 def late_arrival(request: Request, before: Objects, after: Objects) -> str | None:
     match request:
-        case Create(Place(chain, seq), _) if chain.startswith("claims"):
+        case Create(Place(), what) if not isinstance(what, Entry):
             return "a late claim"
         case Create(Place(lane, seq), entry):
             past = seq < before.get(("checkpoint", lane), Checkpoint()).until

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logstore.cli.places import add_topic, find_topic, open_store
@@ -29,6 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--infer",
         action="store_true",
         help="values are JSON: make columns of their fields (default: keep them raw)",
+    )
+    parser.add_argument(
+        "--avro", metavar="FILE", help="values are Avro, written with the schema in this file"
+    )
+    parser.add_argument(
+        "--protobuf",
+        metavar="FILE:MESSAGE",
+        help="values are messages of this type; FILE is a descriptor set (protoc --include_imports --descriptor_set_out)",
     )
     parser.add_argument("--partition-by", choices=("day", "hour"), help="by the records' timestamps")
     parser.add_argument(
@@ -81,6 +90,25 @@ def _list(topic: Topic, out: Output) -> int:
     return 0
 
 
+def _schema(args: argparse.Namespace) -> Any:
+    if sum(map(bool, (args.infer, args.avro, args.protobuf))) > 1:
+        raise UsageError("values are JSON (--infer), Avro or Protobuf: one of them")
+    if args.avro:
+        from logstore.lake import Avro
+
+        return Avro(Path(args.avro).read_text())
+    if args.protobuf:
+        from logstore.lake import Protobuf
+
+        file, colon, message = args.protobuf.rpartition(":")
+        if not colon:
+            raise UsageError(
+                "--protobuf is the file of a descriptor set, a colon, and the full name of a message"
+            )
+        return Protobuf(Path(file).read_bytes(), message)
+    return "infer" if args.infer else None
+
+
 def _copy(topic: Topic, args: argparse.Namespace, out: Output) -> int:
     try:
         from logstore.lake import Materializer
@@ -89,13 +117,13 @@ def _copy(topic: Topic, args: argparse.Namespace, out: Output) -> int:
         copier = Materializer(
             topic,
             args.to,
-            schema="infer" if args.infer else None,
+            schema=_schema(args),
             partition_by=args.partition_by,
             interval=args.interval,
             on_lost="skip" if args.skip_lost else "raise",
             **given,
         )
-    except (ValueError, ModuleNotFoundError) as error:
+    except (ValueError, OSError, ModuleNotFoundError) as error:
         raise UsageError(str(error)) from error
     if args.compact:
         done = copier.compact()

@@ -9,7 +9,7 @@ import pytest
 
 from broker_shim.auth.acl_store import AclStore
 from broker_shim.auth.acls import CLUSTER_NAME, Operation, Resource
-from broker_shim.groups import coordinator as coordinator_module
+from broker_shim.partitions import shards as shards_module
 from broker_shim.wire import messages
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
@@ -52,10 +52,10 @@ def test_B08_a_deleted_group_takes_the_commits_along_that_were_on_their_way(star
         with store.hold("put", prefix=LOG) as gate:
             committing = send_commit(one, 1, 7)
             gate.wait_held()
-            [shard] = broker.server.broker.coordinator._shards.values()
-            before = shard._records_in_log
+            [shard] = broker.server.broker.coordinator.shards
+            before = shard.log._records_in_log
             deleting = send_delete(two)
-            broker.until(lambda: shard._records_in_log > before)
+            broker.until(lambda: shard.log._records_in_log > before)
             gate.open()
             one.answer(Api.OFFSET_COMMIT, 7, committing)
             assert two.answer(Api.DELETE_GROUPS, 2, deleting).results[0].error_code == Code.NONE
@@ -72,7 +72,7 @@ def test_B08_who_joins_a_group_that_is_being_deleted_keeps_it(broker: LocalBroke
         client.ask(Api.LEAVE_GROUP, 1, group_id=GROUP, member_id=member_id)
         member_id = client.ask(Api.JOIN_GROUP, 5, **join_body()).member_id
         shard: Any
-        [shard] = broker.server.broker.coordinator._shards.values()
+        [shard] = broker.server.broker.coordinator.shards
         outcome: list[Code] = []
         broker.call(lambda: _delete_and_hold(shard, outcome))
         joined = client.ask(Api.JOIN_GROUP, 5, **join_body(member_id))
@@ -87,13 +87,13 @@ def test_B08_who_joins_a_group_that_is_being_deleted_keeps_it(broker: LocalBroke
 
 def _delete_and_hold(shard: Any, outcome: list[Code]) -> None:
     """Delete the group; that it is written is heard when the test says so."""
-    write = shard.write
+    write = shard.log.write
 
     def held(changes: Any, done: Any) -> None:
-        shard.write = write
+        shard.log.write = write
         write(list(changes), lambda code: setattr(shard, "release", lambda: done(code)))
 
-    shard.write = held
+    shard.log.write = held
     shard.release = lambda: None
     shard.delete_group(GROUP, outcome.append)
 
@@ -105,7 +105,7 @@ def test_B08_offsets_that_are_being_committed_do_not_expire(start_broker: Start)
         make_topic(client)
         assert commit(client, GROUP, 5) == Code.NONE
         coordinator = broker.server.broker.coordinator
-        [shard] = coordinator._shards.values()
+        [shard] = coordinator.shards
         with store.hold("put", prefix=LOG) as gate:
             committing = send_commit(client, 0, 6)
             gate.wait_held()
@@ -121,7 +121,7 @@ def test_B08_offsets_that_are_being_committed_do_not_expire(start_broker: Start)
 def test_L28_a_list_of_groups_is_not_waited_for_while_the_store_hangs(
     start_broker: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinator_module, "LOAD_PATIENCE_S", 0.05)
+    monkeypatch.setattr(shards_module, "LOAD_PATIENCE_S", 0.05)
     store = GatedStore(MemoryStore())
     broker = start_broker(store)
     with Wire(broker.port) as client:

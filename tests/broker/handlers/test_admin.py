@@ -21,8 +21,8 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
-from broker_shim.groups.coordinator import java_hash
 from broker_shim.partitions.epochs import epoch_end
+from broker_shim.partitions.shards import java_hash
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
 from logstore.objects.homes.memory import MemoryStore
@@ -234,7 +234,7 @@ def test_B01_empty_groups_expire(start_broker: Start) -> None:
         assert commit(client, "old", 5) == Code.NONE
         coordinator = broker.server.broker.coordinator
         later = coordinator.now_ms() + 10
-        [shard] = coordinator._shards.values()
+        [shard] = coordinator.shards
         shard._now_ms = lambda: later
         broker.call(coordinator._expire)
         broker.until(lambda: not shard.offsets)

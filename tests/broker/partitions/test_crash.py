@@ -145,9 +145,9 @@ def test_B08_the_internal_topic_is_compacted(
     start_broker: Callable[..., LocalBroker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Thousands of commits of one group: a restart reads a handful of records and finds the last commit."""
-    from broker_shim.groups import group_shard
+    from broker_shim.partitions import state_log
 
-    monkeypatch.setattr(group_shard, "COMPACT_FROM_RECORDS", 50)
+    monkeypatch.setattr(state_log, "COMPACT_FROM_RECORDS", 50)
     store = MemoryStore()
     first = start_broker(store, offsets_partitions=1)
     with Wire(first.port) as client:
@@ -185,8 +185,8 @@ def test_B01_commits_wait_for_room_in_order_while_producers_fill_the_buffer(
             full = clients[0].send(Api.PRODUCE, 9, body)
             gate.wait_held()
             sent = [clients[n].send(Api.OFFSET_COMMIT, 7, commit_body("g", n)) for n in (1, 2)]
-            [group_shard] = broker.server.broker.coordinator._shards.values()
-            broker.until(lambda: len(group_shard._backlog) == 2)
+            [group_shard] = broker.server.broker.coordinator.shards
+            broker.until(lambda: len(group_shard.log._backlog) == 2)
             gate.open()
         assert clients[0].produced(9, full).error_code == Code.NONE
         for number, correlation in zip((1, 2), sent, strict=True):
