@@ -158,6 +158,7 @@ def pairs_of(records: Iterator[logstore.Record]) -> list[tuple[int | None, bytes
     return [(record.offset, record.value) for record in records]
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L25_a_reader_of_a_deleted_topic_is_told(objects: ObjectStore) -> None:
     with running(objects) as store, open_store(objects, writer="read_only", cache_bytes=0) as reader:
         store.create_topic("t").partition(0).append([b"a", b"b"])

@@ -40,7 +40,7 @@ class Maintenance:
         grace_ms = int(delete_grace * 1000)
         self._chain = chain
         self._compaction = Compaction(chain, reader, topic)
-        self._retention = Retention(chain, topic, self.split)
+        self._retention = Retention(chain, topic, self._split)
         self._collection = Collection(chain, grace_ms)
         self._strays = Strays(chain, grace_ms)
 
@@ -52,8 +52,12 @@ class Maintenance:
         return view
 
     def split(self, view: ChainView, now_ms: int) -> ChainView | None:
-        """What the partition has in lanes becomes objects of its own. Returns the partition as it is then; None if nothing
-        was changed."""
+        """What the partition has in lanes becomes objects of its own, and what retention no longer wants goes before it lies
+        in one object with what it wants. Returns the partition as it is then; None if nothing was changed."""
+        expired = self._retention.expire(view, now_ms)
+        return self._split(self._chain.load() if expired is not None else view, now_ms) or expired
+
+    def _split(self, view: ChainView, now_ms: int) -> ChainView | None:
         return self._compaction.split(view, now_ms, self._chain.new_id())
 
     def compact(self, now_ms: int, identity: bytes) -> int:

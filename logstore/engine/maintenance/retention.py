@@ -17,6 +17,10 @@ from logstore.format.stored.manifest import Manifest, SegmentTable
 from logstore.objects.settled import Doubts
 
 
+_SPLITS_MAX = 5
+"""How often others may be faster with the manifest before it is enough to delete what it names."""
+
+
 class Retention:
     """`split`: what a partition has in lanes becomes objects of its own, because only those can be deleted."""
 
@@ -53,22 +57,24 @@ class Retention:
         Raises `CorruptData` if that cannot be noted, because an object of the partition is missing or damaged, and
         `UnknownTopic` if the topic was deleted.
         """
-        doubts = Doubts()
+        doubts, splits = Doubts(), 0
         while True:
             view = self._chain.load()
             if view.tail.deleted:
                 raise UnknownTopic(f"{self._chain.paths}: the topic was deleted")
-            if offset > view.without_parts().tail.end_offset:
-                self._split(view, now_ms)
-                view = self._chain.load()
+            if not view.segments.is_complete and offset > view.low_watermark:
+                raise view.tail.damaged or CorruptData(
+                    self._chain.paths.prefix, offset, "an object is missing or damaged: nothing was deleted"
+                )
+            if offset > view.without_parts().tail.end_offset and view.part_count and splits < _SPLITS_MAX:
+                splits += 1
+                with doubts:
+                    self._split(view, now_ms)
+                continue
             view = view.without_parts()
             low = min(offset, view.tail.end_offset)
             if low <= view.low_watermark:
                 return view.low_watermark
-            if not view.segments.is_complete:
-                raise view.tail.damaged or CorruptData(
-                    self._chain.paths.prefix, low, "an object is missing or damaged: nothing was deleted"
-                )
             with doubts:  # the next look at the manifest tells
                 if self._raise_low(view, low, now_ms):
                     return low

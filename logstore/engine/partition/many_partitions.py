@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -151,7 +152,8 @@ class ManyPartitions:
             return
         self._look_at = now + self._interval
         due = [cursor for cursor in self._cursors if self._is_due(cursor)][:LOOKS]
-        for _ in fan_out([cursor.log.refresh for cursor in due], at_least=2):
+        # Those of one lane are asked for together: what was read of it in this round does for all of them.
+        for _ in fan_out([partial(cursor.log.refresh, self._interval) for cursor in due], at_least=2):
             pass
         asked = {*due}
         self._cursors = [*(each for each in self._cursors if each not in asked), *due]

@@ -121,9 +121,9 @@ class ReadablePartition:
         writer = self._writer
         return writer is None or writer.failed is not None or not writer.is_alone
 
-    def refresh(self) -> None:
-        """As `PartitionLog.refresh`."""
-        self._load()[2].refresh()
+    def refresh(self, max_age: float = 0.0) -> None:
+        """As `PartitionLog.refresh`. `max_age`: what was read of its lane so many seconds ago will do."""
+        self._load()[2].refresh(max_age=max_age)
 
     def offset_for_timestamp(self, ms: int) -> int | None:
         """As `PartitionLog.offset_for_timestamp`."""

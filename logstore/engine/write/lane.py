@@ -17,11 +17,13 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
 
-from logstore.engine.chain.fencing import WHAT_NOW, named
+from logstore.engine.chain.chain import Chain
+from logstore.engine.chain.fencing import WHAT_NOW, fenced_by, named
 from logstore.engine.chain.link import Link
 from logstore.engine.host.fan_out import fan_out
 from logstore.engine.lanes.lane_log import LaneLog, LaneRace
@@ -30,9 +32,17 @@ from logstore.engine.memory.flush_window import FlushWindow
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.flushed import Flushed, Released
 from logstore.engine.write.group_commit import GroupCommitWait
-from logstore.errors import CorruptData, Fenced, LogStoreError, OutcomeUnknown, StoreError, UnsupportedStore
+from logstore.errors import (
+    CorruptData,
+    Fenced,
+    LogStoreError,
+    OutcomeUnknown,
+    StoreError,
+    UnsupportedStore,
+)
 from logstore.format.stored.entry import ClaimKey, Entry, EntryHeader, EntryKind, NewPart, build_entry
 from logstore.format.stored.extras import Claim, Extras
+from logstore.format.stored.segment import SegmentFlags
 from logstore.layout.paths import LanePaths, PartitionPaths
 from logstore.objects.settled import put_settled
 from logstore.objects.wrappers.slices import slice_key
@@ -106,6 +116,11 @@ class Lane:
         self._checkpoint_etag: str | None = None
         self._deleted_until = 0
         self._splitter = splitter
+
+    def rename(self, name: str) -> None:
+        """Before the first claim. Takes no lock."""
+        if not self._known.claims:
+            self.name, self._log = name, LaneLog(self._runtime.store, LanePaths(name))
 
     # Claims
 
@@ -456,12 +471,28 @@ class Lane:
     def _end(self, writer: Flushed, standing: Entry) -> None:
         what = "fenced the lane" if standing.header.kind is EntryKind.FENCE else "took the partition over"
         paths, epoch = PartitionPaths.of(writer.claim_key.prefix), writer.claim_key.epoch
+        assert paths is not None, "a claim names a partition"
+        deleted = self._deleted(writer.claim_key, paths)
+        if deleted is not None:
+            writer.stop(deleted)
+            return
         writer.stop(
             Fenced(
                 f"{paths}: a writer of epoch {epoch + 1}{named(standing.owner)} {what}, at place {standing.header.seq} of "
                 f"lane {self.name}; this one is of epoch {epoch} and has stopped for good. {WHAT_NOW}"
             )
         )
+
+    def _deleted(self, key: ClaimKey, paths: PartitionPaths) -> LogStoreError | None:
+        """If the claim was ended because the topic was deleted: the partition's own chain says so, behind the last part."""
+        with self._lock:
+            seq = self._known.claims[key].end_seq
+        chain = Chain(self._runtime.store, paths)
+        with suppress(LogStoreError):  # it has stopped in any case: this is for the words
+            header = chain.header_at(seq)
+            if header is not None and SegmentFlags.DELETED in header.flags:
+                return fenced_by(chain, key.epoch, header)
+        return None
 
     def _stop_all(self, error: LogStoreError) -> None:
         with self._lock:
@@ -537,6 +568,12 @@ class Lane:
             self._closing = True
             self._moved.notify_all()
         self._ask_again()
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a partition was ever claimed for it."""
+        with self._lock:
+            return bool(self._writers)
 
     def close(self, deadline: float) -> None:
         """End the lane with a fence, so that nobody has to seal anything in it. One that cannot be made is no harm."""

@@ -32,6 +32,8 @@ from tests.support.patience import PATIENCE_S
 
 T = TypeVar("T")
 _seeds = count(1)
+DEFAULTS: dict[str, Any] = {}
+"""Settings of every store that is opened here, where the test does not say otherwise. A fixture changes them."""
 
 
 def open_store(objects: ObjectStore, clock: ManualClock | None = None, **settings: Any) -> logstore.Store:
@@ -39,7 +41,7 @@ def open_store(objects: ObjectStore, clock: ManualClock | None = None, **setting
 
     Each has a seed of its own: writers that draw the same ids would take each other's segments for their own.
     """
-    settings.setdefault("flush_interval", 3600.0)
+    settings = {"flush_interval": 3600.0, **DEFAULTS, **settings}
     rng = random.Random(settings.pop("seed", None) or next(_seeds))
     return logstore.open(objects, clock=clock, rng=rng, **settings)
 
