@@ -82,6 +82,7 @@ def test_L25_a_topic_that_was_created_again_starts_empty(any_home: ObjectStore) 
         assert store.topic("t").partitions == 3
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L25_deleting_leaves_nothing_but_what_stops_writers() -> None:
     objects = MemoryStore()
     with running(objects) as store:

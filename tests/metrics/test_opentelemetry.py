@@ -92,7 +92,9 @@ def test_O01_an_append_is_followed_through_flush_and_put_to_whoever_reads_it(ote
         store.close()
     (flush,) = otel.named("flush orders")
     assert [link.context.span_id for link in flush.links] == [sent.context.span_id]
-    uploads = [span.context for span in otel.spans.get_finished_spans() if span.name.startswith("flush lane ")]
+    uploads = [
+        span.context for span in otel.spans.get_finished_spans() if span.name.startswith("flush lane ")
+    ]
     (put,) = [span for span in otel.named("put object") if span.parent in uploads]
     assert put.attributes is not None
     assert str(put.attributes["logstore.key"]).endswith(".seg")

@@ -21,7 +21,9 @@ from logstore.objects.wrappers.slices import SlicedStore, is_slice
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", help="a topic, or the key of a segment or of a lane's entry")
+    parser.add_argument(
+        "target", metavar="TARGET", help="a topic, or the key of a segment or of a lane's entry"
+    )
     add_partition(parser)
 
 

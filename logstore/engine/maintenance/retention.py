@@ -16,7 +16,6 @@ from logstore.errors import CorruptData, ObjectNotFound, UnknownTopic
 from logstore.format.stored.manifest import Manifest, SegmentTable
 from logstore.objects.settled import Doubts
 
-
 _SPLITS_MAX = 5
 """How often others may be faster with the manifest before it is enough to delete what it names."""
 

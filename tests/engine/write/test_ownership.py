@@ -234,7 +234,9 @@ def test_W17_a_close_says_so_where_it_stores_something_anyway_or_promised_to(
         partition(store).append(b"x", ack=ack)
         partition(store).flush()
         faulty.forget_calls()
-    assert faulty.count("put", prefix="lanes/") == (2 if says_it else 1), "the end of the lane, and a last word"
+    assert faulty.count("put", prefix="lanes/") == (2 if says_it else 1), (
+        "the end of the lane, and a last word"
+    )
     assert faulty.count("put") == faulty.count("put", prefix="lanes/")
     assert (SegmentFlags.CLOSED in headers(objects)[-1].flags) is says_it
     with running(objects) as store:

@@ -89,7 +89,8 @@ def test_L09_L17_what_was_acked_comes_back_and_the_rest_of_the_reservation_is_lo
 def test_L09_W04_a_recovery_that_dies_at_any_put_is_finished_by_the_next(
     left: Left, step: int, outcome: str
 ) -> None:
-    """Three puts: a seal in the dead one's lane, a fence that carries the WAL's records, and an empty segment that says where the offsets go on."""
+    """Three puts: a seal in the lane of the one that died, a fence that carries the records of the WAL, and an empty segment
+    that says where the offsets go on."""
     objects, clock = copy_of(left.objects), ManualClock()
     faulty = FaultyStore(objects)
     gated = GatedStore(faulty)
