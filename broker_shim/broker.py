@@ -22,7 +22,8 @@ from broker_shim.handlers.acl_api import AclApi
 from broker_shim.handlers.admin import AdminApi
 from broker_shim.handlers.call import Call, Handler, allowed
 from broker_shim.handlers.committed_api import OffsetApi
-from broker_shim.handlers.fetch import FetchHandler
+from broker_shim.handlers.config_api import ConfigApi
+from broker_shim.handlers.fetch_handler import FetchHandler
 from broker_shim.handlers.group_api import GroupApi
 from broker_shim.handlers.metadata import MetadataApi, api_versions
 from broker_shim.handlers.offsets_api import LogApi
@@ -67,7 +68,7 @@ class Broker:
             monotonic=loop.time,
         )
         ack: Ack = "durable" if config.flush_on_ack else "buffered"
-        host = Host(store, loop, self._workers, config.follow_interval, ack)
+        host = Host(store, loop, self._workers, config.follow_interval, ack, config.max_message_bytes)
         self.partitions = PartitionRegistry(host, self.cluster, self._on_lost)
         self.coordinator = Coordinator(
             self.partitions,
@@ -88,7 +89,12 @@ class Broker:
         self._needs_certificate = bool(config.tls_client_ca)
         self._produce = ProduceHandler(self.partitions, self.counters, loop, self._may_write, ack=ack)
         self._fetch = FetchHandler(
-            self.partitions, self.counters, loop, self._may_read, max_bytes=config.fetch_max_bytes
+            self.partitions,
+            self.counters,
+            loop,
+            self._may_read,
+            lambda: self.authorizer.rules,
+            max_bytes=config.fetch_max_bytes,
         )
         self._handlers = self._table()
         self._beating: asyncio.Task[None] | None = None
@@ -99,6 +105,7 @@ class Broker:
         offsets = OffsetApi(self.coordinator, self.partitions, self._loop)
         logs = LogApi(self.partitions)
         admin = AdminApi(self._store, self.partitions, self.coordinator, self._config)
+        configs = ConfigApi(self._store, self.partitions, self.cluster, self._config)
         metadata = MetadataApi(self.partitions, self.cluster, self._config)
         return {
             Api.METADATA: metadata.metadata,
@@ -121,9 +128,9 @@ class Broker:
             Api.CREATE_TOPICS: admin.create_topics,
             Api.DELETE_TOPICS: admin.delete_topics,
             Api.CREATE_PARTITIONS: admin.create_partitions,
-            Api.DESCRIBE_CONFIGS: admin.describe_configs,
-            Api.ALTER_CONFIGS: admin.alter_configs,
-            Api.INCREMENTAL_ALTER_CONFIGS: admin.incremental_alter_configs,
+            Api.DESCRIBE_CONFIGS: configs.describe,
+            Api.ALTER_CONFIGS: configs.alter,
+            Api.INCREMENTAL_ALTER_CONFIGS: configs.alter_incrementally,
             Api.DESCRIBE_ACLS: self._acls.describe,
             Api.CREATE_ACLS: self._acls.create,
             Api.DELETE_ACLS: self._acls.delete,
@@ -231,6 +238,8 @@ class Broker:
         yield "broker_shim_buffered_bytes", {}, health.buffered_bytes
         yield "broker_shim_cached_bytes", {}, health.cached_bytes
         yield "broker_shim_waiting_fetches", {}, len(self._fetch.waiting)
+        yield "broker_shim_kept_fetches", {}, len(self._fetch.kept)
+        yield "broker_shim_kept_fetch_partitions", {}, self._fetch.kept.partitions
         yield "broker_shim_owned_partitions", {}, sum(each.is_owned for each in self.partitions.all_hosted())
         yield "broker_shim_brokers_alive", {}, len(self.cluster.view.nodes)
         yield from writer_samples(self._store.writer_metrics())

@@ -90,7 +90,10 @@ class Server:
             flush_bytes=config.flush_bytes,
             max_buffered_bytes=config.max_buffered_bytes,
             cache_bytes=config.cache_bytes,
-            max_batch_bytes=config.max_message_bytes,
+            # What a topic may set its own limit to; the broker's default is kept in front of the log.
+            max_batch_bytes=max(
+                config.max_message_bytes, min(config.max_frame_bytes, config.max_buffered_bytes)
+            ),
             # Appends are handed over on the event loop: a full buffer is an error at once, and the queue in
             # front of the partition waits for room.
             append_timeout=0.0,

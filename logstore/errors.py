@@ -6,6 +6,7 @@
     ├── InvalidTopicName        pick a name of letters, digits, '.', '_' and '-'
     ├── InvalidRecord           fix the record; nothing was stored and no offset was taken
     │   └── RecordTooLarge      split it, or raise max_batch_bytes
+    ├── NotAtomic               use lanes=1 and writer="exclusive", or append to each partition by itself
     ├── OffsetOutOfRange        read between .low and .high
     ├── BufferFull              try again later; nothing was taken
     ├── OutcomeUnknown          it may or may not be stored: read back before you send it again
@@ -50,6 +51,7 @@ __all__ = [
     "InvalidRecord",
     "InvalidTopicName",
     "LogStoreError",
+    "NotAtomic",
     "ObjectNotFound",
     "OffsetOutOfRange",
     "OutcomeUnknown",
@@ -90,6 +92,10 @@ class InvalidRecord(LogStoreError):
 
 class RecordTooLarge(InvalidRecord):
     """One record alone is larger than a batch may be."""
+
+
+class NotAtomic(LogStoreError):
+    """Records of these partitions cannot be committed together by this store as it was opened. Nothing was appended."""
 
 
 class OffsetOutOfRange(LogStoreError):

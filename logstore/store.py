@@ -7,7 +7,7 @@ import os
 import random
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -32,7 +32,7 @@ from logstore.errors import (
     ReadOnly,
     UnknownTopic,
 )
-from logstore.layout.catalog import Catalog, TopicDescriptor
+from logstore.layout.catalog import Catalog, KafkaChange, TopicDescriptor
 from logstore.layout.marker import enter
 from logstore.layout.paths import PartitionPaths
 from logstore.objects.closing import close_store
@@ -176,6 +176,19 @@ class Store:
         """
         self._check_writable()
         return self._topic(self._catalog.alter(name, topic_settings))
+
+    def _create_topic_of_kafka(
+        self, name: str, partitions: int, kafka: Mapping[str, str], settings: Mapping[str, Any]
+    ) -> Topic:
+        """For the broker: with the settings that a Kafka client gave it, and what they mean here."""
+        self._check_writable()
+        incarnation = self._runtime.rng.randbytes(8).hex()
+        return self._topic(self._catalog.create(name, partitions, settings, False, incarnation, kafka))
+
+    def _alter_topic_of_kafka(self, name: str, change: KafkaChange) -> Topic:
+        """For the broker. `change` is called with the topic as it is, and again if somebody else was faster."""
+        self._check_writable()
+        return self._topic(self._catalog.alter_kafka(name, change))
 
     def add_partitions(self, name: str, total: int) -> Topic:
         """Give a topic more partitions, so that it has `total`. Nothing happens if it has as many; `ValueError` if it has
@@ -415,6 +428,7 @@ class Store:
         """The end of `close`: of threads, files and connections, and of the marker that says that it is open."""
         if not self._runtime.close(timeout):
             logger.warning("an upload did not end in time; its thread ends with the store's answer")
+        self._lanes.let_go()
         for log in logs:
             log.release()
         self._runtime.presence.hide()

@@ -77,8 +77,8 @@ class TopicInternals:
         mine = self.descriptor
         if mine.incarnation != descriptor.incarnation:
             return True
-        same = (mine.partitions, mine.config) == (descriptor.partitions, descriptor.config)
-        return not same and descriptor.revision > mine.revision
+        new = (descriptor.partitions, descriptor.config, descriptor.kafka)
+        return new != (mine.partitions, mine.config, mine.kafka) and descriptor.revision > mine.revision
 
     def partition(self, i: int) -> PartitionLog:
         """The log of partition `i`, counted from 0."""

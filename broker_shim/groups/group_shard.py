@@ -24,6 +24,7 @@ from broker_shim.groups.group_records import (
     encode_key,
 )
 from broker_shim.groups.member import Effect, Joined, Limits, Save, Synced
+from broker_shim.partitions import state_log
 from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.partitions.state_log import Change, Done, StateLog
 from broker_shim.wire.codes import Code
@@ -31,6 +32,7 @@ from broker_shim.wire.primitives import MalformedRequest
 
 log = logging.getLogger(__name__)
 Place = tuple[str, int]
+_ID_BYTES = 16
 
 
 class GroupShard:
@@ -44,7 +46,7 @@ class GroupShard:
         now_ms: Callable[[], int],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self.log = StateLog(hosted, loop, nothing=encode_key(GroupKey("")))
+        self.log = StateLog(hosted, loop, nothing=encode_key(GroupKey("")), replaced=self._replaced)
         self.groups: dict[str, Group] = {}
         self.offsets: dict[str, dict[Place, Committed]] = {}
         self._limits = limits
@@ -53,6 +55,9 @@ class GroupShard:
         self._loop = loop
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._committing: dict[str, list[dict[Place, Committed]]] = {}
+        self._of_topic: dict[str, set[bytes]] = {}
+        """The keys of the offsets that were committed for a topic, by its incarnation."""
+        self._states: dict[str, GroupState] = {}
         self._closed = False
 
     # ── the log ──────────────────────────────────────────────────────────────────────────────────────────
@@ -60,19 +65,23 @@ class GroupShard:
     def load(self) -> None:
         """In a worker thread, before anybody else sees this shard."""
         self.log.load()
-
-    def restore(self) -> None:
-        """On the loop, after `load`: members get a full session to come back."""
         for raw_key, value in self.log.latest.items():
             try:
                 key = decode_key(raw_key)
                 if isinstance(key, OffsetKey):
                     places = self.offsets.setdefault(key.group, {})
-                    places[(key.topic, key.partition)] = decode_committed(value)
+                    places[(key.topic, key.partition)] = committed = decode_committed(value)
+                    self._list(raw_key, committed.incarnation)
                 elif isinstance(key, GroupKey):
-                    self._restore_group(key.group, decode_group(value))
+                    self._states[key.group] = decode_group(value)
             except MalformedRequest as error:
                 log.warning("%s: a record that cannot be read is left alone: %s", self.log.hosted, error)
+
+    def restore(self) -> None:
+        """On the loop, after `load`: members get a full session to come back."""
+        for name, state in self._states.items():
+            self._restore_group(name, state)
+        self._states.clear()
 
     def _restore_group(self, name: str, state: GroupState) -> None:
         group = self.group(name)
@@ -96,13 +105,12 @@ class GroupShard:
             done(code)
 
         self._committing.setdefault(group, []).append(commits)
-        self.log.write(
-            [
-                (encode_key(OffsetKey(group, topic, index)), encode_committed(value))
-                for (topic, index), value in commits.items()
-            ],
-            written,
-        )
+        changes: list[Change] = []
+        for (topic, index), value in commits.items():
+            key = encode_key(OffsetKey(group, topic, index))
+            self._list(key, value.incarnation)
+            changes.append((key, encode_committed(value)))
+        self.log.write(changes, written)
 
     def forget_offsets(self, group: str, places: Iterable[Place], done: Done) -> None:
         gone = list(places)
@@ -120,14 +128,45 @@ class GroupShard:
 
     def forget_topic(self, incarnation: str) -> None:
         """The offsets that were committed for it, those that are on their way to the log included."""
-        gone: dict[str, list[Place]] = {}
-        for raw_key, value in self.log.latest.items():
-            with suppress(MalformedRequest):
-                key = decode_key(raw_key)
-                if isinstance(key, OffsetKey) and decode_committed(value).incarnation == incarnation:
-                    gone.setdefault(key.group, []).append((key.topic, key.partition))
-        for group, places in gone.items():
-            self.forget_offsets(group, places, lambda code: None)
+        keys = self._of_topic.pop(incarnation, None)
+        if keys:
+            self.log.start(self._forget_all(list(keys), incarnation))
+
+    async def _forget_all(self, keys: list[bytes], incarnation: str) -> None:
+        for start in range(0, len(keys), state_log.SLICE_RECORDS):
+            gone: list[tuple[bytes, OffsetKey]] = []
+            for raw_key in keys[start : start + state_log.SLICE_RECORDS]:
+                key, value = decode_key(raw_key), self.log.latest.get(raw_key)
+                still = value is None or decode_committed(value).incarnation == incarnation
+                if isinstance(key, OffsetKey) and still:
+                    gone.append((raw_key, key))
+            changes: list[Change] = [(raw_key, None) for raw_key, _ in gone]
+            if changes and await self.log.written(changes) is not Code.NONE:
+                return  # nobody is told of them any more, whoever coordinates: they go with their groups
+            for _, key in gone:
+                kept = self.offsets.get(key.group, {})
+                known = kept.get((key.topic, key.partition))
+                if known is not None and known.incarnation == incarnation:
+                    del kept[(key.topic, key.partition)]
+                if not kept:
+                    self.offsets.pop(key.group, None)
+
+    def _list(self, key: bytes, incarnation: str | None) -> None:
+        if incarnation is not None:
+            self._of_topic.setdefault(incarnation, set()).add(key)
+
+    def _replaced(self, key: bytes, before: bytes, value: bytes | None) -> None:
+        """Whose offset is gone, or is another topic's now, is taken off the list of the one it was committed for."""
+        # The topic's id is at the end of a committed offset: who commits again for the same topic changes no list.
+        if value is not None and before[-_ID_BYTES:] == value[-_ID_BYTES:]:
+            return
+        with suppress(MalformedRequest):
+            incarnation = decode_committed(before).incarnation if _is_offset(key) else None
+            keys = self._of_topic.get(incarnation) if incarnation is not None else None
+            if keys is not None and incarnation is not None:
+                keys.discard(key)
+                if not keys:
+                    del self._of_topic[incarnation]
 
     # ── groups ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -205,12 +244,20 @@ class GroupShard:
         changes: list[Change] = [(encode_key(key), None) for key in keys]
         self.log.write([*changes, (encode_key(GroupKey(name)), None)], written)
 
-    def expire(self, retention_ms: int) -> None:
+    def expire(self, retention_ms: int) -> asyncio.Task[None]:
         """Groups that have been empty, or committed nothing, for so long are deleted. No request if there are
         none.
         """
+        return self.log.start(self._expire(retention_ms))
+
+    async def _expire(self, retention_ms: int) -> None:
         oldest = self._now_ms() - retention_ms
+        seen = 0
         for name in {*self.groups, *self.offsets}:
+            seen += 1 + len(self.offsets.get(name, ()))
+            if seen > state_log.SLICE_RECORDS:
+                seen = 0
+                await asyncio.sleep(0)
             group = self.groups.get(name)
             if name in self._committing or (group is not None and group.state is not State.EMPTY):
                 continue
@@ -230,3 +277,7 @@ class GroupShard:
         self.log.close(error)
         for group in self.groups.values():
             self.carry_out(group, group.kill(error))
+
+
+def _is_offset(key: bytes) -> bool:
+    return isinstance(decode_key(key), OffsetKey)

@@ -1,11 +1,9 @@
-"""Topics and their settings: CreateTopics, DeleteTopics, CreatePartitions, DescribeConfigs,
-(Incremental)AlterConfigs.
-"""
+"""Topics: CreateTopics, DeleteTopics, CreatePartitions."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from broker_shim.auth.acls import Operation, Resource
@@ -13,30 +11,18 @@ from broker_shim.config import BrokerConfig
 from broker_shim.groups.coordinator import Coordinator
 from broker_shim.handlers import topic_configs
 from broker_shim.handlers.call import Call, Response
+from broker_shim.handlers.topic_changes import FAILURES, KEPT, Refused, carry_out, failure
 from broker_shim.handlers.topic_configs import InvalidConfig
 from broker_shim.net.fairness import yielding
 from broker_shim.partitions.partition_registry import PartitionRegistry
-from broker_shim.wire.codes import Code, of_admin
-from logstore.errors import LogStoreError, UnknownTopic
+from broker_shim.wire.codes import Code
+from logstore.errors import LogStoreError
 from logstore.layout.broker import INTERNAL_TOPIC, producers_prefix
 from logstore.layout.paths import check_topic_name
 from logstore.store import Store
 from logstore.topic import Topic
 
-TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
-SET, DELETE = 0, 1
-_SOURCE_TOPIC, _SOURCE_DEFAULT = 1, 5
 MAX_PARTITIONS = 10_000
-KEPT = "groups and their offsets live in this topic"
-"""Why the internal one is neither deleted nor given a retention."""
-
-
-class Refused(Exception):
-    """The request cannot be carried out; nothing was changed."""
-
-    def __init__(self, code: Code, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class AdminApi:
@@ -47,8 +33,6 @@ class AdminApi:
         self._partitions = partitions
         self._coordinator = coordinator
         self._config = config
-
-    # ── topics ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def create_topics(self, call: Call) -> Response:
         topics = call.request.topics or ()
@@ -68,14 +52,14 @@ class AdminApi:
                 raise Refused(Code.TOPIC_AUTHORIZATION_FAILED, "not authorized to create it")
             check_topic_name(asked.name)
             count = self._count(asked)
-            settings = topic_configs.to_settings({each.name: each.value for each in asked.configs or ()})
+            kafka = _settings(asked.configs or ())
             if call.request.validate_only:
                 if await self._partitions.find(asked.name) is not None:
                     raise Refused(Code.TOPIC_ALREADY_EXISTS, "the topic exists")
             else:
-                await self._partitions.create(asked.name, count, **settings)
-        except _FAILURES as error:
-            return _failure(error)
+                await self._partitions.create(asked.name, count, kafka, topic_configs.effects(kafka))
+        except FAILURES as error:
+            return failure(error)
         return {
             "error_code": Code.NONE,
             "error_message": None,
@@ -113,7 +97,7 @@ class AdminApi:
             topic = await self._partitions.find(name)
             await self._partitions.run(self._delete_now, name)
         except (LogStoreError, OSError) as error:
-            return {"name": name, **_failure(error)}
+            return {"name": name, **failure(error)}
         self._partitions.forget(name)
         if topic is not None:
             self._coordinator.forget_topic(topic._internal.descriptor.incarnation)
@@ -129,7 +113,9 @@ class AdminApi:
     async def create_partitions(self, call: Call) -> Response:
         results = []
         async for asked in yielding(call.request.topics or ()):
-            outcome = await self._carry_out(call, asked.name, Operation.ALTER, self._grow(call, asked))
+            outcome = await carry_out(
+                self._store, self._partitions, call, asked.name, Operation.ALTER, self._grow(call, asked)
+            )
             results.append({"name": asked.name, **outcome})
         return {"results": results}
 
@@ -151,127 +137,12 @@ class AdminApi:
 
         return grow
 
-    # ── settings ─────────────────────────────────────────────────────────────────────────────────────────
 
-    async def describe_configs(self, call: Call) -> Response:
-        resources = call.request.resources or ()
-        return {"results": [await self._describe(call, each) async for each in yielding(resources)]}
-
-    async def _describe(self, call: Call, asked: Any) -> dict[str, Any]:
-        answer: dict[str, Any] = {
-            "resource_type": asked.resource_type,
-            "resource_name": asked.resource_name,
-            "error_message": None,
-        }
-        if asked.resource_type == BROKER_RESOURCE:
-            if not call.may(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER):
-                return {**answer, "error_code": Code.CLUSTER_AUTHORIZATION_FAILED}
-            entries = self._broker_entries()
-        elif asked.resource_type == TOPIC_RESOURCE:
-            if not call.may(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, asked.resource_name):
-                return {**answer, "error_code": Code.TOPIC_AUTHORIZATION_FAILED}
-            try:
-                topic = await self._partitions.run(self._store.topic, asked.resource_name)
-            except (LogStoreError, OSError) as error:
-                return {**answer, **_failure(error)}
-            entries = topic_configs.describe(topic.config, self._config.max_message_bytes)
-        else:
-            return {**answer, "error_code": Code.INVALID_REQUEST, "error_message": "topics and brokers only"}
-        wanted = asked.configuration_keys
-        return {
-            **answer,
-            "error_code": Code.NONE,
-            "configs": [
-                {
-                    "name": entry.name,
-                    "value": entry.value,
-                    "read_only": entry.read_only,
-                    "config_source": _SOURCE_DEFAULT if entry.is_default else _SOURCE_TOPIC,
-                    "config_type": entry.kind,
-                    "documentation": None,
-                }
-                for entry in entries
-                if not wanted or entry.name in wanted  # an empty list is Kafka's other way to say: all
-            ],
-        }
-
-    def _broker_entries(self) -> list[topic_configs.Entry]:
-        config = self._config
-        shown = {
-            "broker.id": config.node_id,
-            "auto.create.topics.enable": str(config.auto_create_topics).lower(),
-            "num.partitions": config.num_partitions,
-            "default.replication.factor": 1,
-            "message.max.bytes": config.max_message_bytes,
-            "offsets.topic.num.partitions": config.offsets_partitions,
-            "socket.request.max.bytes": config.max_frame_bytes,
-            "fetch.max.bytes": config.fetch_max_bytes,
-            "connections.max.idle.ms": round(config.idle_timeout * 1000),
-            "flush.on.ack": str(config.flush_on_ack).lower(),
-        }
-        return [topic_configs.Entry(name, str(value), True, True, 2) for name, value in shown.items()]
-
-    async def alter_configs(self, call: Call) -> Response:
-        """The old call: what is not named goes back to its default."""
-        responses = []
-        async for asked in yielding(call.request.resources or ()):
-            named = {each.name: each.value for each in asked.configs or ()}
-            whole = {"retention.ms": None, "retention.bytes": None, "segment.bytes": None, **named}
-            responses.append(await self._alter(call, asked, whole))
-        return {"responses": responses}
-
-    async def incremental_alter_configs(self, call: Call) -> Response:
-        responses = []
-        async for asked in yielding(call.request.resources or ()):
-            changes = {e.name: None if e.config_operation == DELETE else e.value for e in asked.configs or ()}
-            lists = any(each.config_operation not in (SET, DELETE) for each in asked.configs or ())
-            responses.append(await self._alter(call, asked, changes, appends=lists))
-        return {"responses": responses}
-
-    async def _alter(
-        self, call: Call, asked: Any, changes: dict[str, str | None], *, appends: bool = False
-    ) -> dict[str, Any]:
-        answer = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
-
-        def alter(topic: Topic) -> None:
-            if topic.name == INTERNAL_TOPIC:
-                raise Refused(Code.INVALID_REQUEST, KEPT)
-            if appends:
-                raise Refused(
-                    Code.INVALID_CONFIG, "none of the settings is a list: there is nothing to append to"
-                )
-            settings = topic_configs.to_settings(changes)
-            if not call.request.validate_only:
-                self._store.alter_topic(topic.name, **settings)
-
-        if asked.resource_type != TOPIC_RESOURCE:
-            message = "a broker's settings are its flags: start it with others"
-            return {**answer, "error_code": Code.INVALID_REQUEST, "error_message": message}
-        outcome = await self._carry_out(call, asked.resource_name, Operation.ALTER_CONFIGS, alter)
-        return {**answer, **outcome}
-
-    async def _carry_out(
-        self, call: Call, name: str, operation: Operation, change: Callable[[Topic], None]
-    ) -> dict[str, Any]:
-        """Change a topic in a worker thread, then learn what became of it."""
-        if not call.may(operation, Resource.TOPIC, name):
-            return {"error_code": Code.TOPIC_AUTHORIZATION_FAILED, "error_message": None}
-        try:
-            await self._partitions.run(lambda: change(self._store.topic(name)))
-            self._partitions.learn(await self._partitions.run(self._store.topic, name))
-        except _FAILURES as error:
-            if isinstance(error, UnknownTopic):
-                self._partitions.forget(name)
-            return _failure(error)
-        return {"error_code": Code.NONE, "error_message": None}
-
-
-_FAILURES = (Refused, InvalidConfig, LogStoreError, OSError)
-
-
-def _failure(error: Exception) -> dict[str, Any]:
-    if isinstance(error, Refused):
-        code = error.code
-    else:
-        code = Code.INVALID_CONFIG if isinstance(error, InvalidConfig) else of_admin(error)
-    return {"error_code": code, "error_message": str(error)}
+def _settings(configs: Sequence[Any]) -> dict[str, str]:
+    """A new topic's settings, as they are kept."""
+    for each in configs:
+        if each.value is None:
+            raise InvalidConfig(f"Null value not supported for topic configs: {each.name[:80]}")
+    if len({each.name for each in configs}) < len(configs):
+        raise Refused(Code.INVALID_REQUEST, "a setting is in the request more than once")
+    return {each.name: topic_configs.check(each.name, each.value) for each in configs}

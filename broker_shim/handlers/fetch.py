@@ -5,6 +5,10 @@ less than `min_bytes` is there, the fetch waits, woken by the log itself, for at
 its partitions together. A `read_committed` consumer sees the log up to the durable high watermark: nothing that a crash
 could take back.
 
+A fetch that is kept (a session, or a request that is sent again and again) watches its partitions from its first wait on,
+and looks only at those that are `_dirty`: named anew by the client, woken by their log, or not known to be at their end.
+So a consumer that has nothing to read costs the same with one partition and with a thousand.
+
 Sizes: each partition up to its own limit, all together up to the response's; whole batches; at least one
 batch in the first partition that has any, so that a consumer never starves behind a large one.
 """
@@ -14,8 +18,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Protocol
 
+from broker_shim.handlers.fetch_sessions import NO_SESSION, KeptFetches
 from broker_shim.metrics import Counters
 from broker_shim.net.connection import Connection, Parts
 from broker_shim.net.deadlines import Deadlines
@@ -24,165 +29,220 @@ from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire import codes, fetch_codec
 from broker_shim.wire.codes import Code
 from broker_shim.wire.fetch_codec import READ_COMMITTED, FetchRequest, PartitionData, PartitionFetch
-from broker_shim.wire.primitives import RequestHeader
 from logstore.config import Visibility
 from logstore.engine.memory.results import ReadResult
 from logstore.errors import LogStoreError, OffsetOutOfRange
 
 COLD_READS_AT_ONCE = 8
-REPEATS_UP_TO_BYTES = 4096
-"""A request up to this size is remembered: a consumer with nothing to read asks the same thing again and again."""
 MayRead = Callable[[Connection, str], bool]
+Place = tuple[str, int]
 
 
-class FetchHandler:
-    def __init__(
-        self,
-        partitions: PartitionRegistry,
-        counters: Counters,
-        loop: asyncio.AbstractEventLoop,
-        may_read: MayRead,
-        *,
-        max_bytes: int,
-    ) -> None:
-        self.partitions = partitions
-        self.counters = counters
-        self.loop = loop
-        self.may_read = may_read
-        self._max_bytes = max_bytes
-        self.deadlines = Deadlines(loop)
-        self.waiting: set[_Fetch] = set()
+class Fetching(Protocol):
+    """What all fetches share: the handler."""
 
-    def handle(
-        self, connection: Connection, header: RequestHeader, frame: memoryview
-    ) -> Parts | asyncio.Future[Parts]:
-        body = frame[header.body :]
-        version, known, repeated = connection.last_fetch
-        if version == header.version and known == body and repeated.may_repeat(connection):
-            return cast(_Fetch, repeated).run()
-        request = fetch_codec.read(frame, header.body, header.version)
-        if request.session_id != 0:
-            return fetch_codec.write(header.version, [], request.isolation, Code.FETCH_SESSION_ID_NOT_FOUND)
-        unknown = self.partitions.missing(topic for topic, _ in request.topics)
-        if unknown:
-            return self.loop.create_task(self._look_up_first(connection, header, request, unknown))
-        fetch = self._new(connection, header, request)
-        if len(body) <= REPEATS_UP_TO_BYTES:
-            connection.last_fetch = (header.version, bytes(body), fetch)
-        return fetch.run()
+    partitions: PartitionRegistry
+    counters: Counters
+    loop: asyncio.AbstractEventLoop
+    may_read: MayRead
+    max_bytes: int
+    deadlines: Deadlines
+    waiting: set[Fetch]
+    kept: KeptFetches[Fetch]
 
-    async def _look_up_first(
-        self, connection: Connection, header: RequestHeader, request: FetchRequest, unknown: list[str]
-    ) -> Parts:
-        await self.partitions.look_up(unknown)
-        answer = self._new(connection, header, request).run()
-        return await answer if isinstance(answer, asyncio.Future) else answer
-
-    def _new(self, connection: Connection, header: RequestHeader, request: FetchRequest) -> _Fetch:
-        budget = min(max(request.max_bytes, 0), self._max_bytes)
-        visibility: Visibility = "durable" if request.isolation == READ_COMMITTED else "buffered"
-        fetch = _Fetch(self, request, header.version, budget, visibility)
-        # As in Kafka, of a partition that is named twice the last one counts: each costs a read whenever a record comes.
-        asked: dict[str, dict[int, PartitionFetch]] = {}
-        for topic, partitions in request.topics:
-            asked.setdefault(topic, {}).update((each.partition, each) for each in partitions)
-        for topic, distinct in asked.items():
-            allowed = self.may_read(connection, topic)
-            fetch.add(topic, distinct.values(), Code.NONE if allowed else Code.TOPIC_AUTHORIZATION_FAILED)
-        return fetch
-
-    def end_all(self) -> None:
-        """The broker stops: whoever waits gets what there is."""
-        for fetch in tuple(self.waiting):
-            fetch.finish()
+    def stamp(self, connection: Connection) -> object: ...
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
     """One partition of a fetch. `is_cold`: the answer needs I/O, or the partition is not open yet. `is_old`: there may be
-    more than the worker that is reading it has seen.
+    more than the worker that is reading it has seen. `told`: the marks that the client has heard.
     """
 
+    topic: str
     asked: PartitionFetch
     data: PartitionData
-    hosted: HostedPartition | None
+    hosted: HostedPartition | None = None
     is_cold: bool = False
     is_old: bool = False
+    told: tuple[int, int, int] | None = None
+
+    def is_news(self) -> bool:
+        data = self.data
+        marks = (data.high_watermark, data.last_stable, data.log_start)
+        return marks != self.told or data.size > 0 or data.code is not Code.NONE
+
+    def tell(self) -> None:
+        data = self.data
+        self.told = (data.high_watermark, data.last_stable, data.log_start)
 
 
 @dataclass(slots=True, eq=False)
-class _Fetch:
-    """One request on its way to its answer. It can go there again, if the client asks the same once more."""
+class Fetch:
+    """One request on its way to its answer. It can go there again, if the client asks the same once more, or what is new."""
 
-    _handler: FetchHandler
+    _handler: Fetching
+    _connection: Connection
     _request: FetchRequest
     _version: int
-    _budget: int
-    _visibility: Visibility
-    _answers: list[tuple[str, list[PartitionData]]] = field(default_factory=list)
-    _entries: list[_Entry] = field(default_factory=list)
-    _by_partition: dict[HostedPartition, list[_Entry]] = field(default_factory=dict)
+    session_id: int = NO_SESSION
+    is_starting: bool = False
+    _entries: dict[Place, _Entry] = field(default_factory=dict)
+    _by_partition: dict[HostedPartition, _Entry] = field(default_factory=dict)
+    _dirty: dict[_Entry, None] = field(default_factory=dict)
+    """Those that must be looked at: all others are at their end, and their logs say when that moves."""
+    _touched: dict[_Entry, None] = field(default_factory=dict)
+    """Those that were looked at since the last answer."""
+    _unowned: set[HostedPartition] = field(default_factory=set)
+    """At their end as far as is known: somebody else writes them."""
+    _stamp: object = None
+    _is_watching: bool = False
     _size: int = 0
     _failed: bool = False
     _is_late: bool = False
     _future: asyncio.Future[Parts] | None = None
     _due: float = 0.0
     _reading: asyncio.Task[None] | None = None
+    _unchanged: Parts | None = None
+    """The last answer, if it brought no records: as long as nothing changes it is the next one too."""
 
-    def add(self, topic: str, partitions: Iterable[PartitionFetch], refusal: Code) -> None:
-        answers: list[PartitionData] = []
-        self._answers.append((topic, answers))
-        for asked in partitions:
-            data = PartitionData(asked.partition, refusal)
-            answers.append(data)
-            hosted: HostedPartition | None = None
-            if refusal is Code.NONE:
-                found = self._handler.partitions.get(topic, asked.partition)
-                if isinstance(found, HostedPartition):
-                    hosted = found
-                else:
-                    data.code = found
-            self._failed |= data.code is not Code.NONE
-            entry = _Entry(asked, data, hosted)
-            self._entries.append(entry)
-            if hosted is not None:
-                self._by_partition.setdefault(hosted, []).append(entry)
+    # ── what it is about ─────────────────────────────────────────────────────────────────────────────────
 
-    def may_repeat(self, connection: Connection) -> bool:
-        """Is the same request still about the same partitions, all of them led here and open to this client?"""
-        handler = self._handler
-        return (
-            self._future is None
-            and self._reading is None
-            and not self._failed
-            and all(handler.may_read(connection, topic) for topic, _ in self._answers)
-            and all(handler.partitions.get(each.topic, each.index) is each for each in self._by_partition)
-        )
+    @property
+    def size(self) -> int:
+        return len(self._entries) + 1
+
+    @property
+    def is_busy(self) -> bool:
+        return self._future is not None or self._reading is not None or self.is_starting
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._future is not None
+
+    @property
+    def _visibility(self) -> Visibility:
+        return "durable" if self._request.isolation == READ_COMMITTED else "buffered"
+
+    @property
+    def _budget(self) -> int:
+        return min(max(self._request.max_bytes, 0), self._handler.max_bytes)
+
+    def name(self, topics: Iterable[tuple[str, list[PartitionFetch]]]) -> None:
+        """The client asks for these, from there. Of a partition that is named twice the last one counts, as in Kafka."""
+        for topic, partitions in topics:
+            for asked in partitions:
+                place = (topic, asked.partition)
+                entry = self._entries.get(place)
+                if entry is None:
+                    entry = self._entries[place] = _Entry(topic, asked, PartitionData(asked.partition))
+                entry.asked = asked
+                self._dirty[entry] = None
+        self._unchanged = None
+
+    def update(self, request: FetchRequest, version: int) -> None:
+        """The next request of a session."""
+        if request.isolation != self._request.isolation:
+            self._dirty.update(dict.fromkeys(self._entries.values()))
+        self._request, self._version = request, version
+        self.name(request.topics)
+        for topic, indexes in request.forgotten:
+            for index in indexes:
+                entry = self._entries.pop((topic, index), None)
+                if entry is not None:
+                    self._place(entry, None)
+                    self._dirty.pop(entry, None)
+
+    def unresolved(self) -> list[str]:
+        """The topics whose partitions are not known to be here. Looks at all of them only if something may have moved."""
+        stamp = self._handler.stamp(self._connection)
+        if stamp != self._stamp:
+            self._stamp = stamp
+            self._dirty.update(dict.fromkeys(self._entries.values()))
+            self._resolve(self._entries.values())
+        return list(dict.fromkeys(entry.topic for entry in self._dirty if entry.hosted is None))
+
+    def _resolve(self, entries: Iterable[_Entry]) -> None:
+        """Find the partitions, or say why they are not here for this client."""
+        handler, allowed = self._handler, dict[str, bool]()
+        for entry in entries:
+            topic, data = entry.topic, entry.data
+            if topic not in allowed:
+                allowed[topic] = handler.may_read(self._connection, topic)
+            found: HostedPartition | Code = Code.TOPIC_AUTHORIZATION_FAILED
+            if allowed[topic]:
+                found = handler.partitions.get(topic, data.partition)
+            if isinstance(found, HostedPartition):
+                self._place(entry, found)
+            else:
+                self._place(entry, None)
+                data.parts, data.size, data.code = (), 0, found
+                data.high_watermark = data.last_stable = data.log_start = -1
+
+    def _place(self, entry: _Entry, hosted: HostedPartition | None) -> None:
+        if entry.hosted is hosted:
+            return
+        if entry.hosted is not None:
+            self._by_partition.pop(entry.hosted, None)
+            self._unowned.discard(entry.hosted)
+            entry.hosted.unwatch(self)
+        entry.hosted, entry.is_cold = hosted, False
+        if hosted is not None:
+            self._by_partition[hosted] = entry
+            if self._is_watching:
+                hosted.watch(self)
+
+    # ── its way ──────────────────────────────────────────────────────────────────────────────────────────
 
     def run(self) -> Parts | asyncio.Future[Parts]:
         self._size = 0
-        self._is_late = False
-        for entry in self._entries:
+        self._is_late = self._failed = False
+        self._touched.clear()
+        self._resolve([entry for entry in self._dirty if entry.hosted is None])
+        for entry in tuple(self._dirty):
             if entry.hosted is not None:
                 self._read_hot(entry)
+            else:
+                self._touched[entry] = None
+                self._failed = True
         if self._is_enough() and not self._has_cold():
             return self._answer()
         self._future = self._handler.loop.create_future()
         self._future.add_done_callback(self._ended)
         self._handler.waiting.add(self)
         self._due = self._handler.deadlines.add(self, max(self._request.max_wait_ms, 0) / 1000)
-        for hosted in self._by_partition:
-            hosted.watch(self)
-        self._read_cold_soon()
+        self._watch()
+        if self._is_enough() and not self._has_cold():
+            self.finish()
+        else:
+            self._read_cold_soon()
         return self._future
+
+    def _watch(self) -> None:
+        """From now on the logs say what moves. What moved just before is looked for once more."""
+        if not self._is_watching:
+            self._is_watching = True
+            for hosted in self._by_partition:
+                hosted.watch(self)
+            for entry in tuple(self._dirty):
+                if not entry.is_cold and not entry.data.size:
+                    self._read_again(entry)
+        for hosted in self._unowned:
+            hosted.follow()
+        for entry in self._dirty:
+            if entry.hosted is not None:
+                entry.hosted.follow()
 
     def wake(self, partition: HostedPartition) -> None:
         """The log says that there may be more. Read that partition again; answer if it is enough now."""
-        for entry in self._by_partition[partition]:
-            if entry.is_cold:
-                entry.is_old = True  # a worker is reading it right now
-            else:
-                self._read_again(entry)
+        entry = self._by_partition[partition]
+        self._dirty[entry] = None
+        if self._future is None:
+            return
+        if entry.is_cold:
+            entry.is_old = True  # a worker is reading it right now
+        else:
+            self._read_again(entry)
         if self._is_enough() and self._reading is None and not self._has_cold():
             self.finish()
         else:
@@ -197,6 +257,16 @@ class _Fetch:
         self._handler.deadlines.remove(self, self._due)
         self._future = None
         self._handler.waiting.discard(self)
+        if self not in self._handler.kept:
+            self._unwatch()
+
+    def let_go(self) -> None:
+        if self._future is None:
+            self._unwatch()
+
+    def _unwatch(self) -> None:
+        self._is_watching = False
+        self._dirty.update(dict.fromkeys(self._entries.values()))
         for hosted in self._by_partition:
             hosted.unwatch(self)
 
@@ -212,7 +282,7 @@ class _Fetch:
         """Is there a cold partition that would still fit? With a full answer the others wait for the next
         fetch.
         """
-        return self._size < self._budget and any(entry.is_cold for entry in self._entries)
+        return self._size < self._budget and any(entry.is_cold for entry in self._dirty)
 
     def _limit(self, entry: _Entry) -> int:
         return min(max(entry.asked.max_bytes, 0), self._budget - self._size)
@@ -222,6 +292,7 @@ class _Fetch:
         hosted, data = entry.hosted, entry.data
         assert hosted is not None
         data.parts, data.size, data.code = (), 0, Code.NONE
+        self._dirty[entry] = self._touched[entry] = None
         entry.is_cold = not hosted.is_open
         if entry.is_cold:
             return
@@ -231,6 +302,7 @@ class _Fetch:
             if entry.asked.offset == hosted.log._internal.high_watermark(self._visibility):
                 # At the end, where idle consumers are: nothing to look up.
                 self._note_watermarks(entry, hosted)
+                self._settle(entry, hosted)
                 return
             found = hosted.log._internal.read_cached(
                 entry.asked.offset, self._limit(entry), visibility=self._visibility
@@ -244,6 +316,16 @@ class _Fetch:
             self._out_of_range(entry, hosted)
         except LogStoreError as error:
             self._fail(entry, codes.of_read(error))
+
+    def _settle(self, entry: _Entry, hosted: HostedPartition) -> None:
+        """It is at its end. Nobody needs to look there again before the log says that it has moved."""
+        if not self._is_watching:
+            return
+        del self._dirty[entry]
+        if hosted.is_owned:
+            self._unowned.discard(hosted)
+        else:
+            self._unowned.add(hosted)
 
     def _read_again(self, entry: _Entry) -> None:
         self._size -= entry.data.size
@@ -260,7 +342,7 @@ class _Fetch:
         """
         try:
             while self._has_cold():
-                cold = [entry for entry in self._entries if entry.is_cold]
+                cold = [entry for entry in self._dirty if entry.is_cold]
                 for place in range(0, len(cold), COLD_READS_AT_ONCE):
                     few = cold[place : place + COLD_READS_AT_ONCE]
                     await asyncio.gather(*(self._read_one_cold(entry) for entry in few))
@@ -363,14 +445,32 @@ class _Fetch:
             self._is_late = True
 
     def _answer(self) -> Parts:
+        news = [entry for entry in self._touched if entry.is_news()]
+        if not news and self._unchanged is not None:
+            return self._unchanged
         counters = self._handler.counters
         if self._failed:
-            for entry in self._entries:
+            for entry in news:
                 if entry.data.code is not Code.NONE:
                     counters.errors[entry.data.code.name] += 1
-        answer = fetch_codec.write(self._version, self._answers, self._request.isolation)
+        rows: dict[str, list[PartitionData]] = {}
+        for entry in news if self.session_id else self._entries.values():
+            rows.setdefault(entry.topic, []).append(entry.data)
+        answer = fetch_codec.write(
+            self._version, list(rows.items()), self._request.isolation, session_id=self.session_id
+        )
+        for entry in news:
+            entry.tell()
+        counters.bytes_out += self._size
         if self._size:
-            counters.bytes_out += self._size
-            for entry in self._entries:
-                entry.data.parts = ()  # sent once: who may be asked again must not keep them
+            self._rotate(news)
+        self._unchanged = None if self._size or self._failed or (self.session_id and news) else answer
         return answer
+
+    def _rotate(self, news: list[_Entry]) -> None:
+        """Sent once: who may be asked again must not keep them. And the others come first next time."""
+        for entry in news:
+            if entry.data.size:
+                entry.data.parts, entry.data.size = (), 0
+                del self._dirty[entry]
+                self._dirty[entry] = None

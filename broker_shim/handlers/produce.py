@@ -134,13 +134,13 @@ class ProduceHandler:
         pending.left += 1
         answered = False
 
-        def answer(code: Code, offset: int) -> None:
+        def answer(code: Code, offset: int, append_ms: int = -1) -> None:
             nonlocal answered
             if answered:
                 return
             answered = True
             low = _START_WHERE_LOST.get(code, -1) if code is not Code.NONE else hosted.low_watermark
-            answers[place] = PartitionAnswer(data.partition, code, offset, low)
+            answers[place] = PartitionAnswer(data.partition, code, offset, low, None, append_ms)
             pending.left -= 1
             if not pending.left and pending.future is not None:
                 self._complete(pending)

@@ -62,6 +62,12 @@ class Dispatcher(Protocol):
     ) -> Parts | asyncio.Future[Parts] | None: ...
 
 
+class Closing(Protocol):
+    """What is kept for a client, by whoever serves it, until it goes."""
+
+    def close(self) -> None: ...
+
+
 class Standing(NamedTuple):
     """For how long a client has sent half a frame, has left answers unread, has asked for nothing."""
 
@@ -116,7 +122,7 @@ class Connection(asyncio.BufferedProtocol):
         self.close_after_answer = False
         self.principal: str | None = None
         self.sasl: Any = None
-        self.last_fetch: tuple[int, bytes, Any] = (-1, b"", None)
+        self.fetches: Closing | None = None
         self.peer = "?"
         self.last_activity = loop.time()
         self._unsent_before = 0
@@ -159,6 +165,8 @@ class Connection(asyncio.BufferedProtocol):
         self._slots.clear()
         self._waiting.clear()
         self._frame = None
+        if self.fetches is not None:
+            self.fetches.close()
 
     def pause_writing(self) -> None:
         self._write_paused = True

@@ -12,21 +12,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
+from typing import Protocol
 
 from broker_shim.partitions.producer_recovery import Snapshots
 from broker_shim.partitions.producers import ProducerTable, Remembered
+from broker_shim.partitions.topic_rules import TopicRules
 from broker_shim.wire import codes
 from broker_shim.wire.codes import Code
 from logstore.config import Ack
 from logstore.engine.memory.results import Receipt
 from logstore.engine.partition.partition_log import PartitionLog
-from logstore.errors import BufferFull, Closed, InvalidRecord, LogStoreError, UnknownTopic
+from logstore.errors import BufferFull, Closed, InvalidRecord, LogStoreError, RecordTooLarge, UnknownTopic
 from logstore.format.batches.batch import HEADER_SIZE, BatchInfo, split
 from logstore.format.batches.codecs import decompress
+from logstore.format.batches.rewriting import Rewrite, rewrite
 from logstore.format.errors import FormatError
 
 log = logging.getLogger(__name__)
@@ -35,8 +39,12 @@ APART_FROM_BYTES = 32 << 10
 UNPACKED_MAX_BYTES = 1 << 20
 """And so are those that hold more than this: two kilobytes of zstd can be sixty megabytes of the same letter."""
 ROOM_RETRY_S = 0.02
-Answer = Callable[[Code, int], None]
-"""Called once with the outcome and the base offset."""
+
+
+class Answer(Protocol):
+    """Called once, with the outcome and the base offset; and with the time that the records got, if they got one."""
+
+    def __call__(self, code: Code, offset: int, append_ms: int = -1) -> None: ...
 
 
 @dataclass(slots=True)
@@ -44,6 +52,7 @@ class Append:
     """One partition's part of a produce request. `abandoned`: its request was answered meanwhile.
 
     `is_heavy`: to check it takes long enough for other clients to notice. `end`: where it ends in the log, once acked.
+    `rewrite`: what is still to be done to the records before they are stored.
     """
 
     records: memoryview
@@ -51,6 +60,8 @@ class Append:
     is_heavy: bool
     ack: Ack
     answer: Answer
+    rewrite: Rewrite | None = None
+    append_ms: int = -1
     abandoned: bool = False
     end: int | None = None
 
@@ -65,11 +76,13 @@ class AppendQueue:
     def __init__(
         self,
         snapshots: Snapshots,
+        rules: TopicRules,
         loop: asyncio.AbstractEventLoop,
         workers: Executor,
         on_lost: Callable[[BaseException], None],
     ) -> None:
         self._log: PartitionLog | None = None
+        self._rules = rules
         self._snapshots = snapshots
         self._loop = loop
         self._workers = workers
@@ -111,11 +124,14 @@ class AppendQueue:
             log.info("a record set was refused: %s", error)
             answer(Code.CORRUPT_MESSAGE, -1)
             return None
-        refusal = _refuse(batches)
+        rules = self._rules
+        refusal = _refuse(batches, rules.max_bytes)
         if refusal is not None:
             answer(refusal, -1)
             return None
-        append = Append(records, batches[0], _is_heavy(records, batches), ack, answer)
+        append = Append(records, batches[0], _is_heavy(records, batches), ack, answer, rules.rewrite)
+        if rules.rewrite is not None and len(records) >= APART_FROM_BYTES:
+            append.is_heavy = True
         if self._waiting or self._busy or not self.is_open:
             self._waiting.append(append)
         elif not self._submit(append):
@@ -157,20 +173,23 @@ class AppendQueue:
             self._workers.submit(self._submit_apart, self._log, append)
             return True
         try:
-            self._submitted(
-                self._log, append, self._log._internal.submit_batches(append.records, ack=append.ack)
-            )
+            self._submitted(self._log, append, self._hand_over(self._log, append))
         except BufferFull:
             return False
         except LogStoreError as error:
             self._refused(self._log, append, error)
         return True
 
+    def _hand_over(self, partition: PartitionLog, append: Append) -> Future[Receipt]:
+        if append.rewrite is not None:
+            rewrite_append(append, self._rules.max_bytes, int(time.time() * 1000))
+        return partition._internal.submit_batches(append.records, ack=append.ack)
+
     def _submit_apart(self, partition: PartitionLog, append: Append) -> None:
         """In a worker thread. Nobody else appends meanwhile, so the order is kept."""
         outcome: Future[Receipt] | LogStoreError
         try:
-            outcome = partition._internal.submit_batches(append.records, ack=append.ack)
+            outcome = self._hand_over(partition, append)
         except LogStoreError as error:
             outcome = error
         self._call(self._back, partition, append, outcome)
@@ -216,7 +235,7 @@ class AppendQueue:
                 self._on_lost(error)
             return
         receipt = done.result()
-        append.answer(Code.NONE, receipt.offset)
+        append.answer(Code.NONE, receipt.offset, append.append_ms)
         if self._producers is None or self._log is not partition:
             return
         if append.is_idempotent:
@@ -273,9 +292,28 @@ def _code_of(error: BaseException, append: Append) -> Code:
     return codes.of_produce(error)
 
 
-def _refuse(batches: list[BatchInfo]) -> Code | None:
+def rewrite_append(append: Append, max_bytes: int, now_ms: int) -> None:
+    """Store it as its topic says, once: if there is no room for it now, it is not done again. Raises `InvalidRecord`."""
+    assert append.rewrite is not None
+    try:
+        records = rewrite(append.records, append.rewrite, now_ms)
+        largest = max(batch.size for batch in split(records))
+    except FormatError as error:
+        raise InvalidRecord(f"not a record batch that can be stored: {error}") from error
+    if largest > max_bytes:
+        raise RecordTooLarge(
+            f"a batch of {largest} bytes, compressed as its topic says, is above {max_bytes}"
+        )
+    append.records = memoryview(records)
+    append.append_ms = now_ms if append.rewrite.stamps else -1
+    append.rewrite = None
+
+
+def _refuse(batches: list[BatchInfo], max_bytes: int) -> Code | None:
     if not batches:
         return Code.INVALID_RECORD
+    if any(batch.size > max_bytes for batch in batches):
+        return Code.MESSAGE_TOO_LARGE
     if any(batch.is_transactional for batch in batches):
         return Code.INVALID_RECORD
     if len(batches) > 1 and any(batch.producer_id >= 0 for batch in batches):

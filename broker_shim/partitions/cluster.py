@@ -78,6 +78,8 @@ class Cluster:
         self._seen: dict[str, tuple[str, float, Node]] = {}
         self._settled_at = monotonic()
         self.replaced = False
+        self.generation = 0
+        """Grows whenever a partition may have another leader than before."""
 
     # ── on the event loop ────────────────────────────────────────────────────────────────────────────────
 
@@ -98,7 +100,12 @@ class Cluster:
         return self._leaders[place]
 
     def leads(self, topic: str, partition: int) -> bool:
-        if self.leader(topic, partition) != self.me.node_id or self.replaced:
+        return self.may_lead and self.leader(topic, partition) == self.me.node_id
+
+    @property
+    def may_lead(self) -> bool:
+        """Whether this broker leads anything at all now."""
+        if self.replaced:
             return False
         if not self.is_several:
             return True
@@ -111,6 +118,7 @@ class Cluster:
     def fenced(self, topic: str, partition: int) -> None:
         """Somebody took this partition from us. Until the next view it is not ours; `look_around` finds out whose."""
         self._taken[(topic, partition)] = self._newcomer(self.view)
+        self.generation += 1
 
     def _newcomer(self, view: View) -> int:
         """The broker that has probably taken what was ours. Alone, only one that came later does that: an older one
@@ -122,6 +130,8 @@ class Cluster:
 
     def adopt(self, view: View) -> bool:
         """Make `view` the current one. True if it differs."""
+        if self._taken or view != self.view:
+            self.generation += 1
         if self.is_several:
             # Leadership follows the view. A fence by somebody that the view does not know yet was news to us;
             # with a fresh view we either agree with him or take the partition back.

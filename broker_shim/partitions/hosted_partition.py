@@ -22,6 +22,7 @@ from typing import Protocol
 from broker_shim.partitions.append_queue import Answer, Append, AppendQueue
 from broker_shim.partitions.producer_recovery import Snapshots
 from broker_shim.partitions.producers import ProducerTable
+from broker_shim.partitions.topic_rules import TopicRules
 from logstore.config import Ack
 from logstore.errors import Fenced, LogStoreError, fresh
 from logstore.layout.broker import INTERNAL_TOPIC
@@ -33,7 +34,12 @@ TAKE_TIMEOUT_S = 20.0
 
 
 class Watcher(Protocol):
-    """Somebody who wants to know when there may be more to read. `wake` must be quick."""
+    """Somebody who wants to know when there may be more to read. `wake` must be quick. `is_waiting`: there is a client
+    behind it, now, for whom the store may be asked what a writer elsewhere has done.
+    """
+
+    @property
+    def is_waiting(self) -> bool: ...
 
     def wake(self, partition: HostedPartition) -> None: ...
 
@@ -46,17 +52,19 @@ class Owner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What the partitions of a broker share. `ack`: what most producers ask for."""
+    """What the partitions of a broker share. `ack`: what most producers ask for. `max_message_bytes`: of topics that do not
+    say."""
 
     store: Store
     loop: asyncio.AbstractEventLoop
     workers: Executor
     follow_interval_s: float
     ack: Ack
+    max_message_bytes: int
 
 
 class HostedPartition:
-    def __init__(self, topic: Topic, index: int, host: Host, owner: Owner) -> None:
+    def __init__(self, topic: Topic, index: int, host: Host, rules: TopicRules, owner: Owner) -> None:
         self.topic = topic.name
         self.index = index
         self.log = topic.partition(index)
@@ -74,7 +82,7 @@ class HostedPartition:
             is_recreated=self.is_recreated,
             acks_early=self._ack != "durable",
         )
-        self._queue = AppendQueue(self._snapshots, host.loop, host.workers, self.lose)
+        self._queue = AppendQueue(self._snapshots, rules, host.loop, host.workers, self.lose)
         self._watchers: set[Watcher] = set()
         self._notified = False
         self._opening: asyncio.Future[None] | None = None
@@ -143,6 +151,7 @@ class HostedPartition:
             log.warning("%s could not be taken: %s", self, error)
             self._queue.close(error)
             self._let_go()
+            self._loop.call_soon(self._wake)  # it is opened anew: what is known of its end no longer counts
             raise
         else:
             log.info("%s is ours, epoch %d", self, self.log._internal.epoch)
@@ -215,22 +224,29 @@ class HostedPartition:
     # Watching
 
     def watch(self, watcher: Watcher) -> None:
+        """Wake it whenever there may be more, until `unwatch`."""
         self._watchers.add(watcher)
-        if not self.is_owned and self._following is None and self._host.follow_interval_s > 0:
-            self._following = self._loop.create_task(self._follow())
 
     def unwatch(self, watcher: Watcher) -> None:
         self._watchers.discard(watcher)
 
+    def follow(self) -> None:
+        """A watcher waits. If the partition is not ours: look for what its writer, elsewhere, has stored."""
+        if not self.is_owned and self._following is None and self._host.follow_interval_s > 0:
+            self._following = self._loop.create_task(self._follow())
+
     async def _follow(self) -> None:
-        """While somebody waits and the partition is not ours: look for what its writer, elsewhere, has stored."""
         try:
-            while self._watchers and not self.is_owned:
+            while self._is_awaited and not self.is_owned:
                 await asyncio.sleep(self._host.follow_interval_s)
-                if self._watchers:
+                if self._is_awaited:
                     await self._loop.run_in_executor(self._host.workers, self._refresh)
         finally:
             self._following = None
+
+    @property
+    def _is_awaited(self) -> bool:
+        return any(watcher.is_waiting for watcher in self._watchers)
 
     def _refresh(self) -> None:
         try:
@@ -247,6 +263,9 @@ class HostedPartition:
     def _tell(self) -> None:
         self._notified = False
         self._queue.pump()
+        self._wake()
+
+    def _wake(self) -> None:
         for watcher in tuple(self._watchers):
             watcher.wake(self)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from broker_shim.net.fairness import few_at_once
 from broker_shim.partitions.cluster import Cluster
 from broker_shim.partitions.hosted_partition import Host, HostedPartition
+from broker_shim.partitions.topic_rules import TopicRules
 from broker_shim.wire.codes import Code
 from logstore.errors import Fenced, InvalidTopicName, LogStoreError, TopicExists, UnknownTopic
 from logstore.topic import Topic
@@ -33,6 +34,7 @@ T = TypeVar("T")
 @dataclass(slots=True, eq=False)
 class _Known:
     topic: Topic
+    rules: TopicRules
     looked_at: float
     hosted: dict[int, HostedPartition] = field(default_factory=dict)
 
@@ -52,6 +54,7 @@ class PartitionRegistry:
         self._next_listing: asyncio.Task[list[str]] | None = None
         self._listing = asyncio.Lock()  # held while the store lists the topics
         self._was_listed = False
+        self._generation = 0
 
     # ── what is known ────────────────────────────────────────────────────────────────────────────────────
 
@@ -68,8 +71,13 @@ class PartitionRegistry:
             return Code.NOT_LEADER_OR_FOLLOWER
         hosted = known.hosted.get(index)
         if hosted is None:
-            hosted = known.hosted[index] = HostedPartition(known.topic, index, self._host, self)
+            hosted = known.hosted[index] = HostedPartition(known.topic, index, self._host, known.rules, self)
         return hosted
+
+    @property
+    def stamp(self) -> tuple[int, int, bool]:
+        """As long as it is the same, `get` answers the same for what it has found before."""
+        return self._generation, self._cluster.generation, self._cluster.may_lead
 
     def hosted(self, name: str, index: int) -> HostedPartition | None:
         """The partition if it is in use here, led or not."""
@@ -171,11 +179,16 @@ class PartitionRegistry:
         await asyncio.gather(*(self.find(name) for name in names), return_exceptions=True)
         return sorted({*names, *self._known})
 
-    async def create(self, name: str, partitions: int, **settings: Any) -> Topic:
-        def make() -> Topic:
-            return self._store.create_topic(name, partitions, **settings)
-
-        return self.learn(await self.run(make))
+    async def create(
+        self,
+        name: str,
+        partitions: int,
+        kafka: Mapping[str, str] | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> Topic:
+        """`kafka`: the settings as a client gave them; `settings`: what they mean for the log."""
+        create = self._store._create_topic_of_kafka
+        return self.learn(await self.run(create, name, partitions, kafka or {}, settings or {}))
 
     async def ensure(self, name: str, partitions: int) -> Topic:
         """The topic, created if need be. Of two brokers that create it at once, one finds the other's."""
@@ -191,14 +204,18 @@ class PartitionRegistry:
         """Remember a topic as the store has it now. One that was recreated starts with nothing in use."""
         known, now = self._known.get(topic.name), topic._internal.descriptor
         if known is None or known.topic._internal.descriptor.incarnation != now.incarnation:
-            known = self._known[topic.name] = _Known(topic, self._loop.time())
+            rules = TopicRules(now, self._host.max_message_bytes)
+            known = self._known[topic.name] = _Known(topic, rules, self._loop.time())
+            self._generation += 1
         known.topic = topic
+        known.rules.learn(now)
         known.looked_at = self._loop.time()
         self._absent.pop(topic.name, None)
         return topic
 
     def forget(self, name: str) -> None:
-        self._known.pop(name, None)
+        if self._known.pop(name, None) is not None:
+            self._generation += 1
 
     # ── changes ──────────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,9 +1,12 @@
 """A coordinator's state: the newest value of each key, in one partition of an internal topic.
 
 The log is the truth: a change counts when its record is durable. `latest` mirrors the log, compacted, in the order of
-submission: the newest value of each key. When the log has grown to several times that, the mirror is appended as one
-batch and everything before it is deleted, so a restart reads little however long the broker ran. Because the log is a
+submission: the newest value of each key. When the log has grown to several times that, the mirror is appended and
+everything before it is deleted, so a restart reads little however long the broker ran. Because the log is a
 prefix-ordered whole, a mirror that is durable proves that everything before it was.
+
+Whatever concerns many keys goes in slices, with turns for others in between: a key is mirrored with the value that is the
+newest when its slice is handed to the log.
 
 Runs on the event loop; `load` runs in a worker thread, before anybody else sees the log.
 """
@@ -13,8 +16,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
+from typing import Any
 
 from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.wire.codes import Code
@@ -25,22 +29,36 @@ from logstore.format.batches.record import Record
 log = logging.getLogger(__name__)
 COMPACT_FROM_RECORDS = 2_000
 COMPACT_AT_RATIO = 4
+SLICE_RECORDS = 500
+"""How many records are handled in one turn of the loop: a few milliseconds."""
 SETTLE_PATIENCE_S = 5.0
 WRITE_PATIENCE_S = 5.0
 ROOM_RETRY_S = 0.02
 Change = tuple[bytes, bytes | None]
 """A key and its value from now on; None: it is gone."""
 Done = Callable[[Code], None]
+Replaced = Callable[[bytes, bytes, bytes | None], None]
+"""Is told of a key whose value is another from now on, or gone: the key, the value of before, the new one."""
 
 
 class StateLog:
     """`nothing`: the key of a record that says nothing, for a log that is compacted to no key at all."""
 
-    def __init__(self, hosted: HostedPartition, loop: asyncio.AbstractEventLoop, nothing: bytes) -> None:
+    def __init__(
+        self,
+        hosted: HostedPartition,
+        loop: asyncio.AbstractEventLoop,
+        nothing: bytes,
+        replaced: Replaced = lambda key, before, value: None,
+    ) -> None:
         self.hosted = hosted
         self.latest: dict[bytes, bytes] = {}
         self._loop = loop
         self._nothing = nothing
+        self._replaced = replaced
+        self._running: set[asyncio.Task[None]] = set()
+        self.compacting: asyncio.Task[None] | None = None
+        self._is_closed = False
         self._records_in_log = 0
         self._last_write: Future[Receipt] | None = None
         self._backlog: deque[tuple[float, list[Record], Done]] = deque()
@@ -100,7 +118,10 @@ class StateLog:
             return True
         for record in records:
             assert record.key is not None
+            before = self.latest.get(record.key)
             self._mirror(record.key, record.value)
+            if before is not None:
+                self._replaced(record.key, before, record.value)
         self._records_in_log += len(records)
         self._last_write = future
         future.add_done_callback(lambda each: self._call(self._written, each, done))
@@ -125,19 +146,42 @@ class StateLog:
     def _compact_if_long(self) -> None:
         if self._records_in_log < max(COMPACT_FROM_RECORDS, COMPACT_AT_RATIO * len(self.latest)):
             return
-        records = [Record(value, key) for key, value in self.latest.items()]
-        self._records_in_log = len(records)
-        try:
-            future = self.hosted.log.submit(records or [Record(None, self._nothing)], ack="durable")
-        except LogStoreError as error:
-            log.warning("%s: not compacted this time: %s", self.hosted, error)
-            return
-        future.add_done_callback(lambda each: self._call(self._compacted, each))
+        if self.compacting is None and not self._is_closed:
+            self.compacting = self.start(self._compact())
 
-    def _compacted(self, future: Future[Receipt]) -> None:
-        if future.cancelled() or future.exception() is not None:
-            return  # the next write meets the same error and deals with it
-        self.hosted.trim(future.result().offset)
+    async def _compact(self) -> None:
+        """Append the mirror, then delete what was before it. What is written meanwhile lies behind its first record."""
+        keys = list(self.latest)
+        self._records_in_log = len(keys)
+        first: Future[Receipt] | None = None
+        try:
+            for start in range(0, max(len(keys), 1), SLICE_RECORDS):
+                newest = ((key, self.latest.get(key)) for key in keys[start : start + SLICE_RECORDS])
+                records = [Record(value, key) for key, value in newest if value is not None]
+                last = self.hosted.log.submit(records or [Record(None, self._nothing)], ack="durable")
+                first = first or last
+                await asyncio.sleep(0)
+            await asyncio.wrap_future(last, loop=self._loop)
+            assert first is not None
+            self.hosted.trim(first.result().offset)
+        except LogStoreError as error:
+            # If the log is lost, the next write meets the same error and deals with it.
+            log.warning("%s: not compacted this time: %s", self.hosted, error)
+        finally:
+            self.compacting = None
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Work on the log that takes several turns of the loop. It ends with the log."""
+        task = self._loop.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    async def written(self, changes: Iterable[Change]) -> Code:
+        """`write`, for a task."""
+        waiting: asyncio.Future[Code] = self._loop.create_future()
+        self.write(changes, lambda code: None if waiting.done() else waiting.set_result(code))
+        return await waiting
 
     def _lost(self, error: BaseException) -> None:
         log.warning("%s: the coordinator has lost its log: %s", self.hosted, error)
@@ -149,6 +193,9 @@ class StateLog:
 
     def close(self, error: Code) -> None:
         """Somebody else has it from now on, or the broker stops: nobody is left waiting for room."""
+        self._is_closed = True
+        for task in self._running:
+            task.cancel()
         backlog, self._backlog = self._backlog, deque()
         for _, _, done in backlog:
             done(error)

@@ -23,7 +23,7 @@ _HEAD_V7 = struct.Struct(">ihi")
 _PARTITION_V4 = struct.Struct(">ihqq")
 _PARTITION_V5 = struct.Struct(">ihqqq")
 _I32 = struct.Struct(">i")
-_NO_REPLICA = b"\xff\xff\xff\xff"
+NO_REPLICA = -1
 
 
 class PartitionFetch(NamedTuple):
@@ -41,6 +41,9 @@ class FetchRequest(NamedTuple):
     session_id: int
     session_epoch: int
     topics: list[tuple[str, list[PartitionFetch]]]
+    forgotten: list[tuple[str, list[int]]] = []  # noqa: RUF012
+    """Of a session: what its client does not want to hear of any more."""
+    rack: str = ""
 
 
 @dataclass(slots=True)
@@ -54,6 +57,8 @@ class PartitionData:
     log_start: int = -1
     parts: Sequence[Part] = ()
     size: int = 0
+    preferred: int = NO_REPLICA
+    """A broker nearer to the consumer, to be asked instead (KIP-392)."""
 
 
 def read(frame: bytes | memoryview, position: int, version: int) -> FetchRequest:
@@ -70,7 +75,14 @@ def read(frame: bytes | memoryview, position: int, version: int) -> FetchRequest
             reader.tags()
         reader.tags()
         topics.append((name, partitions))
-    return FetchRequest(max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch, topics)
+    forgotten = []
+    for _ in range(reader.array_length() if version >= 7 else 0):
+        forgotten.append((reader.string(), [reader.i32() for _ in range(reader.array_length())]))
+        reader.tags()
+    rack = reader.string() if version >= 11 else ""
+    return FetchRequest(
+        max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch, topics, forgotten, rack
+    )
 
 
 def _asked(reader: Reader, version: int) -> PartitionFetch:
@@ -89,13 +101,16 @@ def _asked(reader: Reader, version: int) -> PartitionFetch:
 
 
 def write(
-    version: int, answers: list[tuple[str, list[PartitionData]]], isolation: int, code: Code = Code.NONE
+    version: int,
+    answers: list[tuple[str, list[PartitionData]]],
+    isolation: int,
+    code: Code = Code.NONE,
+    session_id: int = 0,
 ) -> list[Part]:
-    """The response body as parts, in order. Batches are not copied."""
+    """The response body as parts, in order. Batches are not copied. Session id 0: there is none (KIP-227)."""
     flexible = version >= FLEXIBLE_FROM
     out: list[Part] = []
-    # Session id 0: "no session", so a client sends every partition each time (KIP-227).
-    head = _HEAD_V7.pack(0, code, 0) if version >= 7 else b"\x00\x00\x00\x00"
+    head = _HEAD_V7.pack(0, code, session_id) if version >= 7 else b"\x00\x00\x00\x00"
     pending = [head, primitives.array_header(len(answers), flexible)]
     for topic, partitions in answers:
         pending.append(primitives.string(topic, flexible))
@@ -124,6 +139,6 @@ def _partition(version: int, data: PartitionData, isolation: int, flexible: bool
         else _PARTITION_V4.pack(index, code, high, stable)
     )
     aborted = primitives.array_header(0 if isolation == READ_COMMITTED else None, flexible)
-    replica = _NO_REPLICA if version >= 11 else b""
+    replica = _I32.pack(data.preferred) if version >= 11 else b""
     length = primitives.uvarint(data.size + 1) if flexible else _I32.pack(data.size)
     return b"".join((fixed, aborted, replica, length))

@@ -31,6 +31,7 @@ class PartitionAnswer(NamedTuple):
     base_offset: int = -1
     low_watermark: int = -1
     message: str | None = None
+    append_ms: int = -1
 
 
 def read(frame: bytes | memoryview, position: int, version: int) -> ProduceRequest:
@@ -58,9 +59,9 @@ def write(version: int, answers: list[tuple[str, list[PartitionAnswer]]]) -> byt
         out.append(primitives.string(topic, flexible))
         out.append(primitives.array_header(len(partitions), flexible))
         for answer in partitions:
-            # Log append time is -1: records keep the time that their producer gave them.
+            # A log append time of -1: records keep the time that their producer gave them.
             packed = _PARTITION.pack(
-                answer.partition, answer.code, answer.base_offset, -1, answer.low_watermark
+                answer.partition, answer.code, answer.base_offset, answer.append_ms, answer.low_watermark
             )
             out.append(packed if version >= 5 else packed[:-8])
             if version >= 8:

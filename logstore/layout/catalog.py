@@ -46,7 +46,8 @@ class Removal(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class TopicDescriptor:
     """`revision` grows with each change, across incarnations: of two descriptors the newer one can be told.
-    `is_recreated`: the name was a former topic's, and clients may remember that one."""
+    `is_recreated`: the name was a former topic's, and clients may remember that one. `kafka`: the settings that Kafka's
+    clients gave the topic, word for word, sorted by name; what they mean here is in `config`."""
 
     name: str
     incarnation: str
@@ -56,9 +57,10 @@ class TopicDescriptor:
     revision: int = 0
     removing: tuple[Removal, ...] = ()
     is_recreated: bool = False
+    kafka: tuple[tuple[str, str], ...] = ()
 
     def pack(self) -> bytes:
-        content = {
+        content: dict[str, Any] = {
             "format": FORMAT_VERSION,
             "name": self.name,
             "incarnation": self.incarnation,
@@ -69,6 +71,8 @@ class TopicDescriptor:
             "removing": [list(removal) for removal in self.removing],
             "is_anew": self.is_recreated,
         }
+        if self.kafka:
+            content["kafka"] = dict(self.kafka)
         return pack_document(content)
 
     @classmethod
@@ -91,9 +95,14 @@ class TopicDescriptor:
                 content.get("revision", 0),
                 tuple(_removal(fields) for fields in removing),
                 content.get("is_anew", False),
+                kafka_settings(content.get("kafka", {})),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptData(key, None, f"the topic's descriptor cannot be read ({error})") from error
+
+
+KafkaChange = Callable[[TopicDescriptor], tuple[Mapping[str, str], Mapping[str, Any]]]
+"""What becomes of a topic: all that Kafka's clients have set, and fields of its `TopicConfig`."""
 
 
 class Catalog:
@@ -140,10 +149,20 @@ class Catalog:
                     yield name, topic
 
     def create(
-        self, name: str, partitions: int, settings: Mapping[str, Any], exist_ok: bool, incarnation: str
+        self,
+        name: str,
+        partitions: int,
+        settings: Mapping[str, Any],
+        exist_ok: bool,
+        incarnation: str,
+        kafka: Mapping[str, str] | None = None,
     ) -> TopicDescriptor:
         new = TopicDescriptor(
-            check_topic_name(name), incarnation, _check_partitions(partitions), _topic_config(settings)
+            check_topic_name(name),
+            incarnation,
+            _check_partitions(partitions),
+            _topic_config(settings),
+            kafka=kafka_settings(kafka or {}),
         )
         key = catalog_key(name)
         doubts = Doubts()
@@ -174,6 +193,16 @@ class Catalog:
 
         def altered(old: TopicDescriptor) -> TopicDescriptor:
             return replace(old, config=_topic_config({**asdict(old.config), **settings}))
+
+        return self._change(name, self._of_one_incarnation(altered))
+
+    def alter_kafka(self, name: str, change: KafkaChange) -> TopicDescriptor:
+        """Change the settings that Kafka's clients gave a topic, and its own with them, in one step."""
+
+        def altered(old: TopicDescriptor) -> TopicDescriptor:
+            kafka, settings = change(old)
+            config = _topic_config({**asdict(old.config), **settings})
+            return replace(old, config=config, kafka=kafka_settings(kafka))
 
         return self._change(name, self._of_one_incarnation(altered))
 
@@ -268,6 +297,13 @@ class Catalog:
         return UnknownTopic(
             f"there is no topic {name!r} in {self._store!r}: check both names, or create it with create_topic({name!r})"
         )
+
+
+def kafka_settings(given: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """As a descriptor holds them."""
+    if not all(isinstance(text, str) for pair in given.items() for text in pair):
+        raise ValueError("a setting of Kafka's is not text")
+    return tuple(sorted(given.items()))
 
 
 def _removal(fields: list[Any]) -> Removal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import logstore
 from logstore.cli import main
 from logstore.objects.homes.s3 import S3Store
 from tests.support.blocks import ROOT
+from tests.support.servers import Server
 
 PAGE = ROOT / "docs" / "operating.md"
 NEEDS = {
@@ -78,3 +80,62 @@ def test_a_backup_goes_on_where_it_was_and_is_restored_the_same_way(tmp_path: Pa
     assert main(["verify", "--store", restored]) == 0
     with logstore.open(restored) as store:
         assert store.topic("orders").append(b"and on").offset == 2
+
+
+@pytest.mark.s3
+def test_in_a_bucket_with_versions_and_kms_a_damaged_object_is_brought_back(
+    moto: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client, bucket = moto.client(), "versioned"
+    client.create_bucket(Bucket=bucket)
+    client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    encryption = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": "alias/log"}
+    client.put_bucket_encryption(
+        Bucket=bucket,
+        ServerSideEncryptionConfiguration={"Rules": [{"ApplyServerSideEncryptionByDefault": encryption}]},
+    )
+    url = moto.url("shop", bucket=bucket)
+    with logstore.open(url) as store:
+        topic = store.create_topic("orders")
+        for number in range(3):
+            topic.append(b"order %d" % number)
+    stored = client.list_objects_v2(Bucket=bucket)["Contents"]
+    assert {client.head_object(Bucket=bucket, Key=one["Key"])["ServerSideEncryption"] for one in stored} == {
+        "aws:kms"
+    }
+    key = next(one["Key"] for one in stored if b"order 1" in _body(client, bucket, one["Key"]))
+    whole = client.head_object(Bucket=bucket, Key=key)["VersionId"]
+    client.put_object(Bucket=bucket, Key=key, Body=_body(client, bucket, key).replace(b"order 1", b"order !"))
+    assert main(["verify", "--store", url]) == 1
+    assert key.removeprefix("shop/") in capsys.readouterr().out
+
+    client.copy_object(
+        Bucket=bucket,
+        Key=key,
+        CopySource={"Bucket": bucket, "Key": key, "VersionId": whole},
+        MetadataDirective="COPY",
+    )
+    assert main(["verify", "--store", url]) == 0
+    with logstore.open(url) as store:
+        log = store.topic("orders").partition(0)
+        assert [record.value for record in log.records()] == [b"order %d" % number for number in range(3)]
+        assert log.append(b"and on").offset == 3
+
+
+def test_a_copy_of_all_objects_is_the_store_of_that_moment(tmp_path: Path) -> None:
+    """Also the way back after an upgrade: the copy that was taken before it."""
+    live, copy = tmp_path / "live", tmp_path / "copy"
+    with logstore.open(live) as store:
+        store.create_topic("orders").append(b"first")
+    shutil.copytree(live, copy)
+    with logstore.open(live) as store:
+        store.topic("orders").append(b"after the copy")
+    assert main(["verify", "--store", str(copy)]) == 0
+    with logstore.open(copy) as store:
+        log = store.topic("orders").partition(0)
+        assert log.append(b"and on").offset == 1
+        assert [record.value for record in log.records()] == [b"first", b"and on"]
+
+
+def _body(client: Any, bucket: str, key: str) -> bytes:
+    return bytes(client.get_object(Bucket=bucket, Key=key)["Body"].read())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ def good() -> bytes:
     return raw
 
 
-def refuse(raw: bytes, match: str | None = None, **limits: int) -> FormatError:
+def refuse(raw: bytes, match: str | None = None, **limits: Any) -> FormatError:
     with pytest.raises(FormatError, match=match) as caught:
         validate(raw, **({"max_batch_bytes": LIMIT} | limits))
     return caught.value

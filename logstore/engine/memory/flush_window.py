@@ -3,14 +3,16 @@
 `prepare` takes them from the write buffer under the partition's lock. From then on the window never changes: its batches,
 its place in the chain and its writer id stay the same through every retry, so an upload whose answer was lost can be
 recognised as ours. It stays readable until its segment is. Only the task pool builds and uploads it; readers may read it.
+(One exception: of a window whose entry in a lane is void, an atomic append is left out that has failed.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from logstore.engine.host.counters import FlushDone
-from logstore.engine.memory.pending_batch import PendingBatch, covering
+from logstore.engine.memory.pending_batch import PendingBatch, covering, leave_out
 from logstore.format.stored.segment import HEADER_SIZE, SegmentHeader, SegmentSummary, build_segment
 
 
@@ -38,6 +40,15 @@ class FlushWindow:
             for batch in self.batches:
                 position = batch.move_into(segment, position)
         return self._built
+
+    def leave_out(self, atomic: object) -> tuple[int, int]:
+        """As `WriteBuffer.leave_out`. What was built of it stands nowhere."""
+        self.batches, count, charged = leave_out(self.batches, atomic)
+        if count:
+            self.header = replace(self.header, end_offset=self.header.end_offset - count)
+            self.charged -= charged
+            self._built = None
+        return count, charged
 
     def done(self, size: int, seconds: float, now: float) -> FlushDone:
         """What there is to say of it once it is committed, as `size` bytes in the store, `seconds` after it was sent."""

@@ -22,6 +22,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import NamedTuple, TypeVar
 
 from logstore.config import Visibility
@@ -31,7 +32,7 @@ from logstore.engine.chain.tail import ChainTail
 from logstore.engine.chain.view import ChainView
 from logstore.engine.host.clock import Clock
 from logstore.engine.memory.flush_window import FlushWindow
-from logstore.engine.memory.pending_batch import PendingBatch
+from logstore.engine.memory.pending_batch import Exposure, PendingBatch
 from logstore.engine.memory.write_buffer import WriteBuffer
 from logstore.errors import OffsetOutOfRange
 from logstore.format.stored.manifest import SegmentTable
@@ -210,14 +211,16 @@ class PartitionState:
             return self._marks(), (segments.ref(int(row)) for row in rows)
 
     def pending_from(self, offset: int) -> tuple[list[PendingBatch], int]:
-        """The batches from `offset` on that are in no segment yet, closed; and the durable high watermark."""
+        """The batches from `offset` on that are in no segment yet, closed, up to the first atomic append, whose offsets and
+        those behind it are not certain; and the durable high watermark."""
         found: list[PendingBatch] = []
         with self._lock:
             for window in self.windows:
                 found += window.batches
             if self.buffer is not None:
                 found += self.buffer.batches_from(offset, self.buffer.next_offset, len(self.buffer))
-            return [batch for batch in found if batch.base_offset >= offset], self.durable
+            certain = takewhile(lambda batch: batch.atomic is None, found)
+            return [batch for batch in certain if batch.base_offset >= offset], self.durable
 
     def extend_table(self, table: SegmentTable, next_seq: int) -> tuple[ChainTail, int]:
         """Add the rows from the place `next_seq` on. Returns the tail and the low watermark of the same moment."""
@@ -342,6 +345,26 @@ class PartitionState:
         )
         del self.windows[0]
         self._add(link)
+
+    def leave_out(self, atomic: object) -> tuple[int, int]:
+        """It will not be stored: what follows moves up, none of which was shown. Returns how many records and how many bytes
+        it had."""
+        assert self.buffer is not None, "a writer is open"
+        for window in self.windows:
+            count, charged = window.leave_out(atomic)
+            if count:
+                assert window is self.windows[-1], "nothing is under way behind an atomic append"
+                self.buffer.move_up(count)
+                return count, charged
+        return self.buffer.leave_out(atomic)
+
+    def buffered_until(self, stop: int) -> int:
+        """The end of the last batch before `stop` that is to be shown before it is stored; 0 if there is none."""
+        batches = [batch for window in self.windows for batch in window.batches]
+        if self.buffer is not None:
+            batches += self.buffer.batches_from(self.durable, stop, len(self.buffer))
+        ends = (batch.end_offset for batch in batches if batch.exposure is Exposure.BUFFERED)
+        return max((end for end in ends if end <= stop), default=0)
 
     def held_bytes(self) -> int:
         """How many bytes of the budget the writer's records hold that are not committed."""

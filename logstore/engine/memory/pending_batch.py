@@ -35,7 +35,9 @@ _BUFFERED = Exposure.BUFFERED  # asking the enumeration takes as long as adding 
 @dataclass(slots=True, eq=False)
 class PendingBatch:
     """`exposure` is that of its last record. A record may join only if its own exposure is not lower, so the end of a batch
-    is always as visible as its most visible record, and the buffered high watermark always falls on the end of a batch."""
+    is always as visible as its most visible record, and the buffered high watermark always falls on the end of a batch.
+
+    `atomic`: the append over several partitions that it is part of, which is not decided yet."""
 
     base_offset: int
     _leader_epoch: int
@@ -44,6 +46,7 @@ class PendingBatch:
     count: int = 0
     charged: int = 0
     starts_append: bool = True
+    atomic: object | None = None
     _records: list[Record] = field(default_factory=list)
     _encoded: EncodedBatch | None = None
     _raw: memoryview | None = None
@@ -104,6 +107,14 @@ class PendingBatch:
             self._raw = raw
         return self._raw
 
+    def move_up(self, count: int) -> None:
+        """What was before it is not stored: it begins `count` offsets earlier. Only while nobody has seen it."""
+        with self._lock:
+            self.base_offset -= count
+            if self._encoded is not None:
+                self._encoded = self._encoded.at(self.base_offset, self._leader_epoch)
+            self._raw = None
+
     def move_into(self, segment: memoryview, position: int) -> int:
         """The same bytes lie in `segment` at `position`: from now on those are the only copy. Returns where they end."""
         encoded = self.encoded()
@@ -117,3 +128,17 @@ def covering(batches: list[PendingBatch], offset: int, stop: int, limit: int) ->
     """Up to `limit` of the batches below `stop`, the first of which covers `offset` or is the first there is."""
     first = max(bisect_right(batches, offset, key=_base_offset) - 1, 0)
     return [batch for batch in batches[first : first + limit] if batch.base_offset < stop]
+
+
+def leave_out(batches: list[PendingBatch], atomic: object) -> tuple[list[PendingBatch], int, int]:
+    """The batches without those of `atomic`, with dense offsets, and how many records and bytes it had."""
+    kept, count, charged = [], 0, 0
+    for batch in batches:
+        if batch.atomic is atomic:
+            count += batch.count
+            charged += batch.charged
+            continue
+        if count:
+            batch.move_up(count)
+        kept.append(batch)
+    return kept, count, charged

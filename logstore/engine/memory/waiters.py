@@ -52,6 +52,22 @@ class OffsetWaiters(Generic[T]):
                 heapq.heapify(self._heap)
                 self._cancelled = 0
 
+    def move_up(self, base_offset: int, count: int) -> list[T]:
+        """`count` records from `base_offset` on will not be stored. Returns the results of those who wait for later ones:
+        these have other offsets from now on. Who waits for one of them waits for what is before."""
+        moved: list[T] = []
+        heap = []
+        for offset, order, future, result in self._heap:
+            if offset >= base_offset + count:
+                offset -= count
+                moved.append(result)
+            elif offset >= base_offset:
+                offset = base_offset - 1
+            heap.append((offset, order, future, result))
+        heapq.heapify(heap)
+        self._heap = heap
+        return moved
+
     def take_all(self) -> list[Future[T]]:
         """Take out everybody: the partition cannot serve them any more."""
         everybody = [entry[2] for entry in self._heap]

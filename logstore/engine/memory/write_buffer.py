@@ -2,14 +2,15 @@
 
 Guarded by the partition's lock, and free of I/O and of encoding. Offsets in it are dense from `base_offset` to
 `next_offset`. An append is whole: its batches enter together and `take` never parts them, so one segment, which is one
-commit, holds all of an append or nothing.
+commit, holds all of an append or nothing. What belongs to an atomic append over several partitions is taken when that one
+goes along, and not before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from logstore.engine.memory.pending_batch import Exposure, PendingBatch, covering
+from logstore.engine.memory.pending_batch import Exposure, PendingBatch, covering, leave_out
 from logstore.format.batches.batch import BatchInfo
 from logstore.format.batches.record import Record
 
@@ -58,7 +59,11 @@ class WriteBuffer:
         self.next_offset += 1
 
     def add_encoded(
-        self, batches: Sequence[tuple[memoryview, BatchInfo]], exposure: Exposure, now: float
+        self,
+        batches: Sequence[tuple[memoryview, BatchInfo]],
+        exposure: Exposure,
+        now: float,
+        atomic: object | None = None,
     ) -> tuple[int, int]:
         """Give encoded batches the next offsets, as one append. Returns the first offset and how many bytes it charged."""
         self.open_batch = None
@@ -66,6 +71,7 @@ class WriteBuffer:
         for number, (raw, info) in enumerate(batches):
             batch = PendingBatch.ready(self.next_offset, self._leader_epoch, exposure, raw, info, info.size)
             batch.starts_append = number == 0
+            batch.atomic = atomic
             self._batches.append(batch)
             self.next_offset += info.count
             charged += info.size
@@ -84,13 +90,17 @@ class WriteBuffer:
             self.close_batch()
         return covering(self._batches, offset, stop, limit)
 
-    def take(self, segment_bytes: int) -> list[PendingBatch]:
-        """Take whole appends from the front: at least one, and more while they fit into `segment_bytes`."""
+    def take(self, segment_bytes: int, atomics: Collection[object] = ()) -> list[PendingBatch]:
+        """Take whole appends from the front: at least one, and more while they fit into `segment_bytes`. All that belongs to
+        `atomics` is taken, and nothing from another atomic append on."""
         self.close_batch()
+        least = max((n for n, batch in enumerate(self._batches) if batch.atomic in atomics), default=-1)
         taken_bytes, end, size = 0, 0, 0
         for number, batch in enumerate(self._batches):
             size += batch.charged
-            if end and size > segment_bytes:
+            if batch.atomic is not None and batch.atomic not in atomics:
+                break
+            if end and size > segment_bytes and number > least:
                 break
             if number + 1 == len(self._batches) or self._batches[number + 1].starts_append:
                 taken_bytes, end = size, number + 1
@@ -99,6 +109,26 @@ class WriteBuffer:
         if not self._batches:
             self.oldest_at = None
         return taken
+
+    def charged_until(self, atomic: object) -> int:
+        """What must be taken to take that one: everything before it, too."""
+        end = max((n for n, batch in enumerate(self._batches, 1) if batch.atomic is atomic), default=0)
+        return sum(batch.charged for batch in self._batches[:end])
+
+    def leave_out(self, atomic: object) -> tuple[int, int]:
+        """It will not be stored: what follows moves up. Returns how many records and how many bytes it had."""
+        self._batches, count, charged = leave_out(self._batches, atomic)
+        self.next_offset -= count
+        self.charged -= charged
+        if not self._batches:
+            self.oldest_at = self.open_batch = None
+        return count, charged
+
+    def move_up(self, count: int) -> None:
+        """So many records before these will not be stored."""
+        for batch in self._batches:
+            batch.move_up(count)
+        self.next_offset -= count
 
     def clear(self) -> int:
         """Drop everything; returns how many bytes that frees."""

@@ -16,7 +16,7 @@ from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
-from logstore.config import Ack
+from logstore.config import Ack, StoreConfig
 from logstore.engine.host.clock import waitable
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.results import Receipt, acked
@@ -215,6 +215,25 @@ class Partition(ReadablePartition):
         return max(0.0, deadline - self._runtime.clock.monotonic())
 
     # The writer
+
+    @property
+    def config(self) -> StoreConfig:
+        """Of the store."""
+        return self._config
+
+    def check_writable(self) -> None:
+        """`ReadOnly` or `Closed` if nothing can be appended here."""
+        self._writers.check_writable()
+        self._check_open()
+
+    @property
+    def lane(self) -> Lane | None:
+        """The one that its exclusive writer commits through; None if it commits to the partition's own chain."""
+        return self._writers.lane
+
+    def writer(self, deadline: float) -> Writer:
+        """The one that `append` uses, opened if it is not: that may wait for the store, up to the deadline."""
+        return self._writer or self._open_by(deadline, "durable")
 
     def _open_by(self, deadline: float, ack: Ack) -> Writer:
         self._check_open()

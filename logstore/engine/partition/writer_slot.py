@@ -41,7 +41,7 @@ class PartitionWriters:
         self._runtime = runtime
         self._chain = chain
         self._topic = topic
-        self._lane = lane
+        self.lane = lane
         self._writer: Writer | None = None
         self._replicated: dict[str, ReplicatedWriter] = {}
         self._wal: Wal | None = None
@@ -126,7 +126,7 @@ class PartitionWriters:
                 reserve=ack != "durable",
                 timeout=timeout,
                 may_stop=may_stop,
-                lane=self._lane,
+                lane=self.lane,
             )
             self._tell_lost(lost for lost in state.lost_ranges() if lost not in known)
             if wal is not None:
@@ -136,7 +136,7 @@ class PartitionWriters:
             if wal is not None:
                 wal.close(-1)
             raise
-        writer = ExclusiveWriter(self._runtime, self._chain, state, self._topic, on_commit, self._lane)
+        writer = ExclusiveWriter(self._runtime, self._chain, state, self._topic, on_commit, self.lane)
         if wal is not None:
             writer.local_sync = LocalSync(self._runtime, state, writer, wal)
         self._wal = wal

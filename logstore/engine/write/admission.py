@@ -148,8 +148,10 @@ def encode_runs(runs: list[Run], now_ms: int, codec_id: int) -> list[tuple[memor
     return encoded
 
 
-def admit_batches(raw: object, max_batch_bytes: int) -> list[tuple[memoryview, BatchInfo]]:
-    """Record batches that somebody else encoded, each checked to its last byte."""
+def admit_batches(
+    raw: object, max_batch_bytes: int, *, control: bool = False
+) -> list[tuple[memoryview, BatchInfo]]:
+    """Record batches that somebody else encoded, each checked to its last byte. `control`: a broker's own ones, too."""
     if not isinstance(raw, bytes | bytearray | memoryview):
         raise InvalidRecord(
             f"append_batches takes Kafka v2 record batches as bytes, not {type(raw).__name__}"
@@ -162,7 +164,7 @@ def admit_batches(raw: object, max_batch_bytes: int) -> list[tuple[memoryview, B
         largest = max((info.size for info in split(view)), default=0)
         if largest > max_batch_bytes:
             raise too_large(largest, max_batch_bytes)
-        infos = validate(view, max_batch_bytes=max_batch_bytes)
+        infos = validate(view, max_batch_bytes=max_batch_bytes, control=control)
     except FormatError as error:
         raise InvalidRecord(
             f"not a record batch that can be stored: {error}; nothing was appended"

@@ -8,6 +8,8 @@
   flight at a time; what arrives meanwhile is the next one. A failed upload keeps its window, readable, and is tried
   again, in order.
 * **Group commit.** The producers that a commit releases share the next segment, too: see `linger`.
+* **An atomic append** over several partitions is decided when its entry in the lane is. Until then what comes behind it has
+  an offset that may still become a smaller one: it is neither shown nor acked, at any level.
 * **Reservation.** A writer shows readers no offset at or past the last *committed* `reserved_until`, nor past that of the
   segment it is about to commit; the next writer starts there. So an offset that anybody has seen is never given to another
   record, not even after a crash.
@@ -17,7 +19,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -37,11 +40,12 @@ from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.engine.memory.waiters import OffsetWaiters, complete
 from logstore.engine.memory.write_buffer import OPEN_BATCH_BYTES, WriteBuffer
 from logstore.engine.runtime import Runtime
-from logstore.engine.write.flushed import Released
+from logstore.engine.write.flushed import Atomic, Committed, Released
 from logstore.engine.write.group_commit import GroupCommitWait
 from logstore.engine.write.lane import ENTRY_BYTES, Lane
 from logstore.engine.write.lifecycle import WriterStats
 from logstore.engine.write.reservation import Reservation
+from logstore.engine.write.undecided import UndecidedAppends
 from logstore.engine.write.writer_health import WriterHealth
 from logstore.engine.write.writer_protocol import Writer
 from logstore.errors import (
@@ -86,6 +90,7 @@ class ExclusiveWriter(Writer):
         self.epoch = epoch = state.tail.epoch
         self.durable_waiters: OffsetWaiters[Receipt] = OffsetWaiters()
         self.local_waiters: OffsetWaiters[Receipt] = OffsetWaiters()
+        self._undecided = UndecidedAppends()
         self._stopped_at = 0
         self._topic = topic
         self._on_commit = on_commit
@@ -130,6 +135,7 @@ class ExclusiveWriter(Writer):
                 or charged > self._credit
                 or charged > buffer.batch_bytes - batch.charged
                 or offset >= self._may_show
+                or self._undecided
             ):
                 return False
             self._credit -= charged
@@ -146,7 +152,7 @@ class ExclusiveWriter(Writer):
         """Give one record its offset. None if it is acked already, else a future for the ack."""
         if ack == "buffered":
             self._take_credit()
-        self._make_room(charged, deadline)
+        self.make_room(charged, deadline)
         return self._add_slowly(receipt, [record], None, charged, EXPOSURES[ack], deadline)
 
     def _take_credit(self) -> None:
@@ -162,7 +168,7 @@ class ExclusiveWriter(Writer):
         self, receipt: Receipt, records: list[Record], charged: int, ack: Ack, deadline: float
     ) -> Future[Receipt] | None:
         """Give the records of a small append contiguous offsets in one batch."""
-        self._make_room(charged, deadline)
+        self.make_room(charged, deadline)
         return self._add_slowly(receipt, records, None, charged, EXPOSURES[ack], deadline)
 
     def add_encoded(
@@ -170,7 +176,7 @@ class ExclusiveWriter(Writer):
     ) -> Future[Receipt] | None:
         """Give encoded batches contiguous offsets; they become durable together."""
         charged = sum(info.size for _, info in batches)
-        self._make_room(charged, deadline)
+        self.make_room(charged, deadline)
         return self._add_slowly(receipt, None, batches, charged, EXPOSURES[ack], deadline)
 
     def _add_slowly(
@@ -212,7 +218,9 @@ class ExclusiveWriter(Writer):
         """After the offset: ack now, or note who waits for what. Holds the lock."""
         future: Future[Receipt] | None = None
         end = receipt.last_offset + 1
-        if exposure is Exposure.BUFFERED:
+        if exposure is Exposure.BUFFERED and self._undecided:
+            future = self._undecided.shown_waiters.add(receipt.last_offset, receipt)
+        elif exposure is Exposure.BUFFERED:
             self._state.advance_high_watermark(end)
         elif exposure is Exposure.LOCAL:
             assert self.local_sync is not None
@@ -231,6 +239,72 @@ class ExclusiveWriter(Writer):
                 self._group_commit.on_append(len(self.durable_waiters))
         self._ask_for_flush()
         return future
+
+    # Atomic appends: placed by the partition, decided by the lane
+
+    @property
+    def lock(self) -> threading.Lock:
+        return self._lock
+
+    @property
+    def lane(self) -> Lane | None:
+        """Through which it commits."""
+        return self._lane
+
+    def check_open(self) -> None:
+        """Raises what an append would. Holds the lock."""
+        self._check_open()
+
+    def place(self, atomic: Atomic, receipt: Receipt, batches: list[tuple[memoryview, BatchInfo]]) -> None:
+        """Give these batches of an atomic append their offsets, as far as those are known now. Holds the lock."""
+        now = self._runtime.clock.monotonic()
+        first, _ = self._buffer.add_encoded(batches, Exposure.DURABLE, now, atomic)
+        end = self._urgent_until = self._buffer.next_offset
+        receipt.offset, receipt.last_offset = first, end - 1
+        self._undecided.add(atomic, receipt)
+        self._counted.durable_records += end - first
+        self._ask_for_flush()
+
+    def waiting_until(self, atomic: Atomic) -> int:
+        with self._lock:
+            return self._buffer.charged_until(atomic)
+
+    def withdraw(self, atomic: Atomic) -> list[Released]:
+        """It is not stored, and never will be. What follows moves up, none of which was shown or acked."""
+        with self._lock:
+            if self.failed is not None:
+                return []
+            base, moved = self._undecided.remove(atomic)
+            count, charged = self._state.leave_out(atomic)
+            for waiters in (self.durable_waiters, self.local_waiters, self._undecided.shown_waiters):
+                moved += waiters.move_up(base, count)
+            for receipt in {id(receipt): receipt for receipt in moved}.values():
+                receipt.offset -= count
+                receipt.last_offset -= count
+            if self._urgent_until > base:
+                self._urgent_until = max(base, self._urgent_until - count)
+            self._counted.dropped_records += count
+            self._counted.dropped_charged += charged
+            released = [*self.durable_waiters.release(self._state.durable), *self._decided()]
+            self._ask_for_flush()
+        self._runtime.budget.give_back(charged)
+        return released
+
+    def _decided(self) -> list[Released]:
+        """An atomic append was: what waited behind it is shown, up to the next one. Returns who is acked. Holds the lock."""
+        stop = self._undecided.begin_at(self._buffer.next_offset)
+        self._state.advance_high_watermark(self._state.buffered_until(stop))
+        if len(self.local_waiters) and self.local_sync is not None:
+            self._runtime.disk.at(self.local_sync, self._runtime.clock.monotonic())
+        return self._undecided.shown_waiters.release(stop)
+
+    def stop(self, error: LogStoreError) -> None:
+        super().stop(error)
+        with self._lock:
+            undecided = self._undecided.take_all()
+        if self._closing:  # nobody may wait on; else the lane says what becomes of them
+            for atomic in undecided:
+                atomic.fail(error)
 
     def _ask_for_flush(self) -> None:
         """Tell the task pool when this partition wants to be flushed next. Holds the lock."""
@@ -255,13 +329,19 @@ class ExclusiveWriter(Writer):
             return self._runtime.clock.monotonic()
         return buffer.oldest_at + self._runtime.config.flush_interval
 
-    def _make_room(self, charged: int, deadline: float) -> None:
+    def make_room(self, charged: int, deadline: float) -> None:
+        """Take as much from the budget, waiting for it up to the deadline. Without the lock."""
         runtime = self._runtime
         if runtime.budget.try_take(charged):
             return
         with runtime.budget.pressing():  # memory pressure: nobody's flush waits for its interval
             runtime.task_pool.all_now()
             runtime.budget.take(charged, max(0.0, deadline - runtime.clock.monotonic()))
+
+    def return_room(self, charged: int) -> None:
+        """What `make_room` took was not needed."""
+        if charged:
+            self._runtime.budget.give_back(charged)
 
     def _await_reservation(self, count: int, deadline: float) -> None:
         """Wait for a committed reservation that covers `count` more offsets. Holds the lock, waits without it."""
@@ -332,6 +412,7 @@ class ExclusiveWriter(Writer):
         with self._lock:
             self.durable_waiters.discard(waiting)
             self.local_waiters.discard(waiting)
+            self._undecided.shown_waiters.discard(waiting)
 
     def flush_now(self, receipt: Receipt) -> Future[Receipt] | None:
         """Ask for everything appended so far to be flushed; None if it is durable already."""
@@ -388,7 +469,11 @@ class ExclusiveWriter(Writer):
         else:
             runtime.breaker.success()
             seconds = runtime.clock.monotonic() - began
-            self.committed(window, Link(summary, len(data)), seconds)
+            with self._lock:
+                committed = self.commit(window, Link(summary, len(data)), seconds)
+            if committed is not None:
+                self.committed(committed)
+                self.acked(committed.released)
             if flush is not UNOBSERVED:
                 flush.done(window.done(len(data), seconds, runtime.clock.monotonic()))
 
@@ -397,16 +482,16 @@ class ExclusiveWriter(Writer):
         """What the next window would hold, about."""
         return self._buffer.charged
 
-    def prepare(self) -> FlushWindow | None:
+    def prepare(self, atomics: Collection[Atomic]) -> FlushWindow | None:
         """What a lane asks: the window that its next entry takes along."""
         with self._lock:
             self._due = None
-            return self._prepare()
+            return self._prepare(atomics)
 
     def _is_over(self) -> bool:
         return self.failed is not None or self._closing
 
-    def _prepare(self) -> FlushWindow | None:
+    def _prepare(self, atomics: Collection[Atomic] = ()) -> FlushWindow | None:
         """The window that is waiting for its retry, or a new one. Holds the lock."""
         state, buffer = self._state, self._buffer
         if self.failed is not None:
@@ -416,12 +501,13 @@ class ExclusiveWriter(Writer):
         before = state.windows[-1].header if state.windows else None
         reserved = state.tail.reserved_until if before is None else before.reserved_until
         closes_reservation = self._closing and reserved > buffer.next_offset
-        if not (len(buffer) or self._reservation.wanted or closes_reservation or self._owes_farewell()):
-            return None
         base, oldest_at = buffer.base_offset, buffer.oldest_at
         batches = buffer.take(
-            self._topic.segment_bytes if self._lane is None else min(self._topic.segment_bytes, ENTRY_BYTES)
+            self._topic.segment_bytes if self._lane is None else min(self._topic.segment_bytes, ENTRY_BYTES),
+            atomics,
         )
+        if not (batches or self._reservation.wanted or closes_reservation or self._owes_farewell()):
+            return None
         end = batches[-1].end_offset if batches else base
         reserved = self._reservation.until(buffer.next_offset, self._runtime.clock.monotonic())
         if self._closing:  # nothing more can be shown: the last segment gives the rest back
@@ -454,41 +540,41 @@ class ExclusiveWriter(Writer):
             self._runtime.budget.give_back(self._credit)
             self._credit = 0
 
-    def committed(self, window: FlushWindow, link: Link, seconds: float) -> list[Released]:
-        """The window's segment is stored. Returns who waited for it."""
+    def commit(self, window: FlushWindow, link: Link, seconds: float) -> Committed | None:
+        """The window's segment is stored: its records are durable from now on. Holds the lock."""
         state, clock = self._state, self._runtime.clock
-        with self._lock:
-            if self.failed is not None:
-                return []  # given up by close() while the upload was under way; what it held was freed then
-            state.commit_window(link)
-            self._may_show = min(
-                (window.header.reserved_until for window in state.windows), default=state.tail.reserved_until
-            )
-            self._may_show = min(self._may_show, state.tail.reserved_until)
-            released = self.durable_waiters.release(state.durable)
-            local = self.local_waiters.release(state.durable)
-            waited = self._local_acked(len(local))
-            released += local
-            self._group_commit.after_commit(len(released), len(self.durable_waiters), seconds)
-            self.stats.commits += 1
-            now = clock.monotonic()
-            done = window.done(link.size, seconds, now)
-            self._counted.flushed(done)
-            self.stats.progressed(now)
-            self._ask_for_flush()
-            waits_on = bool(state.windows)
+        if self.failed is not None:
+            return None  # given up by close() while the upload was under way; what it held was freed then
+        state.commit_window(link)
+        self._may_show = min(
+            (window.header.reserved_until for window in state.windows), default=state.tail.reserved_until
+        )
+        self._may_show = min(self._may_show, state.tail.reserved_until)
+        released = self.durable_waiters.release(state.durable)
+        local = self.local_waiters.release(state.durable)
+        waited = self._local_acked(len(local))
+        released += local
+        if self._undecided.stored_below(state.durable):
+            released += self._decided()
+        self._group_commit.after_commit(len(released), len(self.durable_waiters), seconds)
+        self.stats.commits += 1
+        now = clock.monotonic()
+        done = window.done(link.size, seconds, now)
+        self._counted.flushed(done)
+        self.stats.progressed(now)
+        self._ask_for_flush()
+        return Committed(done, released, waited, bool(state.windows))
+
+    def committed(self, done: Committed) -> None:
+        """What is done without the lock, before those who waited are told."""
         self._runtime.watch.ended(self)
-        self._tell_local_ack(waited)
+        self._tell_local_ack(done.local_wait_s)
         paths = self._chain.paths
-        self._runtime.observer.stored(paths.topic, paths.partition, done, in_lane=self._lane is not None)
-        if waits_on:
+        self._runtime.observer.stored(paths.topic, paths.partition, done.done, in_lane=self._lane is not None)
+        if done.waits_on:
             self._runtime.watch.began(self, self._chain.paths)
-        if window.charged:
-            self._runtime.budget.give_back(window.charged)
-        if self._lane is not None:
-            return released  # in the order of the lane's entries: it completes them
-        self.acked(released)
-        return released
+        if done.done.charged:
+            self._runtime.budget.give_back(done.done.charged)
 
     def acked(self, released: list[Released]) -> None:
         """Tell those who waited."""
@@ -515,7 +601,8 @@ class ExclusiveWriter(Writer):
         self._counted.dropped_records += self._buffer.next_offset - state.durable
         self._counted.dropped_charged += state.held_bytes()
         freed, self._credit = state.abandon() + self._credit, 0
-        return freed, self.durable_waiters.take_all() + self.local_waiters.take_all()
+        waiting = (self.durable_waiters, self.local_waiters, self._undecided.shown_waiters)
+        return freed, [future for waiters in waiting for future in waiters.take_all()]
 
     def _log_stop(self, error: LogStoreError) -> None:
         if self.unstored is not None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Collection
 from concurrent.futures import Future
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from logstore.engine.chain.link import Link
+from logstore.engine.host.counters import FlushDone
 from logstore.engine.memory.flush_window import FlushWindow
 from logstore.engine.memory.results import Receipt
 from logstore.errors import LogStoreError
@@ -14,6 +17,23 @@ from logstore.format.stored.extras import Claim
 
 Released = tuple[Future[Receipt], Receipt]
 """One who waited for a commit, and what he is told."""
+
+
+class Committed(NamedTuple):
+    """What there is to do once a window is committed. `local_wait_s`: how long the oldest `local` ack took."""
+
+    done: FlushDone
+    released: list[Released]
+    local_wait_s: float | None
+    waits_on: bool
+
+
+class Atomic(Protocol):
+    """An append over several partitions, as each of them knows it."""
+
+    def fail(self, error: LogStoreError) -> None:
+        """Tell whoever waits for it."""
+        ...
 
 
 class Flushed(Protocol):
@@ -28,12 +48,30 @@ class Flushed(Protocol):
         """What its next window would hold, about."""
         ...
 
-    def prepare(self) -> FlushWindow | None:
-        """Take what there is to commit; None if that is nothing."""
+    @property
+    def lock(self) -> threading.Lock:
+        """The partition's."""
         ...
 
-    def committed(self, window: FlushWindow, link: Link, seconds: float) -> list[Released]:
-        """Its oldest window is. Returns who waited for that."""
+    def prepare(self, atomics: Collection[Atomic]) -> FlushWindow | None:
+        """Take what there is to commit, all that belongs to `atomics` and nothing of another atomic append; None if that is
+        nothing."""
+        ...
+
+    def waiting_until(self, atomic: Atomic) -> int:
+        """How many bytes must be taken to take that one."""
+        ...
+
+    def withdraw(self, atomic: Atomic) -> list[Released]:
+        """That one has failed: what follows it moves up. Returns who need not wait any more."""
+        ...
+
+    def commit(self, window: FlushWindow, link: Link, seconds: float) -> Committed | None:
+        """Its oldest window is committed; None if it has stopped meanwhile. Holds the lock."""
+        ...
+
+    def committed(self, done: Committed) -> None:
+        """The rest of that, without the lock."""
         ...
 
     def acked(self, released: list[Released]) -> None:

@@ -8,6 +8,8 @@
   others had in flight behind it names an entry that will never stand, and is void wherever it lands; it is made anew behind
   the seal, one entry after the other until all are there. Acked a round later, and none fails. **A fence** stops them all.
 * **Group commit.** The producers that a commit releases share the next entry, too, whatever partitions they append to.
+* **An atomic append** over several partitions goes with one entry, together with what these have before it. No upload is
+  sent behind it until it is decided. If one of its partitions was lost it fails, alone, and the rest is sent without it.
 * `durable_linger` is the least time between the starts of two uploads: what a busy process pays has an upper bound.
 """
 
@@ -21,6 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
+from typing import NamedTuple
 
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.fencing import WHAT_NOW, fenced_by, named
@@ -30,6 +33,7 @@ from logstore.engine.lanes.lane_log import LaneLog, LaneRace
 from logstore.engine.lanes.lane_state import LaneState
 from logstore.engine.memory.flush_window import FlushWindow
 from logstore.engine.runtime import Runtime
+from logstore.engine.write.atomic_append import AtomicAppend, all_locked
 from logstore.engine.write.flushed import Flushed, Released
 from logstore.engine.write.group_commit import GroupCommitWait
 from logstore.errors import (
@@ -59,6 +63,7 @@ SPLIT_EVERY = 1024
 SPLIT_PARTS = 100_000
 
 Windows = list[tuple[Flushed, FlushWindow]]
+Tell = Callable[[], None]
 Splitter = Callable[[ClaimKey, int], bool]
 """Makes sure that a partition's manifest holds its chain up to a place. False if that could not be done now."""
 
@@ -72,11 +77,18 @@ class _Fate(Enum):
     """It was made anew, or its writers have stopped: whatever comes of it means nothing."""
 
 
+class _Load(NamedTuple):
+    """What goes into one entry. All that belongs to `atomics` is in the windows."""
+
+    windows: Windows
+    atomics: list[AtomicAppend]
+
+
 @dataclass(slots=True, eq=False)
 class _Upload:
     """An entry that is to be committed, and what it was made from."""
 
-    windows: Windows
+    load: _Load
     data: memoryview
     entry: Entry
     fate: _Fate = _Fate.SENT
@@ -84,6 +96,7 @@ class _Upload:
     seconds: float = 0.0
     failures: int = 0
     released: list[tuple[Flushed, list[Released]]] = field(default_factory=list)
+    stored: list[AtomicAppend] = field(default_factory=list)
 
 
 class Lane:
@@ -102,9 +115,10 @@ class Lane:
         self._writers: dict[ClaimKey, Flushed] = {}
         self._due: dict[Flushed, float] = {}
         self._flight: deque[_Upload] = deque()  # in the order of their places
-        self._anew: deque[Windows] = deque()  # what must be sent again, behind a seal, before anything else
+        self._anew: deque[_Load] = deque()  # what must be sent again, behind a seal, before anything else
         self._anew_at = float("-inf")  # and not before then
         self._unmade = 0  # tries in a row to make an entry that failed
+        self._atomics: list[AtomicAppend] = []  # that wait for their entry, in the order in which they came
         self._idle = [_Sender(self) for _ in range(runtime.config.uploads_max)]
         self._waiting = 0  # durable appends since the last window was taken
         self._group_commit = GroupCommitWait(runtime.clock, self._moved)
@@ -152,6 +166,12 @@ class Lane:
         if sender is not None:
             self._runtime.task_pool.at(sender, due)
 
+    def add_atomic(self, atomic: AtomicAppend) -> None:
+        """It is about to be put into the buffers of its partitions, whose locks are held."""
+        with self._lock:
+            self._atomics.append(atomic)
+        self.on_append()
+
     def hold(self) -> None:
         """Begin no upload: many partitions are about to ask for one. `go_on` follows."""
         with self._lock:
@@ -175,8 +195,8 @@ class Lane:
         return self._idle[-1]
 
     def _fills_an_entry(self) -> bool:
-        """Whether enough waits for another upload beside those in flight."""
-        if self._anew:
+        """Whether enough waits for another upload beside those in flight, and may be sent."""
+        if self._anew or (self._flight and self._flight[-1].load.atomics):
             return False
         return sum(writer.waiting_bytes for writer in self._due) >= ENTRY_BYTES
 
@@ -194,68 +214,99 @@ class Lane:
         upload = sender.upload
         if upload is None:
             with self._making:
-                upload = sender.upload = self._next_upload(sender)
-            if upload is None:
-                self._ask_again()
-                return
+                upload, told = self._next_upload(sender)
+                sender.upload = upload
             self._ask_again()  # there may be enough for another one beside it
+            if upload is not None:
+                self._send(sender, upload)
+            for tell in told:  # not before: what a callback waits for must be on its way
+                tell()
+            return
         self._send(sender, upload)
 
-    def _next_upload(self, sender: _Sender) -> _Upload | None:
+    def _next_upload(self, sender: _Sender) -> tuple[_Upload | None, list[Tell]]:
+        """The next one, if there is something to send, and whom to tell that their atomic appends have failed, or that they
+        need not wait for such a one any more."""
+        told: list[Tell] = []
         with self._lock:
             if sender not in self._idle:
-                return None
+                return None, told
             anew = self._anew.popleft() if self._may_send_anew() else None
-            writers = self._take_due() if anew is None else []
-        windows = self._windows(writers) if anew is None else anew
-        while windows := [(writer, window) for writer, window in windows if writer.failed is None]:
+            writers = self._take_due() if anew is None else None
+        load = anew or _Load([], [])
+        if writers is not None:
+            self._fail_lost(self._atomics, told)
+            load = self._load(writers)
+        while True:
+            self._fail_lost(load.atomics, told)
+            load = _Load([pair for pair in load.windows if pair[0].failed is None], load.atomics)
+            if not load.windows:
+                return None, told
             try:
-                upload = self._made(windows)
+                upload = self._made(load)
             except Exception as error:
-                self._make_later(windows, error, is_first=anew is not None)
-                return None
+                self._make_later(load, error, is_first=anew is not None)
+                return None, told
             with self._lock:
-                if (
-                    self._anew and anew is None
-                ):  # another's entry was met meanwhile: what was in flight goes first
-                    self._anew.append(windows)
-                    return None
+                if self._anew and anew is None:
+                    self._anew.append(
+                        load
+                    )  # another's entry was met meanwhile: what was in flight goes first
+                    return None, told
                 if (upload.entry.header.seq, upload.entry.header.prev) != self._next_place():
+                    continue
+                if any(self._lost(atomic) for atomic in load.atomics):
                     continue
                 self._flight.append(upload)
                 self._idle.remove(sender)
                 self._unmade = 0
                 upload.began_at = self._began_at = self._runtime.clock.monotonic()
-            return upload
-        return None
+            return upload, told
 
     def _may_send_anew(self) -> bool:
         """Holds the lock."""
         return bool(self._anew and not self._flight and self._runtime.clock.monotonic() >= self._anew_at)
 
-    def _make_later(self, windows: Windows, error: Exception, *, is_first: bool) -> None:
-        """The entry could not be made, for want of memory, say. Its windows stay readable, and keep their turn."""
+    def _make_later(self, load: _Load, error: Exception, *, is_first: bool) -> None:
+        """The entry could not be made, for want of memory, say. What it was to hold stays readable, and keeps its turn."""
         runtime = self._runtime
         with self._lock:
             if is_first:
-                self._anew.appendleft(windows)
+                self._anew.appendleft(load)
             else:
-                self._anew.append(windows)
+                self._anew.append(load)
             self._unmade += 1
             failures = self._unmade
             self._anew_at = runtime.clock.monotonic() + runtime.backoff(failures)
         logger.warning("%s: try %d to make an entry failed, trying again: %s", self, failures, error)
-        for writer, _ in windows:
+        for writer, _ in load.windows:
             writer.attempt_failed(error)
 
-    def _made(self, windows: Windows) -> _Upload:
+    def _lost(self, atomic: AtomicAppend) -> Flushed | None:
+        """The writer that an atomic append fails for, if there is one. Holds the lock: a seal that was read is known here
+        before its writer has stopped."""
+        claims = self._known.claims
+        sealed = (each for each in atomic.writers if claims[each.claim_key].is_sealed)
+        return atomic.lost() or next(sealed, None)
+
+    def _fail_lost(self, atomics: list[AtomicAppend], told: list[Tell]) -> None:
+        """Take those out that have lost a partition: they are in no entry that stands, and in none that is under way."""
+        with self._lock:
+            lost = [(atomic, writer) for atomic in atomics if (writer := self._lost(atomic)) is not None]
+            for atomic, _ in lost:
+                atomics.remove(atomic)
+        for atomic, gone in lost:
+            told += [partial(writer.acked, writer.withdraw(atomic)) for writer in atomic.writers]
+            told.append(partial(atomic.fail_without, gone))
+
+    def _made(self, load: _Load) -> _Upload:
         """The entry for the place that is next now. It may be another one by the time that the entry is made."""
-        parts = [_part(writer, window) for writer, window in windows]
+        parts = [_part(writer, window) for writer, window in load.windows]
         runtime = self._runtime
         with self._lock:
             seq, prev = self._next_place()
         header = EntryHeader(EntryKind.DATA, seq, runtime.new_id(), prev, runtime.clock.now_ms())
-        return _Upload(windows, *build_entry(header, parts))
+        return _Upload(load, *build_entry(header, parts))
 
     def _next_place(self) -> tuple[int, bytes]:
         """Behind what is in flight, and the id of the entry before it. Holds the lock."""
@@ -272,6 +323,10 @@ class Lane:
             return []
         if clock.monotonic() < self._began_at + config.durable_linger and not self._closing:
             return []
+        for (
+            atomic
+        ) in self._atomics:  # also one that did not fit before, and whose partitions asked for nothing since
+            self._due.update(dict.fromkeys(atomic.writers, clock.monotonic()))
         if not self._flight and any(due <= clock.monotonic() for due in self._due.values()):
             self._group_commit.wait(lambda: self._waiting, lambda: self._closing)
         now, pressed = clock.monotonic(), runtime.budget.pressed
@@ -285,22 +340,39 @@ class Lane:
         self._waiting = 0
         return chosen
 
-    def _windows(self, writers: list[Flushed]) -> Windows:
+    def _load(self, writers: list[Flushed]) -> _Load:
         """What they have, up to the size of an entry; the rest is due at once."""
-        windows: Windows = []
-        size = 0
-        for place, writer in enumerate(writers):
-            if size >= ENTRY_BYTES:
+        atomics, windows, size = self._fitting(), [], 0
+        whole = dict.fromkeys(writer for atomic in atomics for writer in atomic.writers)
+        waiting = [*whole, *(writer for writer in writers if writer not in whole)]
+        for place, writer in enumerate(waiting):
+            if size >= ENTRY_BYTES and writer not in whole:
                 now = self._runtime.clock.monotonic()
                 with self._lock:
-                    for left in writers[place:]:
+                    for left in waiting[place:]:
                         self._due.setdefault(left, now)
                 break
-            window = writer.prepare()
+            window = writer.prepare(atomics)
             if window is not None:
                 windows.append((writer, window))
                 size += window.charged
-        return windows
+        return _Load(windows, atomics)
+
+    def _fitting(self) -> list[AtomicAppend]:
+        """The atomic appends that go along with the next entry: in their order, as many as fit it together with everything
+        that their partitions have before them."""
+        chosen: list[AtomicAppend] = []
+        taken: dict[Flushed, int] = {}
+        with self._lock:
+            waiting = list(self._atomics)
+        for atomic in waiting:
+            taken |= {writer: writer.waiting_until(atomic) for writer in atomic.writers}
+            if sum(taken.values()) > max(ENTRY_BYTES, atomic.size):
+                break
+            chosen.append(atomic)
+        with self._lock:
+            del self._atomics[: len(chosen)]
+        return chosen
 
     def _send(self, sender: _Sender, upload: _Upload) -> None:
         runtime = self._runtime
@@ -339,7 +411,7 @@ class Lane:
             return
         upload.failures += 1
         logger.warning("%s: upload %d of this entry failed, trying again: %s", self, upload.failures, error)
-        for writer, _ in upload.windows:
+        for writer, _ in upload.load.windows:
             writer.attempt_failed(error)
         runtime.task_pool.at(sender, runtime.clock.monotonic() + runtime.backoff(upload.failures))
 
@@ -378,16 +450,32 @@ class Lane:
             counts = self._known.take(entry)
             self._flight.popleft()
         assert counts, "nobody is acked for a void entry"
-        released = 0
-        for (writer, window), part in zip(upload.windows, entry.parts, strict=True):
+        together = {writer for atomic in upload.load.atomics for writer in atomic.writers}
+        links: list[tuple[Flushed, FlushWindow, Link]] = []
+        for (writer, window), part in zip(upload.load.windows, entry.parts, strict=True):
             data, summary = window.build()
             link = Link(
                 summary, part.size, Extras(claim=writer.claim), slice_key(key, part.position, part.size)
             )
             self._runtime.reader.keep(link.key or key, data, summary)
-            freed = writer.committed(window, link, upload.seconds)
-            upload.released.append((writer, freed))
-            released += len(freed)
+            links.append((writer, window, link))
+        with all_locked(together):  # who sees an atomic append in one partition sees it in all
+            committed = [
+                (writer, writer.commit(window, link, upload.seconds))
+                for writer, window, link in links
+                if writer in together
+            ]
+        for writer, window, link in links:
+            if writer not in together:
+                with writer.lock:
+                    committed.append((writer, writer.commit(window, link, upload.seconds)))
+        upload.stored = upload.load.atomics
+        released = len(upload.stored)
+        for writer, done in committed:
+            if done is not None:
+                writer.committed(done)
+                upload.released.append((writer, done.released))
+                released += len(done.released)
         with self._lock:
             self._group_commit.after_commit(released, self._waiting, upload.seconds)
         if entry.header.seq % CHECKPOINT_EVERY == CHECKPOINT_EVERY - 1:
@@ -400,6 +488,8 @@ class Lane:
         try:
             for writer, released in upload.released:
                 writer.acked(released)
+            for atomic in upload.stored:
+                atomic.stored()
         finally:
             if in_order:
                 self._acking.release()
@@ -408,6 +498,8 @@ class Lane:
         """For the next upload, if somebody waits for one and it may begin before another ends."""
         with self._lock:
             due = min(self._due.values(), default=None)
+            if self._atomics:
+                due = self._runtime.clock.monotonic()
             if self._anew and not self._flight:
                 due = max(self._anew_at, self._runtime.clock.monotonic())
             elif due is not None:
@@ -459,7 +551,7 @@ class Lane:
             given_up, self._flight = list(self._flight), deque()
             for one in given_up:
                 one.fate = _Fate.GIVEN_UP
-            self._anew.extendleft(one.windows for one in reversed(given_up))
+            self._anew.extendleft(one.load for one in reversed(given_up))
         for writer in ended:
             self._end(writer, standing)
 
@@ -499,10 +591,20 @@ class Lane:
             writers = list(self._writers.values())
             for upload in self._flight:
                 upload.fate = _Fate.GIVEN_UP
-            self._flight.clear()
-            self._anew.clear()
+        undecided = self._forget_all()
         for writer in writers:
             writer.stop(error)
+        for atomic in undecided:
+            atomic.fail(error)
+
+    def _forget_all(self) -> list[AtomicAppend]:
+        """Nothing is sent any more. Returns the atomic appends of which nobody will be told what became of them."""
+        with self._lock:
+            loads = [*(upload.load for upload in self._flight), *self._anew]
+            self._flight.clear()
+            self._anew.clear()
+            left, self._atomics = self._atomics, []
+        return [*(atomic for load in loads for atomic in load.atomics), *left]
 
     # Checkpoints
 
@@ -601,6 +703,11 @@ class Lane:
                 self._known.take(standing)
             if standing.header.kind is EntryKind.FENCE:
                 return
+
+    def let_go(self) -> None:
+        """After the last upload: nobody may wait on."""
+        for atomic in self._forget_all():
+            atomic.fail(OutcomeUnknown(f"{self}: closed before an atomic append was decided"))
 
     def _ours_or_others(self, header: EntryHeader, data: memoryview, entry: Entry) -> Entry | None:
         """What stands in the place once we have tried to create it."""

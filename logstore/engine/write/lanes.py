@@ -62,6 +62,11 @@ class Lanes:
                 self._runtime.spawn("lane", partial(_end, lane, deadline, ended))
         wait(ending, waitable(deadline - clock.monotonic()))
 
+    def let_go(self) -> None:
+        """The end, whether or not it was closed in time: nobody may wait on."""
+        for lane in self._lanes:
+            lane.let_go()
+
 
 def _end(lane: Lane, deadline: float, ended: Future[None]) -> None:
     try:

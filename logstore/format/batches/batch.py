@@ -199,30 +199,38 @@ def check_crc(raw: Buffer, info: BatchInfo) -> None:
 
 
 def validate(
-    raw: Buffer, *, max_batch_bytes: int, max_decoded_bytes: int = MAX_DECODED_BYTES
+    raw: Buffer,
+    *,
+    max_batch_bytes: int,
+    max_decoded_bytes: int = MAX_DECODED_BYTES,
+    control: bool = False,
 ) -> list[BatchInfo]:
     """Check foreign bytes completely: batches that a producer may send, back to back, nothing else.
 
     Each batch: magic, length, CRC, a known codec, records that are what the header counts, every length in
     bounds, offset deltas 0 … count-1, timestamps that a reader can represent, header keys in UTF-8. Control
-    batches (a broker's own), empty ones and ones larger than the limits are refused. Timestamps in the result
-    are exact.
+    batches (a broker's own) unless with `control`, empty ones and ones larger than the limits are refused.
+    Timestamps in the result are exact.
     """
     infos = split(raw)
     if not infos:
         raise FormatError("no batch at all")
-    return [_validate_one(raw, info, max_batch_bytes, max_decoded_bytes) for info in infos]
+    return [_validate_one(raw, info, max_batch_bytes, max_decoded_bytes, control) for info in infos]
 
 
-def _validate_one(raw: Buffer, info: BatchInfo, max_batch_bytes: int, max_decoded_bytes: int) -> BatchInfo:
+def _validate_one(
+    raw: Buffer, info: BatchInfo, max_batch_bytes: int, max_decoded_bytes: int, control: bool
+) -> BatchInfo:
     where = info.position
     if info.size > max_batch_bytes:
         raise FormatError(f"a batch of {info.size} bytes; at most {max_batch_bytes} are allowed", where)
     check_crc(raw, info)
-    if info.attributes & (CONTROL | DELETE_HORIZON):
+    if info.attributes & (DELETE_HORIZON if control else CONTROL | DELETE_HORIZON):
         kind = "control batch" if info.is_control else "batch with a delete horizon"
         raise FormatError(f"a {kind}; only a broker writes those", where)
-    if info.producer_id >= 0 and (info.base_sequence < 0 or info.producer_epoch < 0):
+    if info.producer_id >= 0 and (
+        info.producer_epoch < 0 or (info.base_sequence < 0 and not info.is_control)
+    ):
         raise FormatError(
             f"producer {info.producer_id} with epoch {info.producer_epoch} and sequence {info.base_sequence}",
             where,

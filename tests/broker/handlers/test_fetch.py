@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker_shim.handlers.fetch import COLD_READS_AT_ONCE, _Fetch
+from broker_shim.handlers.fetch import COLD_READS_AT_ONCE, Fetch
 from broker_shim.wire import messages
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
@@ -51,15 +51,15 @@ def test_B04_a_record_that_comes_while_the_partition_is_being_read_is_not_missed
 ) -> None:
     """The partition is new here, so a worker reads it and finds nothing; before it says so, a record is appended."""
     looked, appended = threading.Event(), threading.Event()
-    real = _Fetch._read
+    real = Fetch._read
 
-    def late(self: _Fetch, *arguments: Any) -> Any:
+    def late(self: Fetch, *arguments: Any) -> Any:
         found = real(self, *arguments)
         looked.set()
         assert appended.wait(PATIENCE_S)
         return found
 
-    monkeypatch.setattr(_Fetch, "_read", late)
+    monkeypatch.setattr(Fetch, "_read", late)
     broker = start_broker(flush_on_ack=False, flush_interval=3600.0)
     with Wire(broker.port) as client, Wire(broker.port) as reader:
         make_topic(client)

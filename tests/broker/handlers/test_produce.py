@@ -218,7 +218,9 @@ def test_B02_what_waits_for_room_past_its_timeout_is_not_stored_later(start_brok
         assert client.produce("t", batch(b"next")).base_offset == 2
 
 
-def test_B02_partitions_of_one_request_wait_for_no_more_than_one_commit_of_another(start_broker: Start) -> None:
+def test_B02_partitions_of_one_request_wait_for_no_more_than_one_commit_of_another(
+    start_broker: Start,
+) -> None:
     """The first of them may be on its way before the others are there; those share the next one."""
     store = GatedStore(MemoryStore())
     broker = start_broker(store)

@@ -173,6 +173,5 @@ def test_what_was_fetched_is_not_kept_for_the_case_that_it_is_asked_for_again(br
         make_topic(writer)
         assert writer.produce("t", batch(b"x" * 100_000)).base_offset == 0
         assert len(values(client.fetch("t", 0))) == 1
-        remembered = [connection.last_fetch[2] for connection in broker.server._connections]
-        kept = [entry.data.parts for fetch in remembered if fetch is not None for entry in fetch._entries]
-        assert kept == [()]
+        remembered = broker.call(lambda: list(broker.server.broker._fetch.kept._kept))
+        assert [entry.data.parts for fetch in remembered for entry in fetch._entries.values()] == [()]

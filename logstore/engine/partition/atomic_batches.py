@@ -1,0 +1,107 @@
+"""Atomic appends over several partitions, of one topic or of several: what `Store.atomic` stands on, and the broker.
+
+They are stored together or not at all, whatever crashes, and an ack is durable. All of their partitions must commit through
+the same lane of this process; where that cannot be, `NotAtomic` says so before anything is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
+
+from logstore.engine.host.fan_out import fan_out
+from logstore.engine.memory.results import Receipt
+from logstore.engine.partition.internal import Partition
+from logstore.engine.partition.partition_log import PartitionLog
+from logstore.engine.write.admission import admit_batches
+from logstore.engine.write.atomic_append import AtomicAppend, all_locked
+from logstore.engine.write.exclusive_writer import ExclusiveWriter
+from logstore.engine.write.lane import ENTRY_BYTES, Lane
+from logstore.errors import NotAtomic, RecordTooLarge
+from logstore.format.batches.batch import BatchInfo
+
+Batches = list[tuple[memoryview, BatchInfo]]
+
+
+def atomic_batches(
+    parts: Sequence[tuple[PartitionLog, bytes | bytearray | memoryview]], *, timeout: float | None = None
+) -> Future[list[Receipt]]:
+    """Append Kafka v2 record batches, control batches too, to several partitions: all of them or none. Internal: for
+    `broker_shim`. A partition may be named once; of several batches for it, `raw` holds all, back to back.
+
+    Returns at once if the writers of all partitions are open (`PartitionLog.open_writer`) and there is room in the buffer;
+    else it waits for that, up to `timeout` seconds (`append_timeout`; with 0 it never waits), and raises `BufferFull` or
+    `StoreUnavailable`, having appended nothing. Also raises `InvalidRecord`, `RecordTooLarge`, `NotAtomic`, `Fenced` and
+    `Closed`.
+
+    The future has a receipt for each part, in their order, once all are durable. Until then none is shown, and what is
+    appended behind them in the same partitions, at whatever ack, is not shown or acked either. It fails with `Fenced` if one
+    of the partitions turned out to have another writer: nothing is stored then, and what followed has the offsets instead.
+    Its callbacks run on the thread that uploads: they may append, and must not wait for an append.
+    """
+    inner = [log._internal for log, _ in parts]
+    admitted = [
+        admit_batches(raw, log.config.max_batch_bytes, control=True)
+        for log, (_, raw) in zip(inner, parts, strict=True)
+    ]
+    return begin_atomic(list(zip(inner, admitted, strict=True)), timeout=timeout).future
+
+
+def begin_atomic(parts: list[tuple[Partition, Batches]], *, timeout: float | None) -> AtomicAppend:
+    """Give the batches of all parts their offsets, all of them or none."""
+    logs = [log for log, _ in parts]
+    lane = _common_lane(logs)
+    size = sum(info.size for _, batches in parts for _, info in batches)
+    limit = min(ENTRY_BYTES, logs[0].config.max_buffered_bytes)
+    if size > limit:
+        raise RecordTooLarge(
+            f"an atomic append of {size} bytes does not fit one object of {limit} bytes: nothing was appended; split it"
+        )
+    deadline = logs[0].deadline(timeout)
+    opened = fan_out((partial(log.writer, deadline) for log in logs), at_least=2)
+    writers = [writer for writer in opened if isinstance(writer, ExclusiveWriter) and writer.lane is lane]
+    if len(writers) < len(logs):
+        raise NotAtomic(
+            f"{', '.join(str(log.paths) for log in logs)}: one of them has shared writers, which commit each partition by "
+            "itself: nothing was appended; close those first, or open with take_over=True"
+        )
+    writers[0].make_room(size, deadline)
+    receipts = [
+        Receipt(log, -1, -1, max(info.max_timestamp_ms for _, info in batches), "durable")
+        for log, batches in parts
+    ]
+    atomic = AtomicAppend(writers, receipts, size)
+    try:
+        with all_locked(writers):
+            for writer in writers:
+                writer.check_open()
+            lane.add_atomic(atomic)
+            for writer, receipt, (_, batches) in zip(writers, receipts, parts, strict=True):
+                writer.place(atomic, receipt, batches)
+            size = 0
+    finally:
+        writers[0].return_room(size)
+    return atomic
+
+
+def _common_lane(logs: list[Partition]) -> Lane:
+    """The lane of all of them. Raises before a writer is opened."""
+    if not logs or len({*logs}) < len(logs):
+        raise ValueError("an atomic append names each of its partitions once, and one at least")
+    for log in logs:
+        log.check_writable()
+    lanes = {log.lane for log in logs}
+    lane = lanes.pop()
+    names = ", ".join(str(log.paths) for log in logs)
+    if lane is None:
+        raise NotAtomic(
+            f"{names}: partitions are committed together by a lane, and this store has none: nothing was appended; open it "
+            'with lanes=1 and writer="exclusive"'
+        )
+    if lanes:
+        raise NotAtomic(
+            f"{names}: they commit through different lanes of this store, which are separate objects: nothing was appended; "
+            "open it with lanes=1"
+        )
+    return lane
