@@ -96,7 +96,9 @@ def estimate(plan: Plan, prices: Prices) -> Estimate:
     merged = written / _SEGMENT_BYTES
     puts = segments * (1 + 1 / CHECKPOINT_EVERY) + merged
     # Maintenance reads what it merges. A tail asks once for each segment, and while nothing comes as often as it polls.
-    places = 2 * plan.chains if plan.lanes else plan.partitions  # of a lane: the next one, and whether it was emptied
+    places = (
+        2 * plan.chains if plan.lanes else plan.partitions
+    )  # of a lane: the next one, and whether it was emptied
     polls = plan.tails * places / plan.follow_interval if plan.follow_interval else 0.0
     gets = segments + plan.tails * segments + polls
     read = written * (1 + plan.tails)

@@ -176,7 +176,7 @@ def test_W04_the_judge_sees_a_record_that_was_told_not_to_be_stored(tmp_path: Pa
 
 def test_C04_the_judge_sees_an_object_that_is_gone(tmp_path: Path) -> None:
     path, where = a_run(tmp_path)
-    (segment,) = (info.key for info in where.list("topics/") if info.key.endswith("2.seg"))
+    (segment,) = (info.key for info in where.list("lanes/") if info.key.endswith("1.seg"))
     where.delete(segment)
     violations = verdict_on(path, where).violations
     assert any("CorruptData" in violation for violation in violations)

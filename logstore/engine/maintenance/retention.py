@@ -15,6 +15,7 @@ from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.errors import CorruptData, ObjectNotFound, UnknownTopic
 from logstore.format.stored.manifest import Manifest, SegmentTable
 from logstore.objects.settled import Doubts
+from logstore.objects.wrappers.slices import is_slice
 
 _SPLITS_MAX = 5
 """How often others may be faster with the manifest before it is enough to delete what it names."""
@@ -31,8 +32,8 @@ class Retention:
         self._split = split
 
     def expire(self, view: ChainView, now_ms: int) -> ChainView | None:
-        """Move the low watermark as the topic says. None if nothing is old enough. Where that reaches into a lane, what is
-        there is split first: the low watermark is in the manifest, and that names none of it."""
+        """Move the low watermark as the topic says. None if nothing is old enough. Where that reaches into a lane, the
+        manifest holds the chain up to the first part that is kept, and names none of those before it."""
         keep_from = self._first_kept(view, now_ms)
         if keep_from > view.low_watermark:
             keep_from = held_back(
@@ -43,12 +44,12 @@ class Retention:
                 lambda row: self._newest_ms(view.segments, row),
                 now_ms - int((self._topic.retention_seconds or 0) * 1000),
             )
-        if keep_from <= view.low_watermark:
-            return None
-        if keep_from <= view.without_parts().tail.end_offset:
-            return self._raise_low(view.without_parts(), keep_from, now_ms)
-        split = self._split(view, now_ms)
-        return split and (self._raise_low(split, keep_from, now_ms) or split)
+        settled = view.without_parts()
+        if keep_from > settled.tail.end_offset:
+            row, bases = view.segments.row_at(keep_from), view.segments.table.base_offset
+            keep_from = min([keep_from, *bases[row : row + 1]])  # a part is kept whole
+            settled = view.before(row)
+        return self._raise_low(settled, keep_from, now_ms) if keep_from > view.low_watermark else None
 
     def delete_before(self, offset: int, now_ms: int) -> int:
         """Move the low watermark up to `offset`, at the most to the end. Returns the new one once it is in the store.
@@ -82,7 +83,7 @@ class Retention:
         def cut(manifest: Manifest) -> Manifest:
             rows = Segments(self._chain.paths, manifest.table)
             first = rows.row_at(low)
-            gone = [rows.ref(row).key for row in range(first)]
+            gone = [key for row in range(first) if not is_slice(key := rows.ref(row).key)]
             kept = SegmentTable()
             kept.extend(manifest.table, first, len(rows))
             return replace(
