@@ -15,12 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from broker_shim.auth.acl_store import AclStore
 from broker_shim.auth.acls import Authorizer, Operation, Resource
 from broker_shim.auth.sasl import Users
+from broker_shim.auth.user_store import UserStore
 from broker_shim.config import BrokerConfig
 from broker_shim.groups.coordinator import Coordinator
 from broker_shim.groups.member import Limits
 from broker_shim.handlers.acl_api import AclApi
 from broker_shim.handlers.admin import AdminApi
 from broker_shim.handlers.call import Call, Handler, allowed
+from broker_shim.handlers.cluster_api import ClusterApi
 from broker_shim.handlers.committed_api import OffsetApi
 from broker_shim.handlers.config_api import ConfigApi
 from broker_shim.handlers.fetch_handler import FetchHandler
@@ -29,6 +31,7 @@ from broker_shim.handlers.metadata import MetadataApi, api_versions
 from broker_shim.handlers.offsets_api import LogApi
 from broker_shim.handlers.produce import ProduceHandler
 from broker_shim.handlers.sasl_api import BEFORE_LOGIN, SaslApi
+from broker_shim.handlers.scram_api import ScramApi
 from broker_shim.metrics import Counters, Sample, store_samples, writer_samples
 from broker_shim.net.connection import Connection, Parts
 from broker_shim.partitions.cluster import Cluster, Node
@@ -85,7 +88,8 @@ class Broker:
         super_users = [name for name in config.super_users.split(";") if name]
         self.authorizer = Authorizer(enabled=config.acls, super_users=super_users)
         self._acls = AclApi(AclStore(store.objects), self.authorizer, self.partitions)
-        self._sasl = SaslApi(Users(config.sasl) if config.sasl else None, self.partitions)
+        self._users = Users(config.sasl, UserStore(store.objects))
+        self._sasl = SaslApi(self._users if config.sasl else None, self.partitions)
         self._needs_certificate = bool(config.tls_client_ca)
         self._produce = ProduceHandler(self.partitions, self.counters, loop, self._may_write, ack=ack)
         self._fetch = FetchHandler(
@@ -104,12 +108,15 @@ class Broker:
         groups = GroupApi(self.coordinator, self.cluster, self._loop)
         offsets = OffsetApi(self.coordinator, self.partitions, self._loop)
         logs = LogApi(self.partitions)
-        admin = AdminApi(self._store, self.partitions, self.coordinator, self._config)
+        admin = AdminApi(self._store, self.partitions, self.coordinator, self.cluster, self._config)
         configs = ConfigApi(self._store, self.partitions, self.cluster, self._config)
+        cluster = ClusterApi(self.partitions, self.cluster, self._config)
+        scram = ScramApi(self._users, self.partitions)
         metadata = MetadataApi(self.partitions, self.cluster, self._config)
         return {
             Api.METADATA: metadata.metadata,
             Api.DESCRIBE_CLUSTER: metadata.describe_cluster,
+            Api.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,
             Api.INIT_PRODUCER_ID: metadata.init_producer_id,
             Api.LIST_OFFSETS: logs.list_offsets,
             Api.OFFSET_FOR_LEADER_EPOCH: logs.offset_for_leader_epoch,
@@ -131,6 +138,15 @@ class Broker:
             Api.DESCRIBE_CONFIGS: configs.describe,
             Api.ALTER_CONFIGS: configs.alter,
             Api.INCREMENTAL_ALTER_CONFIGS: configs.alter_incrementally,
+            Api.LIST_CONFIG_RESOURCES: configs.list_resources,
+            Api.DESCRIBE_LOG_DIRS: cluster.describe_log_dirs,
+            Api.ELECT_LEADERS: cluster.elect_leaders,
+            Api.LIST_PARTITION_REASSIGNMENTS: cluster.list_reassignments,
+            Api.ALTER_PARTITION_REASSIGNMENTS: cluster.alter_reassignments,
+            Api.DESCRIBE_CLIENT_QUOTAS: cluster.describe_quotas,
+            Api.ALTER_CLIENT_QUOTAS: cluster.alter_quotas,
+            Api.DESCRIBE_USER_SCRAM_CREDENTIALS: scram.describe,
+            Api.ALTER_USER_SCRAM_CREDENTIALS: scram.alter,
             Api.DESCRIBE_ACLS: self._acls.describe,
             Api.CREATE_ACLS: self._acls.create,
             Api.DELETE_ACLS: self._acls.delete,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
@@ -18,6 +19,7 @@ TakeOver = bool | Literal["if_gone"]
 
 MIB = 1 << 20
 _MAX_BATCH_BYTES = 1 * MIB
+_LANE_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,9 @@ class StoreConfig:
     """While the store is down: how often it is tried."""
     follow_interval: float = 0.5
     """How often a waiting reader polls the store for a partition that another process writes."""
+    lane: str | None = None
+    """The name under which the next life of this process adopts what it wrote: all its partitions at once. One process at a
+    time has it. Letters, digits, `-` and `_`. Exclusive writers only."""
     lanes: int = 1
     """Through how many lanes the exclusive writers of this process commit: with 1, a flush is one PUT whatever the number of
     partitions in it. 0: each partition commits to a chain of its own."""
@@ -82,6 +87,10 @@ class StoreConfig:
             object.__setattr__(self, name, _whole(name, getattr(self, name), 1))
         for name in ("cache_bytes", "lanes"):
             object.__setattr__(self, name, _whole(name, getattr(self, name), 0))
+        if self.lane is not None and not (isinstance(self.lane, str) and _LANE_NAME.fullmatch(self.lane)):
+            raise ValueError(f"lane={self.lane!r}: it is up to 100 letters, digits, '-' and '_', or None")
+        if self.lane is not None and self.writer == "shared":
+            raise ValueError("lane= is a name for exclusive writers: shared ones have no lane, leave it out")
         _at_least("durable_linger", self.durable_linger, 0)
         _at_least("delete_grace", self.delete_grace, 0)
         for name in ("flush_interval", "append_timeout", "close_timeout"):
@@ -126,6 +135,7 @@ class StoreSettings(TypedDict, total=False):
     uploads_max: int
     probe_interval: float
     follow_interval: float
+    lane: str | None
     lanes: int
     durable_linger: float
     delete_grace: float

@@ -1,11 +1,12 @@
-"""SASL: PLAIN and SCRAM-SHA-256/512, against users in a JSON file.
+"""SASL: PLAIN and SCRAM-SHA-256/512, against users in a JSON file, and against those in the store (`user_store`).
 
     {"alice": "her password",
      "bob": {"SCRAM-SHA-256": {"salt": "…", "iterations": 4096, "stored_key": "…", "server_key": "…"}}}
 
 (base64; `python -m broker_shim.auth.sasl NAME` makes such an entry). Passwords are turned into keys when the file
 is read and are not kept. An unknown user is asked for a proof like any other, so that nobody can find out
-which names exist. The file is read again when it changes.
+which names exist. The file is read again when it changes, the store's users at a login, at most every few seconds. A user
+that is in both is the file's.
 """
 
 from __future__ import annotations
@@ -16,15 +17,21 @@ import json
 import os
 import secrets
 import sys
+import time
 from base64 import b64decode, b64encode
+from collections.abc import Callable
 from getpass import getpass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import scramp
+
+from broker_shim.auth.user_store import Keys, StoredUsers, UserStore
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 SCRAM = MECHANISMS[1:]
 ITERATIONS = 4096
+STORED_FOR_S = 5.0
+"""For how long the store's users are believed to be what they were."""
 MAX_ITERATIONS = 10_000_000
 MAX_SCRAM_BYTES = 4096
 """Names are normalised, in a time that grows with the square of their length, and nobody else runs meanwhile."""
@@ -33,15 +40,6 @@ _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 class AuthenticationFailed(Exception):
     """Wrong user, wrong proof, or no SASL message at all. Says nothing about which."""
-
-
-class Keys(NamedTuple):
-    """What SCRAM keeps of a password (RFC 5802)."""
-
-    salt: bytes
-    stored_key: bytes
-    server_key: bytes
-    iterations: int
 
 
 class Exchange(Protocol):
@@ -53,17 +51,53 @@ class Exchange(Protocol):
 
 
 class Users:
-    """The file's users. `begin` is cheap; `Exchange.step` hashes and belongs in a worker thread."""
+    """`begin` is cheap; `Exchange.step` hashes, and what reads or changes users does I/O: those belong in worker threads.
+    `path` "": no file; `store` None: none of the store's."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, store: UserStore | None = None) -> None:
         self._path = path
+        self._store = store
         self._read_at: tuple[int, int] | None = None
+        self._looked_at = -STORED_FOR_S
         self._keys: dict[str, dict[str, Keys]] = {}
+        self._stored: StoredUsers = {}
         self._pepper = secrets.token_bytes(32)
-        self.reload()
+        self._reload_file()
 
     def reload(self) -> None:
-        """Read the file if it has changed. Raises ValueError or OSError and keeps the old users."""
+        """Bring the users up to date for a login. Raises ValueError, OSError or `StoreError` and keeps the old ones."""
+        self._reload_file()
+        if time.monotonic() - self._looked_at >= STORED_FOR_S:
+            self._reload_stored()
+
+    def reload_all(self) -> None:
+        """As they are now."""
+        self._reload_file()
+        self._reload_stored()
+
+    def change_stored(self, edit: Callable[[StoredUsers], StoredUsers]) -> None:
+        assert self._store is not None, "a broker has one"
+        self._stored = self._store.change(edit)
+
+    def is_in_file(self, name: str) -> bool:
+        return name in self._keys
+
+    def iterations(self) -> dict[str, dict[str, int]]:
+        """Every user, and for how many iterations its keys of each mechanism are."""
+        both = {**self._stored, **self._keys}
+        return {
+            name: {mechanism: each.iterations for mechanism, each in keys.items()}
+            for name, keys in both.items()
+        }
+
+    def _reload_stored(self) -> None:
+        if self._store is not None:
+            self._looked_at = time.monotonic()
+            self._stored = self._store.load()
+
+    def _reload_file(self) -> None:
+        if not self._path:
+            return
         status = os.stat(self._path)
         stamp = (status.st_mtime_ns, status.st_size)
         if stamp == self._read_at:
@@ -80,7 +114,7 @@ class Users:
 
     def keys(self, name: str, mechanism: str) -> Keys:
         """A user's keys, or ones that no password fits but that stay the same for each unknown name."""
-        known = self._keys.get(name, {}).get(mechanism)
+        known = (self._keys.get(name) or self._stored.get(name, {})).get(mechanism)
         if known is not None:
             return known
         seed = hmac.digest(self._pepper, f"{mechanism}:{name}".encode(), "sha512")
@@ -138,6 +172,11 @@ class _Scram:
 
 def derive(mechanism: str, password: str, salt: bytes, iterations: int) -> Keys:
     salted = hashlib.pbkdf2_hmac(_HASHES[mechanism], password.encode(), salt, iterations)
+    return keys_of_salted(mechanism, salted, salt, iterations)
+
+
+def keys_of_salted(mechanism: str, salted: bytes, salt: bytes, iterations: int) -> Keys:
+    """What is kept of a password that somebody else has salted and hashed."""
     name = _HASHES[mechanism]
     client_key = hmac.digest(salted, b"Client Key", name)
     return Keys(

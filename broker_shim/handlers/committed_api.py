@@ -24,6 +24,7 @@ from logstore.topic import Topic
 MAX_METADATA_BYTES = 4096
 WRITE_PATIENCE_S = 10.0
 NO_OFFSET = -1
+_SAID_OF_A_TOPIC = (Code.TOPIC_AUTHORIZATION_FAILED, Code.UNKNOWN_TOPIC_ID)
 
 
 class OffsetApi:
@@ -42,13 +43,15 @@ class OffsetApi:
 
     async def commit(self, call: Call) -> Response:
         request = call.request
+        if call.version >= 10:
+            await self._name(request.topics or ())
         topics = await self._topics(call, Operation.READ, [topic.name for topic in request.topics or ()])
         refusal = await self._refuse(call)
         commits: dict[Place, Committed] = {}
         outcome: dict[Place, Code] = {}
         now_ms = self._coordinator.now_ms()
         for topic in request.topics or ():
-            found = topics[topic.name]
+            found = _of_id(topics[topic.name], topic)
             for each in topic.partitions or ():
                 place = (topic.name, each.partition_index)
                 metadata = each.committed_metadata or ""
@@ -69,6 +72,15 @@ class OffsetApi:
             code = await self._write(refusal, request.group_id, commits)
             outcome.update(dict.fromkeys(commits, code))
         return {"topics": _each_code(request, outcome.__getitem__)}
+
+    async def _name(self, topics: Iterable[Message]) -> None:
+        """From version 10 on topics have ids in place of names. One that nobody has is called ''."""
+        for asked in topics:
+            try:
+                topic = await self._partitions.find_id(asked.topic_id)
+            except (LogStoreError, OSError):
+                topic = None
+            asked.name = "" if topic is None else topic.name
 
     async def _topics(
         self, call: Call, operation: Operation, names: Iterable[str]
@@ -119,29 +131,32 @@ class OffsetApi:
         return await self._fetch(call, request.group_id, request.topics)
 
     async def _fetch(self, call: Call, group: str, topics: Any) -> dict[str, Any]:
-        asked: dict[str, list[int]] | None = None
-        if topics is not None:
-            asked = {topic.name: topic.partition_indexes or [] for topic in topics}
+        if topics is not None and call.version >= 10:
+            await self._name(topics)
         shard = await shard_for(self._coordinator, call, group, Operation.DESCRIBE)
         code = shard if isinstance(shard, Code) else Code.NONE
         found: dict[str, Topic | Code] = {}
         known: dict[Place, Committed] = {}
         if isinstance(shard, GroupShard):
-            names = (name for name, _ in shard.offsets.get(group, {})) if asked is None else asked
+            committed_in = (name for name, _ in shard.offsets.get(group, {}))
+            names = committed_in if topics is None else (topic.name for topic in topics)
             found = await self._topics(call, Operation.DESCRIBE, names)
             known = _of(found, shard.offsets.get(group, {}))
         if Code.COORDINATOR_NOT_AVAILABLE in found.values():
             code = Code.COORDINATOR_NOT_AVAILABLE
-        if asked is None:
-            asked = {}
-            for name, index in sorted(known):
-                asked.setdefault(name, []).append(index)
+        if topics is None:
+            topics = _all_of(found, known)
         answers = []
-        for name, indexes in asked.items():
-            denied = found.get(name) is Code.TOPIC_AUTHORIZATION_FAILED
-            each_code = Code.TOPIC_AUTHORIZATION_FAILED if denied and code is Code.NONE else code
-            rows = [_committed(index, known.get((name, index)), each_code) for index in indexes]
-            answers.append({"name": name, "partitions": rows})
+        for topic in topics:
+            each_code = code
+            if code is Code.NONE and (why := _of_id(found[topic.name], topic)) in _SAID_OF_A_TOPIC:
+                each_code = why
+            shown = known if each_code is Code.NONE else {}
+            rows = [
+                _committed(index, shown.get((topic.name, index)), each_code)
+                for index in topic.partition_indexes or ()
+            ]
+            answers.append({"name": topic.name, "topic_id": topic.get("topic_id"), "partitions": rows})
         return {"group_id": group, "topics": answers, "error_code": code}
 
     # ── delete ───────────────────────────────────────────────────────────────────────────────────────────
@@ -186,8 +201,31 @@ def _each_code(request: Message, code_of: Callable[[Place], Code]) -> list[dict[
     for topic in request.topics or ():
         indexes = [each.partition_index for each in topic.partitions or ()]
         rows = [{"partition_index": index, "error_code": code_of((topic.name, index))} for index in indexes]
-        answers.append({"name": topic.name, "partitions": rows})
+        answers.append({"name": topic.name, "topic_id": topic.get("topic_id"), "partitions": rows})
     return answers
+
+
+def _of_id(found: Topic | Code, asked: Message) -> Topic | Code:
+    """The topic, if it is the one that is meant: a name says so by itself, an id does not mean the next of its name."""
+    topic_id = asked.get("topic_id")
+    if topic_id is None or found is Code.COORDINATOR_NOT_AVAILABLE:
+        return found
+    if not asked.name or (isinstance(found, Topic) and found._internal.descriptor.topic_id != topic_id):
+        return Code.UNKNOWN_TOPIC_ID
+    return found
+
+
+def _all_of(found: dict[str, Topic | Code], committed: dict[Place, Committed]) -> list[Message]:
+    """As if a client had asked for everything that its group has committed."""
+    asked: dict[str, Message] = {}
+    for name, index in sorted(committed):
+        topic = found[name]
+        assert isinstance(topic, Topic), "what was committed for it was found by it"
+        entry = asked.setdefault(
+            name, Message(name=name, topic_id=topic._internal.descriptor.topic_id, partition_indexes=[])
+        )
+        entry.partition_indexes.append(index)
+    return list(asked.values())
 
 
 def _of(topics: dict[str, Topic | Code], committed: dict[Place, Committed]) -> dict[Place, Committed]:

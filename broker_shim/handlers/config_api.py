@@ -1,4 +1,4 @@
-"""Settings over the wire: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs."""
+"""Settings over the wire: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from logstore.layout.catalog import TopicDescriptor
 from logstore.store import Store
 from logstore.topic import Topic
 
-TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+TOPIC_RESOURCE, BROKER_RESOURCE, CLIENT_METRICS_RESOURCE = 2, 4, 16
+RESOURCES = (TOPIC_RESOURCE, BROKER_RESOURCE, 8, CLIENT_METRICS_RESOURCE, 32)
 SET, DELETE, APPEND, SUBTRACT = range(4)
 Values = dict[str, str]
 
@@ -79,10 +80,25 @@ class ConfigApi:
     def of_topic(self, topic: Topic) -> list[Entry]:
         """Every setting of a topic."""
         return topic_configs.describe(
-            topic._internal.descriptor,
+            topic_configs.values_of(topic._internal.descriptor),
             self._config.max_message_bytes,
             is_flag=broker_configs.is_set(self._config, "max_message_bytes"),
         )
+
+    async def list_resources(self, call: Call) -> Response:
+        """What has settings. Version 0 asks for subscriptions to client metrics: there are none, nor settings of groups."""
+        if not call.may(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER):
+            return {"error_code": Code.CLUSTER_AUTHORIZATION_FAILED, "config_resources": []}
+        asked = set(call.request.get("resource_types") or ()) if call.version else {CLIENT_METRICS_RESOURCE}
+        if asked - set(RESOURCES):
+            return {"error_code": Code.UNSUPPORTED_VERSION, "config_resources": []}
+        named: list[tuple[int, str]] = []
+        if not asked or TOPIC_RESOURCE in asked:
+            named += [(TOPIC_RESOURCE, name) for name in await self._partitions.find_all()]
+        if not asked or BROKER_RESOURCE in asked:
+            named += [(BROKER_RESOURCE, str(node_id)) for node_id in sorted(self._cluster.view.nodes)]
+        rows = [{"resource_type": kind, "resource_name": name} for kind, name in named]
+        return {"error_code": Code.NONE, "config_resources": rows}
 
     # ── alter ────────────────────────────────────────────────────────────────────────────────────────────
 

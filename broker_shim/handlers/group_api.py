@@ -12,6 +12,7 @@ from broker_shim.groups.coordinator import Coordinator
 from broker_shim.groups.group import Group, State
 from broker_shim.groups.group_shard import GroupShard
 from broker_shim.groups.member import Joined, JoinRequest, Synced
+from broker_shim.handlers.authorized import operations
 from broker_shim.handlers.call import Call, Response
 from broker_shim.net.fairness import yielding
 from broker_shim.partitions.cluster import NOBODY, Cluster
@@ -174,8 +175,12 @@ class GroupApi:
         return {"error_code": Code.NONE, "groups": found}
 
     async def describe_groups(self, call: Call) -> Response:
-        names = call.request.groups or ()
-        return {"groups": [await self._describe(call, name) async for name in yielding(names)]}
+        groups = [await self._describe(call, name) async for name in yielding(call.request.groups or ())]
+        if call.request.get("include_authorized_operations", False):
+            for each in groups:
+                if each["error_code"] is Code.NONE:
+                    each["authorized_operations"] = operations(call, Resource.GROUP, each["group_id"])
+        return {"groups": groups}
 
     async def _describe(self, call: Call, name: str) -> dict[str, Any]:
         shard = await self._shard(call, name, Operation.DESCRIBE)

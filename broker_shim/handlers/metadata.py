@@ -1,12 +1,14 @@
-"""Who leads what: Metadata, DescribeCluster, ApiVersions, InitProducerId."""
+"""Who leads what: Metadata, DescribeTopicPartitions, DescribeCluster, ApiVersions, InitProducerId."""
 
 from __future__ import annotations
 
 import secrets
 from typing import Any
+from uuid import UUID
 
 from broker_shim.auth.acls import ANONYMOUS, Operation, Resource
 from broker_shim.config import BrokerConfig
+from broker_shim.handlers.authorized import NOT_ASKED, operations
 from broker_shim.handlers.call import Call, Response
 from broker_shim.net.fairness import yielding
 from broker_shim.partitions.cluster import NOBODY, Cluster
@@ -18,6 +20,13 @@ from logstore.layout.broker import INTERNAL_TOPIC
 from logstore.layout.paths import check_topic_name
 from logstore.topic import Topic
 
+NO_ID = UUID(int=0)
+Named = tuple[str | None, UUID]
+"""A topic's name, and the id that it was asked for by, if it was."""
+BROKERS = 1
+"""What DescribeCluster is asked about; the other kind are controllers."""
+PARTITIONS_AT_ONCE = 2000
+
 
 class MetadataApi:
     def __init__(self, partitions: PartitionRegistry, cluster: Cluster, config: BrokerConfig) -> None:
@@ -28,20 +37,76 @@ class MetadataApi:
     async def metadata(self, call: Call) -> Response:
         topics = call.request.topics
         everything = topics is None or (call.version == 0 and not topics)
-        names = await self._partitions.find_all() if everything else [topic.name for topic in topics]
+        names: list[Named] = (
+            [(name, NO_ID) for name in await self._partitions.find_all()]
+            if everything
+            else [await self._named(topic) for topic in topics]
+        )
         may_create = call.request.get("allow_auto_topic_creation", True) and not everything
-        found = []
-        async for name in yielding(names):
-            if call.may(Operation.DESCRIBE, Resource.TOPIC, name):
+        found: list[dict[str, Any]] = []
+        async for name, topic_id in yielding(names):
+            if name is None:
+                found.append({"name": None, "topic_id": topic_id, "error_code": Code.UNKNOWN_TOPIC_ID})
+            elif call.may(Operation.DESCRIBE, Resource.TOPIC, name):
                 found.append(await self._topic(call, name, may_create))
-            elif not everything:  # a listing does not even say that it exists
-                found.append({"name": name, "error_code": Code.TOPIC_AUTHORIZATION_FAILED})
+            elif not everything:  # a listing does not even say that it exists, and to an id no name is given
+                shown = name if topic_id == NO_ID else None
+                refused = {"name": shown, "topic_id": topic_id, "error_code": Code.TOPIC_AUTHORIZATION_FAILED}
+                found.append(refused)
+        if call.request.get("include_topic_authorized_operations", False):
+            for each in found:
+                if each["error_code"] is Code.NONE:
+                    each["topic_authorized_operations"] = operations(call, Resource.TOPIC, each["name"])
+        of_cluster = call.request.get("include_cluster_authorized_operations", False)
         return {
+            "cluster_authorized_operations": operations(call, Resource.CLUSTER) if of_cluster else NOT_ASKED,
             "brokers": self._brokers("node_id"),
             "cluster_id": self._config.cluster_id,
             "controller_id": self._cluster.me.node_id,
             "topics": found,
         }
+
+    async def _named(self, asked: Any) -> Named:
+        """The name that is asked for, or that the topic has whose id is asked for."""
+        topic_id = asked.get("topic_id", NO_ID)
+        if asked.name is not None or topic_id == NO_ID:
+            return asked.name or "", NO_ID
+        try:
+            topic = await self._partitions.find_id(topic_id)
+        except (LogStoreError, OSError):
+            topic = None
+        return None if topic is None else topic.name, topic_id
+
+    async def describe_topic_partitions(self, call: Call) -> Response:
+        """A part of what Metadata says, for topics of many partitions: by name, from a cursor on, up to a limit."""
+        request = call.request
+        asked = sorted({topic.name for topic in request.topics or ()})
+        everything = not asked
+        names = await self._partitions.find_all() if everything else asked
+        after = (
+            ("", 0) if request.cursor is None else (request.cursor.topic_name, request.cursor.partition_index)
+        )
+        room = max(1, min(request.response_partition_limit, PARTITIONS_AT_ONCE))
+        found: list[dict[str, Any]] = []
+        async for name in yielding(names):
+            if name < after[0]:
+                continue
+            if not call.may(Operation.DESCRIBE, Resource.TOPIC, name):
+                if not everything:
+                    found.append({"name": name, "error_code": Code.TOPIC_AUTHORIZATION_FAILED})
+                continue
+            if not room:
+                return {"topics": found, "next_cursor": {"topic_name": name, "partition_index": 0}}
+            topic = await self._topic(call, name, may_create=False)
+            start = max(0, after[1]) if name == after[0] else 0
+            rows = topic.get("partitions", [])[start:]
+            found.append(topic | {"partitions": rows[:room]})
+            if topic["error_code"] is Code.NONE:
+                found[-1]["topic_authorized_operations"] = operations(call, Resource.TOPIC, name)
+            if len(rows) > room:
+                return {"topics": found, "next_cursor": {"topic_name": name, "partition_index": start + room}}
+            room -= len(rows)
+        return {"topics": found, "next_cursor": None}
 
     async def _topic(self, call: Call, name: str, may_create: bool) -> dict[str, Any]:
         try:
@@ -59,6 +124,7 @@ class MetadataApi:
             return {"name": name, "error_code": Code.UNKNOWN_TOPIC_OR_PARTITION}
         return {
             "name": name,
+            "topic_id": topic._internal.descriptor.topic_id,
             "error_code": Code.NONE,
             "is_internal": name == INTERNAL_TOPIC,
             "partitions": [self._partition(topic, index) for index in range(topic.partitions)],
@@ -87,8 +153,13 @@ class MetadataApi:
 
     async def describe_cluster(self, call: Call) -> Response:
         """For everybody: it says no more than Metadata does."""
+        asked = call.request.include_cluster_authorized_operations
+        if call.request.get("endpoint_type", BROKERS) != BROKERS:
+            return {"error_code": Code.MISMATCHED_ENDPOINT_TYPE, "error_message": "these are brokers"}
         return {
             "error_code": Code.NONE,
+            "endpoint_type": BROKERS,
+            "cluster_authorized_operations": operations(call, Resource.CLUSTER) if asked else NOT_ASKED,
             "cluster_id": self._config.cluster_id,
             "controller_id": self._cluster.me.node_id,
             "brokers": self._brokers("broker_id"),

@@ -12,14 +12,25 @@ from broker_shim.handlers.call import Call, Response
 from broker_shim.net.fairness import few_at_once
 from broker_shim.partitions.epochs import epoch_end
 from broker_shim.partitions.hosted_partition import HostedPartition
+from broker_shim.partitions.latest_time import latest_by_time
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire import codes
+from broker_shim.wire.apis import NEVER
 from broker_shim.wire.codes import Code
 from broker_shim.wire.fetch_codec import READ_COMMITTED
 from logstore.errors import LogStoreError
 from logstore.layout.broker import INTERNAL_TOPIC
 
-LATEST, EARLIEST = -1, -2
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = range(-1, -7, -1)
+_KNOWN_FROM = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+"""Which version of ListOffsets is the first that may ask for it."""
 NONE_FOUND = -1
 Answer = Callable[[HostedPartition | Code, Any], Awaitable[dict[str, Any]]]
 
@@ -30,7 +41,7 @@ class LogApi:
 
     async def list_offsets(self, call: Call) -> Response:
         committed = call.request.get("isolation_level", 0) == READ_COMMITTED
-        return await self._each_topic(call, Operation.DESCRIBE, partial(self._list, committed=committed))
+        return await self._each_topic(call, Operation.DESCRIBE, partial(self._list, call.version, committed))
 
     async def _each_topic(
         self,
@@ -71,13 +82,15 @@ class LogApi:
 
         return await few_at_once(one, asked)
 
-    async def _list(self, hosted: HostedPartition | Code, asked: Any, committed: bool) -> dict[str, Any]:
+    async def _list(
+        self, version: int, committed: bool, hosted: HostedPartition | Code, asked: Any
+    ) -> dict[str, Any]:
         index = asked.partition_index
         try:
             if isinstance(hosted, Code):
                 return {"partition_index": index, "error_code": hosted}
             await hosted.open()
-            if asked.timestamp < EARLIEST:  # the largest timestamp, and others of later versions
+            if asked.timestamp < 0 and version < _KNOWN_FROM.get(asked.timestamp, NEVER):
                 return {"partition_index": index, "error_code": Code.UNSUPPORTED_VERSION}
             code = await self._check_epoch(hosted, asked.get("current_leader_epoch", -1))
             if code is not Code.NONE:
@@ -96,13 +109,19 @@ class LogApi:
     async def _find(self, hosted: HostedPartition, timestamp: int, committed: bool) -> tuple[int, int]:
         """The offset asked for, and the timestamp of its record where that is part of the question."""
         log = hosted.log
-        if timestamp == EARLIEST:
+        # Every record is as near as any other: what is local begins where the log does, and nothing is anywhere else.
+        if timestamp in (EARLIEST, EARLIEST_LOCAL):
             return hosted.low_watermark, -1
+        if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+            return NONE_FOUND, -1
         if not hosted.is_owned:
             await self._partitions.run(log.refresh)
         high = log.durable_high_watermark if committed else log.buffered_high_watermark
         if timestamp == LATEST:
             return high, -1
+        if timestamp == MAX_TIMESTAMP:
+            latest = await self._partitions.run(latest_by_time, log)
+            return (NONE_FOUND, -1) if latest is None or latest[0] >= high else latest
         found = await self._partitions.run(log.offset_for_timestamp, timestamp)
         if found is None or found >= high:
             return NONE_FOUND, -1

@@ -11,6 +11,7 @@ from broker_shim.handlers.call import Call, Response
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
+from logstore.errors import LogStoreError
 
 log = logging.getLogger(__name__)
 BEFORE_LOGIN = frozenset({Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
@@ -33,8 +34,8 @@ class SaslApi:
             return {"error_code": Code.UNSUPPORTED_SASL_MECHANISM, "mechanisms": list(MECHANISMS)}
         try:
             await self._partitions.run(self._users.reload)
-        except (OSError, ValueError) as error:
-            log.error("the users' file cannot be read; the users of before stay: %s", error)
+        except (OSError, ValueError, LogStoreError) as error:
+            log.error("users cannot be read; those of before stay: %s", error)
         call.connection.sasl = self._users.begin(mechanism)
         return {"error_code": Code.NONE, "mechanisms": list(MECHANISMS)}
 

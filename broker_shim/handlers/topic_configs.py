@@ -230,9 +230,8 @@ def values_of(topic: TopicDescriptor) -> dict[str, str]:
 # ── shown ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def describe(topic: TopicDescriptor, max_message_bytes: int, *, is_flag: bool) -> list[Entry]:
-    """Every setting of a topic. `is_flag`: the broker's limit on messages was set."""
-    values = values_of(topic)
+def describe(values: Mapping[str, str], max_message_bytes: int, *, is_flag: bool) -> list[Entry]:
+    """Every setting of a topic for which these are set. `is_flag`: the broker's limit on messages was set."""
     entries = []
     for name, known in SETTINGS.items():
         is_limit = name == MAX_MESSAGE_BYTES

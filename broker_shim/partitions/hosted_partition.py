@@ -67,6 +67,7 @@ class HostedPartition:
     def __init__(self, topic: Topic, index: int, host: Host, rules: TopicRules, owner: Owner) -> None:
         self.topic = topic.name
         self.index = index
+        self.rules = rules
         self.log = topic.partition(index)
         self.is_recreated = topic._internal.descriptor.is_recreated
         self._host = host
@@ -220,6 +221,10 @@ class HostedPartition:
     def low_watermark(self) -> int:
         """The first offset there is."""
         return self.log.low_watermark
+
+    def stored_bytes(self) -> int:
+        """Of the objects that hold its records, as last seen. For a worker thread: a long log has many."""
+        return sum(ref.size for ref in self.log.segments())
 
     # Watching
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from uuid import UUID
 
 from broker_shim.net.fairness import few_at_once
 from broker_shim.partitions.cluster import Cluster
@@ -48,12 +49,14 @@ class PartitionRegistry:
         self._cluster = cluster
         self._on_lost = on_lost
         self._known: dict[str, _Known] = {}
+        self._names: dict[UUID, str] = {}  # by the topics' ids
         self._looking: dict[str, asyncio.Task[Topic | None]] = {}
         self._absent: dict[str, float] = {}
         self._not_asked_until = 0.0
         self._next_listing: asyncio.Task[list[str]] | None = None
         self._listing = asyncio.Lock()  # held while the store lists the topics
         self._was_listed = False
+        self._listed_at = -ABSENT_FOR_S
         self._generation = 0
 
     # ── what is known ────────────────────────────────────────────────────────────────────────────────────
@@ -88,6 +91,10 @@ class PartitionRegistry:
         for known in self._known.values():
             yield from known.hosted.values()
 
+    def name_of(self, topic_id: UUID) -> str | None:
+        """The name of the topic with this id, if it is known."""
+        return self._names.get(topic_id)
+
     # ── asking the store ─────────────────────────────────────────────────────────────────────────────────
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -113,6 +120,16 @@ class PartitionRegistry:
         except (LogStoreError, OSError):
             known.looked_at = self._loop.time()
             return known.topic
+
+    async def find_id(self, topic_id: UUID) -> Topic | None:
+        """The topic with this id. Ids are not in the store: if it is not known, all topics are looked at, at most once in
+        a while.
+        """
+        if topic_id not in self._names and self._loop.time() >= self._listed_at + ABSENT_FOR_S:
+            await self.find_all()
+        name = self._names.get(topic_id)
+        topic = None if name is None else await self.find(name)
+        return topic if topic is not None and topic._internal.descriptor.topic_id == topic_id else None
 
     def missing(self, names: Iterable[str]) -> list[str]:
         """Those of the names that a request should look up first: not known, and not known to be absent either."""
@@ -171,6 +188,7 @@ class PartitionRegistry:
             began = self._loop.time()
             names = await self.run(self._store.topics)
         self._was_listed = True
+        self._listed_at = self._loop.time()
         listed = set(names)
         # Of what we have learned of since it began, a topic that was created meanwhile say, the listing knows nothing.
         gone = [name for name, each in self._known.items() if name not in listed and each.looked_at < began]
@@ -204,6 +222,8 @@ class PartitionRegistry:
         """Remember a topic as the store has it now. One that was recreated starts with nothing in use."""
         known, now = self._known.get(topic.name), topic._internal.descriptor
         if known is None or known.topic._internal.descriptor.incarnation != now.incarnation:
+            self.forget(topic.name)
+            self._names[now.topic_id] = topic.name
             rules = TopicRules(now, self._host.max_message_bytes)
             known = self._known[topic.name] = _Known(topic, rules, self._loop.time())
             self._generation += 1
@@ -214,7 +234,9 @@ class PartitionRegistry:
         return topic
 
     def forget(self, name: str) -> None:
-        if self._known.pop(name, None) is not None:
+        known = self._known.pop(name, None)
+        if known is not None:
+            self._names.pop(known.topic._internal.descriptor.topic_id, None)
             self._generation += 1
 
     # ── changes ──────────────────────────────────────────────────────────────────────────────────────────

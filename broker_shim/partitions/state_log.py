@@ -23,7 +23,7 @@ from typing import Any
 from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.wire.codes import Code
 from logstore.engine.memory.results import Receipt
-from logstore.errors import BufferFull, InvalidRecord, LogStoreError
+from logstore.errors import BufferFull, InvalidRecord, LogStoreError, RecordTooLarge
 from logstore.format.batches.record import Record
 
 log = logging.getLogger(__name__)
@@ -104,6 +104,7 @@ class StateLog:
     def _submit(self, records: list[Record], done: Done) -> bool:
         """Hand records to the log. False if there is no room now."""
         try:
+            self._refuse_large(records)
             future = self.hosted.log.submit(records, ack="durable")
         except BufferFull:
             return False
@@ -126,6 +127,15 @@ class StateLog:
         self._last_write = future
         future.add_done_callback(lambda each: self._call(self._written, each, done))
         return True
+
+    def _refuse_large(self, records: list[Record]) -> None:
+        """What no client could send is not written either: it would have to be read back whole."""
+        limit = self.hosted.rules.max_bytes
+        for record in records:
+            if len(record.value or b"") > limit:
+                raise RecordTooLarge(
+                    f"a state of {len(record.value or b'')} bytes is larger than a batch may be: {limit}"
+                )
 
     async def settled(self) -> None:
         """Wait until everything written so far is durable, or will not be."""

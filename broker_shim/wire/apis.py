@@ -1,8 +1,7 @@
 """Which APIs this broker answers, and in which versions. ApiVersions says this, and nothing else is served.
 
-Upper bounds stop where a version would promise something that we do not do: topic ids (Metadata 10, Fetch 13,
-DeleteTopics 6, CreateTopics 7, OffsetCommit 10), transactions (Produce 11), KIP-848 groups (OffsetFetch 9),
-the offset of the largest timestamp (ListOffsets 7).
+Upper bounds stop where a version would promise something that we do not do: topic ids on the data path (Fetch 13),
+transactions (Produce 11).
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ class Api(IntEnum):
 
     PRODUCE = 0, 3, 10, 9
     FETCH = 1, 4, 12, 12
-    LIST_OFFSETS = 2, 1, 6, 6
-    METADATA = 3, 0, 9, 9
-    OFFSET_COMMIT = 8, 2, 8, 8
-    OFFSET_FETCH = 9, 1, 8, 6
+    LIST_OFFSETS = 2, 1, 11, 6
+    METADATA = 3, 0, 13, 9
+    OFFSET_COMMIT = 8, 2, 10, 8
+    OFFSET_FETCH = 9, 1, 10, 6
     FIND_COORDINATOR = 10, 0, 4, 3
     JOIN_GROUP = 11, 0, 9, 6
     HEARTBEAT = 12, 0, 4, 4
@@ -42,8 +41,8 @@ class Api(IntEnum):
     LIST_GROUPS = 16, 0, 4, 3
     SASL_HANDSHAKE = 17, 1, 1, NEVER
     API_VERSIONS = 18, 0, 4, 3
-    CREATE_TOPICS = 19, 2, 6, 5
-    DELETE_TOPICS = 20, 1, 5, 4
+    CREATE_TOPICS = 19, 2, 7, 5
+    DELETE_TOPICS = 20, 1, 6, 4
     DELETE_RECORDS = 21, 0, 2, 2
     INIT_PRODUCER_ID = 22, 0, 4, 2
     OFFSET_FOR_LEADER_EPOCH = 23, 2, 4, 4
@@ -52,12 +51,22 @@ class Api(IntEnum):
     DELETE_ACLS = 31, 1, 3, 2
     DESCRIBE_CONFIGS = 32, 1, 4, 4
     ALTER_CONFIGS = 33, 0, 2, 2
+    DESCRIBE_LOG_DIRS = 35, 1, 5, 2
     SASL_AUTHENTICATE = 36, 0, 2, 2
     CREATE_PARTITIONS = 37, 0, 3, 2
     DELETE_GROUPS = 42, 0, 2, 2
+    ELECT_LEADERS = 43, 0, 2, 2
     INCREMENTAL_ALTER_CONFIGS = 44, 0, 1, 1
+    ALTER_PARTITION_REASSIGNMENTS = 45, 0, 1, 0
+    LIST_PARTITION_REASSIGNMENTS = 46, 0, 0, 0
     OFFSET_DELETE = 47, 0, 0, NEVER
-    DESCRIBE_CLUSTER = 60, 0, 1, 0
+    DESCRIBE_CLIENT_QUOTAS = 48, 0, 1, 1
+    ALTER_CLIENT_QUOTAS = 49, 0, 1, 1
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50, 0, 0, 0
+    ALTER_USER_SCRAM_CREDENTIALS = 51, 0, 0, 0
+    DESCRIBE_CLUSTER = 60, 0, 2, 0
+    LIST_CONFIG_RESOURCES = 74, 0, 1, 0
+    DESCRIBE_TOPIC_PARTITIONS = 75, 0, 0, 0
 
 
 BY_KEY = {int(api): api for api in Api}

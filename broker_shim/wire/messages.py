@@ -164,6 +164,8 @@ def _read_value(field: _FieldPlan, reader: Reader) -> Any:
     kind = field.kind
     if kind == "struct":
         assert field.nested is not None
+        if field.is_nullable and not field.is_array and reader.i8() < 0:
+            return None
         return _read_struct(field.nested, reader)
     if kind in _INTEGERS:
         packer = _INTEGERS[kind]
@@ -217,7 +219,10 @@ def _write_value(field: _FieldPlan, value: Any, flexible: bool, out: list[bytes]
     kind = field.kind
     if kind == "struct":
         assert field.nested is not None
-        _write_struct(field.nested, value, out)
+        if field.is_nullable and not field.is_array:
+            out.append(b"\xff" if value is None else b"\x01")
+        if value is not None:
+            _write_struct(field.nested, value, out)
     elif kind in _INTEGERS:
         out.append(_INTEGERS[kind].pack(value))
     elif kind == "string":

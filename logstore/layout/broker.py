@@ -3,6 +3,7 @@
     broker/node/‹id›                                    who serves this store, and since when
     broker/producers/‹topic›/‹incarnation›/‹partition›  a snapshot of the table of idempotent producers
     broker/acls                                         the access rules
+    broker/users                                        users that were made with Kafka's calls: SCRAM keys
     topics/__consumer_offsets/…                         groups and committed offsets: a topic like any other
 
 They are changed by compare-and-set; a store without a broker has none of them.
@@ -19,5 +20,6 @@ def producers_prefix(topic: str) -> str:
 
 
 ACLS_KEY = "broker/acls"
+USERS_KEY = "broker/users"
 INTERNAL_TOPIC = "__consumer_offsets"
 """Groups and committed offsets. Clients may read it; only the coordinator writes it."""

@@ -13,7 +13,11 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import count
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from logstore.config import TopicConfig, check_names
 from logstore.errors import (
@@ -58,6 +62,11 @@ class TopicDescriptor:
     removing: tuple[Removal, ...] = ()
     is_recreated: bool = False
     kafka: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def topic_id(self) -> UUID:
+        """What Kafka's clients know this incarnation by: the same as long as it lives, another for the next of its name."""
+        return topic_id_of(self.name, self.incarnation)
 
     def pack(self) -> bytes:
         content: dict[str, Any] = {
@@ -297,6 +306,16 @@ class Catalog:
         return UnknownTopic(
             f"there is no topic {name!r} in {self._store!r}: check both names, or create it with create_topic({name!r})"
         )
+
+
+@lru_cache(100_000)
+def topic_id_of(name: str, incarnation: str) -> UUID:
+    """Kafka's tools take an id that begins with `-`, in their spelling (base64), for an option: there is none."""
+    for number in count():
+        digest = blake2b(f"{name}/{incarnation}/{number}".encode(), digest_size=16).digest()
+        if digest[0] >> 2 != 62:
+            return UUID(bytes=digest)
+    raise AssertionError("unreachable")
 
 
 def kafka_settings(given: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -202,8 +202,20 @@ class LanePaths:
         found = _SEGMENT_NAME.fullmatch(key, len(self.prefix))
         return int(found[1]) if found else None
 
+    @classmethod
+    def entry_of(cls, key: str) -> tuple[str, int] | None:
+        """The lane and the place of an entry, by its key; None if it is the key of something else."""
+        lane, _, _ = key.removeprefix(LANES_PREFIX).partition("/")
+        seq = cls(lane).seq_of(key) if key.startswith(LANES_PREFIX) else None
+        return None if seq is None else (lane, seq)
+
     def __str__(self) -> str:
         return f"lane {self.lane}"
+
+
+def named_lane(name: str, number: int) -> str:
+    """A lane that was given a name. One without has a random number for it, and no dot."""
+    return f"{name}.{number}"
 
 
 def for_version(version: int, identity: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,9 +13,20 @@ from pathlib import Path
 import pytest
 
 import logstore
+from broker_shim.wire.apis import Api
 from tests.support.blocks import ROOT, blocks
 from tests.support.patience import PATIENCE_S
 from tests.support.ports import free_port
+
+
+def test_the_table_of_apis_is_what_is_served() -> None:
+    text = (ROOT / "docs" / "broker.md").read_text()
+    table = text[text.index("| APIs and their versions |") :].split("\n\n")[0]
+    found = re.findall(r"([A-Z][A-Za-z]+) (\d+)(?:–(\d+))?", table)
+    documented = {name: (int(low), int(high or low)) for name, low, high in found}
+    served = {"".join(part.title() for part in api.name.split("_")): (api.low, api.high) for api in Api}
+    assert documented == served
+
 
 _COMMANDS = [block for block in blocks(ROOT / "docs" / "broker.md") if block.language == "sh"]
 

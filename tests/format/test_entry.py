@@ -36,6 +36,22 @@ def test_L20_a_golden_lane_checkpoint_gives_what_was_written() -> None:
     assert LaneCheckpoint.parse(LaneCheckpoint().pack()) == LaneCheckpoint()
 
 
+def test_L20_a_golden_adoption_and_the_checkpoint_behind_it_give_what_was_written() -> None:
+    data = golden("adoption-v1.seg")
+    entry = Entry.parse(data)
+    assert (entry.header, entry.parts, entry.seals) == (written.ADOPTION_HEADER, (), ())
+    assert entry.owner == b"a process"
+    data = golden("lane-checkpoint-v3")
+    found = LaneCheckpoint.parse(data)
+    assert found == written.ADOPTED_CHECKPOINT
+    assert [claim.is_begun for claim in found.claims] == [False, False, True]
+    for place in range(len(data)):
+        damaged = bytearray(data)
+        damaged[place] ^= 0x10
+        with pytest.raises(FormatError):
+            LaneCheckpoint.parse(bytes(damaged))
+
+
 def test_N07_each_flipped_byte_outside_of_the_parts_is_found() -> None:
     """Those inside are found by the segments' own checksums."""
     sound = golden("entry-v1.seg")

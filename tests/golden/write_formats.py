@@ -125,6 +125,15 @@ LANE_PARTITIONS = (ClaimKey("topics/t/0123456789abcdef/0/", 3), ClaimKey("topics
 ENTRY_HEADER = EntryHeader(EntryKind.DATA, 9, bytes(range(16)), bytes(range(16, 32)), STAMP_MS)
 
 
+ADOPTION_HEADER = replace(ENTRY_HEADER, kind=EntryKind.ADOPTION)
+ADOPTION_CLAIM = ClaimKey("topics/t/0123456789abcdef/7/", 2)
+
+
+def adoption_bytes() -> bytes:
+    """The beginning of the next life of a lane."""
+    return bytes(build_entry(ADOPTION_HEADER, [], [], b"a process")[0])
+
+
 def entry_bytes() -> bytes:
     """Two partitions in one entry of a lane, and the end of a claim."""
     data, summary = build_segment(HEADER, batches())
@@ -162,6 +171,13 @@ def wal_bytes() -> bytes:
     return WalHeader(LEADER_EPOCH, BASE_OFFSET).pack() + pack_frame([first, second]) + pack_frame([third])
 
 
+ADOPTED_CHECKPOINT = replace(
+    LANE_CHECKPOINT,
+    claims=(*LANE_CHECKPOINT.claims, CheckpointedClaim(ADOPTION_CLAIM, 43, 1000, 1000, False, True)),
+    owner=b"a process",
+)
+"""Of a lane that somebody has adopted, with a claim of which it has nothing yet."""
+
 HOLD = holds.Hold("delta:s3://bucket/orders", 604800.0, {0: 1000, 7: 23}, STAMP_MS)
 
 
@@ -173,7 +189,9 @@ def main() -> None:
         f"manifest-v{manifest.FORMAT_VERSION}": MANIFEST.pack(),
         f"manifest-v{manifest.EXTRAS_VERSION}": MANIFEST_V4.pack(),
         f"entry-v{entry.FORMAT_VERSION}.seg": entry_bytes(),
+        f"adoption-v{entry.FORMAT_VERSION}.seg": adoption_bytes(),
         f"lane-checkpoint-v{lane_checkpoint.FORMAT_VERSION}": LANE_CHECKPOINT.pack(),
+        f"lane-checkpoint-v{lane_checkpoint.ADOPTED_VERSION}": ADOPTED_CHECKPOINT.pack(),
         f"wal-v{wal.FORMAT_VERSION}.wal": wal_bytes(),
         f"hold-v{holds.FORMAT_VERSION}": HOLD.pack(),
     }

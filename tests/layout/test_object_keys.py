@@ -155,7 +155,14 @@ def test_the_brokers_objects_have_the_names_that_the_format_page_says() -> None:
     assert broker.NODE_PREFIX == "broker/node/"
     assert broker.producers_prefix("orders") == "broker/producers/orders/"
     assert broker.ACLS_KEY == "broker/acls"
+    assert broker.USERS_KEY == "broker/users"
     assert broker.INTERNAL_TOPIC == "__consumer_offsets"
     page = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
-    for name in (broker.NODE_PREFIX, broker.PRODUCERS_PREFIX, broker.ACLS_KEY, broker.INTERNAL_TOPIC):
+    for name in (
+        broker.NODE_PREFIX,
+        broker.PRODUCERS_PREFIX,
+        broker.ACLS_KEY,
+        broker.USERS_KEY,
+        broker.INTERNAL_TOPIC,
+    ):
         assert name in page

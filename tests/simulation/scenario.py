@@ -29,7 +29,7 @@ from tests.simulation.actors import (
 from tests.simulation.oracle import Violation
 from tests.simulation.world import RATES, YEAR_S, Loud, Machine, Process, ProcessClock, World
 
-TROUBLES = ("stalls", "jumps", "kills", "skew", "trims", "deletion", "retention", "lanes")
+TROUBLES = ("stalls", "jumps", "kills", "skew", "trims", "deletion", "retention", "lanes", "names")
 """What can be switched off beside the faults of the store."""
 
 ROLES: dict[str, type[Role]] = {
@@ -158,6 +158,9 @@ class _Run:
         if kind == "exclusive":
             settings["take_over"] = True  # or it would join shared writers, who know durable acks only
             settings["lanes"] = rng.choice([0, 1, 1, 2]) if self.has("lanes") else 0
+            if settings["lanes"] and self.has("names"):
+                # The next life of a machine has the same name; and somebody may have given two the same.
+                settings["lane"] = rng.choice([None, "one", "one", "two"])
         elif kind == "reader" or (kind == "maintainer" and rng.random() < 0.8):
             settings["writer"] = "read_only"
         return settings

@@ -228,13 +228,29 @@ class Chain:
         behind = self.follow(tail, max_age)  # the last of them is a claim: what follows is in its lane
         return None if behind is None else links + behind
 
+    def owner_of(self, tail: ChainTail) -> bytes:
+        """Who writes the chain from its tail on: whom its last fence names, or who has adopted the lane since in which it
+        goes on. As last read; asks nobody."""
+        return self.adopter_of(tail) or tail.owner
+
+    def adopter_of(self, tail: ChainTail) -> bytes:
+        """Who has adopted the lane in which the chain goes on; nothing if nobody has, or it goes on in no lane."""
+        return b"" if tail.claim is None else self._lanes.owner_of(tail.claim)
+
     def end_claim(
-        self, tail: ChainTail, new_id: Callable[[], bytes], now_ms: int, owner: bytes = b""
+        self,
+        tail: ChainTail,
+        new_id: Callable[[], bytes],
+        now_ms: int,
+        owner: bytes = b"",
+        judged: bytes | None = None,
     ) -> None:
         """Whoever goes on behind a claim, in this chain or in another lane, must end it in its lane first: from then on its
-        owner can commit nothing more, and `follow` tells where it ended."""
+        owner can commit nothing more, and `follow` tells where it ended. `judged`: as for `LaneReader.end_claim`."""
         assert tail.claim is not None, "there is nothing to end"
-        self._lanes.end_claim(tail.claim, ClaimKey(self.paths.prefix, tail.epoch), new_id, now_ms, owner)
+        self._lanes.end_claim(
+            tail.claim, ClaimKey(self.paths.prefix, tail.epoch), new_id, now_ms, owner, judged
+        )
 
     def holds(self, refs: Iterable[SegmentRef]) -> bool:
         """Whether the store has all of these objects, as large as the rows say: one listing."""

@@ -19,7 +19,9 @@ from logstore.format.stored.segment import (
     SegmentSummary,
     parse_segment,
 )
+from logstore.layout.paths import LanePaths
 from logstore.objects.protocol import ObjectStore
+from logstore.objects.wrappers.slices import whole
 
 _CLAIMING = SegmentFlags.FENCE | SegmentFlags.MERGED
 FAR_FUTURE_MS = 2**62  # the newest timestamp of a segment that cannot be read: no look-up by time may skip it
@@ -153,6 +155,21 @@ def _extras_of(summary: SegmentSummary, tail: bytes) -> Extras | None:
         return summary.parse_extras(tail)
     except FormatError:
         return None
+
+
+def claim_of(key: str) -> Claim | None:
+    """That of a part of a lane's entry, whose key it is; None for any other object. It began there or before, and no fence
+    has ended it by then."""
+    found = LanePaths.entry_of(whole(key))
+    return None if found is None else Claim(*found)
+
+
+def link_of_ref(store: ObjectStore, ref: SegmentRef) -> Link:
+    """An object that a row names, and what it says beside its records."""
+    try:
+        return _parse_tail(store, ref.key, store.get(ref.key, -TAIL_SIZE))
+    except FormatError as damage:
+        raise CorruptData(ref.key, ref.base_offset, damage.why) from damage
 
 
 def summary_of(store: ObjectStore, ref: SegmentRef) -> SegmentSummary:

@@ -26,8 +26,8 @@ class ChainView:
     """A partition as loaded: its segments and where its chain ends. `manifest_damaged`: they are told by the chain alone.
 
     `superseded`: objects that were listed without a manifest and hold nothing that a wider one does not hold, too.
-    `settled`: how many rows, and which tail, come before the first part of a lane's entry; None if there is none. `parts`: those
-    parts, empty ones too.
+    `settled`: how many rows, and which tail, come before the first part of a lane's entry; None if there is none.
+    `parts`: those parts, empty ones too.
     """
 
     segments: Segments

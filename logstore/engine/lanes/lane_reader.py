@@ -89,11 +89,53 @@ class LaneReader:
         with known.reading:
             return self._refresh(known)[0]
 
+    def owner_of(self, claim: Claim) -> bytes:
+        """Who adopted the lane last, as far as it was read: a document, or nothing. Asks nobody."""
+        state = self._known(claim.lane).state
+        return b"" if state is None else state.owner
+
+    def adopt(
+        self,
+        lane: str,
+        new_id: Callable[[], bytes],
+        now_ms: int,
+        owner: bytes,
+        judge: Callable[[bytes], None],
+    ) -> LaneState:
+        """Begin the next life of the lane: put an adoption at its first empty place. Returns the lane as it is then, for the
+        caller to go on with. `judge` raises if the owner it is given must not be stopped.
+
+        It is checked like a seal: what was created in a place that had been emptied counts for nothing.
+        """
+        known, doubts = self._known(lane), Doubts()
+        with known.reading:
+            while True:
+                state, began = self._refresh(known)
+                judge(state.owner)
+                header = EntryHeader(EntryKind.ADOPTION, state.next_seq, new_id(), state.edge, now_ms)
+                data, entry = build_entry(header, [], [], owner)
+                try:
+                    with doubts:
+                        known.log.commit(header, data)
+                        if known.log.split_until() <= began:
+                            state.take(entry)
+                            return state.copy()
+                        known.state = None
+                except LaneRace:
+                    continue
+
     def end_claim(
-        self, claim: Claim, key: ClaimKey, new_id: Callable[[], bytes], now_ms: int, owner: bytes = b""
+        self,
+        claim: Claim,
+        key: ClaimKey,
+        new_id: Callable[[], bytes],
+        now_ms: int,
+        owner: bytes = b"",
+        judged: bytes | None = None,
     ) -> None:
         """Make sure that the claim has ended: put a seal at the lane's first empty place, unless there is one already.
-        `owner`: who does so, for the one who is stopped.
+        `owner`: who does so, for the one who is stopped. `judged`: nothing is done if somebody else than that one
+        has adopted the lane.
 
         What was created in a place that had been emptied is in the past and counts for nothing: then all over again.
         """
@@ -101,7 +143,7 @@ class LaneReader:
         while True:
             with known.reading:
                 state, began = self._refresh(known)
-                if state.has_ended(key, claim.since):
+                if state.has_ended(key, claim.since) or judged not in (None, state.owner):
                     return
                 header = EntryHeader(EntryKind.SEAL, state.next_seq, new_id(), state.edge, now_ms)
             data, entry = build_entry(header, [], [key], owner)

@@ -16,13 +16,15 @@ _SPLITS_MAX = 64
 @dataclass(slots=True)
 class ClaimState:
     """`next_seq`, `end_offset` and `reserved_until`: of the partition's chain before the first of `parts`, all of which no
-    manifest holds, as far as the lane's checkpoint knows."""
+    manifest holds, as far as the lane's checkpoint knows. `is_begun`: nothing of it is in the lane yet, so it
+    may not stand."""
 
     next_seq: int
     end_offset: int
     reserved_until: int
     parts: list[CheckpointedPart] = field(default_factory=list)
     is_sealed: bool = False
+    is_begun: bool = False
 
     @property
     def end_seq(self) -> int:
@@ -42,9 +44,10 @@ class LaneState:
         self.kept = list(known.kept)
         self.ended_before = known.ended_before
         self.splits = list(known.splits)
+        self.owner = known.owner  # who adopted it last
         self.claims = {
-            key: ClaimState(next_seq, end, reserved, [], sealed)
-            for key, next_seq, end, reserved, sealed in known.claims
+            key: ClaimState(next_seq, end, reserved, [], sealed, begun)
+            for key, next_seq, end, reserved, sealed, begun in known.claims
         }
         for stored in known.parts:
             self.claims[stored.part.claim].parts.append(stored)
@@ -64,6 +67,9 @@ class LaneState:
                 self._add(header.seq, part)
             return True
         self.kept.append(header.seq)
+        if header.kind is EntryKind.ADOPTION:
+            self.owner = entry.owner
+            return True
         if header.kind is EntryKind.FENCE:
             self.ended_before = self.next_seq
         ended = list(self.claims) if header.kind is EntryKind.FENCE else entry.seals
@@ -81,11 +87,23 @@ class LaneState:
         if state is None:
             state = self.claims[part.claim] = ClaimState(part.seq, part.base_offset, part.base_offset)
         if not state.is_sealed:
+            state.is_begun = False
             state.parts.append(CheckpointedPart(entry, part))
 
     def begin(self, key: ClaimKey, next_seq: int, end_offset: int, reserved_until: int) -> None:
         """The owner has made a claim, and its checkpoints name it from now on."""
-        self.claims[key] = ClaimState(next_seq, end_offset, reserved_until)
+        self.claims[key] = ClaimState(next_seq, end_offset, reserved_until, is_begun=True)
+
+    def carried_on(self) -> dict[str, ClaimKey]:
+        """By partition: the claims that go on with the next life of the lane. Each has something in it, so it stands; and
+        nobody goes on behind a claim before it has ended."""
+        return {key.prefix: key for key, one in self.claims.items() if not one.is_sealed and not one.is_begun}
+
+    def copy(self) -> LaneState:
+        """For an owner, who goes on with it by himself."""
+        made = LaneState(self.checkpoint(b""))
+        made.version = self.version
+        return made
 
     def checkpoint(self, nonce: bytes) -> LaneCheckpoint:
         """The next one."""
@@ -97,12 +115,15 @@ class LaneState:
             self.edge,
             tuple(self.kept),
             tuple(
-                CheckpointedClaim(key, one.next_seq, one.end_offset, one.reserved_until, one.is_sealed)
+                CheckpointedClaim(
+                    key, one.next_seq, one.end_offset, one.reserved_until, one.is_sealed, one.is_begun
+                )
                 for key, one in self.claims.items()
             ),
             tuple(stored for one in self.claims.values() for stored in one.parts),
             self.ended_before,
             tuple(self.splits),
+            self.owner,
         )
 
     @property

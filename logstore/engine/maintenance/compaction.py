@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from logstore.engine.chain.chain import Chain
-from logstore.engine.chain.link import summary_of
+from logstore.engine.chain.link import claim_of, link_of_ref, summary_of
 from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef, Segments
 from logstore.engine.chain.view import ChainView
@@ -151,7 +151,8 @@ class Compaction:
         first, last = refs[0], refs[-1]
         loaded = fan_out(partial(batches_of, self._reader, ref) for ref in refs)
         batches = [batch for some in loaded for batch in some]
-        newest = summary_of(self._chain.store, last)
+        link = link_of_ref(self._chain.store, last)
+        newest = link.summary
         header = SegmentHeader(
             seq=first.seq,
             epoch=newest.header.epoch,
@@ -165,7 +166,8 @@ class Compaction:
             source_upper=self._source_upper(view, refs),
         )
         # Should the manifest get lost, the object itself tells in which lane the chain goes on behind it.
-        claim = view.tail.claim if header.epoch == view.tail.epoch else None
+        # Behind its last records there may be parts without any, also of a claim that has ended since.
+        claim = view.tail.claim if header.epoch == view.tail.epoch else link.said.claim or claim_of(last.key)
         return build_segment(header, batches, Extras(claim=claim))
 
     def _source_upper(self, view: ChainView, refs: list[SegmentRef]) -> int:

@@ -21,7 +21,7 @@ import logging
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import NamedTuple, TypeVar
 
@@ -316,6 +316,20 @@ class PartitionState:
         """It could not be opened."""
         with self._lock:
             self.has_local_writer = False
+
+    def go_on(self, owner: bytes) -> None:
+        """It goes on behind another's last segment, as that one's next life: past everything that readers may have seen."""
+        with self._lock:
+            start = self.tail.start_offset
+            self.tail = replace(self.tail, end_offset=start, reserved_until=start, owner=owner, closed=False)
+            self._raise_watermarks(start)
+
+    def complete(self, view: ChainView) -> None:
+        """Until now only the end was known, from a lane; this is the whole partition."""
+        with self._lock:
+            self.low, self.segments.is_complete = view.low_watermark, True
+            self.tail = replace(self.tail, source_upper=view.tail.source_upper, horizon=view.tail.horizon)
+        self.replace_view(view)
 
     def show(self, buffer: WriteBuffer) -> None:
         """It is open: what it holds can be read."""

@@ -16,7 +16,7 @@ from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
-from logstore.config import Ack, StoreConfig
+from logstore.config import Ack, StoreConfig, TakeOver
 from logstore.engine.host.clock import waitable
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.results import Receipt, acked
@@ -251,6 +251,7 @@ class Partition(ReadablePartition):
         rather than joining shared writers."""
         with self._opening:
             if self._writer is None:
+                self._open_end(take_over or self._config.take_over)
                 state, on_commit = self._for_writing()
                 level, wait = ack or self._config.ack, self.ack_timeout(timeout)
                 self._writer = self._writers.open(
@@ -298,16 +299,21 @@ class Partition(ReadablePartition):
     def _closed_error(self) -> LogStoreError:
         return self._reopened_error() if self.replaced else super()._closed_error()
 
+    def _open_end(self, take_over: TakeOver) -> None:
+        """If the life before of this process wrote it, through a lane with a name: the lane says where to go on."""
+        if self._loaded is None and (tail := self._writers.carried_on(take_over)) is not None:
+            self._load_end(tail)
+
     def _for_writing(self) -> tuple[PartitionState, Callable[[], None]]:
         self._check_open()
-        state = self.state
+        state = self.end_state
         assert self._checkpointer is not None, "set by _load"
         return state, self._checkpointer.after_commit
 
     @property
     def epoch(self) -> int:
         """The epoch of the last writer seen; ours, while we are the writer."""
-        return self.state.tail.epoch
+        return self.end_state.tail.epoch
 
     @property
     def reserved_end(self) -> int:

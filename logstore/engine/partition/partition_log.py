@@ -199,12 +199,12 @@ class PartitionLog:
     @property
     def durable_high_watermark(self) -> int:
         """One past the last offset in the object store, as last seen."""
-        return self._internal.state.durable
+        return self._internal.end_state.durable
 
     @property
     def buffered_high_watermark(self) -> int:
         """One past the last acked offset, as last seen."""
-        return self._internal.state.buffered
+        return self._internal.end_state.buffered
 
     def lost_ranges(self) -> list[LostRange]:
         """Offsets that hold no record and never will: a writer had reserved them to ack below `durable`, and died.

@@ -13,6 +13,9 @@ from collections.abc import Callable
 
 from logstore.config import Visibility, check_visibility
 from logstore.engine.chain.chain import Chain
+from logstore.engine.chain.segment_table import Segments
+from logstore.engine.chain.tail import ChainTail
+from logstore.engine.chain.view import ChainView
 from logstore.engine.host.clock import Clock
 from logstore.engine.maintenance.checkpoint import Checkpointer
 from logstore.engine.maintenance.maintenance import Maintenance
@@ -24,6 +27,7 @@ from logstore.engine.read.partition_reader import PartitionReader
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.writer_protocol import Writer
 from logstore.errors import Closed, LogStoreError, OffsetOutOfRange, UnknownTopic
+from logstore.format.stored.manifest import SegmentTable
 from logstore.layout.paths import PartitionPaths
 from logstore.objects.protocol import ObjectStore
 
@@ -46,6 +50,9 @@ class ReadablePartition:
         # Held during I/O, so only by those who must wait for it: load and open_writer.
         self._opening = threading.RLock()
         self._loaded: Loaded | None = None
+        self._knows_end_only = (
+            False  # it was opened to write, from what a lane says; the rest is loaded when somebody asks
+        )
         self._checkpointer: Checkpointer | None = None
         self._writer: Writer | None = None
         self._closed = False
@@ -91,7 +98,7 @@ class ReadablePartition:
         self, offset: int, max_bytes: int = READ_BYTES, *, visibility: Visibility = "buffered"
     ) -> ReadResult | None:
         """`read` from memory alone, so it never blocks; None if it would need the object store, or is closed."""
-        if self._loaded is None or self.closed:
+        if self._loaded is None or self._knows_end_only or self.closed:
             return None
         return self._loaded[1].read_cached(offset, max_bytes, visibility)
 
@@ -139,12 +146,12 @@ class ReadablePartition:
 
     def high_watermark(self, visibility: Visibility) -> int:
         """The high watermark for readers of that visibility, as last seen."""
-        return self.state.high_watermark(visibility)
+        return self.end_state.high_watermark(visibility)
 
     def readable_end(self, visibility: Visibility) -> int:
         """Up to where there are records to be had, as last seen: the high watermark, unless a writer here has stopped
         below it."""
-        return self.state.readable_end(visibility)
+        return self.end_state.readable_end(visibility)
 
     @property
     def now_ms(self) -> int:
@@ -168,11 +175,11 @@ class ReadablePartition:
 
     def add_listener(self, listener: Callable[[], None]) -> None:
         """Call `listener()`, from any thread and with no lock held, after a visible watermark moved. It must be quick."""
-        self.state.add_listener(listener)
+        self.end_state.add_listener(listener)
 
     def remove_listener(self, listener: Callable[[], None]) -> None:
         """Call it no more. One that is not there is no error."""
-        self.state.remove_listener(listener)
+        self.end_state.remove_listener(listener)
 
     def _tell_listeners(self) -> None:
         loaded = self._loaded
@@ -198,6 +205,12 @@ class ReadablePartition:
         """What is known of it, loaded if nobody has looked at it yet."""
         return self._load()[0]
 
+    @property
+    def end_state(self) -> PartitionState:
+        """The same for those who ask about the end alone: of a partition that is only written, no more need be known."""
+        loaded = self._loaded
+        return self._load()[0] if loaded is None else loaded[0]
+
     def _ended(self) -> bool:
         return self._closed or self._gone
 
@@ -222,24 +235,39 @@ class ReadablePartition:
 
     def _load(self) -> Loaded:
         loaded = self._loaded
-        if loaded is not None:
+        if loaded is not None and not self._knows_end_only:
             return loaded
         with self._opening:
             if self._loaded is None:
                 self._check_open()
-                view = self._chain.load()
-                state = PartitionState(view)
-                self._checkpointer = Checkpointer(
-                    self._runtime,
-                    self._chain,
-                    state,
-                    view.manifest_next_seq,
-                    self.maintenance,
-                    self._settings.refresh,
-                )
-                reader = PartitionReader(state, self._chain, self._runtime.reader)
-                self._loaded = state, reader, Follower(self._runtime, self._chain, state, self)
+                return self._become(self._chain.load())
+            if self._knows_end_only:
+                self._loaded[0].complete(self._chain.load())
+                self._knows_end_only = False
             return self._loaded
+
+    def _load_end(self, tail: ChainTail) -> None:
+        """Enough to write: where the chain ends."""
+        with self._opening:
+            if self._loaded is None:
+                self._check_open()
+                nothing = Segments(self.paths, SegmentTable(), is_complete=False)
+                self._become(ChainView(nothing, tail.end_offset, tail, manifest_next_seq=tail.next_seq))
+                self._knows_end_only = True
+
+    def _become(self, view: ChainView) -> Loaded:
+        state = PartitionState(view)
+        self._checkpointer = Checkpointer(
+            self._runtime,
+            self._chain,
+            state,
+            view.manifest_next_seq,
+            self.maintenance,
+            self._settings.refresh,
+        )
+        reader = PartitionReader(state, self._chain, self._runtime.reader)
+        self._loaded = state, reader, Follower(self._runtime, self._chain, state, self)
+        return self._loaded
 
 
 def check_start(start: object) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from logstore.config import Ack, TakeOver
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.segment_table import LostRange
+from logstore.engine.chain.tail import ChainTail
 from logstore.engine.memory.catch_up import catch_up
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.topic_settings import TopicLimits
@@ -31,7 +32,7 @@ from logstore.engine.write.wal import Wal
 from logstore.engine.write.wal_sync import LocalSync
 from logstore.engine.write.writer_health import WriterHealth
 from logstore.engine.write.writer_protocol import Writer
-from logstore.errors import LogStoreError, ReadOnly
+from logstore.errors import LogStoreError, ReadOnly, StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +76,17 @@ class PartitionWriters:
                 writer = self._join(state, on_commit, ack, take_over, alone)
         self._writer = writer
         return writer
+
+    def carried_on(self, take_over: TakeOver) -> ChainTail | None:
+        """Where the chain ends, if an earlier life of this process wrote it last, through a lane with a name. None also if
+        the store cannot be asked: then whoever opens the partition is told why."""
+        config = self._runtime.config
+        if self.lane is None or config.writer != "exclusive" or config.wal_dir is not None:
+            return None
+        with suppress(StoreError):
+            self.lane.enter(take_over)
+            return self.lane.carried_on(self._chain.paths.prefix)
+        return None
 
     def _open_shared(
         self, state: PartitionState, on_commit: Callable[[], None], take_over: TakeOver

@@ -8,6 +8,7 @@
   others had in flight behind it names an entry that will never stand, and is void wherever it lands; it is made anew behind
   the seal, one entry after the other until all are there. Acked a round later, and none fails. **A fence** stops them all.
 * **Group commit.** The producers that a commit releases share the next entry, too, whatever partitions they append to.
+* **A lane with a name** has many lives (`lane_life`): another's adoption in a place of ours stops all writers.
 * **An atomic append** over several partitions goes with one entry, together with what these have before it. No upload is
   sent behind it until it is decided. If one of its partitions was lost it fails, alone, and the rest is sent without it.
 * `durable_linger` is the least time between the starts of two uploads: what a busy process pays has an upper bound.
@@ -25,9 +26,11 @@ from enum import Enum, auto
 from functools import partial
 from typing import NamedTuple
 
+from logstore.config import TakeOver
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.fencing import WHAT_NOW, fenced_by, named
 from logstore.engine.chain.link import Link
+from logstore.engine.chain.tail import ChainTail
 from logstore.engine.host.fan_out import fan_out
 from logstore.engine.lanes.lane_log import LaneLog, LaneRace
 from logstore.engine.lanes.lane_state import LaneState
@@ -36,14 +39,8 @@ from logstore.engine.runtime import Runtime
 from logstore.engine.write.atomic_append import AtomicAppend, all_locked
 from logstore.engine.write.flushed import Flushed, Released
 from logstore.engine.write.group_commit import GroupCommitWait
-from logstore.errors import (
-    CorruptData,
-    Fenced,
-    LogStoreError,
-    OutcomeUnknown,
-    StoreError,
-    UnsupportedStore,
-)
+from logstore.engine.write.lane_life import LaneLife
+from logstore.errors import CorruptData, Fenced, LogStoreError, OutcomeUnknown, StoreError, UnsupportedStore
 from logstore.format.stored.entry import ClaimKey, Entry, EntryHeader, EntryKind, NewPart, build_entry
 from logstore.format.stored.extras import Claim, Extras
 from logstore.format.stored.segment import SegmentFlags
@@ -102,8 +99,9 @@ class _Upload:
 class Lane:
     """`_lock` guards all fields; it is held for memory work only, and inside of it no partition's lock is taken."""
 
-    def __init__(self, runtime: Runtime, name: str, splitter: Splitter) -> None:
+    def __init__(self, runtime: Runtime, name: str, splitter: Splitter, *, is_named: bool = False) -> None:
         self.name = name
+        self._life = LaneLife(runtime, name, is_named)
         self._runtime = runtime
         self._log = LaneLog(runtime.store, LanePaths(name))
         self._lock = threading.Lock()
@@ -137,6 +135,25 @@ class Lane:
             self.name, self._log = name, LaneLog(self._runtime.store, LanePaths(name))
 
     # Claims
+
+    def enter(self, may_stop: TakeOver) -> None:
+        """Before anything is committed: of a lane with a name, be its next life."""
+        self._life.enter(may_stop, self._adopted)
+
+    def _adopted(self, state: LaneState) -> None:
+        with self._lock:
+            self._known, self._checkpoint_etag = state, None
+            self._writers.clear()  # of a life before this one, all stopped
+
+    def carried_on(self, prefix: str) -> ChainTail | None:
+        """Where the chain of a partition of the life before ends; None if it is none."""
+        with self._lock:
+            return self._life.tail_of(prefix, self._known, self._writers)
+
+    def goes_on(self, key: ClaimKey, tail: ChainTail) -> bool:
+        """Whether the claim at the tail is one of the life before, and goes on."""
+        with self._lock:
+            return self._life.goes_on(key, tail, self._known, self._writers)
 
     def claim(self) -> Claim:
         """What a fence says that leads a partition's chain into this lane."""
@@ -239,7 +256,8 @@ class Lane:
             load = self._load(writers)
         while True:
             self._fail_lost(load.atomics, told)
-            load = _Load([pair for pair in load.windows if pair[0].failed is None], load.atomics)
+            with self._lock:
+                load = _Load([pair for pair in load.windows if not self._has_ended(pair[0])], load.atomics)
             if not load.windows:
                 return None, told
             try:
@@ -254,6 +272,8 @@ class Lane:
                     )  # another's entry was met meanwhile: what was in flight goes first
                     return None, told
                 if (upload.entry.header.seq, upload.entry.header.prev) != self._next_place():
+                    continue
+                if any(self._has_ended(writer) for writer, _ in load.windows):
                     continue
                 if any(self._lost(atomic) for atomic in load.atomics):
                     continue
@@ -282,12 +302,15 @@ class Lane:
         for writer, _ in load.windows:
             writer.attempt_failed(error)
 
+    def _has_ended(self, writer: Flushed) -> bool:
+        """Whether nothing of the writer's counts any more. Holds the lock: a seal or an adoption that was read is known here
+        before its writers have stopped, and what is made behind it would name it."""
+        is_over = writer.failed is not None or self._life.is_over
+        return is_over or self._known.claims[writer.claim_key].is_sealed
+
     def _lost(self, atomic: AtomicAppend) -> Flushed | None:
-        """The writer that an atomic append fails for, if there is one. Holds the lock: a seal that was read is known here
-        before its writer has stopped."""
-        claims = self._known.claims
-        sealed = (each for each in atomic.writers if claims[each.claim_key].is_sealed)
-        return atomic.lost() or next(sealed, None)
+        """The writer that an atomic append fails for, if there is one. Holds the lock."""
+        return atomic.lost() or next(filter(self._has_ended, atomic.writers), None)
 
     def _fail_lost(self, atomics: list[AtomicAppend], told: list[Tell]) -> None:
         """Take those out that have lost a partition: they are in no entry that stands, and in none that is under way."""
@@ -543,10 +566,13 @@ class Lane:
             return
         with self._lock:
             self._known.take(standing)
+            is_adopted = standing.header.kind is EntryKind.ADOPTION
+            if is_adopted:
+                self._life.end()
             ended = [
                 writer
                 for key, writer in self._writers.items()
-                if self._known.claims[key].is_sealed and writer.failed is None
+                if (is_adopted or self._known.claims[key].is_sealed) and writer.failed is None
             ]
             given_up, self._flight = list(self._flight), deque()
             for one in given_up:
@@ -561,16 +587,23 @@ class Lane:
         return checkpoint is not None and seq < checkpoint.split_until and seq not in checkpoint.kept
 
     def _end(self, writer: Flushed, standing: Entry) -> None:
-        what = "fenced the lane" if standing.header.kind is EntryKind.FENCE else "took the partition over"
         paths, epoch = PartitionPaths.of(writer.claim_key.prefix), writer.claim_key.epoch
         assert paths is not None, "a claim names a partition"
         deleted = self._deleted(writer.claim_key, paths)
         if deleted is not None:
             writer.stop(deleted)
             return
+        who = f"a writer of epoch {epoch + 1}{named(standing.owner)}"
+        match standing.header.kind:
+            case EntryKind.ADOPTION:
+                who, what = f"the next life of the lane{named(standing.owner)}", "has begun"
+            case EntryKind.FENCE:
+                what = "fenced the lane"
+            case _:
+                what = "took the partition over"
         writer.stop(
             Fenced(
-                f"{paths}: a writer of epoch {epoch + 1}{named(standing.owner)} {what}, at place {standing.header.seq} of "
+                f"{paths}: {who} {what}, at place {standing.header.seq} of "
                 f"lane {self.name}; this one is of epoch {epoch} and has stopped for good. {WHAT_NOW}"
             )
         )
@@ -612,9 +645,9 @@ class Lane:
         """So that nobody has to read all entries. One that cannot be written now is written later."""
         with self._checkpointing:
             try:
-                if (
-                    self._put_checkpoint()
-                ):  # else what we have split may not be said in the store: delete nothing
+                # Else what we have split may not be said in the store: delete nothing. Twice: the first of a life does not
+                # know which one stands there.
+                if self._put_checkpoint() or self._put_checkpoint():
                     self._split()
             except StoreError as error:
                 logger.warning("%s: no checkpoint this time: %s", self, error)
@@ -678,7 +711,12 @@ class Lane:
             return bool(self._writers)
 
     def close(self, deadline: float) -> None:
-        """End the lane with a fence, so that nobody has to seal anything in it. One that cannot be made is no harm."""
+        """End the lane with a fence, so that nobody has to seal anything in it. One that cannot be made is no harm.
+        A lane with a name is left to its next life: a checkpoint says what there is."""
+        if self._life.is_named:
+            if self._writers and not self._life.is_over and self._runtime.clock.monotonic() < deadline:
+                self.write_checkpoint()
+            return
         runtime, failures = self._runtime, 0
         while True:
             with self._lock:

@@ -11,17 +11,26 @@ from zlib import crc32
 from logstore.engine.host.clock import waitable
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.lane import Lane, Splitter
-from logstore.layout.paths import PartitionPaths
+from logstore.layout.paths import PartitionPaths, named_lane
 
 
 class Lanes:
-    """`config.lanes` of them, each under a name that nobody has used; none at all if every partition commits to its own
-    chain."""
+    """`config.lanes` of them, each under a name that nobody has used, or under that of `config.lane`; none at all if every
+    partition commits to its own chain."""
 
     def __init__(self, runtime: Runtime, splitter: Splitter) -> None:
-        count = runtime.config.lanes if runtime.config.writer == "exclusive" else 0
+        config = runtime.config
+        count = max(config.lanes, config.lane is not None) if config.writer == "exclusive" else 0
         self._runtime = runtime
-        self._lanes = [Lane(runtime, self._new_name(), splitter) for _ in range(count)]
+        self._lanes = [
+            Lane(
+                runtime,
+                self._new_name() if config.lane is None else named_lane(config.lane, number),
+                splitter,
+                is_named=config.lane is not None,
+            )
+            for number in range(count)
+        ]
 
     def _new_name(self) -> str:
         return self._runtime.rng.randbytes(8).hex()
@@ -43,7 +52,7 @@ class Lanes:
 
     def after_fork_in_child(self) -> None:
         """After a fork, in the child, of a store that has written nothing: parent and child are writers of their own."""
-        for lane in self._lanes:
+        for lane in self._lanes if self._runtime.config.lane is None else ():
             lane.rename(self._new_name())
 
     def begin_close(self) -> None:

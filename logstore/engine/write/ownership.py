@@ -35,7 +35,7 @@ def check_may_stop(chain: Chain, tail: ChainTail, take_over: TakeOver) -> None:
         return
     if tail.mode is WriterMode.SHARED:
         raise WrittenByShared
-    owner = owner_of(tail)
+    owner = _parsed(chain.owner_of(tail))
     standing = Standing.UNKNOWN if owner is None else standing_of(owner)
     if standing is Standing.LIVING:
         raise PartitionInUse(
@@ -61,10 +61,31 @@ def shared_in_the_way(chain: Chain, why: str) -> PartitionInUse:
     )
 
 
+def check_may_adopt(lane: str, document: bytes, take_over: TakeOver) -> None:
+    """Raises `PartitionInUse` if the process that has the lane must not be stopped by its next life. `document`: who it is;
+    nothing if there was none before."""
+    owner = _parsed(document)
+    if take_over is True or not document:
+        return
+    standing = Standing.UNKNOWN if owner is None else standing_of(owner)
+    if standing is Standing.LIVING or (standing is Standing.UNKNOWN and take_over == "if_gone"):
+        lives = "is alive" if standing is Standing.LIVING else "may be alive: that cannot be told from here"
+        raise PartitionInUse(
+            f"the lane {lane} belongs to {owner or 'a process that left no name'}, which {lives}. Nothing was appended and "
+            "nobody was stopped: a name is for one process at a time, so give this one another; if it is to replace the "
+            "other, close that one first, or open with take_over=True, which stops it for good",
+            None if owner is None else str(owner),
+        )
+
+
 def owner_of(tail: ChainTail) -> Owner | None:
     """None if nothing is known of it, as where an older release has written."""
+    return _parsed(tail.owner)
+
+
+def _parsed(document: bytes) -> Owner | None:
     try:
-        return Owner.parse(tail.owner) if tail.owner else None
+        return Owner.parse(document) if document else None
     except FormatError:
         return None
 

@@ -57,19 +57,26 @@ def take_over(
     """Fence every other writer off. Afterwards the tail's epoch is ours and its `start_offset` is where we go on.
 
     `reserve`: offsets will be shown before they are stored, so reserve some at once. `may_stop`: as `StoreConfig.take_over`;
-    raises what `check_may_stop` does, before anything is committed. `lane`: the chain goes on there.
+    raises what `check_may_stop` does, before anything is committed. `lane`: the chain goes on there. If it has a name and
+    the claim at the tail is one of its life before, that goes on, and nothing is committed at all.
     """
     deadline = runtime.clock.monotonic() + timeout
+    if lane is not None:
+        _enter(runtime, chain, lane, may_stop, deadline)
     while True:
         tail = state.tail
         if tail.deleted:
             raise UnknownTopic(f"{chain.paths}: the topic was deleted")
         if tail.damaged is not None:
             raise fresh(tail.damaged)
-        check_may_stop(chain, tail, may_stop)
-        if tail.claim is not None and _end_claim(runtime, chain, state, deadline):
-            continue
         replay = wal.recover(tail, state.is_lost) if wal is not None else []
+        if lane is not None and not replay and lane.goes_on(ClaimKey(chain.paths.prefix, tail.epoch), tail):
+            state.go_on(runtime.presence.show().pack())
+            return
+        judged = chain.adopter_of(tail)
+        check_may_stop(chain, tail, may_stop)
+        if tail.claim is not None and _end_claim(runtime, chain, state, judged, deadline):
+            continue
         header = _fence(runtime, tail, replay, reserve)
         if _commit(runtime, chain, state, header, replay, deadline, lane):
             break
@@ -81,6 +88,17 @@ def take_over(
             winner = chain.header_at(tail.next_seq)
             assert winner is not None, "the race was lost to somebody"
             raise fenced_by(chain, tail.epoch, winner)
+
+
+def _enter(runtime: Runtime, chain: Chain, lane: Lane, may_stop: TakeOver, deadline: float) -> None:
+    failures = 0
+    while True:
+        try:
+            lane.enter(may_stop)
+            return
+        except StoreError as error:
+            failures += 1
+            _wait_or_raise(runtime, chain, error, failures, deadline)
 
 
 def _fence(
@@ -142,17 +160,18 @@ def _commit(
             return True
 
 
-def _end_claim(runtime: Runtime, chain: Chain, state: PartitionState, deadline: float) -> bool:
-    """The partition's segments go into another's lane: end that first. Whether more of them were found by that."""
+def _end_claim(runtime: Runtime, chain: Chain, state: PartitionState, judged: bytes, deadline: float) -> bool:
+    """The partition's segments go into another's lane: end that first. Whether there is more to judge: segments that were
+    found by that, or another owner of the lane."""
     before = state.tail
     assert before.claim is not None
     failures = 0
     while True:
         try:
             owner = runtime.presence.show().pack()
-            chain.end_claim(before, runtime.new_id, runtime.clock.now_ms(), owner)
+            chain.end_claim(before, runtime.new_id, runtime.clock.now_ms(), owner, judged)
             catch_up(chain, state, by_owner=True)
-            return state.tail != before
+            return state.tail != before or chain.adopter_of(before) != judged
         except StoreError as error:
             failures += 1
             _wait_or_raise(runtime, chain, error, failures, deadline)

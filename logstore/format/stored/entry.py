@@ -68,6 +68,8 @@ class EntryKind(IntEnum):
     """Some claims end here: what the lane's owner puts behind it no longer counts for their partitions."""
     FENCE = 2
     """The lane ends here, and all its claims with it."""
+    ADOPTION = 3
+    """The next life of a named lane begins here. All claims go on; what the life before puts behind it is void."""
 
 
 _KINDS = frozenset(EntryKind)
@@ -132,7 +134,8 @@ class EntryHeader:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the tail of an entry tells. `owner`: a document about the process that made a fence or a seal, or nothing."""
+    """What the tail of an entry tells. `owner`: a document about the process that made a fence, a seal or an
+    adoption, or nothing."""
 
     header: EntryHeader
     parts: tuple[Part, ...] = ()

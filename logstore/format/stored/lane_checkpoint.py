@@ -21,6 +21,8 @@ from logstore.format.stored.entry import FIRST, ClaimKey, Part
 from logstore.format.stored.segment import Bytes
 
 FORMAT_VERSION = 1
+ADOPTED_VERSION = 3
+"""Somebody has adopted the lane, and is named: releases that do not know this know no adoptions either. There is no 2."""
 MAGIC = b"LOGLCP\r\n"
 
 _FRONT = struct.Struct("<8sHHIQ8sQQ16sQIIIIQI")
@@ -55,16 +57,19 @@ _PART_ROW = np.dtype(
     ]
 )
 _BODY_MAX = 1 << 30
+_SEALED, _BEGUN = 1, 4
 
 
 class CheckpointedClaim(NamedTuple):
-    """Where the chain of the claim's partition was before the parts that follow: its next place and offsets."""
+    """Where the chain of the claim's partition was before the parts that follow: its next place and offsets. `is_begun`: the
+    lane holds nothing of it yet, and whether it stands only the partition's own chain tells. Known of adopted lanes."""
 
     key: ClaimKey
     next_seq: int
     end_offset: int
     reserved_until: int
     is_sealed: bool
+    is_begun: bool = False
 
 
 class CheckpointedPart(NamedTuple):
@@ -86,7 +91,8 @@ class LaneCheckpoint:
     """The lane up to (not including) `next_seq`. `split_until`: data entries below it may have been deleted, and their
     records are in the manifests of their partitions; `kept` are the places below it that hold a seal, a fence or a void
     entry, which stay. `edge`: the id of the last entry that counts. `ended_before`: the place behind the last fence, which
-    has ended all claims that began before it. `splits`: when what was split, for whoever deletes it."""
+    has ended all claims that began before it. `splits`: when what was split, for whoever deletes it. `owner`: a document
+    about the process that adopted the lane last, or nothing."""
 
     version: int = 0
     nonce: bytes = bytes(8)
@@ -98,6 +104,7 @@ class LaneCheckpoint:
     parts: tuple[CheckpointedPart, ...] = ()
     ended_before: int = 0
     splits: tuple[Split, ...] = ()
+    owner: bytes = b""
 
     def pack(self) -> bytes:
         topics: dict[str, int] = {}
@@ -107,7 +114,14 @@ class LaneCheckpoint:
             topic, partition = key.prefix[:-1].rsplit("/", 1)
             return topics.setdefault(topic + "/", len(topics)), int(partition), key.epoch
 
-        claims = np.array([(*split(key), *rest) for key, *rest in self.claims], _CLAIM_ROW)
+        begun = _BEGUN if self.owner else 0  # a release that knows version 1 would take it for a seal
+        claims = np.array(
+            [
+                (*split(key), *rest, _SEALED * is_sealed | begun * is_begun)
+                for key, *rest, is_sealed, is_begun in self.claims
+            ],
+            _CLAIM_ROW,
+        )
         parts = np.array([(numbers[part[0]], entry, *part[1:]) for entry, part in self.parts], _PART_ROW)
         names = "\n".join(topics).encode()
         columns = [np.ascontiguousarray(parts[name]).tobytes() for name in _PART_ROW.names or ()]
@@ -120,13 +134,14 @@ class LaneCheckpoint:
                     names,
                     claims.tobytes(),
                     *columns,
+                    self.owner,
                 )
             ),
         )
         front = _FRONT.pack(
             MAGIC,
-            FORMAT_VERSION,
-            0,
+            ADOPTED_VERSION if self.owner else FORMAT_VERSION,
+            len(self.owner),
             0,
             self.version,
             self.nonce,
@@ -163,9 +178,14 @@ class LaneCheckpoint:
         at += names_size
         claims = [
             CheckpointedClaim(
-                ClaimKey(f"{topics[topic]}{partition}/", epoch), next_seq, end, reserved, bool(sealed)
+                ClaimKey(f"{topics[topic]}{partition}/", epoch),
+                next_seq,
+                end,
+                reserved,
+                bool(state & _SEALED),
+                bool(state & _BEGUN),
             )
-            for topic, partition, epoch, next_seq, end, reserved, sealed in np.frombuffer(
+            for topic, partition, epoch, next_seq, end, reserved, state in np.frombuffer(
                 body, _CLAIM_ROW, claim_count, at
             ).tolist()
         ]
@@ -175,13 +195,25 @@ class LaneCheckpoint:
             kind = _PART_ROW[name]
             columns.append(np.frombuffer(body, kind, part_count, at).tolist())
             at += part_count * kind.itemsize
-        if at != len(body):
+        if at + front[2] != len(body):
             raise FormatError("the lane checkpoint's counts do not fit its size", FRONT_SIZE)
         parts = tuple(
             CheckpointedPart(entry, Part(claims[claim].key, *rest))
             for claim, entry, *rest in zip(*columns, strict=True)
         )
-        return cls(version, nonce, split_until, next_seq, edge, kept, tuple(claims), parts, front[14], splits)
+        return cls(
+            version,
+            nonce,
+            split_until,
+            next_seq,
+            edge,
+            kept,
+            tuple(claims),
+            parts,
+            front[14],
+            splits,
+            body[at:],
+        )
 
 
 def parse_split_until(front: Bytes) -> int:
@@ -191,8 +223,9 @@ def parse_split_until(front: Bytes) -> int:
     fields = _FRONT.unpack_from(front)
     if fields[0] != MAGIC or _CRC.unpack_from(front, _FRONT.size)[0] != crc32c(bytes(front[: _FRONT.size])):
         raise FormatError("the lane checkpoint's front is damaged", 0)
-    if fields[1] != FORMAT_VERSION:
+    if fields[1] not in (FORMAT_VERSION, ADOPTED_VERSION):
         raise UnsupportedVersion(
-            f"lane checkpoint format {fields[1]}; this release reads {FORMAT_VERSION}", 8
+            f"lane checkpoint format {fields[1]}; this release reads {FORMAT_VERSION} and {ADOPTED_VERSION}",
+            8,
         )
     return int(fields[6])

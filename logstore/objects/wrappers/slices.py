@@ -28,6 +28,12 @@ def is_slice(key: str) -> bool:
     return _SLICE.fullmatch(key) is not None
 
 
+def whole(key: str) -> str:
+    """The object that a slice is of; the key itself if it names one."""
+    found = _SLICE.fullmatch(key)
+    return key if found is None else found[1]
+
+
 class SlicedStore(WrappedStore):
     """An `ObjectStore` round `inner` that reads slices as if each were an object."""
 

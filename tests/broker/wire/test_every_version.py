@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kio.index import load_request_schema, load_response_schema
@@ -86,7 +87,7 @@ REQUESTS: dict[Api, dict[str, Any]] = {
         "timeout": 1000,
         "validate_only": True,
     },
-    Api.DELETE_TOPICS: {"topic_names": ["absent"], "timeout": 1000},
+    Api.DELETE_TOPICS: {"topic_names": ["absent"], "topics": [{"name": "absent"}], "timeout": 1000},
     Api.DELETE_RECORDS: {"topics": [{**NAMED, "partitions": [{**PLACE, "offset": 0}]}], "timeout": 1000},
     Api.INIT_PRODUCER_ID: {"transactional_id": None, "transaction_timeout": 0},
     Api.OFFSET_FOR_LEADER_EPOCH: {"topics": [{**NAMED, "partitions": [{**PLACE, "leader_epoch": 1}]}]},
@@ -103,7 +104,38 @@ REQUESTS: dict[Api, dict[str, Any]] = {
     Api.DELETE_GROUPS: {"groups_names": ["absent"]},
     Api.INCREMENTAL_ALTER_CONFIGS: {"resources": [{**RESOURCE, "configs": [SETTING]}]},
     Api.OFFSET_DELETE: {"group_id": "absent", "topics": [{**NAMED, "partitions": [PLACE]}]},
-    Api.DESCRIBE_CLUSTER: {"include_cluster_authorized_operations": True},
+    Api.DESCRIBE_CLUSTER: {"include_cluster_authorized_operations": True, "endpoint_type": 1},
+    Api.DESCRIBE_LOG_DIRS: {"topics": [{**NAMED, "partitions": [0]}]},
+    Api.ELECT_LEADERS: {
+        "election_type": 0,
+        "topic_partitions": [{**NAMED, "partitions": [0]}],
+        "timeout": 1000,
+    },
+    Api.LIST_PARTITION_REASSIGNMENTS: {"timeout": 1000, "topics": None},
+    Api.ALTER_PARTITION_REASSIGNMENTS: {
+        "timeout": 1000,
+        "topics": [{**NAMED, "partitions": [{"partition_index": 0, "replicas": [1]}]}],
+    },
+    Api.DESCRIBE_CLIENT_QUOTAS: {"components": [{"entity_type": "user", "match_type": 2, "match": None}]},
+    Api.ALTER_CLIENT_QUOTAS: {
+        "entries": [
+            {
+                "entity": [{"entity_type": "user", "entity_name": "a"}],
+                "ops": [{"key": "producer_byte_rate", "value": 0.0, "remove": True}],
+            }
+        ]
+    },
+    Api.DESCRIBE_USER_SCRAM_CREDENTIALS: {"users": []},
+    Api.ALTER_USER_SCRAM_CREDENTIALS: {
+        "deletions": [{"name": "absent", "mechanism": 1}],
+        "upsertions": [],
+    },
+    Api.LIST_CONFIG_RESOURCES: {"resource_types": [2, 4]},
+    Api.DESCRIBE_TOPIC_PARTITIONS: {
+        "topics": [NAMED],
+        "response_partition_limit": 10,
+        "cursor": {"topic_name": TOPIC, "partition_index": 0},
+    },
 }
 EXPECTED: dict[Api, Code] = {
     Api.HEARTBEAT: Code.UNKNOWN_MEMBER_ID,
@@ -111,6 +143,8 @@ EXPECTED: dict[Api, Code] = {
     Api.LEAVE_GROUP: Code.UNKNOWN_MEMBER_ID,
     Api.DELETE_TOPICS: Code.UNKNOWN_TOPIC_OR_PARTITION,
     Api.DELETE_GROUPS: Code.GROUP_ID_NOT_FOUND,
+    Api.ELECT_LEADERS: Code.ELECTION_NOT_NEEDED,
+    Api.ALTER_USER_SCRAM_CREDENTIALS: Code.RESOURCE_NOT_FOUND,
     Api.OFFSET_DELETE: Code.GROUP_ID_NOT_FOUND,
     Api.SASL_HANDSHAKE: Code.ILLEGAL_SASL_STATE,
     Api.SASL_AUTHENTICATE: Code.ILLEGAL_SASL_STATE,
@@ -125,8 +159,9 @@ def test_B01_every_version_offered_is_answered_as_its_schema_says(broker: LocalB
     with Wire(broker.port) as client:
         make_topic(client)
         assert client.produce(TOPIC, batch(b"first")).error_code == Code.NONE
+        topic_id = broker.server.store.topic(TOPIC)._internal.descriptor.topic_id
         for version in range(api.low, api.high + 1):
-            body = request_body(api, version)
+            body = request_body(api, version, topic_id)
             client.send(api, version, body)
             frame = client.receive()
             assert frame, f"v{version}: the broker has hung up"
@@ -141,7 +176,7 @@ def test_B01_every_version_offered_is_answered_as_its_schema_says(broker: LocalB
             assert expected in found or not found, f"v{version}"
 
 
-def request_body(api: Api, version: int) -> bytes:
+def request_body(api: Api, version: int, topic_id: UUID) -> bytes:
     """A request that kio reads and writes as the very same bytes."""
     if api is Api.PRODUCE:
         body = produce_body(TOPIC, batch(b"more"), 0, -1, version, 1000)
@@ -149,13 +184,23 @@ def request_body(api: Api, version: int) -> bytes:
         values = REQUESTS[api]
         if api is Api.JOIN_GROUP:
             values = {**values, "group_id": f"g{version}"}  # nobody waits for the member of before
-        body = messages.encode_request(api, version, values)
+        body = messages.encode_request(api, version, with_ids(values, topic_id))
     schema = load_request_schema(api, version)
     request, size = entity_reader(schema)(body, 0)
     out = io.BytesIO()
     entity_writer(schema)(out, request)
     assert (out.getvalue(), size) == (body, len(body)), f"v{version}"
     return body
+
+
+def with_ids(values: Any, topic_id: UUID) -> Any:
+    """Wherever the topic is named, its id too, for the versions that know it by that."""
+    if isinstance(values, list):
+        return [with_ids(each, topic_id) for each in values]
+    if not isinstance(values, dict):
+        return values
+    named = {"topic_id": topic_id} if values.get("topic") == TOPIC else {}
+    return named | {name: with_ids(value, topic_id) for name, value in values.items()}
 
 
 def codes_in(answer: Any) -> Iterator[int]:

@@ -380,3 +380,25 @@ def test_N10_a_store_with_lanes_on_a_folder_is_read_from_another_process(tmp_pat
             background(topic.partition(number).append, b"%d" % number).result(PATIENCE_S)
     for number in range(8):
         assert seen(LocalStore(str(tmp_path)), number) == [(0, b"%d" % number)]
+
+
+def test_N06_a_merged_object_of_a_claim_that_has_ended_tells_that_more_of_it_is_in_the_lane() -> None:
+    """The claim ends with a part that holds no records, and another chain follows. The split stores its object and dies
+    before the manifest: whoever loads the chain without one must look for that part in the lane."""
+    faulty = FaultyStore(MemoryStore())
+    store = open_store(faulty, lanes=1)
+    log = store.create_topic("t").partition(0)
+    log.append(b"a")
+    log.append(b"shown", ack="buffered")  # behind a part that reserves offsets, and holds nothing
+    crash(store)
+    with running(faulty, lanes=0) as store:
+        offset = store.topic("t").partition(0).append(b"b").offset
+        assert offset > 1
+    with running(faulty, lanes=0) as keeper:
+        internal = keeper.topic("t").partition(0)._internal
+        rule = faulty.fail("put", suffix="manifest", times=None)
+        with pytest.raises(logstore.LogStoreError):
+            internal.maintenance.split(internal._chain.load(), 0)
+        faulty.remove(rule)
+    assert any("/merged/" in info.key for info in faulty.list("topics/"))
+    assert seen(faulty, 0) == [(0, b"a"), (offset, b"b")]

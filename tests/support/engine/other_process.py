@@ -14,14 +14,18 @@ import json, os, sys
 import logstore
 
 where, name, settings = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+partitions = settings.pop("partitions", 1)
 store = logstore.open(where, **settings)
-topic = store.create_topic(name, exist_ok=True)
+topic = store.create_topic(name, partitions, exist_ok=True)
 for line in sys.stdin:
     what, *words = json.loads(line)
     try:
         if what == "append":
             receipt = topic.append(words[0].encode(), **words[1])
             answer = [receipt.partition, receipt.offset]
+        elif what == "append to all":
+            futures = [topic.partition(n).submit(words[0].encode()) for n in range(topic.partitions)]
+            answer = [future.result(60).offset for future in futures]
         elif what == "close":
             store.close()
             answer = "closed"
@@ -40,7 +44,7 @@ for line in sys.stdin:
 
 
 class OtherProcess:
-    """It appends to `topic`, which it creates if it is not there."""
+    """It appends to `topic`, which it creates if it is not there, with `partitions=1`, or as many as the settings say."""
 
     def __init__(self, where: object, topic: str = "t", **settings: Any) -> None:
         command = [sys.executable, "-c", _PROGRAM, str(where), topic, json.dumps(settings)]
@@ -50,6 +54,10 @@ class OtherProcess:
     def append(self, value: str, **how: Any) -> Any:
         """Partition and offset, or the error's name and text."""
         return self._ask("append", value, how)
+
+    def append_to_all(self, value: str) -> Any:
+        """One record to each partition. Their offsets, or the error's name and text."""
+        return self._ask("append to all", value)
 
     def close_store(self) -> None:
         assert self._ask("close") == "closed"
