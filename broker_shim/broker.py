@@ -17,6 +17,7 @@ from broker_shim.auth.acls import Authorizer, Operation, Resource
 from broker_shim.auth.sasl import Users
 from broker_shim.auth.user_store import UserStore
 from broker_shim.config import BrokerConfig
+from broker_shim.groups.consumer_group import ConsumerLimits
 from broker_shim.groups.coordinator import Coordinator
 from broker_shim.groups.member import Limits
 from broker_shim.handlers.acl_api import AclApi
@@ -25,6 +26,7 @@ from broker_shim.handlers.call import Call, Handler, allowed
 from broker_shim.handlers.cluster_api import ClusterApi
 from broker_shim.handlers.committed_api import OffsetApi
 from broker_shim.handlers.config_api import ConfigApi
+from broker_shim.handlers.consumer_group_api import ConsumerGroupApi
 from broker_shim.handlers.fetch_handler import FetchHandler
 from broker_shim.handlers.group_api import GroupApi
 from broker_shim.handlers.metadata import MetadataApi, api_versions
@@ -32,11 +34,14 @@ from broker_shim.handlers.offsets_api import LogApi
 from broker_shim.handlers.produce import ProduceHandler
 from broker_shim.handlers.sasl_api import BEFORE_LOGIN, SaslApi
 from broker_shim.handlers.scram_api import ScramApi
+from broker_shim.handlers.transaction_api import TransactionApi
 from broker_shim.metrics import Counters, Sample, store_samples, writer_samples
 from broker_shim.net.connection import Connection, Parts
+from broker_shim.net.peers import Peers, login_from, tls_of
 from broker_shim.partitions.cluster import Cluster, Node
 from broker_shim.partitions.hosted_partition import Host, HostedPartition
 from broker_shim.partitions.partition_registry import PartitionRegistry
+from broker_shim.transactions.transaction_coordinator import TransactionCoordinator
 from broker_shim.wire import messages
 from broker_shim.wire.apis import BY_KEY, Api
 from broker_shim.wire.codes import Code
@@ -82,8 +87,22 @@ class Broker:
                 config.group_max_session_timeout,
                 config.group_initial_rebalance_delay,
             ),
+            ConsumerLimits(config.group_consumer_session_timeout, config.group_consumer_heartbeat_interval),
             shards=config.offsets_partitions,
             offsets_retention_s=config.offsets_retention,
+        )
+        self.transactions = TransactionCoordinator(
+            self.partitions,
+            self.coordinator,
+            self.cluster,
+            Peers(
+                f"broker-{me.node_id}",
+                tls_of(config.tls_cert, config.tls_key, config.peer_ca),
+                login_from(config.peer_sasl),
+            ),
+            loop,
+            shards=config.offsets_partitions,
+            id_expiration_s=config.transactional_id_expiration,
         )
         super_users = [name for name in config.super_users.split(";") if name]
         self.authorizer = Authorizer(enabled=config.acls, super_users=super_users)
@@ -91,7 +110,15 @@ class Broker:
         self._users = Users(config.sasl, UserStore(store.objects))
         self._sasl = SaslApi(self._users if config.sasl else None, self.partitions)
         self._needs_certificate = bool(config.tls_client_ca)
-        self._produce = ProduceHandler(self.partitions, self.counters, loop, self._may_write, ack=ack)
+        self._produce = ProduceHandler(
+            self.partitions,
+            self.counters,
+            loop,
+            self._may_write,
+            self._may_write_as,
+            self.transactions.verify,
+            ack=ack,
+        )
         self._fetch = FetchHandler(
             self.partitions,
             self.counters,
@@ -105,8 +132,10 @@ class Broker:
         self._looking: asyncio.Task[None] | None = None
 
     def _table(self) -> dict[Api, Handler]:
-        groups = GroupApi(self.coordinator, self.cluster, self._loop)
-        offsets = OffsetApi(self.coordinator, self.partitions, self._loop)
+        groups = GroupApi(self.coordinator, self.transactions.shards, self.cluster, self._loop)
+        consumers = ConsumerGroupApi(self.coordinator, self.partitions, self._loop)
+        offsets = OffsetApi(self.coordinator, self.partitions, self.transactions.verify, self._loop)
+        transactions = TransactionApi(self.transactions, self.coordinator, self.partitions, self._config)
         logs = LogApi(self.partitions)
         admin = AdminApi(self._store, self.partitions, self.coordinator, self.cluster, self._config)
         configs = ConfigApi(self._store, self.partitions, self.cluster, self._config)
@@ -117,7 +146,15 @@ class Broker:
             Api.METADATA: metadata.metadata,
             Api.DESCRIBE_CLUSTER: metadata.describe_cluster,
             Api.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,
-            Api.INIT_PRODUCER_ID: metadata.init_producer_id,
+            Api.INIT_PRODUCER_ID: transactions.init_producer_id,
+            Api.ADD_PARTITIONS_TO_TXN: transactions.add_partitions,
+            Api.ADD_OFFSETS_TO_TXN: transactions.add_offsets,
+            Api.END_TXN: transactions.end,
+            Api.WRITE_TXN_MARKERS: transactions.write_markers,
+            Api.TXN_OFFSET_COMMIT: offsets.commit_in_transaction,
+            Api.DESCRIBE_PRODUCERS: transactions.describe_producers,
+            Api.DESCRIBE_TRANSACTIONS: transactions.describe_transactions,
+            Api.LIST_TRANSACTIONS: transactions.list_transactions,
             Api.LIST_OFFSETS: logs.list_offsets,
             Api.OFFSET_FOR_LEADER_EPOCH: logs.offset_for_leader_epoch,
             Api.DELETE_RECORDS: logs.delete_records,
@@ -129,6 +166,8 @@ class Broker:
             Api.LIST_GROUPS: groups.list_groups,
             Api.DESCRIBE_GROUPS: groups.describe_groups,
             Api.DELETE_GROUPS: groups.delete_groups,
+            Api.CONSUMER_GROUP_HEARTBEAT: consumers.heartbeat,
+            Api.CONSUMER_GROUP_DESCRIBE: consumers.describe,
             Api.OFFSET_COMMIT: offsets.commit,
             Api.OFFSET_FETCH: offsets.fetch,
             Api.OFFSET_DELETE: offsets.delete,
@@ -167,6 +206,7 @@ class Broker:
         """No request waits for something that may never come: fetches answer with what there is, joins with nothing."""
         self._fetch.end_all()
         self.coordinator.shards.end_all()
+        self.transactions.shards.end_all()
 
     async def stop(self, timeout_s: float) -> bool:
         """Make everything durable and let go. Clients have gone by now.
@@ -176,6 +216,7 @@ class Broker:
         for task in (self._beating, self._looking):
             if task is not None:
                 task.cancel()
+        self.transactions.close()
         self.coordinator.close()
         for hosted in self.partitions.all_hosted():
             hosted.close()
@@ -214,11 +255,13 @@ class Broker:
                 log.warning("the access rules of before stay: %s", error)
             if self.cluster.adopt(view):
                 log.info("brokers alive: %s", ", ".join(map(str, view.nodes)))
+                self.transactions.shards.release_unled()
                 self.coordinator.shards.release_unled()
                 await self.partitions.release_unled()
 
     def _on_lost(self, partition: HostedPartition, error: BaseException) -> None:
         self.coordinator.shards.lost(partition)
+        self.transactions.shards.lost(partition)
         if self._looking is None and isinstance(error, Fenced | UnknownTopic):
             self._looking = self._loop.create_task(self._look_around())
 
@@ -320,6 +363,11 @@ class Broker:
 
     def _may_write(self, connection: Connection, topic: str) -> bool:
         return allowed(self.authorizer, connection, Operation.WRITE, Resource.TOPIC, topic)
+
+    def _may_write_as(self, connection: Connection, transactional_id: str) -> bool:
+        return allowed(
+            self.authorizer, connection, Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id
+        )
 
     def _may_read(self, connection: Connection, topic: str) -> bool:
         return allowed(self.authorizer, connection, Operation.READ, Resource.TOPIC, topic)

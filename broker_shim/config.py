@@ -61,9 +61,27 @@ class BrokerConfig:
         8, "partitions of the internal topic that holds groups and offsets", above_zero=True
     )
     offsets_retention: float = setting(7 * 86400.0, "committed offsets of an empty group are kept this long")
+    transaction_max_timeout: float = setting(
+        900.0, "the longest time that a producer may ask for a transaction", above_zero=True
+    )
+    transactional_id_expiration: float = setting(
+        7 * 86400.0, "a transactional id that was not used for this long is forgotten"
+    )
+    peer_ca: str = setting(
+        "", "authorities (PEM) of the other brokers' certificates; the system's unless set"
+    )
+    peer_sasl: str = setting(
+        "", 'a JSON file, {"username": …, "password": …}: how this broker logs in to the others'
+    )
     group_min_session_timeout: float = setting(6.0, "the shortest session timeout a consumer may ask for")
     group_max_session_timeout: float = setting(1800.0, "the longest session timeout a consumer may ask for")
     group_initial_rebalance_delay: float = setting(0.5, "how long a new group waits for more members")
+    group_consumer_session_timeout: float = setting(
+        45.0, "group.protocol=consumer: a member that was silent for this long is out", above_zero=True
+    )
+    group_consumer_heartbeat_interval: float = setting(
+        5.0, "group.protocol=consumer: how often members are told to say that they live", above_zero=True
+    )
     max_connections: int = setting(10_000, "connections at one time; more are turned away", above_zero=True)
     max_frame_bytes: int = setting(100 * MIB, "the largest request", above_zero=True)
     max_control_bytes: int = setting(2 * MIB, "the largest request other than Produce", above_zero=True)
@@ -116,6 +134,10 @@ class BrokerConfig:
         self._check_numbers()
         if self.heartbeat_interval and self.heartbeat_timeout < 3 * self.heartbeat_interval:
             raise ValueError("--heartbeat-timeout must be at least three times --heartbeat-interval")
+        if self.group_consumer_heartbeat_interval >= self.group_consumer_session_timeout:
+            raise ValueError(
+                "--group-consumer-heartbeat-interval must be shorter than --group-consumer-session-timeout"
+            )
         if self.max_frame_bytes > self.max_request_memory:
             raise ValueError("--max-frame-bytes must fit in --max-request-memory")
         if not 0 <= self.node_id < 1 << 31:

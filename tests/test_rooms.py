@@ -85,10 +85,11 @@ ROOMS: dict[str, str] = {
     "broker.settings": "writers store metrics ui broker.wire",
     "broker.partitions": f"{GROUND} engine.memory engine.partition topic store broker.wire broker.net",
     "broker.groups": f"{GROUND} engine.memory broker.wire broker.partitions",
+    "broker.transactions": f"{GROUND} engine.memory broker.wire broker.net broker.partitions broker.groups",
     "broker.handlers": f"{GROUND} engine.memory topic store broker.wire broker.net broker.auth broker.settings "
-    "broker.partitions broker.groups",
+    "broker.partitions broker.groups broker.transactions",
     "broker.server": "errors config objects store ui logstore broker.wire broker.net broker.auth broker.settings "
-    "broker.partitions broker.groups broker.handlers",
+    "broker.partitions broker.groups broker.transactions broker.handlers",
     # for the tests of others
     "testing.pytest_plugin": "objects store testing logstore broker.settings broker.server",
 }

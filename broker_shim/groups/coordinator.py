@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable
 
+from broker_shim.groups.consumer_group import ConsumerLimits
 from broker_shim.groups.group_shard import GroupShard
 from broker_shim.groups.member import Limits
 from broker_shim.partitions.cluster import Cluster
@@ -26,6 +27,7 @@ class Coordinator:
         cluster: Cluster,
         loop: asyncio.AbstractEventLoop,
         limits: Limits,
+        consumer_limits: ConsumerLimits,
         *,
         shards: int,
         offsets_retention_s: float,
@@ -33,13 +35,14 @@ class Coordinator:
     ) -> None:
         self._loop = loop
         self._limits = limits
+        self.consumer_limits = consumer_limits
         self._retention_ms = int(offsets_retention_s * 1000)
         self.now_ms = now_ms
         self.shards = Shards(INTERNAL_TOPIC, shards, self._shard_of, partitions, cluster, loop)
         self._expiry = loop.call_later(EXPIRE_EVERY_S, self._expire)
 
     def _shard_of(self, hosted: HostedPartition) -> GroupShard:
-        return GroupShard(hosted, self._limits, new_member_id, self.now_ms, self._loop)
+        return GroupShard(hosted, self._limits, new_member_id, self.now_ms, self._loop, self.consumer_limits)
 
     async def place(self, group: str) -> int:
         """The partition of the internal topic that a group lives in. Creates the topic if there is none."""

@@ -10,6 +10,9 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
+from broker_shim.groups import consumer_records
+from broker_shim.groups.consumer_group import ConsumerLimits
+from broker_shim.groups.consumer_shard import ConsumerShard
 from broker_shim.groups.group import Group, State
 from broker_shim.groups.group_records import (
     Committed,
@@ -24,14 +27,22 @@ from broker_shim.groups.group_records import (
     encode_key,
 )
 from broker_shim.groups.member import Effect, Joined, Limits, Save, Synced
+from broker_shim.groups.pending_offsets import (
+    PendingOffsets,
+    Place,
+    decode_pending,
+    decode_pending_key,
+    encode_pending,
+    encode_pending_key,
+)
 from broker_shim.partitions import state_log
 from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.partitions.state_log import Change, Done, StateLog
 from broker_shim.wire.codes import Code
 from broker_shim.wire.primitives import MalformedRequest
+from logstore.format.batches.markers import Marker
 
 log = logging.getLogger(__name__)
-Place = tuple[str, int]
 _ID_BYTES = 16
 
 
@@ -45,15 +56,18 @@ class GroupShard:
         new_id: Callable[[str], str],
         now_ms: Callable[[], int],
         loop: asyncio.AbstractEventLoop,
+        consumer_limits: ConsumerLimits,
     ) -> None:
         self.log = StateLog(hosted, loop, nothing=encode_key(GroupKey("")), replaced=self._replaced)
         self.groups: dict[str, Group] = {}
         self.offsets: dict[str, dict[Place, Committed]] = {}
+        self.consumers = ConsumerShard(self.log, consumer_limits, loop, now_ms)
         self._limits = limits
         self._new_id = new_id
         self._now_ms = now_ms
         self._loop = loop
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self.pending: dict[int, PendingOffsets] = {}
         self._committing: dict[str, list[dict[Place, Committed]]] = {}
         self._of_topic: dict[str, set[bytes]] = {}
         """The keys of the offsets that were committed for a topic, by its incarnation."""
@@ -67,6 +81,9 @@ class GroupShard:
         self.log.load()
         for raw_key, value in self.log.latest.items():
             try:
+                if (producer_id := decode_pending_key(raw_key)) is not None:
+                    self.pending[producer_id] = decode_pending(value)
+                    continue
                 key = decode_key(raw_key)
                 if isinstance(key, OffsetKey):
                     places = self.offsets.setdefault(key.group, {})
@@ -74,6 +91,8 @@ class GroupShard:
                     self._list(raw_key, committed.incarnation)
                 elif isinstance(key, GroupKey):
                     self._states[key.group] = decode_group(value)
+                elif (consumer := consumer_records.decode_key(raw_key)) is not None:
+                    self.consumers.read(consumer, value)
             except MalformedRequest as error:
                 log.warning("%s: a record that cannot be read is left alone: %s", self.log.hosted, error)
 
@@ -82,6 +101,7 @@ class GroupShard:
         for name, state in self._states.items():
             self._restore_group(name, state)
         self._states.clear()
+        self.consumers.restore()
 
     def _restore_group(self, name: str, state: GroupState) -> None:
         group = self.group(name)
@@ -97,20 +117,66 @@ class GroupShard:
 
     def commit(self, group: str, commits: dict[Place, Committed], done: Done) -> None:
         def written(code: Code) -> None:
-            self._committing[group].remove(commits)
-            if not self._committing[group]:
-                del self._committing[group]
-            if code is Code.NONE:
-                self.offsets.setdefault(group, {}).update(commits)
+            self._committed(group, commits, code)
             done(code)
 
         self._committing.setdefault(group, []).append(commits)
+        self.log.write(self._changes(group, commits), written)
+
+    def _changes(self, group: str, commits: dict[Place, Committed]) -> list[Change]:
         changes: list[Change] = []
         for (topic, index), value in commits.items():
             key = encode_key(OffsetKey(group, topic, index))
             self._list(key, value.incarnation)
             changes.append((key, encode_committed(value)))
+        return changes
+
+    # ── offsets of transactions ──────────────────────────────────────────────────────────────────────────
+
+    def is_pending(self, group: str, place: Place) -> bool:
+        """Whether an open transaction commits another offset there."""
+        return any(place in each.pending.get(group, ()) for each in self.pending.values())
+
+    def commit_in_transaction(
+        self, group: str, producer_id: int, epoch: int, commits: dict[Place, Committed], done: Done
+    ) -> None:
+        """Keep offsets until the transaction of that producer ends."""
+        known = self.pending.get(producer_id, PendingOffsets())
+        if epoch < known.epoch:
+            done(Code.INVALID_PRODUCER_EPOCH)
+            return
+        # Known from now on, so that two on their way do not overwrite each other. It is seen by nobody yet.
+        changed = self.pending[producer_id] = known.with_more(epoch, group, commits)
+        self.log.write([(encode_pending_key(producer_id), encode_pending(changed))], done)
+
+    def end_transaction(self, marker: Marker, done: Done) -> None:
+        """Commit what that transaction has pending, or forget it. A marker that is repeated is written again, which changes
+        nothing, and so is answered when the first one is durable.
+        """
+        producer_id = marker.producer_id
+        known = self.pending.get(producer_id, PendingOffsets())
+        is_late = known.is_stale(marker)
+        ended = self.pending[producer_id] = known if is_late else known.ended(marker, self._now_ms())
+        changes: list[Change] = [(encode_pending_key(producer_id), encode_pending(ended))]
+        committed = known.pending if marker.is_commit and not is_late else {}
+        for group, commits in committed.items():
+            self._committing.setdefault(group, []).append(commits)
+            changes += self._changes(group, commits)
+
+        def written(code: Code) -> None:
+            for group, commits in committed.items():
+                self._committed(group, commits, code)
+            done(code)
+
         self.log.write(changes, written)
+
+    def _committed(self, group: str, commits: dict[Place, Committed], code: Code) -> None:
+        """What was on its way to the log has come there, or not."""
+        self._committing[group].remove(commits)
+        if not self._committing[group]:
+            del self._committing[group]
+        if code is Code.NONE:
+            self.offsets.setdefault(group, {}).update(commits)
 
     def forget_offsets(self, group: str, places: Iterable[Place], done: Done) -> None:
         gone = list(places)
@@ -177,6 +243,45 @@ class GroupShard:
             group = self.groups[name] = Group(name, self._limits, self._new_id)
         return group
 
+    def names(self) -> set[str]:
+        """Every group that there is, of either protocol, or of which only offsets are there."""
+        return {*self.groups, *self.consumers.groups, *self.offsets}
+
+    def is_empty(self, name: str) -> bool:
+        """Whether nobody is a member."""
+        group, consumer = self.groups.get(name), self.consumers.groups.get(name)
+        return (group is None or group.state is State.EMPTY) and (consumer is None or not consumer.members)
+
+    def adopt(self, name: str, *, consumer: bool) -> bool:
+        """The group speaks this protocol from now on, if it may: nobody is in it who speaks the other. Offsets stay."""
+        if consumer:
+            classic = self.groups.get(name)
+            if classic is None:
+                return True
+            if classic.state is not State.EMPTY or classic.deadline() is not None:
+                return False
+            del self.groups[name]
+            if encode_key(GroupKey(name)) in self.log.latest:
+                self.log.write([(encode_key(GroupKey(name)), None)], lambda code: None)
+            return True
+        other = self.consumers.groups.get(name)
+        if other is None:
+            return True
+        if other.members:
+            return False
+        self.log.write(self.consumers.removal(name), lambda code: None)
+        self.consumers.forget(name)
+        return True
+
+    def check_commit(self, name: str, member_id: str, instance_id: str | None, epoch: int) -> Code:
+        """May this caller commit offsets, or, with an epoch of the new protocol, read them?"""
+        consumer, group = self.consumers.groups.get(name), self.groups.get(name)
+        if consumer is not None:
+            return consumer.check_commit(member_id, instance_id, epoch)
+        if group is not None:
+            return group.check_commit(member_id, instance_id, epoch, self._loop.time())
+        return Code.NONE if epoch < 0 else Code.ILLEGAL_GENERATION
+
     def carry_out(self, group: Group, effects: Iterable[Effect]) -> None:
         """Answer who can be answered, save what must be saved, and look again when the group's time comes."""
         for effect in effects:
@@ -236,12 +341,15 @@ class GroupShard:
             if code is Code.NONE:
                 if group is not None and group.state is State.EMPTY and group.generation == generation:
                     self.groups.pop(name, None)
+                if self.is_empty(name):
+                    self.consumers.forget(name)
                 self.offsets.pop(name, None)
             done(code)
 
         places = {*self.offsets.get(name, {})}.union(*self._committing.get(name, ()))
         keys = [OffsetKey(name, topic, index) for topic, index in sorted(places)]
         changes: list[Change] = [(encode_key(key), None) for key in keys]
+        changes += self.consumers.removal(name)
         self.log.write([*changes, (encode_key(GroupKey(name)), None)], written)
 
     def expire(self, retention_ms: int) -> asyncio.Task[None]:
@@ -252,21 +360,30 @@ class GroupShard:
 
     async def _expire(self, retention_ms: int) -> None:
         oldest = self._now_ms() - retention_ms
+        silent = [p for p, each in self.pending.items() if not each.pending and each.changed_at_ms < oldest]
+        for producer_id in silent:
+            del self.pending[producer_id]
+        if silent:
+            self.log.write([(encode_pending_key(producer_id), None) for producer_id in silent], _ignore)
+        pending = {group for each in self.pending.values() for group in each.pending}
         seen = 0
-        for name in {*self.groups, *self.offsets}:
+        for name in self.names():
             seen += 1 + len(self.offsets.get(name, ()))
             if seen > state_log.SLICE_RECORDS:
                 seen = 0
                 await asyncio.sleep(0)
             group = self.groups.get(name)
-            if name in self._committing or (group is not None and group.state is not State.EMPTY):
+            if name in self._committing or name in pending or not self.is_empty(name):
                 continue
             times = [each.committed_at_ms for each in self.offsets.get(name, {}).values()]
             if group is not None and group.empty_since_ms is not None:
                 times.append(group.empty_since_ms)
+            consumer = self.consumers.groups.get(name)
+            if consumer is not None and consumer.empty_since_ms is not None:
+                times.append(consumer.empty_since_ms)
             if times and max(times) < oldest:
                 log.info("group %s was empty for long enough: it is deleted", name)
-                self.delete_group(name, lambda code: None)
+                self.delete_group(name, _ignore)
 
     def close(self, error: Code) -> None:
         """Somebody else coordinates from now on, or the broker stops: nobody is left waiting."""
@@ -274,6 +391,7 @@ class GroupShard:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        self.consumers.close()
         self.log.close(error)
         for group in self.groups.values():
             self.carry_out(group, group.kill(error))
@@ -281,3 +399,7 @@ class GroupShard:
 
 def _is_offset(key: bytes) -> bool:
     return isinstance(decode_key(key), OffsetKey)
+
+
+def _ignore(code: Code) -> None:
+    """Nobody waits for it."""

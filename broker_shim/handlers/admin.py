@@ -19,7 +19,7 @@ from broker_shim.partitions.cluster import Cluster
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire.codes import Code
 from logstore.errors import LogStoreError, UnknownTopic
-from logstore.layout.broker import INTERNAL_TOPIC, producers_prefix
+from logstore.layout.broker import INTERNAL_TOPICS, producers_prefix
 from logstore.layout.paths import check_topic_name
 from logstore.store import Store
 from logstore.topic import Topic
@@ -154,7 +154,7 @@ class AdminApi:
     async def _delete(self, call: Call, name: str, topic_id: UUID | None = None) -> dict[str, Any]:
         if not call.may(Operation.DELETE, Resource.TOPIC, name):
             return {"name": name, "error_code": Code.TOPIC_AUTHORIZATION_FAILED}
-        if name == INTERNAL_TOPIC:
+        if name in INTERNAL_TOPICS:
             return {"name": name, "error_code": Code.INVALID_REQUEST, "error_message": KEPT}
         try:
             check_topic_name(name)
@@ -194,7 +194,7 @@ class AdminApi:
                     f"{asked.name} has {topic.partitions} partitions: only more can be asked for, "
                     f"up to {MAX_PARTITIONS}",
                 )
-            if asked.name == INTERNAL_TOPIC:
+            if asked.name in INTERNAL_TOPICS:
                 raise Refused(Code.INVALID_REQUEST, "groups would move away from their offsets")
             if asked.assignments:
                 more = asked.count - topic.partitions

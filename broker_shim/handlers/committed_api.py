@@ -1,29 +1,35 @@
-"""Committed offsets over the wire: OffsetCommit, OffsetFetch, OffsetDelete."""
+"""Committed offsets over the wire: OffsetCommit, TxnOffsetCommit, OffsetFetch, OffsetDelete."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any
 
 from broker_shim.auth.acls import Operation, Resource
 from broker_shim.groups.coordinator import Coordinator
 from broker_shim.groups.group import State
 from broker_shim.groups.group_records import Committed
-from broker_shim.groups.group_shard import GroupShard, Place
+from broker_shim.groups.group_shard import GroupShard
+from broker_shim.groups.pending_offsets import Place
 from broker_shim.groups.subscription import CONSUMER, subscribed_topics
 from broker_shim.handlers.call import Call, Response
 from broker_shim.handlers.group_api import shard_for
+from broker_shim.handlers.produce import VerifyAt
 from broker_shim.net.fairness import few_at_once, yielding
 from broker_shim.partitions.partition_registry import PartitionRegistry
+from broker_shim.partitions.state_log import Done
 from broker_shim.wire.codes import Code
 from broker_shim.wire.messages import Message
 from logstore.errors import LogStoreError
+from logstore.layout.broker import INTERNAL_TOPIC
 from logstore.topic import Topic
 
 MAX_METADATA_BYTES = 4096
 WRITE_PATIENCE_S = 10.0
 NO_OFFSET = -1
+Write = Callable[[GroupShard, str, dict[Place, Committed]], Awaitable[Code]]
 _SAID_OF_A_TOPIC = (Code.TOPIC_AUTHORIZATION_FAILED, Code.UNKNOWN_TOPIC_ID)
 
 
@@ -33,8 +39,13 @@ class OffsetApi:
     """
 
     def __init__(
-        self, coordinator: Coordinator, partitions: PartitionRegistry, loop: asyncio.AbstractEventLoop
+        self,
+        coordinator: Coordinator,
+        partitions: PartitionRegistry,
+        verify: VerifyAt,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
+        self._verify = verify
         self._coordinator = coordinator
         self._partitions = partitions
         self._loop = loop
@@ -42,11 +53,34 @@ class OffsetApi:
     # ── commit ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def commit(self, call: Call) -> Response:
+        return await self._commit(call, await self._refuse(call), self._write)
+
+    async def commit_in_transaction(self, call: Call) -> Response:
+        """Kept until the transaction ends. As for a batch: only if the coordinator says that it goes on."""
+        request = call.request
+        refusal: GroupShard | Code = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        if call.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
+            refusal = await self._refuse(call)
+        producer_id, epoch = request.producer_id, request.producer_epoch
+        if isinstance(refusal, GroupShard):
+            place = await self._coordinator.place(request.group_id)
+            verified = self._verify(request.transactional_id, INTERNAL_TOPIC, place, producer_id, epoch)
+            code = verified if isinstance(verified, Code) else await verified
+            if code is not Code.NONE:
+                refusal = Code.COORDINATOR_LOAD_IN_PROGRESS if code is Code.NOT_ENOUGH_REPLICAS else code
+
+        async def write(shard: GroupShard, group: str, commits: dict[Place, Committed]) -> Code:
+            return await self._written(
+                partial(shard.commit_in_transaction, group, producer_id, epoch, commits)
+            )
+
+        return await self._commit(call, refusal, write)
+
+    async def _commit(self, call: Call, refusal: GroupShard | Code, write: Write) -> Response:
         request = call.request
         if call.version >= 10:
             await self._name(request.topics or ())
         topics = await self._topics(call, Operation.READ, [topic.name for topic in request.topics or ()])
-        refusal = await self._refuse(call)
         commits: dict[Place, Committed] = {}
         outcome: dict[Place, Code] = {}
         now_ms = self._coordinator.now_ms()
@@ -69,7 +103,7 @@ class OffsetApi:
                         each.committed_offset, epoch, metadata, now_ms, found._internal.descriptor.incarnation
                     )
         if commits and isinstance(refusal, GroupShard):
-            code = await self._write(refusal, request.group_id, commits)
+            code = await write(refusal, request.group_id, commits)
             outcome.update(dict.fromkeys(commits, code))
         return {"topics": _each_code(request, outcome.__getitem__)}
 
@@ -104,18 +138,23 @@ class OffsetApi:
         shard = await shard_for(self._coordinator, call, request.group_id, Operation.READ)
         if isinstance(shard, Code):
             return shard
-        generation = request.generation_id_or_member_epoch
-        group = shard.groups.get(request.group_id)
-        if group is None:
-            return shard if generation < 0 else Code.ILLEGAL_GENERATION
-        code = group.check_commit(
-            request.member_id, request.get("group_instance_id"), generation, self._loop.time()
-        )
+        in_transaction = "producer_id" in vars(request)
+        generation = request.get("generation_id_or_member_epoch", request.get("generation_id", -1))
+        member_id = request.get("member_id", "")
+        if generation < 0 and not member_id and in_transaction:
+            return shard  # of a producer that does not say which member it commits for
+        is_old = call.version < 9 and not in_transaction
+        if generation >= 0 and is_old and request.group_id in shard.consumers.groups:
+            return Code.UNSUPPORTED_VERSION
+        code = shard.check_commit(request.group_id, member_id, request.get("group_instance_id"), generation)
         return shard if code is Code.NONE else code
 
     async def _write(self, shard: GroupShard, group: str, commits: dict[Place, Committed]) -> Code:
+        return await self._written(partial(shard.commit, group, commits))
+
+    async def _written(self, write: Callable[[Done], None]) -> Code:
         done: asyncio.Future[Code] = self._loop.create_future()
-        shard.commit(group, commits, lambda code: None if done.done() else done.set_result(code))
+        write(lambda code: None if done.done() else done.set_result(code))
         try:
             return await asyncio.wait_for(done, WRITE_PATIENCE_S)
         except TimeoutError:
@@ -127,10 +166,22 @@ class OffsetApi:
         request = call.request
         if call.version >= 8:
             groups = request.groups or ()
-            return {"groups": [await self._fetch(call, g.group_id, g.topics) async for g in yielding(groups)]}
+            return {"groups": [await self._fetch_of(call, g) async for g in yielding(groups)]}
         return await self._fetch(call, request.group_id, request.topics)
 
+    async def _fetch_of(self, call: Call, asked: Message) -> dict[str, Any]:
+        """From version 9 on a member of the new protocol says who it is: one that was fenced learns it here."""
+        member_id, epoch = asked.get("member_id"), asked.get("member_epoch", -1)
+        if member_id and epoch >= 0:
+            shard = await shard_for(self._coordinator, call, asked.group_id, Operation.DESCRIBE)
+            if isinstance(shard, GroupShard) and asked.group_id in shard.consumers.groups:
+                code = shard.check_commit(asked.group_id, member_id, None, epoch)
+                if code is not Code.NONE:
+                    return {"group_id": asked.group_id, "topics": [], "error_code": code}
+        return await self._fetch(call, asked.group_id, asked.topics)
+
     async def _fetch(self, call: Call, group: str, topics: Any) -> dict[str, Any]:
+        only_stable = call.request.get("require_stable", False)
         if topics is not None and call.version >= 10:
             await self._name(topics)
         shard = await shard_for(self._coordinator, call, group, Operation.DESCRIBE)
@@ -156,6 +207,10 @@ class OffsetApi:
                 _committed(index, shown.get((topic.name, index)), each_code)
                 for index in topic.partition_indexes or ()
             ]
+            if only_stable and isinstance(shard, GroupShard) and shard.pending:
+                for row in rows:
+                    if shard.is_pending(group, (topic.name, row["partition_index"])):
+                        row |= _committed(row["partition_index"], None, Code.UNSTABLE_OFFSET_COMMIT)
             answers.append({"name": topic.name, "topic_id": topic.get("topic_id"), "partitions": rows})
         return {"group_id": group, "topics": answers, "error_code": code}
 
@@ -167,9 +222,10 @@ class OffsetApi:
         if isinstance(shard, Code):
             return {"error_code": shard}
         group = shard.groups.get(request.group_id)
-        if group is None and request.group_id not in shard.offsets:
+        if request.group_id not in shard.names():
             return {"error_code": Code.GROUP_ID_NOT_FOUND}
-        in_use: frozenset[str] | None = frozenset()
+        consumer = shard.consumers.groups.get(request.group_id)
+        in_use: frozenset[str] | None = consumer.subscribed if consumer is not None else frozenset()
         if group is not None and group.state is not State.EMPTY:
             if group.protocol_type != CONSUMER:
                 return {"error_code": Code.NON_EMPTY_GROUP}

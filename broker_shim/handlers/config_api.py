@@ -15,7 +15,7 @@ from broker_shim.net.fairness import yielding
 from broker_shim.partitions.cluster import Cluster
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire.codes import Code
-from logstore.layout.broker import INTERNAL_TOPIC
+from logstore.layout.broker import INTERNAL_TOPICS
 from logstore.layout.catalog import TopicDescriptor
 from logstore.store import Store
 from logstore.topic import Topic
@@ -137,7 +137,7 @@ class ConfigApi:
             return new, topic_configs.effects(new)
 
         def alter(topic: Topic) -> None:
-            if topic.name == INTERNAL_TOPIC:
+            if topic.name in INTERNAL_TOPICS:
                 raise Refused(Code.INVALID_REQUEST, KEPT)
             _refuse_senseless(asked.configs or ())
             if call.request.validate_only:

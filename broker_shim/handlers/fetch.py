@@ -1,9 +1,10 @@
-"""Fetch: the real read path. Kafka's high watermark is the log's buffered one, its last stable offset the durable one.
+"""Fetch: the real read path. Kafka's high watermark is the log's buffered one, its last stable offset the durable one, or
+the first offset of the first open transaction if that is below.
 
 A fetch is served from memory at once if it can be. What lies in cold segments is read in worker threads. If
 less than `min_bytes` is there, the fetch waits, woken by the log itself, for at most one `max_wait` for all
-its partitions together. A `read_committed` consumer sees the log up to the durable high watermark: nothing that a crash
-could take back.
+its partitions together. A `read_committed` consumer sees the log up to the last stable offset: nothing that a crash
+could take back, and nothing that is not decided. It is told which transactions were aborted, and leaves those out.
 
 A fetch that is kept (a session, or a request that is sent again and again) watches its partitions from its first wait on,
 and looks only at those that are `_dirty`: named anew by the client, woken by their log, or not known to be at their end.
@@ -32,8 +33,10 @@ from broker_shim.wire.fetch_codec import READ_COMMITTED, FetchRequest, Partition
 from logstore.config import Visibility
 from logstore.engine.memory.results import ReadResult
 from logstore.errors import LogStoreError, OffsetOutOfRange
+from logstore.format.batches.transactions import batches_below
 
 COLD_READS_AT_ONCE = 8
+NO_END = 1 << 63
 MayRead = Callable[[Connection, str], bool]
 Place = tuple[str, int]
 
@@ -291,7 +294,7 @@ class Fetch:
         """From memory alone; marks the entry as cold if that cannot be."""
         hosted, data = entry.hosted, entry.data
         assert hosted is not None
-        data.parts, data.size, data.code = (), 0, Code.NONE
+        data.parts, data.size, data.code, data.aborted = (), 0, Code.NONE, ()
         self._dirty[entry] = self._touched[entry] = None
         entry.is_cold = not hosted.is_open
         if entry.is_cold:
@@ -299,7 +302,14 @@ class Fetch:
         try:
             if not self._check_epoch(entry, hosted) or not self._check_start(entry, hosted):
                 return
-            if entry.asked.offset == hosted.log._internal.high_watermark(self._visibility):
+            stable = self._stable_end(hosted)
+            if stable is None:
+                entry.is_cold = True  # which transactions are open has to be looked up
+                self._note_watermarks(entry, hosted)
+                return
+            if entry.asked.offset == hosted.log._internal.high_watermark(self._visibility) or (
+                stable <= entry.asked.offset <= hosted.log.buffered_high_watermark
+            ):
                 # At the end, where idle consumers are: nothing to look up.
                 self._note_watermarks(entry, hosted)
                 self._settle(entry, hosted)
@@ -309,7 +319,7 @@ class Fetch:
             )
             entry.is_cold = found is None
             if found is not None:
-                self._take(entry, found)
+                self._take(entry, hosted, found)
             else:
                 self._note_watermarks(entry, hosted)  # the answer may leave before it is read
         except OffsetOutOfRange:
@@ -365,7 +375,9 @@ class Fetch:
                 found = await self._handler.partitions.run(
                     self._read, hosted, entry.asked.offset, self._limit(entry)
                 )
-                self._take(entry, found)
+                while self._stable_end(hosted) is None:
+                    await hosted.learn_transactions()
+                self._take(entry, hosted, found)
         except OffsetOutOfRange:
             self._out_of_range(entry, hosted)
         except (LogStoreError, OSError) as error:
@@ -403,14 +415,25 @@ class Fetch:
         log = hosted.log
         raise OffsetOutOfRange(low, log.buffered_high_watermark, entry.asked.offset, str(hosted))
 
-    def _take(self, entry: _Entry, found: ReadResult) -> None:
+    def _stable_end(self, hosted: HostedPartition) -> int | None:
+        """Where a `read_committed` consumer's log ends; None if that has to be looked up. For others no such end."""
+        return hosted.last_stable() if self._visibility == "durable" else NO_END
+
+    def _take(self, entry: _Entry, hosted: HostedPartition, found: ReadResult) -> None:
         data = entry.data
         data.high_watermark = found.buffered_high_watermark
-        data.last_stable = found.durable_high_watermark
-        size = len(found)
+        stable = hosted.last_stable()
+        data.last_stable = min(found.durable_high_watermark, NO_END if stable is None else stable)
+        parts, size, end = found.parts, len(found), found.next_offset
+        if self._visibility == "durable" and end > data.last_stable:
+            parts, end = batches_below(data.last_stable, parts), data.last_stable
+            size = sum(map(len, parts))
         if self._size and size > self._limit(entry):
             return  # one batch that is too large for what is left: it comes first next time
-        data.parts, data.size = found.parts, size
+        if size and self._visibility == "durable" and hosted.transactions is not None:
+            aborted = hosted.transactions.aborted(entry.asked.offset, end)
+            data.aborted = [(each.producer_id, each.first_offset) for each in aborted]
+        data.parts, data.size = parts, size
         self._size += size
 
     def _out_of_range(self, entry: _Entry, hosted: HostedPartition) -> None:
@@ -430,7 +453,8 @@ class Fetch:
     @staticmethod
     def _note_watermarks(entry: _Entry, hosted: HostedPartition) -> None:
         """The durable high watermark is read first: both only grow, so the answer never has it above the other."""
-        entry.data.last_stable = hosted.log.durable_high_watermark
+        stable = hosted.last_stable()
+        entry.data.last_stable = hosted.log.durable_high_watermark if stable is None else stable
         entry.data.high_watermark = hosted.log.buffered_high_watermark
 
     def _fail(self, entry: _Entry, code: Code) -> None:

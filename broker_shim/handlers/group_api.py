@@ -16,15 +16,24 @@ from broker_shim.handlers.authorized import operations
 from broker_shim.handlers.call import Call, Response
 from broker_shim.net.fairness import yielding
 from broker_shim.partitions.cluster import NOBODY, Cluster
+from broker_shim.partitions.shards import Shards
 from broker_shim.wire.codes import Code
 from logstore.errors import LogStoreError
-from logstore.layout.broker import INTERNAL_TOPIC
 
 GROUP_KEY, TRANSACTION_KEY = 0, 1
+CLASSIC_TYPE, CONSUMER_TYPE = "classic", "consumer"
 
 
 class GroupApi:
-    def __init__(self, coordinator: Coordinator, cluster: Cluster, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        transactions: Shards[Any],
+        cluster: Cluster,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """`transactions`: where transactional ids live."""
+        self._transactions = transactions
         self._coordinator = coordinator
         self._cluster = cluster
         self._loop = loop
@@ -42,21 +51,20 @@ class GroupApi:
     async def _find(self, call: Call, key: str, key_type: int) -> Response:
         nowhere = {"key": key, "node_id": -1, "host": "", "port": -1}
         if key_type == TRANSACTION_KEY:
-            # The code that makes every client give up at once instead of asking for ever.
-            return {
-                **nowhere,
-                "error_code": Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                "error_message": "transactions are not supported",
-            }
-        if not call.may(Operation.DESCRIBE, Resource.GROUP, key):
+            if not call.may(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, key):
+                return {**nowhere, "error_code": Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+        elif not call.may(Operation.DESCRIBE, Resource.GROUP, key):
             return {**nowhere, "error_code": Code.GROUP_AUTHORIZATION_FAILED}
+        if key_type not in (GROUP_KEY, TRANSACTION_KEY) or (key_type == TRANSACTION_KEY and not key):
+            return {**nowhere, "error_code": Code.INVALID_REQUEST}
         if not key:
             return {**nowhere, "error_code": Code.INVALID_GROUP_ID}
+        shards = self._transactions if key_type == TRANSACTION_KEY else self._coordinator.shards
         try:
-            index = await self._coordinator.place(key)
+            index = await shards.place(key)
         except (LogStoreError, OSError) as error:
             return {**nowhere, "error_code": Code.COORDINATOR_NOT_AVAILABLE, "error_message": str(error)}
-        leader = self._cluster.leader(INTERNAL_TOPIC, index)
+        leader = self._cluster.leader(shards.topic, index)
         node = self._cluster.node(leader) if leader != NOBODY else None
         if node is None:
             return {**nowhere, "error_code": Code.COORDINATOR_NOT_AVAILABLE}
@@ -88,6 +96,8 @@ class GroupApi:
             id_required=call.version >= 4,
             can_skip_assignment=call.version >= 9,
         )
+        if not shard.adopt(request.group_id, consumer=False):
+            return _joined(Joined(Code.INCONSISTENT_GROUP_PROTOCOL, request.member_id), call.version)
         group = shard.group(request.group_id)
         waiting: asyncio.Future[Joined] = self._loop.create_future()
         shard.carry_out(group, group.join(join, waiting, self._loop.time()))
@@ -162,16 +172,18 @@ class GroupApi:
             return {"error_code": Code.COORDINATOR_NOT_AVAILABLE}
         every = call.may(Operation.DESCRIBE, Resource.CLUSTER)  # as in Kafka: who may describe that sees all
         states = call.request.get("states_filter") or ()
+        types = {kind.lower() for kind in call.request.get("types_filter") or ()}
         found = []
         for shard in shards:
-            for name in sorted({*shard.groups, *shard.offsets}):
-                group = shard.groups.get(name)
-                state = (group.state if group is not None else State.EMPTY).value
-                if (not states or state in states) and (
-                    every or call.may(Operation.DESCRIBE, Resource.GROUP, name)
+            for name in sorted(shard.names()):
+                kind, protocol_type, state = _listed(shard, name)
+                if (
+                    (not states or state in states)
+                    and (not types or kind in types)
+                    and (every or call.may(Operation.DESCRIBE, Resource.GROUP, name))
                 ):
-                    kind = (group.protocol_type if group is not None else None) or ""
-                    found.append({"group_id": name, "protocol_type": kind, "group_state": state})
+                    row = {"group_id": name, "protocol_type": protocol_type, "group_state": state}
+                    found.append({**row, "group_type": kind})
         return {"error_code": Code.NONE, "groups": found}
 
     async def describe_groups(self, call: Call) -> Response:
@@ -188,7 +200,10 @@ class GroupApi:
             return {"error_code": shard, "group_id": name, "group_state": ""}
         group = shard.groups.get(name)
         if group is None:
-            state = State.EMPTY if name in shard.offsets else State.DEAD
+            is_consumer = (
+                name in shard.consumers.groups
+            )  # of the other protocol: for this API it is not there
+            state = State.EMPTY if name in shard.offsets and not is_consumer else State.DEAD
             return {"error_code": Code.NONE, "group_id": name, "group_state": state.value}
         return {
             "error_code": Code.NONE,
@@ -212,14 +227,24 @@ class GroupApi:
         shard = await self._shard(call, name, Operation.DELETE)
         if isinstance(shard, Code):
             return shard
-        group = shard.groups.get(name)
-        if group is None and name not in shard.offsets:
+        if name not in shard.names():
             return Code.GROUP_ID_NOT_FOUND
-        if group is not None and group.state is not State.EMPTY:
+        if not shard.is_empty(name):
             return Code.NON_EMPTY_GROUP
         done: asyncio.Future[Code] = self._loop.create_future()
         shard.delete_group(name, done.set_result)
         return await done
+
+
+def _listed(shard: GroupShard, name: str) -> tuple[str, str, str]:
+    """The type of a group, its protocol type and its state, as ListGroups says them."""
+    consumer = shard.consumers.groups.get(name)
+    if consumer is not None:
+        return CONSUMER_TYPE, CONSUMER_TYPE, consumer.phase.value
+    group = shard.groups.get(name)
+    if group is None:
+        return CLASSIC_TYPE, "", State.EMPTY.value
+    return CLASSIC_TYPE, group.protocol_type or "", group.state.value
 
 
 async def shard_for(

@@ -1,12 +1,11 @@
-"""Who leads what: Metadata, DescribeTopicPartitions, DescribeCluster, ApiVersions, InitProducerId."""
+"""Who leads what: Metadata, DescribeTopicPartitions, DescribeCluster, ApiVersions."""
 
 from __future__ import annotations
 
-import secrets
 from typing import Any
 from uuid import UUID
 
-from broker_shim.auth.acls import ANONYMOUS, Operation, Resource
+from broker_shim.auth.acls import Operation, Resource
 from broker_shim.config import BrokerConfig
 from broker_shim.handlers.authorized import NOT_ASKED, operations
 from broker_shim.handlers.call import Call, Response
@@ -16,7 +15,7 @@ from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code, of_admin
 from logstore.errors import InvalidTopicName, LogStoreError
-from logstore.layout.broker import INTERNAL_TOPIC
+from logstore.layout.broker import INTERNAL_TOPICS
 from logstore.layout.paths import check_topic_name
 from logstore.topic import Topic
 
@@ -126,12 +125,12 @@ class MetadataApi:
             "name": name,
             "topic_id": topic._internal.descriptor.topic_id,
             "error_code": Code.NONE,
-            "is_internal": name == INTERNAL_TOPIC,
+            "is_internal": name in INTERNAL_TOPICS,
             "partitions": [self._partition(topic, index) for index in range(topic.partitions)],
         }
 
     def _may_create(self, call: Call, name: str) -> bool:
-        return self._config.auto_create_topics and name != INTERNAL_TOPIC and call.may_create(name)
+        return self._config.auto_create_topics and name not in INTERNAL_TOPICS and call.may_create(name)
 
     def _partition(self, topic: Topic, index: int) -> dict[str, Any]:
         leader = self._cluster.leader(topic.name, index)
@@ -164,21 +163,6 @@ class MetadataApi:
             "controller_id": self._cluster.me.node_id,
             "brokers": self._brokers("broker_id"),
         }
-
-    async def init_producer_id(self, call: Call) -> Response:
-        """An id is 62 random bits: unique across restarts and brokers without asking anybody."""
-        if call.request.transactional_id is not None:
-            return {"error_code": Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
-        principal = call.connection.principal or ANONYMOUS
-        if not call.may(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER) and not call.authorizer.allows_anywhere(
-            principal, call.host, Operation.WRITE, Resource.TOPIC
-        ):
-            return {"error_code": Code.CLUSTER_AUTHORIZATION_FAILED}
-        producer_id, epoch = call.request.get("producer_id", -1), call.request.get("producer_epoch", -1)
-        if producer_id >= 0 and 0 <= epoch < 0x7FFE:
-            # The client lost its place (KIP-360) and goes on under the same id in a new epoch.
-            return {"error_code": Code.NONE, "producer_id": producer_id, "producer_epoch": epoch + 1}
-        return {"error_code": Code.NONE, "producer_id": secrets.randbits(62), "producer_epoch": 0}
 
 
 def api_versions(error: Code = Code.NONE) -> Response:

@@ -19,7 +19,7 @@ from broker_shim.wire.apis import NEVER
 from broker_shim.wire.codes import Code
 from broker_shim.wire.fetch_codec import READ_COMMITTED
 from logstore.errors import LogStoreError
-from logstore.layout.broker import INTERNAL_TOPIC
+from logstore.layout.broker import INTERNAL_TOPICS
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = range(-1, -7, -1)
 _KNOWN_FROM = {
@@ -116,7 +116,11 @@ class LogApi:
             return NONE_FOUND, -1
         if not hosted.is_owned:
             await self._partitions.run(log.refresh)
-        high = log.durable_high_watermark if committed else log.buffered_high_watermark
+        if committed:
+            transactions = await hosted.learn_transactions()
+            high = transactions.last_stable(log.durable_high_watermark)
+        else:
+            high = log.buffered_high_watermark
         if timestamp == LATEST:
             return high, -1
         if timestamp == MAX_TIMESTAMP:
@@ -162,7 +166,7 @@ class LogApi:
 
     async def _delete(self, hosted: HostedPartition | Code, asked: Any) -> dict[str, Any]:
         answer = {"partition_index": asked.partition_index, "low_watermark": -1}
-        if isinstance(hosted, HostedPartition) and hosted.topic == INTERNAL_TOPIC:
+        if isinstance(hosted, HostedPartition) and hosted.topic in INTERNAL_TOPICS:
             hosted = Code.INVALID_TOPIC_EXCEPTION
         try:
             if isinstance(hosted, Code):

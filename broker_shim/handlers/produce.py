@@ -13,20 +13,23 @@ Nothing is ever acked that is not as durable as the setting says.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from broker_shim.metrics import Counters
 from broker_shim.net.connection import Connection, Parts
 from broker_shim.partitions.append_queue import Append
 from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.partitions.partition_registry import PartitionRegistry
+from broker_shim.partitions.transaction_gate import Verify
 from broker_shim.wire import produce_codec
 from broker_shim.wire.codes import Code
 from broker_shim.wire.primitives import RequestHeader
 from broker_shim.wire.produce_codec import PartitionAnswer, PartitionData, ProduceRequest
 from logstore.config import Ack
-from logstore.layout.broker import INTERNAL_TOPIC
+from logstore.layout.broker import INTERNAL_TOPICS
 
 MAX_TIMEOUT_MS = 300_000
 _START_WHERE_LOST = {Code.UNKNOWN_PRODUCER_ID: 0}
@@ -34,6 +37,8 @@ _START_WHERE_LOST = {Code.UNKNOWN_PRODUCER_ID: 0}
 with one above its last ack kafka-python does: with 0 both go on in a new epoch.
 """
 MayWrite = Callable[[Connection, str], bool]
+VerifyAt = Callable[[str, str, int, int, int], Code | Coroutine[Any, Any, Code]]
+"""Is a partition (transactional id, topic, partition) part of the transaction that a producer (id, epoch) has open?"""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,9 +61,14 @@ class ProduceHandler:
         counters: Counters,
         loop: asyncio.AbstractEventLoop,
         may_write: MayWrite,
+        may_write_as: MayWrite,
+        verify: VerifyAt,
         *,
         ack: Ack,
     ) -> None:
+        """`may_write_as`: under this transactional id."""
+        self._may_write_as = may_write_as
+        self._verify = verify
         self._partitions = partitions
         self._counters = counters
         self._loop = loop
@@ -89,14 +99,21 @@ class ProduceHandler:
         self, connection: Connection, header: RequestHeader, request: ProduceRequest
     ) -> Parts | asyncio.Future[Parts] | None:
         pending = _Pending(header.version, self._loop.time())
-        refusal = _refuse(request.acks, request.transactional_id)
+        refusal = _refuse(request.acks)
+        if request.transactional_id is not None and not self._may_write_as(
+            connection, request.transactional_id
+        ):
+            refusal = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         ack: Ack = "buffered" if request.acks == 0 else self._ack
         for topic, partitions in request.topics:
             allowed = refusal or self._allowed(connection, topic)
             answers: list[PartitionAnswer] = []
             pending.answers.append((topic, answers))
             for data in partitions:
-                self._begin(pending, answers, topic, data, ack, allowed)
+                verify = None
+                if request.transactional_id is not None:
+                    verify = partial(self._verify, request.transactional_id, topic, data.partition)
+                self._begin(pending, answers, topic, data, ack, allowed, verify)
         if request.acks == 0:
             self._drop_if_failed(connection, pending)
             return None
@@ -108,7 +125,7 @@ class ProduceHandler:
         return pending.future
 
     def _allowed(self, connection: Connection, topic: str) -> Code | None:
-        if topic == INTERNAL_TOPIC:
+        if topic in INTERNAL_TOPICS:
             return Code.INVALID_TOPIC_EXCEPTION
         return None if self._may_write(connection, topic) else Code.TOPIC_AUTHORIZATION_FAILED
 
@@ -120,6 +137,7 @@ class ProduceHandler:
         data: PartitionData,
         ack: Ack,
         refusal: Code | None,
+        verify: Verify | None,
     ) -> None:
         place = len(answers)
         found = refusal if refusal is not None else self._partitions.get(topic, data.partition)
@@ -145,7 +163,7 @@ class ProduceHandler:
             if not pending.left and pending.future is not None:
                 self._complete(pending)
 
-        append = hosted.append(data.records, ack, answer)
+        append = hosted.append(data.records, ack, answer, verify)
         if append is not None and not answered:
             pending.appends.append(append)
 
@@ -180,7 +198,5 @@ class ProduceHandler:
             connection.close(f"acks=0 and {', '.join(code.name for code in wrong)}")
 
 
-def _refuse(acks: int, transactional_id: str | None) -> Code | None:
-    if acks not in (-1, 0, 1):
-        return Code.INVALID_REQUIRED_ACKS
-    return None if transactional_id is None else Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+def _refuse(acks: int) -> Code | None:
+    return None if acks in (-1, 0, 1) else Code.INVALID_REQUIRED_ACKS

@@ -4,6 +4,8 @@ An append goes straight to the log if nothing is in front of it. It waits while 
 the write buffer is full (an upload frees some of it), and while a large compressed batch in front of it is being
 checked in a worker thread: unpacking it on the event loop would hold up every other client.
 
+Transactions pass here, too, in the same order: their batches through a gate (`transaction_gate`), markers as they are.
+
 Each append is answered exactly once: with its offset at the ack level asked for, with that of the first attempt if it is
 a retry (`producers`), or with a code that says what to do. Event loop only, except `_submit_apart` and `_call`.
 """
@@ -22,15 +24,18 @@ from typing import Protocol
 from broker_shim.partitions.producer_recovery import Snapshots
 from broker_shim.partitions.producers import ProducerTable, Remembered
 from broker_shim.partitions.topic_rules import TopicRules
+from broker_shim.partitions.transaction_gate import TransactionGate, Verify
 from broker_shim.wire import codes
 from broker_shim.wire.codes import Code
 from logstore.config import Ack
 from logstore.engine.memory.results import Receipt
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import BufferFull, Closed, InvalidRecord, LogStoreError, RecordTooLarge, UnknownTopic
-from logstore.format.batches.batch import HEADER_SIZE, BatchInfo, split
+from logstore.format.batches.batch import HEADER_SIZE, BatchInfo, read_info, split
 from logstore.format.batches.codecs import decompress
+from logstore.format.batches.markers import Marker, encode_marker
 from logstore.format.batches.rewriting import Rewrite, rewrite
+from logstore.format.batches.transactions import Transactions
 from logstore.format.errors import FormatError
 
 log = logging.getLogger(__name__)
@@ -51,7 +56,8 @@ class Answer(Protocol):
 class Append:
     """One partition's part of a produce request. `abandoned`: its request was answered meanwhile.
 
-    `is_heavy`: to check it takes long enough for other clients to notice. `end`: where it ends in the log, once acked.
+    `is_heavy`: to check it takes long enough for other clients to notice. `verify`: asks the coordinator of its transaction.
+    `marker`: it ends one. `opens`: it is the first of one. `end`: where it ends in the log, once acked.
     `rewrite`: what is still to be done to the records before they are stored.
     """
 
@@ -62,12 +68,15 @@ class Append:
     answer: Answer
     rewrite: Rewrite | None = None
     append_ms: int = -1
+    verify: Verify | None = None
+    marker: Marker | None = None
+    opens: bool = False
     abandoned: bool = False
     end: int | None = None
 
     @property
     def is_idempotent(self) -> bool:
-        return self.batch.producer_id >= 0
+        return self.batch.producer_id >= 0 and self.marker is None
 
 
 class AppendQueue:
@@ -80,7 +89,13 @@ class AppendQueue:
         loop: asyncio.AbstractEventLoop,
         workers: Executor,
         on_lost: Callable[[BaseException], None],
+        on_stable: Callable[[], None],
     ) -> None:
+        """`on_stable`: the last stable offset may have moved."""
+        self._on_stable = on_stable
+        self._gate = TransactionGate(
+            loop, self._in_turn, lambda: snapshots.stands, self._write_first_snapshot
+        )
         self._log: PartitionLog | None = None
         self._rules = rules
         self._snapshots = snapshots
@@ -103,6 +118,14 @@ class AppendQueue:
     def is_open(self) -> bool:
         return self._producers is not None
 
+    @property
+    def transactions(self) -> Transactions | None:
+        return self._producers.transactions if self._producers is not None else None
+
+    @property
+    def producers(self) -> ProducerTable | None:
+        return self._producers
+
     def open(self, partition: PartitionLog, producers: ProducerTable) -> None:
         self._log = partition
         self._producers = producers
@@ -113,10 +136,20 @@ class AppendQueue:
         self._producers = self._log = None
         self._unacked.clear()
         waiting, self._waiting = self._waiting, deque()
+        waiting.extend(self._gate.close())
         for append in waiting:
             append.answer(_code_of(error, append), -1)
 
-    def add(self, records: memoryview, ack: Ack, answer: Answer) -> Append | None:
+    def end(self, marker: Marker, now_ms: int, answer: Answer) -> Append:
+        """Append the marker of a transaction, now or in its turn. `answer` as for `add`; its ack is durable."""
+        raw = memoryview(encode_marker(marker, now_ms=now_ms))
+        append = Append(raw, read_info(raw), False, "durable", answer, marker=marker)
+        self._in_turn(append)
+        return append
+
+    def add(
+        self, records: memoryview, ack: Ack, answer: Answer, verify: Verify | None = None
+    ) -> Append | None:
         """Append a record set, now or in its turn. `answer` may be called before this returns. None if refused."""
         try:
             batches = split(records)
@@ -125,18 +158,26 @@ class AppendQueue:
             answer(Code.CORRUPT_MESSAGE, -1)
             return None
         rules = self._rules
-        refusal = _refuse(batches, rules.max_bytes)
+        refusal = _refuse(batches, rules.max_bytes, verify)
         if refusal is not None:
             answer(refusal, -1)
             return None
-        append = Append(records, batches[0], _is_heavy(records, batches), ack, answer, rules.rewrite)
+        append = Append(
+            records, batches[0], _is_heavy(records, batches), ack, answer, rules.rewrite, verify=verify
+        )
         if rules.rewrite is not None and len(records) >= APART_FROM_BYTES:
             append.is_heavy = True
+        if append.batch.is_transactional:
+            # What is decided is durable: so is what it is about, before.
+            append.ack = "durable"
+        self._in_turn(append)
+        return append
+
+    def _in_turn(self, append: Append) -> None:
         if self._waiting or self._busy or not self.is_open:
             self._waiting.append(append)
         elif not self._submit(append):
             self._wait_for_room(append)
-        return append
 
     def pump(self) -> None:
         """Append what waits, in order, as far as there is room."""
@@ -168,6 +209,15 @@ class AppendQueue:
             if verdict.duplicate is not None:
                 self._answer_duplicate(append, verdict.duplicate)
                 return True
+        if append.marker is not None:
+            if self._producers.transactions.is_stale(append.marker):
+                append.answer(Code.NONE, -1)
+                return True
+        elif append.batch.is_transactional and not self._gate.may_pass(append, self._producers.transactions):
+            return True
+        if append.opens:
+            # Where it will lie is known with its ack; not below what is durable now.
+            self._gate.begin(append.batch, self._log.durable_high_watermark, self._producers.transactions)
         if append.is_heavy:
             self._busy = True
             self._workers.submit(self._submit_apart, self._log, append)
@@ -175,15 +225,37 @@ class AppendQueue:
         try:
             self._submitted(self._log, append, self._hand_over(self._log, append))
         except BufferFull:
+            self._did_not_begin(append)
             return False
         except LogStoreError as error:
+            self._did_not_begin(append)
             self._refused(self._log, append, error)
         return True
+
+    def _did_not_begin(self, append: Append) -> None:
+        if append.opens and self._producers is not None:
+            append.opens = False
+            self._producers.transactions.open.pop(append.batch.producer_id, None)
+
+    async def _write_first_snapshot(self) -> Code:
+        """Before the first transactional batch."""
+        if self._log is None or self._producers is None:
+            return Code.NOT_LEADER_OR_FOLLOWER
+        durable = self._log.durable_high_watermark
+        table = self._producers.dump(min(durable, self._acked_until) if self._unacked else durable)
+        try:
+            await self._loop.run_in_executor(self._workers, self._snapshots.write_first, table)
+        except LogStoreError as error:
+            log.warning("%s: no transaction can begin: %s", self._log, error)
+            return Code.NOT_ENOUGH_REPLICAS
+        return Code.NONE
 
     def _hand_over(self, partition: PartitionLog, append: Append) -> Future[Receipt]:
         if append.rewrite is not None:
             rewrite_append(append, self._rules.max_bytes, int(time.time() * 1000))
-        return partition._internal.submit_batches(append.records, ack=append.ack)
+        return partition._internal.submit_batches(
+            append.records, ack=append.ack, control=append.marker is not None
+        )
 
     def _submit_apart(self, partition: PartitionLog, append: Append) -> None:
         """In a worker thread. Nobody else appends meanwhile, so the order is kept."""
@@ -195,9 +267,14 @@ class AppendQueue:
         self._call(self._back, partition, append, outcome)
 
     def _back(
-        self, partition: PartitionLog, append: Append, outcome: Future[Receipt] | LogStoreError
+        self,
+        partition: PartitionLog,
+        append: Append,
+        outcome: Future[Receipt] | LogStoreError,
     ) -> None:
         self._busy = False
+        if isinstance(outcome, LogStoreError) and partition is self._log:
+            self._did_not_begin(append)
         if isinstance(outcome, BufferFull) and partition is self._log:
             self._wait_for_room(append)
             return
@@ -215,6 +292,8 @@ class AppendQueue:
             self._unacked.append(append)
             if append.is_idempotent:
                 self._producers.remember(append.batch, None, future)
+            if append.marker is not None:
+                self._gate.no_more_of(append.marker.producer_id)
         if future.done():
             self._acked(partition, append, future)
         else:
@@ -235,6 +314,13 @@ class AppendQueue:
                 self._on_lost(error)
             return
         receipt = done.result()
+        if self._producers is not None and self._log is partition:
+            if append.opens:
+                self._gate.begin(append.batch, receipt.offset, self._producers.transactions)
+            if append.marker is not None:
+                self._gate.ended(append.marker.producer_id)
+                self._producers.transactions.ended(append.marker, receipt.offset)
+                self._on_stable()
         append.answer(Code.NONE, receipt.offset, append.append_ms)
         if self._producers is None or self._log is not partition:
             return
@@ -246,6 +332,7 @@ class AppendQueue:
             self._unacked.popleft()
         if self._snapshots.grew(len(append.records)):
             # Others of the same upload are durable before we learn of it, and the table does not know where they lie.
+            self._producers.transactions.forget_below(partition.low_watermark)
             table = self._producers.dump(min(partition.durable_high_watermark, self._acked_until))
             self._workers.submit(self._snapshots.write, table)
 
@@ -309,13 +396,13 @@ def rewrite_append(append: Append, max_bytes: int, now_ms: int) -> None:
     append.rewrite = None
 
 
-def _refuse(batches: list[BatchInfo], max_bytes: int) -> Code | None:
+def _refuse(batches: list[BatchInfo], max_bytes: int, verify: Verify | None) -> Code | None:
     if not batches:
         return Code.INVALID_RECORD
     if any(batch.size > max_bytes for batch in batches):
         return Code.MESSAGE_TOO_LARGE
-    if any(batch.is_transactional for batch in batches):
-        return Code.INVALID_RECORD
+    if any(batch.is_transactional and (verify is None or batch.producer_id < 0) for batch in batches):
+        return Code.INVALID_RECORD  # outside of a transaction
     if len(batches) > 1 and any(batch.producer_id >= 0 for batch in batches):
         return Code.INVALID_RECORD  # as in Kafka: a sequence number stands for one batch
     return None

@@ -23,9 +23,12 @@ from broker_shim.partitions.append_queue import Answer, Append, AppendQueue
 from broker_shim.partitions.producer_recovery import Snapshots
 from broker_shim.partitions.producers import ProducerTable
 from broker_shim.partitions.topic_rules import TopicRules
+from broker_shim.partitions.transaction_gate import Verify
 from logstore.config import Ack
 from logstore.errors import Fenced, LogStoreError, fresh
-from logstore.layout.broker import INTERNAL_TOPIC
+from logstore.format.batches.markers import Marker
+from logstore.format.batches.transactions import Transactions
+from logstore.layout.broker import INTERNAL_TOPICS
 from logstore.store import Store
 from logstore.topic import Topic
 
@@ -73,7 +76,7 @@ class HostedPartition:
         self._host = host
         self._loop = host.loop
         self._owner = owner
-        self._ack: Ack = "durable" if topic.name == INTERNAL_TOPIC else host.ack
+        self._ack: Ack = "durable" if topic.name in INTERNAL_TOPICS else host.ack
         self._was_open = False
         self._is_stale = True
         self._handing_over: asyncio.Future[None] | None = None
@@ -83,7 +86,9 @@ class HostedPartition:
             is_recreated=self.is_recreated,
             acks_early=self._ack != "durable",
         )
-        self._queue = AppendQueue(self._snapshots, rules, host.loop, host.workers, self.lose)
+        self._queue = AppendQueue(self._snapshots, rules, host.loop, host.workers, self.lose, self._tell)
+        self._learning: asyncio.Task[None] | None = None
+        self._followed: tuple[Transactions, int] | None = None  # while it is not ours; up to which offset
         self._watchers: set[Watcher] = set()
         self._notified = False
         self._opening: asyncio.Future[None] | None = None
@@ -198,6 +203,7 @@ class HostedPartition:
         """From now on others write here: whoever wants to read or write through us has to open it again."""
         self._is_stale = True
         self._opening = None
+        self._followed = None
 
     def close(self) -> None:
         """The broker stops: nothing of this partition runs on."""
@@ -206,12 +212,20 @@ class HostedPartition:
 
     # Appending and trimming
 
-    def append(self, records: memoryview, ack: Ack, answer: Answer) -> Append | None:
+    def append(
+        self, records: memoryview, ack: Ack, answer: Answer, verify: Verify | None = None
+    ) -> Append | None:
         """Append a record set, taking the partition first if it is not ours. As `AppendQueue.add`."""
-        append = self._queue.add(records, ack, answer)
+        append = self._queue.add(records, ack, answer, verify)
         if append is not None and not self.is_owned:
             self.take()
         return append
+
+    def end_transaction(self, marker: Marker, answer: Answer) -> None:
+        """Append the marker of a transaction, taking the partition first if it is not ours."""
+        self._queue.end(marker, self.log._internal.now_ms, answer)
+        if not self.is_owned:
+            self.take()
 
     def trim(self, offset: int) -> asyncio.Future[int]:
         """Delete every record before `offset`. Resolves to the new low watermark."""
@@ -225,6 +239,57 @@ class HostedPartition:
     def stored_bytes(self) -> int:
         """Of the objects that hold its records, as last seen. For a worker thread: a long log has many."""
         return sum(ref.size for ref in self.log.segments())
+
+    # Transactions
+
+    @property
+    def transactions(self) -> Transactions | None:
+        """Those of everything durable; None if `learn_transactions` has to look for them first."""
+        owned = self._queue.transactions
+        if owned is not None:
+            return owned
+        if self._followed is None or self._followed[1] < self.log.durable_high_watermark:
+            return None
+        return self._followed[0]
+
+    @property
+    def producers(self) -> ProducerTable | None:
+        """What is known of them, if the partition is ours."""
+        return self._queue.producers
+
+    async def learn_transactions(self) -> Transactions:
+        """The same, read from the log if need be. It is open."""
+        while (known := self.transactions) is None:
+            if self._learning is None:
+                self._learning = self._loop.create_task(self._learned())
+                self._learning.add_done_callback(_seen)
+            await asyncio.shield(self._learning)
+        return known
+
+    async def _learned(self) -> None:
+        """One worker at a time: it adds to what is known."""
+        try:
+            log = self.log
+            followed = await self._loop.run_in_executor(self._host.workers, self._follow_transactions)
+            if not self._is_stale and self.log is log:
+                self._followed = followed
+        finally:
+            self._learning = None
+
+    def _follow_transactions(self) -> tuple[Transactions, int]:
+        if self._followed is None:
+            return self._snapshots.recover_transactions(self.log)
+        transactions, until = self._followed
+        return self._snapshots.follow(transactions, self.log, until)
+
+    def last_stable(self) -> int | None:
+        """Up to where every transaction is decided, and durable; None if `learn_transactions` has to look first.
+
+        The durable high watermark is read first: what it covers is known to the table.
+        """
+        durable = self.log.durable_high_watermark
+        known = self.transactions
+        return None if known is None else known.last_stable(durable)
 
     # Watching
 

@@ -65,6 +65,10 @@ class PartitionRegistry:
         known = self._known.get(name)
         return known.topic if known is not None else None
 
+    def names(self) -> list[str]:
+        """Of the topics that are known here: some of those there are."""
+        return list(self._known)
+
     def get(self, name: str, index: int) -> HostedPartition | Code:
         """The partition, if this broker leads it; else the code that says why not."""
         known = self._known.get(name)
@@ -178,6 +182,11 @@ class PartitionRegistry:
         except (TimeoutError, LogStoreError, OSError) as error:
             log.warning("topics are listed from memory: %s", error or "the store does not answer")
             return sorted(self._known)
+
+    async def list_all(self) -> bool:
+        """Learn of all topics. False if they have never been listed: then what is known says nothing about the others."""
+        await self.find_all()
+        return self._was_listed
 
     async def _listed(self) -> list[str]:
         """One listing at a time, however many clients ask: each would keep a worker. Whoever asks while one runs gets the

@@ -5,6 +5,9 @@ does not grow with the log, the table is written beside it as a snapshot every 6
 after is read. A snapshot speaks of durable records alone: one that knew of a batch which a crash took back
 would answer the producer's retry with "stored".
 
+The table knows the partition's transactions, too. So that a reader need not look for them in a log that has none, a
+snapshot stands in the store before the first transactional batch does: without one there is nothing to look for.
+
 A log that was never served by a broker has no snapshot and, maybe, terabytes: there only the last 256 MiB are read.
 What a broker has stored without a snapshot is always less.
 """
@@ -17,6 +20,7 @@ from broker_shim.partitions.producers import ProducerTable
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import ObjectNotFound, StoreError
 from logstore.format.batches.batch import split
+from logstore.format.batches.transactions import Transactions
 from logstore.layout.broker import producers_prefix
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import ObjectStore
@@ -49,6 +53,8 @@ class Snapshots:
         self._objects = objects
         self._key = f"{producers_prefix(paths.topic)}{paths.incarnation}/{paths.partition}"
         self._since = 0
+        self.stands = False
+        """Whether a snapshot that can speak of transactions is known to be in the store."""
 
     def grew(self, size: int) -> bool:
         """`size` more bytes are in the log. True if a snapshot is due."""
@@ -62,10 +68,12 @@ class Snapshots:
         """The table of everything durable. The caller owns the partition, so nothing is added meanwhile."""
         low, end = partition.low_watermark, partition.durable_high_watermark
         table, position = self._load(low, end)
+        self.stands = table is not None
         if table is None:
-            position = max(low, _recent(partition))
+            position = max(low, _recent(partition)) if position < 0 else position
             table = ProducerTable(complete=position == 0 and not self._is_recreated)
         self._since = 0
+        table.transactions.forget_below(low)
         known = position
         while position < end:
             result = partition.read(position, READ_BYTES, visibility="durable")
@@ -74,7 +82,7 @@ class Snapshots:
                 for batch in split(part):
                     if batch.base_offset > known and self._acks_early:
                         table.tail_was_lost()
-                    table.replay(batch)
+                    table.replay(part, batch)
                     known = batch.last_offset + 1
             if result.next_offset <= position:
                 break
@@ -83,11 +91,41 @@ class Snapshots:
             table.tail_was_lost()
         return table
 
+    def recover_transactions(self, partition: PartitionLog) -> tuple[Transactions, int]:
+        """Those of everything durable, for a reader that does not own the partition, and how far that is. One request for a
+        log that has none.
+        """
+        low, end = partition.low_watermark, partition.durable_high_watermark
+        table, position = self._load(low, end)
+        if table is None:
+            return (Transactions(), end) if position < 0 else (self.follow(Transactions(), partition, low))
+        return self.follow(table.transactions, partition, position)
+
+    @staticmethod
+    def follow(
+        transactions: Transactions, partition: PartitionLog, position: int
+    ) -> tuple[Transactions, int]:
+        """Take in what is durable from `position` on."""
+        end = partition.durable_high_watermark
+        while position < end:
+            result = partition.read(position, READ_BYTES, visibility="durable")
+            for part in result.parts:
+                for batch in split(part):
+                    if batch.base_offset >= position:
+                        transactions.replay(part, batch)
+            if result.next_offset <= position:
+                break
+            position = result.next_offset
+        return transactions, max(position, end)
+
     def _load(self, low: int, end: int) -> tuple[ProducerTable | None, int]:
+        """The table and the offset up to which it knows the log. Without one: from where on to read, -1 if none was ever
+        written.
+        """
         try:
             table, offset = ProducerTable.load(self._objects.get(self._key))
         except ObjectNotFound:
-            return None, low
+            return None, -1
         except ValueError as error:
             log.warning("%s: %s; the log is read instead", self._key, error)
             return None, low
@@ -99,6 +137,11 @@ class Snapshots:
         if offset < low:
             return None, low  # what came between is deleted: which sequence is next, nobody knows
         return table, offset
+
+    def write_first(self, table: bytes) -> None:
+        """Before the first transactional batch: raises if it cannot be written."""
+        self._objects.put(self._key, table)
+        self.stands = True
 
     def write(self, table: bytes) -> None:
         """Best effort: without it the next owner reads more of the log."""

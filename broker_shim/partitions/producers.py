@@ -17,6 +17,9 @@ How it is refused decides how clients go on (KIP-360), so what was lost is said 
                                 former topic of this name, or too many others came since. It starts a new epoch and sends
                                 again what was refused.
 
+A producer's transactions are known here, too (`transactions`): a marker may say that an epoch has passed of which no batch
+came, and a batch outside of a transaction is refused while one is open.
+
 A batch is remembered from the moment it is handed to the log, before its ack, so that requests in flight are
 checked against each other. Batches carry id, epoch and sequence, so the table can be rebuilt from the log.
 """
@@ -25,11 +28,13 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from broker_shim.wire.codes import Code
-from logstore.format.batches.batch import BatchInfo
+from logstore.format.batches.batch import BatchInfo, Buffer
 from logstore.format.batches.sequences import KnownProducer, KnownProducers, Sequences, Standing
+from logstore.format.batches.transactions import Transactions
 
 REMEMBERED_BATCHES = 5
 
@@ -62,11 +67,21 @@ class ProducerTable:
         self._of_others = Code.OUT_OF_ORDER_SEQUENCE_NUMBER if complete else Code.UNKNOWN_PRODUCER_ID
         """What somebody hears who is not in the table and does not begin at 0."""
         self._cut_off: set[int] = set()  # whose last batches may be lost
+        self.transactions = Transactions()
 
     def __len__(self) -> int:
         return len(self._producers)
 
     def check(self, batch: BatchInfo) -> Verdict:
+        ended = self.transactions.last_ends.get(batch.producer_id)
+        if ended is not None and batch.producer_epoch < ended.epoch:
+            return Verdict(Code.INVALID_PRODUCER_EPOCH)
+        verdict = self._check_sequence(batch)
+        if verdict is NEW and not batch.is_transactional and batch.producer_id in self.transactions.open:
+            return Verdict(Code.INVALID_TXN_STATE)
+        return verdict
+
+    def _check_sequence(self, batch: BatchInfo) -> Verdict:
         append = Sequences.of(batch)
         standing = self._producers.standing(append)
         if standing is Standing.REPLACED:
@@ -105,10 +120,16 @@ class ProducerTable:
             if known.first == batch.base_sequence and known.pending is not None:
                 producer.batches[place] = known._replace(offset=offset, pending=None)
 
-    def replay(self, batch: BatchInfo) -> None:
+    def replay(self, raw: Buffer, batch: BatchInfo) -> None:
         """Take in a batch of the log."""
-        if batch.producer_id >= 0:
+        self.transactions.replay(raw, batch)
+        if batch.producer_id >= 0 and not batch.is_control:
             self.remember(batch, batch.base_offset)
+
+    def last_sequences(self) -> Iterator[tuple[int, tuple[int, int]]]:
+        """The epoch and the last sequence of each producer."""
+        for producer_id, each in self._producers.items():
+            yield producer_id, (each.epoch, each.batches[-1].last)
 
     def tail_was_lost(self) -> None:
         """Batches that were acked in the buffer went down with a crash. Nobody sends them again: each producer's next
@@ -123,7 +144,12 @@ class ProducerTable:
         for pid, each in self._producers.items():
             below = [b[:3] for b in each.batches if b.offset is not None and b.offset < offset]
             rows.append([pid, each.epoch, below])
-        table = {"offset": offset, "producers": rows, "cut_off": sorted(self._cut_off)}
+        table = {
+            "offset": offset,
+            "producers": rows,
+            "cut_off": sorted(self._cut_off),
+            "transactions": self.transactions.dump(offset),
+        }
         return json.dumps({**table, "of_others": self._of_others}).encode()
 
     @classmethod
@@ -140,6 +166,8 @@ class ProducerTable:
                         int(epoch), deque(known, REMEMBERED_BATCHES + 1)
                     )
             table._cut_off = set(content["cut_off"])
+            if "transactions" in content:
+                table.transactions = Transactions.load(content["transactions"])
             return table, int(content["offset"])
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a table of producers: {error!r}") from error

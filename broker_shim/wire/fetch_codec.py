@@ -22,6 +22,7 @@ _ASKED_V12 = struct.Struct(">iiqiqi")
 _HEAD_V7 = struct.Struct(">ihi")
 _PARTITION_V4 = struct.Struct(">ihqq")
 _PARTITION_V5 = struct.Struct(">ihqqq")
+_ABORTED = struct.Struct(">qq")
 _I32 = struct.Struct(">i")
 NO_REPLICA = -1
 
@@ -57,6 +58,8 @@ class PartitionData:
     log_start: int = -1
     parts: Sequence[Part] = ()
     size: int = 0
+    aborted: Sequence[tuple[int, int]] = ()
+    """Aborted transactions in there: producer id and first offset."""
     preferred: int = NO_REPLICA
     """A broker nearer to the consumer, to be asked instead (KIP-392)."""
 
@@ -138,7 +141,11 @@ def _partition(version: int, data: PartitionData, isolation: int, flexible: bool
         if version >= 5
         else _PARTITION_V4.pack(index, code, high, stable)
     )
-    aborted = primitives.array_header(0 if isolation == READ_COMMITTED else None, flexible)
+    count = len(data.aborted) if isolation == READ_COMMITTED else None
+    aborted = primitives.array_header(count, flexible)
+    if count:
+        tags = b"\x00" if flexible else b""
+        aborted += b"".join(_ABORTED.pack(*each) + tags for each in data.aborted)
     replica = _I32.pack(data.preferred) if version >= 11 else b""
     length = primitives.uvarint(data.size + 1) if flexible else _I32.pack(data.size)
     return b"".join((fixed, aborted, replica, length))

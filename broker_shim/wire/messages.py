@@ -59,6 +59,10 @@ _INTEGERS = {
     "duration64": struct.Struct(">q"),
     "datetime_i64": struct.Struct(">q"),
 }
+_OF_OUR_OWN = {
+    "WritableTxnMarker": [_FieldPlan("started_ms", "int64", False, False, None, 10_000, -1)],
+}
+"""Tagged fields that our brokers add to each other's requests; whoever does not know them steps over them."""
 _SAME_AS = {"records": "bytes", "timedelta_i32": "duration32", "timedelta_i64": "duration64"}
 _ZEROS: dict[str, Any] = {"string": "", "bytes": b"", "bool": False, "uuid": UUID(int=0), "float64": 0.0}
 
@@ -102,7 +106,7 @@ def _response_plan(api: int, version: int) -> _Plan:
 
 @cache
 def _plan(entity: type) -> _Plan:
-    plans = [_field_plan(field) for field in fields(entity)]
+    plans = [_field_plan(field) for field in fields(entity)] + _OF_OUR_OWN.get(entity.__name__, [])
     return _Plan(
         bool(vars(entity)["__flexible__"]),
         tuple(plan for plan in plans if plan.tag is None),

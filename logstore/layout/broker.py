@@ -5,6 +5,7 @@
     broker/acls                                         the access rules
     broker/users                                        users that were made with Kafka's calls: SCRAM keys
     topics/__consumer_offsets/…                         groups and committed offsets: a topic like any other
+    topics/__transaction_state/…                        transactions, the same way
 
 They are changed by compare-and-set; a store without a broker has none of them.
 """
@@ -23,3 +24,6 @@ ACLS_KEY = "broker/acls"
 USERS_KEY = "broker/users"
 INTERNAL_TOPIC = "__consumer_offsets"
 """Groups and committed offsets. Clients may read it; only the coordinator writes it."""
+TRANSACTION_TOPIC = "__transaction_state"
+"""Transactional ids and their transactions, likewise."""
+INTERNAL_TOPICS = frozenset({INTERNAL_TOPIC, TRANSACTION_TOPIC})

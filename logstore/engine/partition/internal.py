@@ -103,10 +103,17 @@ class Partition(ReadablePartition):
         return self._submit_batches(raw, ack, deadline), deadline
 
     def submit_batches(
-        self, raw: bytes | bytearray | memoryview, *, ack: Ack | None = None, timeout: float | None = None
+        self,
+        raw: bytes | bytearray | memoryview,
+        *,
+        ack: Ack | None = None,
+        timeout: float | None = None,
+        control: bool = False,
     ) -> Future[Receipt]:
-        """`append_batches` without waiting for the ack; `timeout` as for `PartitionLog.submit`."""
-        receipt, future = self._submit_batches(raw, ack, self.deadline(timeout))
+        """`append_batches` without waiting for the ack; `timeout` as for `PartitionLog.submit`. `control`: a broker's own
+        batches, which say how a transaction ended, are taken too.
+        """
+        receipt, future = self._submit_batches(raw, ack, self.deadline(timeout), control)
         return future or acked(receipt)
 
     def append_one(
@@ -150,9 +157,12 @@ class Partition(ReadablePartition):
             self._tell_listeners()
         return receipt, future
 
-    def _submit_batches(self, raw: object, ack: Ack | None, deadline: float) -> Submitted:
+    def _submit_batches(
+        self, raw: object, ack: Ack | None, deadline: float, control: bool = False
+    ) -> Submitted:
         level = self._check_ack(ack)
-        return self._add_encoded(admit_batches(raw, self._config.max_batch_bytes), level, deadline)
+        batches = admit_batches(raw, self._config.max_batch_bytes, control=control)
+        return self._add_encoded(batches, level, deadline)
 
     def _add_encoded(
         self, batches: list[tuple[memoryview, BatchInfo]], level: Ack, deadline: float

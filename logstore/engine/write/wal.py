@@ -268,7 +268,7 @@ def _read_file(path: Path, data: bytes, expected: int) -> tuple[WalHeader, list[
                 info.max_timestamp_ms,
             )
             for payload in payloads
-            for info in validate(payload, max_batch_bytes=len(payload))
+            for info in validate(payload, max_batch_bytes=len(payload), control=True)
         ]
     except UnsupportedVersion as error:
         raise UnsupportedStore(f"{path}: {error.why}. A newer release has written it: use that") from error

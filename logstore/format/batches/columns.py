@@ -74,7 +74,9 @@ def _wanted(infos: Sequence[BatchInfo], start_offset: int, stop_offset: int | No
     return [
         info
         for info in infos
-        if info[0] + info[3] > start_offset and (stop_offset is None or info[0] < stop_offset)
+        if info[0] + info[3] > start_offset
+        and (stop_offset is None or info[0] < stop_offset)
+        and not info.is_control
     ]
 
 

@@ -58,7 +58,11 @@ def record_size(record: Record) -> int:
 def decode_records(
     raw: Buffer, info: BatchInfo, *, start_offset: int = 0, stop_offset: int | None = None
 ) -> list[Record]:
-    """The records of one batch with offsets from `start_offset` up to, not including, `stop_offset`."""
+    """The records of one batch with offsets from `start_offset` up to, not including, `stop_offset`. A control batch (how
+    a transaction ended) has none.
+    """
+    if info.is_control:
+        return []
     first = max(0, start_offset - info.base_offset)
     stop = info.count if stop_offset is None else min(info.count, stop_offset - info.base_offset)
     if first >= stop:

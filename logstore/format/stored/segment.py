@@ -426,7 +426,7 @@ def _rebuild(header: SegmentHeader, data: memoryview, damage: FormatError) -> tu
     ) * INDEX_ROW.itemsize + FOOTER_SIZE < len(data):
         try:
             size = read_info(data, position).size
-            (info,) = validate(data[position : position + size], max_batch_bytes=size)
+            (info,) = validate(data[position : position + size], max_batch_bytes=size, control=True)
         except FormatError:
             if has_extras:
                 break  # behind the last batch there is more than the index, and how much is not known yet

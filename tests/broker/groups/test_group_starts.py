@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -317,3 +318,44 @@ def test_B12_whoever_is_between_its_two_joins_when_the_delay_ends_is_waited_for_
             world.finish()
             count += 1
     assert count >= 18
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 3.0])
+def test_B12_a_hundred_starts_of_fifty_take_the_delay_and_one_round(delay_s: float) -> None:
+    """In virtual time: everybody comes within the first second, in any order, and may be between its two joins whenever the
+    delay ends. After the delay nothing is waited for but requests that are under way.
+    """
+    for seed in range(100):
+        chance = random.Random(seed)
+        world = new_world("d" * 50, delay_s)
+        world.group._limits = Limits(
+            min_session_timeout_s=1.0, initial_rebalance_delay_s=delay_s, max_group_size=100
+        )
+        steps = [client for client in range(50) for _ in range(2)]
+        chance.shuffle(steps)
+        early = steps[: chance.randrange(1, len(steps))]
+        for client in early:
+            if world.clients[client].step == "join":
+                world.do("join", client)
+        world.now = max(world.now, world.began + delay_s)
+        world.carry_out(world.group.tick(world.now))
+        while not world._is_settled():  # one round: each does what it has to do next, at once
+            busy = [
+                i for i, c in enumerate(world.clients) if c.step in ("join", "sync") or world._must_rejoin(c)
+            ]
+            chance.shuffle(busy)
+            if not busy and not world.saves:
+                assert world.now < world.began + delay_s, (
+                    f"seed {seed}: they wait until {world.group.deadline()}"
+                )
+                world.do("tick", 0)
+            for index in busy:
+                each = world.clients[index]
+                if each.step in ("join", "sync"):
+                    world.do(each.step, index)
+                elif world._must_rejoin(each):
+                    world.do("heartbeat", index)
+            while world.saves:
+                world.do("saved", 0)
+        assert world.now <= max(world.began, 0.0) + delay_s
+        assert len(world.group.members) == 50

@@ -305,14 +305,6 @@ def test_B01_auto_creation_can_be_turned_off(start_broker: Start) -> None:
     assert broker.server.store.topics() == []
 
 
-def test_B01_transactions_are_refused_at_once_and_not_waited_for(broker: LocalBroker) -> None:
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": broker.address, "transactional.id": "x", "log_level": 0}
-    )
-    with pytest.raises(confluent_kafka.KafkaException, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
-        producer.init_transactions(15)
-
-
 def test_B01_clients_cannot_write_to_the_internal_topic(broker: LocalBroker) -> None:
     with Wire(broker.port) as client:
         make_topic(client)

@@ -48,7 +48,7 @@ def test_C10_whatever_a_table_has_lost_it_accepts_no_gap() -> None:
     def store(table: ProducerTable) -> ProducerTable:
         known = table._producers.get(PID)
         following = known.batches[-1].last + 1 if known is not None else 0
-        table.replay(info_of(following, offset=following))
+        table.replay(b"", info_of(following, offset=following))
         return table
 
     accepted = 0

@@ -153,7 +153,7 @@ def test_B07_a_snapshot_spares_reading_the_whole_log(
 def test_B07_a_snapshot_knows_nothing_that_a_crash_could_take_back() -> None:
     table = ProducerTable()
     for sequence in range(4):
-        table.replay(info_of(sequence, offset=sequence))
+        table.replay(b"", info_of(sequence, offset=sequence))
     table.remember(info_of(4), None, pending=object())
     loaded, offset = ProducerTable.load(table.dump(2))
     assert offset == 2
@@ -166,7 +166,7 @@ def test_B07_a_snapshot_knows_nothing_that_a_crash_could_take_back() -> None:
 
 def test_B07_sequences_wrap_around() -> None:
     table = ProducerTable(complete=False)
-    table.replay(info_of(MODULUS - 2, count=2))
+    table.replay(b"", info_of(MODULUS - 2, count=2))
     assert table.check(info_of(0)).code is Code.NONE
     assert table.check(info_of(1)).code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
@@ -175,7 +175,7 @@ def test_B07_the_number_of_remembered_producers_is_bounded(monkeypatch: pytest.M
     monkeypatch.setattr(sequences, "MAX_PRODUCERS", 100)
     table = ProducerTable()
     for pid in range(110):
-        table.replay(info_of(0)._replace(producer_id=pid))
+        table.replay(b"", info_of(0)._replace(producer_id=pid))
     assert len(table) == 100
     assert table.check(info_of(5)._replace(producer_id=3)).code is Code.UNKNOWN_PRODUCER_ID, "forgotten"
     assert table.check(info_of(0)._replace(producer_id=3)).code is Code.NONE
@@ -237,7 +237,7 @@ def test_B07_a_snapshot_taken_while_five_are_in_flight_knows_the_one_before_them
     """A crash takes those five. Their producer sends them again, and is known."""
     table = ProducerTable()
     for sequence in range(6):
-        table.replay(info_of(sequence, offset=sequence))
+        table.replay(b"", info_of(sequence, offset=sequence))
     for sequence in range(6, 11):
         table.remember(info_of(sequence), None, pending=object())
     loaded, _ = ProducerTable.load(table.dump(6))

@@ -1,0 +1,146 @@
+"""Which transactional batches a partition takes: those of transactions whose coordinator says that they go on.
+
+A producer's first batch is taken only after its coordinator has said that the partition is part of it (KIP-890):
+one that comes late, after the end, would open a transaction that nobody ends. From the moment a marker is handed to the log
+nothing more of its transaction is taken, and nothing of the next one unless the coordinator is asked again.
+
+Before the first transactional batch ever, a snapshot stands in the store, by which readers know that there is something to
+look for (`producer_recovery`). Event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from broker_shim.wire.codes import Code
+from logstore.format.batches.batch import BatchInfo
+from logstore.format.batches.transactions import OpenTransaction, Transactions
+
+log = logging.getLogger(__name__)
+Verify = Callable[[int, int], Code | Coroutine[Any, Any, Code]]
+"""Is the partition part of the transaction that this producer has open in this epoch?"""
+
+
+class Guarded(Protocol):
+    """A transactional batch on its way into the log. `opens`: it is the first of its transaction."""
+
+    @property
+    def batch(self) -> BatchInfo: ...
+    @property
+    def verify(self) -> Verify | None: ...
+    @property
+    def answer(self) -> Callable[[Code, int], None]: ...
+
+    abandoned: bool
+    opens: bool
+
+
+@dataclass(slots=True)
+class _Verification:
+    """Appends of one producer that wait for its coordinator. `is_void`: a marker came meanwhile, so ask again."""
+
+    waiting: deque[Any] = field(default_factory=deque)
+    is_void: bool = False
+
+
+class TransactionGate:
+    """`go_on`: an append that has waited here takes its turn. `prepare`: writes the snapshot, if there is none; it says what
+    the producer is told."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        go_on: Callable[[Any], None],
+        is_prepared: Callable[[], bool],
+        prepare: Callable[[], Coroutine[Any, Any, Code]],
+    ) -> None:
+        self._loop = loop
+        self._go_on = go_on
+        self._is_prepared = is_prepared
+        self._prepare = prepare
+        self._verified: dict[int, int] = {}  # the epochs in which producers may begin a transaction here
+        self._verifying: dict[int, _Verification] = {}
+        self._ending: dict[int, int] = {}  # how many markers of a producer are on their way
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def may_pass(self, append: Guarded, transactions: Transactions) -> bool:
+        """Whether it goes into the log now. If not, it was answered, or waits for its coordinator."""
+        pid, epoch = append.batch.producer_id, append.batch.producer_epoch
+        is_open = transactions.open.get(pid)
+        if is_open is not None and pid not in self._ending:
+            if is_open.epoch == epoch:
+                return True
+            append.answer(Code.INVALID_TXN_STATE, -1)
+            return False
+        if pid in self._verifying:
+            self._verifying[pid].waiting.append(append)
+            return False
+        assert append.verify is not None
+        code = Code.NONE if self._verified.get(pid) == epoch else append.verify(pid, epoch)
+        if code is Code.NONE and self._is_prepared():
+            self._verified[pid] = epoch
+            append.opens = True
+            return True
+        self._verifying[pid] = _Verification(deque([append]))
+        task = self._loop.create_task(self._verify(append, code))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return False
+
+    async def _verify(self, append: Guarded, answer: Code | Coroutine[Any, Any, Code]) -> None:
+        """Ask the coordinator, and let those go on that wait for it."""
+        pid, epoch = append.batch.producer_id, append.batch.producer_epoch
+        assert append.verify is not None
+        verification = self._verifying[pid]
+        try:
+            code = answer if isinstance(answer, Code) else await answer
+            if code is Code.NONE and not self._is_prepared():
+                code = await self._prepare()
+            while verification.is_void and code is Code.NONE:
+                verification.is_void = False
+                again = append.verify(pid, epoch)
+                code = again if isinstance(again, Code) else await again
+        except Exception:
+            log.exception("producer %d could not be verified", pid)
+            code = Code.NOT_ENOUGH_REPLICAS
+        del self._verifying[pid]
+        if code is Code.NONE:
+            self._verified[pid] = epoch
+        for each in verification.waiting:
+            if code is not Code.NONE and each.batch.producer_epoch == epoch:
+                each.answer(code, -1)
+            elif not each.abandoned:
+                self._go_on(each)
+
+    def begin(self, batch: BatchInfo, offset: int, transactions: Transactions) -> None:
+        """The first batch of a transaction lies at `offset`, or not below it."""
+        transactions.open[batch.producer_id] = OpenTransaction(batch.producer_epoch, offset)
+
+    def no_more_of(self, pid: int) -> None:
+        """A marker is in the log: what still comes of that transaction comes too late."""
+        self._ending[pid] = self._ending.get(pid, 0) + 1
+        self._verified.pop(pid, None)
+        if pid in self._verifying:
+            self._verifying[pid].is_void = True
+
+    def ended(self, pid: int) -> None:
+        """A marker is durable."""
+        left = self._ending.pop(pid, 0) - 1
+        if left > 0:
+            self._ending[pid] = left
+
+    def close(self) -> list[Any]:
+        """The partition is no longer ours: whoever waits here has to be answered, and what was verified says nothing."""
+        self._verified.clear()
+        self._ending.clear()
+        waiting: list[Any] = []
+        for verification in self._verifying.values():
+            waiting += verification.waiting
+            verification.waiting.clear()
+            verification.is_void = True
+        return waiting

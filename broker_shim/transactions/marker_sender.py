@@ -1,0 +1,106 @@
+"""Telling every partition of a transaction how it ended: each is asked again, with backoff, until its marker stands.
+
+A partition that this broker leads gets its marker here; one of another broker by a request to that one (WriteTxnMarkers, as
+in Kafka). Partitions of `__consumer_offsets` hold offsets: those are committed, or forgotten, by the group's coordinator.
+A topic that is deleted has no partition to tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from broker_shim.groups.coordinator import Coordinator
+from broker_shim.net.peers import Peers
+from broker_shim.partitions.cluster import Cluster
+from broker_shim.partitions.hosted_partition import HostedPartition
+from broker_shim.partitions.partition_registry import PartitionRegistry
+from broker_shim.wire.apis import Api
+from broker_shim.wire.codes import Code
+from logstore.errors import LogStoreError
+from logstore.format.batches.markers import Marker
+from logstore.layout.broker import INTERNAL_TOPIC
+
+log = logging.getLogger(__name__)
+RETRY_S, RETRY_MAX_S = 0.02, 1.0
+ASK_PATIENCE_S = 20.0
+DONE = (Code.NONE, Code.TRANSACTION_COORDINATOR_FENCED)
+"""It stands, or somebody who came after us has put it there."""
+
+
+class MarkerSender:
+    def __init__(
+        self,
+        partitions: PartitionRegistry,
+        groups: Coordinator,
+        cluster: Cluster,
+        peers: Peers,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._partitions = partitions
+        self._groups = groups
+        self._cluster = cluster
+        self._peers = peers
+        self._loop = loop
+
+    async def send(self, marker: Marker, places: frozenset[tuple[str, int]]) -> None:
+        """Returns when the marker stands in every partition."""
+        await asyncio.gather(
+            *(self._until_it_stands(marker, topic, index) for topic, index in sorted(places))
+        )
+
+    async def _until_it_stands(self, marker: Marker, topic: str, index: int) -> None:
+        wait_s = RETRY_S
+        while True:
+            try:
+                code = await asyncio.wait_for(self._send(marker, topic, index), ASK_PATIENCE_S)
+            except (LogStoreError, OSError, TimeoutError, EOFError, ValueError) as error:
+                log.info("%s/%d: a marker could not be written: %s", topic, index, error)
+                code = Code.UNKNOWN_SERVER_ERROR
+            if code in DONE:
+                return
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, RETRY_MAX_S)
+
+    async def _send(self, marker: Marker, topic: str, index: int) -> Code:
+        leader = self._cluster.leader(topic, index)
+        if leader == self._cluster.me.node_id:
+            return await self.write_here(marker, topic, index)
+        node = self._cluster.node(leader)
+        if node is None:
+            return Code.NOT_LEADER_OR_FOLLOWER
+        values = {
+            "producer_id": marker.producer_id,
+            "producer_epoch": marker.producer_epoch,
+            "transaction_result": marker.is_commit,
+            "topics": [{"name": topic, "partition_indexes": [index]}],
+            "coordinator_epoch": marker.coordinator_epoch,
+            "started_ms": marker.started_ms,
+        }
+        answer = await self._peers.ask(
+            (node.host, node.port), Api.WRITE_TXN_MARKERS, 1, {"markers": [values]}
+        )
+        return Code(answer.markers[0].topics[0].partitions[0].error_code)
+
+    async def write_here(self, marker: Marker, topic: str, index: int) -> Code:
+        """A partition that this broker leads."""
+        done: asyncio.Future[Code] = self._loop.create_future()
+
+        def answer(code: Code, offset: int = -1, append_ms: int = -1) -> None:
+            if not done.done():
+                done.set_result(code)
+
+        if topic == INTERNAL_TOPIC:
+            shard = await self._groups.shards.at(index)
+            if isinstance(shard, Code):
+                return shard
+            shard.end_transaction(marker, answer)
+            return await done
+        found = await self._partitions.find(topic)
+        if found is None or index >= found.partitions:
+            return Code.NONE  # it was deleted, and with it what was written
+        hosted = self._partitions.get(topic, index)
+        if not isinstance(hosted, HostedPartition):
+            return hosted
+        hosted.end_transaction(marker, answer)
+        return await done
