@@ -175,7 +175,7 @@ def test_W04_the_judge_sees_a_record_that_was_told_not_to_be_stored(tmp_path: Pa
 
 
 def test_C04_the_judge_sees_an_entry_of_a_lane_that_is_gone(tmp_path: Path) -> None:
-    """What lies behind it names one that does not stand, as it does where an upload never came: acked records are missing."""
+    """What lies behind it names one that does not stand, as it does where an upload never came: acked records lack."""
     path, where = a_run(tmp_path)
     (entry,) = (info.key for info in where.list("lanes/") if info.key.endswith("1.seg"))
     where.delete(entry)
