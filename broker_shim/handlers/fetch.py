@@ -20,6 +20,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
+from uuid import UUID
 
 from broker_shim.handlers.fetch_sessions import NO_SESSION, KeptFetches
 from broker_shim.metrics import Counters
@@ -29,7 +30,14 @@ from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire import codes, fetch_codec
 from broker_shim.wire.codes import Code
-from broker_shim.wire.fetch_codec import READ_COMMITTED, FetchRequest, PartitionData, PartitionFetch
+from broker_shim.wire.fetch_codec import (
+    IDS_FROM,
+    READ_COMMITTED,
+    FetchRequest,
+    PartitionData,
+    PartitionFetch,
+    TopicKey,
+)
 from logstore.config import Visibility
 from logstore.engine.memory.results import ReadResult
 from logstore.errors import LogStoreError, OffsetOutOfRange
@@ -38,7 +46,7 @@ from logstore.format.batches.transactions import batches_below
 COLD_READS_AT_ONCE = 8
 NO_END = 1 << 63
 MayRead = Callable[[Connection, str], bool]
-Place = tuple[str, int]
+Place = tuple[TopicKey, int]
 
 
 class Fetching(Protocol):
@@ -62,7 +70,7 @@ class _Entry:
     more than the worker that is reading it has seen. `told`: the marks that the client has heard.
     """
 
-    topic: str
+    topic: TopicKey
     asked: PartitionFetch
     data: PartitionData
     hosted: HostedPartition | None = None
@@ -116,6 +124,11 @@ class Fetch:
         return len(self._entries) + 1
 
     @property
+    def has_ids(self) -> bool:
+        """Whether its topics are known by their ids."""
+        return self._version >= IDS_FROM
+
+    @property
     def is_busy(self) -> bool:
         return self._future is not None or self._reading is not None or self.is_starting
 
@@ -131,7 +144,7 @@ class Fetch:
     def _budget(self) -> int:
         return min(max(self._request.max_bytes, 0), self._handler.max_bytes)
 
-    def name(self, topics: Iterable[tuple[str, list[PartitionFetch]]]) -> None:
+    def name(self, topics: Iterable[tuple[TopicKey, list[PartitionFetch]]]) -> None:
         """The client asks for these, from there. Of a partition that is named twice the last one counts, as in Kafka."""
         for topic, partitions in topics:
             for asked in partitions:
@@ -156,7 +169,7 @@ class Fetch:
                     self._place(entry, None)
                     self._dirty.pop(entry, None)
 
-    def unresolved(self) -> list[str]:
+    def unresolved(self) -> list[TopicKey]:
         """The topics whose partitions are not known to be here. Looks at all of them only if something may have moved."""
         stamp = self._handler.stamp(self._connection)
         if stamp != self._stamp:
@@ -167,20 +180,26 @@ class Fetch:
 
     def _resolve(self, entries: Iterable[_Entry]) -> None:
         """Find the partitions, or say why they are not here for this client."""
-        handler, allowed = self._handler, dict[str, bool]()
+        handler, names = self._handler, dict[TopicKey, str | Code]()
         for entry in entries:
             topic, data = entry.topic, entry.data
-            if topic not in allowed:
-                allowed[topic] = handler.may_read(self._connection, topic)
-            found: HostedPartition | Code = Code.TOPIC_AUTHORIZATION_FAILED
-            if allowed[topic]:
-                found = handler.partitions.get(topic, data.partition)
+            name = names.get(topic)
+            if name is None:
+                name = names[topic] = self._readable(topic)
+            found = name if isinstance(name, Code) else handler.partitions.get(name, data.partition)
             if isinstance(found, HostedPartition):
                 self._place(entry, found)
             else:
                 self._place(entry, None)
                 data.parts, data.size, data.code = (), 0, found
                 data.high_watermark = data.last_stable = data.log_start = -1
+
+    def _readable(self, topic: TopicKey) -> str | Code:
+        """The topic's name, if there is one and this client may read it."""
+        name = topic if isinstance(topic, str) else self._handler.partitions.name_of(UUID(bytes=topic))
+        if name is None:
+            return Code.UNKNOWN_TOPIC_ID
+        return name if self._handler.may_read(self._connection, name) else Code.TOPIC_AUTHORIZATION_FAILED
 
     def _place(self, entry: _Entry, hosted: HostedPartition | None) -> None:
         if entry.hosted is hosted:
@@ -477,7 +496,7 @@ class Fetch:
             for entry in news:
                 if entry.data.code is not Code.NONE:
                     counters.errors[entry.data.code.name] += 1
-        rows: dict[str, list[PartitionData]] = {}
+        rows: dict[TopicKey, list[PartitionData]] = {}
         for entry in news if self.session_id else self._entries.values():
             rows.setdefault(entry.topic, []).append(entry.data)
         answer = fetch_codec.write(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import cast
+from uuid import UUID
 
 from broker_shim.handlers.fetch import Fetch, MayRead
 from broker_shim.handlers.fetch_sessions import INITIAL_EPOCH, NO_SESSION, ClientFetches, KeptFetches
@@ -15,6 +17,7 @@ from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire import fetch_codec
 from broker_shim.wire.codes import Code
 from broker_shim.wire.primitives import RequestHeader
+from logstore.errors import LogStoreError
 
 REPEATS_UP_TO_BYTES = 1 << 20
 """A request up to this size is kept: a consumer with nothing to read asks the same thing again and again."""
@@ -60,6 +63,11 @@ class FetchHandler:
             found = fetches.find(request.session_id, request.session_epoch)
             if isinstance(found, Code):
                 return fetch_codec.write(header.version, [], request.isolation, found)
+            if found.has_ids != (header.version >= fetch_codec.IDS_FROM):
+                fetches.end()
+                return fetch_codec.write(
+                    header.version, [], request.isolation, Code.FETCH_SESSION_TOPIC_ID_ERROR
+                )
             found.update(request, header.version)
             self.kept.use(found)
             return self._start(found)
@@ -74,13 +82,24 @@ class FetchHandler:
         return self._start(fetch)
 
     def _start(self, fetch: Fetch) -> Parts | asyncio.Future[Parts]:
-        unknown = self.partitions.missing(fetch.unresolved())
-        return self.loop.create_task(self._look_up_first(fetch, unknown)) if unknown else fetch.run()
+        unresolved = fetch.unresolved()
+        unknown = self.partitions.missing(topic for topic in unresolved if isinstance(topic, str))
+        if fetch.has_ids and unresolved:
+            ids = (UUID(bytes=topic) for topic in unresolved if isinstance(topic, bytes))
+            wanted = self.partitions.missing_id(ids)
+        else:
+            wanted = None
+        if unknown or wanted is not None:
+            return self.loop.create_task(self._look_up_first(fetch, unknown, wanted))
+        return fetch.run()
 
-    async def _look_up_first(self, fetch: Fetch, unknown: list[str]) -> Parts:
+    async def _look_up_first(self, fetch: Fetch, unknown: list[str], wanted: UUID | None) -> Parts:
         fetch.is_starting = True
         try:
             await self.partitions.look_up(unknown)
+            if wanted is not None:
+                with suppress(LogStoreError, OSError):
+                    await self.partitions.find_id(wanted)  # and with it all the others
         finally:
             fetch.is_starting = False
         answer = fetch.run()

@@ -129,7 +129,7 @@ class PartitionRegistry:
         """The topic with this id. Ids are not in the store: if it is not known, all topics are looked at, at most once in
         a while.
         """
-        if topic_id not in self._names and self._loop.time() >= self._listed_at + ABSENT_FOR_S:
+        if self.missing_id((topic_id,)) is not None:
             await self.find_all()
         name = self._names.get(topic_id)
         topic = None if name is None else await self.find(name)
@@ -140,6 +140,12 @@ class PartitionRegistry:
         now = self._loop.time()
         unknown = (name for name in names if name not in self._known and self._absent.get(name, now) <= now)
         return list(dict.fromkeys(unknown))
+
+    def missing_id(self, ids: Iterable[UUID]) -> UUID | None:
+        """One of the ids that should be looked for first: not known, and the topics were not all looked at just now."""
+        if self._loop.time() < self._listed_at + ABSENT_FOR_S:
+            return None
+        return next((each for each in ids if each not in self._names), None)
 
     async def look_up(self, names: Iterable[str]) -> None:
         """Ask the store for topics; those that are not there are remembered as absent for a moment."""
@@ -197,13 +203,13 @@ class PartitionRegistry:
             began = self._loop.time()
             names = await self.run(self._store.topics)
         self._was_listed = True
-        self._listed_at = self._loop.time()
         listed = set(names)
         # Of what we have learned of since it began, a topic that was created meanwhile say, the listing knows nothing.
         gone = [name for name, each in self._known.items() if name not in listed and each.looked_at < began]
         for name in gone:
             self.forget(name)
         await asyncio.gather(*(self.find(name) for name in names), return_exceptions=True)
+        self._listed_at = self._loop.time()
         return sorted({*names, *self._known})
 
     async def create(

@@ -1,7 +1,7 @@
 """Which APIs this broker answers, and in which versions. ApiVersions says this, and nothing else is served.
 
-Upper bounds stop where a version would promise something that we do not do: topic ids on the data path (Fetch 13), a new
-producer epoch with each transaction (Produce 12, EndTxn 5, TxnOffsetCommit 5).
+Upper bounds stop where a version would promise something that we do not do: a new producer epoch with each transaction
+(Produce 12, EndTxn 5, TxnOffsetCommit 5).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Api(IntEnum):
         return api
 
     PRODUCE = 0, 3, 11, 9
-    FETCH = 1, 4, 12, 12
+    FETCH = 1, 4, 18, 12
     LIST_OFFSETS = 2, 1, 11, 6
     METADATA = 3, 0, 13, 9
     OFFSET_COMMIT = 8, 2, 10, 8

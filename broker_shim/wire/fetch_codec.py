@@ -1,4 +1,7 @@
-"""Fetch requests and responses, versions 4 to 12, by hand: batches are passed through as memoryviews."""
+"""Fetch requests and responses, versions 4 to 18, by hand: batches are passed through as memoryviews.
+
+From version 13 on topics have ids, 16 bytes, in place of names. What came later is in tagged fields, and a follower's.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,15 @@ from broker_shim.wire.codes import Code
 from broker_shim.wire.primitives import Reader
 
 FLEXIBLE_FROM = 12
+IDS_FROM = 13
+_NO_REPLICA_ID_FROM = 15
 READ_COMMITTED = 1
 Part = bytes | memoryview
+TopicKey = str | bytes
+"""A topic's name, or its id."""
 
 _REQUEST = struct.Struct(">iiiib")
+_REQUEST_V15 = struct.Struct(">iiib")
 _SESSION = struct.Struct(">ii")
 _ASKED_V9 = struct.Struct(">iiqqi")
 _ASKED_V12 = struct.Struct(">iiqiqi")
@@ -41,8 +49,8 @@ class FetchRequest(NamedTuple):
     isolation: int
     session_id: int
     session_epoch: int
-    topics: list[tuple[str, list[PartitionFetch]]]
-    forgotten: list[tuple[str, list[int]]] = []  # noqa: RUF012
+    topics: list[tuple[TopicKey, list[PartitionFetch]]]
+    forgotten: list[tuple[TopicKey, list[int]]] = []  # noqa: RUF012
     """Of a session: what its client does not want to hear of any more."""
     rack: str = ""
 
@@ -66,21 +74,26 @@ class PartitionData:
 
 def read(frame: bytes | memoryview, position: int, version: int) -> FetchRequest:
     reader = Reader(frame, position, flexible=version >= FLEXIBLE_FROM)
-    # The first field is the replica id: we have no followers, every fetch is a consumer's.
-    _, max_wait_ms, min_bytes, max_bytes, isolation = reader.unpack(_REQUEST)
+    # The first field was the replica id: we have no followers, every fetch is a consumer's.
+    if version < _NO_REPLICA_ID_FROM:
+        _, max_wait_ms, min_bytes, max_bytes, isolation = reader.unpack(_REQUEST)
+    else:
+        max_wait_ms, min_bytes, max_bytes, isolation = reader.unpack(_REQUEST_V15)
     session_id, session_epoch = reader.unpack(_SESSION) if version >= 7 else (0, -1)
-    topics = []
+    has_ids = version >= IDS_FROM
+    topics: list[tuple[TopicKey, list[PartitionFetch]]] = []
     for _ in range(reader.array_length()):
-        name = reader.string()
+        topic = bytes(reader.take(16)) if has_ids else reader.string()
         partitions = []
         for _ in range(reader.array_length()):
             partitions.append(_asked(reader, version))
             reader.tags()
         reader.tags()
-        topics.append((name, partitions))
-    forgotten = []
+        topics.append((topic, partitions))
+    forgotten: list[tuple[TopicKey, list[int]]] = []
     for _ in range(reader.array_length() if version >= 7 else 0):
-        forgotten.append((reader.string(), [reader.i32() for _ in range(reader.array_length())]))
+        topic = bytes(reader.take(16)) if has_ids else reader.string()
+        forgotten.append((topic, [reader.i32() for _ in range(reader.array_length())]))
         reader.tags()
     rack = reader.string() if version >= 11 else ""
     return FetchRequest(
@@ -105,7 +118,7 @@ def _asked(reader: Reader, version: int) -> PartitionFetch:
 
 def write(
     version: int,
-    answers: list[tuple[str, list[PartitionData]]],
+    answers: Sequence[tuple[TopicKey, list[PartitionData]]],
     isolation: int,
     code: Code = Code.NONE,
     session_id: int = 0,
@@ -116,7 +129,7 @@ def write(
     head = _HEAD_V7.pack(0, code, session_id) if version >= 7 else b"\x00\x00\x00\x00"
     pending = [head, primitives.array_header(len(answers), flexible)]
     for topic, partitions in answers:
-        pending.append(primitives.string(topic, flexible))
+        pending.append(topic if isinstance(topic, bytes) else primitives.string(topic, flexible))
         pending.append(primitives.array_header(len(partitions), flexible))
         for data in partitions:
             pending.append(_partition(version, data, isolation, flexible))

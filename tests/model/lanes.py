@@ -323,7 +323,7 @@ class Lanes:
 
     def process(self, who: str, lane: str, script: str, own: tuple[Own, ...] = ()) -> Actor:
         """`2`: a flush of two uploads under way at once; `p`, `q`, `b`: takes p, q, both; `n`: is the next life of
-        its lane; `g`: flushes, and gives p up by the same entry; `x`: closes."""
+        its lane; `g`: flushes, and gives p up by the same entry; `h`: by the second of two; `x`: closes."""
         at = Writer(lane, own=own)
         while script and not at.stopped:
             word, script = script[0], script[1:]
@@ -336,7 +336,7 @@ class Lanes:
             elif word == "x":
                 at = yield from self.close(who, at)
             elif at.own:
-                at = yield from self.flush(who, at, 1 if word == "g" else int(word), word == "g")
+                at = yield from self.flush(who, at, {"g": 1, "h": 2}.get(word) or int(word), word in "gh")
             del word
 
     def adopt(self, who: str, at: Writer) -> Step:
@@ -466,7 +466,10 @@ class Lanes:
         if self.stops(found):
             yield Said("denied", records_of(ups))
             return at._replace(stopped=True), ()
-        gone = {(own.part, own.claim) for own in at.own} & found.seals
+        ended = (
+            found.seals if found.kind != DATA else frozenset()
+        )  # data in our place is void, and seals nothing
+        gone = {(own.part, own.claim) for own in at.own} & ended
         old, at = ups, at._replace(own=tuple(o for o in at.own if (o.part, o.claim) not in gone))
         prev = found.id if self.moves_edge(found, False) else at.prev
         at = at._replace(seq=at.seq + 1, prev=prev, tries=at.tries + 1)

@@ -142,6 +142,20 @@ class DeletedBeforeCheckpoint(Places):
         yield from self.swap(("checkpoint", lane), base, new._replace(nonce=who))
 
 
+class CheckpointReplaced(Places):
+    """Who finds another checkpoint than the one it knew replaces that with its own all the same, which knows less."""
+
+    def split(self, who: str, lane: str, base: Any, new: Any, batches: Any, voids: Any, goes: Any) -> Step:
+        while batches:
+            yield from self.file(who, *batches[0])
+            batches = batches[1:]
+        stands = yield from self.swap(("checkpoint", lane), base, new._replace(nonce=who))
+        if stands.nonce != who:
+            mine = new._replace(nonce=who, version=stands.version + 1)
+            yield from self.swap(("checkpoint", lane), stands, mine)
+        yield from self.remove(goes)
+
+
 class OneManifestOfTwo(Places):
     """Only one of the partitions in the entries is filed before they go."""
 
@@ -161,6 +175,17 @@ class VoidsDeleted(Places):
 
     def may_go(self, entry: Entry, valid: bool) -> bool:
         return valid or entry.kind == DATA
+
+
+class VoidEntriesSeal(Places):
+    """An owner that gives a partition up has sealed it, whether the entry that says so is void or not."""
+
+    def behind(self, at: Any, entry: Entry) -> Any:
+        after = super().behind(at, entry)
+        claims = {known[:2]: known for known in after.claims}
+        for key in entry.seals:
+            claims[key] = claims.get(key, Known(*key))._replace(sealed=True)
+        return after._replace(claims=tuple(sorted(claims.values())))
 
 
 class AdoptionsDeleted(Places):
@@ -307,9 +332,11 @@ CONTRASTS = [
     _broken(OwnerBelieves, "denied", "a:o2 b:p1 split/A*1", 1),
     _broken(CheckpointBeforeManifests, "lost", "a:o11 split/A*1"),
     _broken(DeletedBeforeCheckpoint, "short", "a:o11 reader*1 split/A*1"),
+    _broken(CheckpointReplaced, "lost", "a:o1111 split/A*1 split2/A*1"),
     _broken(OneManifestOfTwo, "lost", "a:o11 split/A*1"),
     _broken(SealsDeleted, "lost", "a:o1 b:p1 d:q1 split/A*1"),
     _broken(VoidsDeleted, "lost", "a:o2 b:p1 d:q1 split/A*1"),
+    _broken(VoidEntriesSeal, "lost", "a:oh1 b:q1 d:p1"),
     _broken(Edgeless, "lost", "a:o12 b:p1 split/A*1"),
     _broken(StaleManifestBelieved, "misread", "a:o11 reader*1 split/A*1"),
     _broken(LaneBelieved, "short", "a:o11 reader*1 split/A*1"),
@@ -344,6 +371,8 @@ RULES = [
     _holds("p is taken over", "a:o2 b:p1", 1, *LATE, SEALED, VOIDED, progress=True),
     _holds("two takers, one of both partitions", "a:o1 b:b1 d:p1", 0, SEALED, LOST_PLACE, progress=True),
     _holds("the owner takes it back", "a:o2p1 b:p1", 0, SEALED, VOIDED, LOST_PLACE),
+    _holds("with the owner's consent", "a:og1 b:p1 d:p1", 0, LOST_PLACE, SEALED),
+    _holds("consent, and split", "a:oh1 b:p1 split/A*1", 0, "split", SEALED, VOIDED),
     _holds("a next life", "a:o2 c/A:n1", 2, "adopted", "a late adopt at the end", progress=True),
     _holds("a next life of a next life", "a:o2 c/A:n1 d/A:n1", 0, "adopted"),
     _holds("a next life, and a taker", "a:o2 b:p1 c/A:n1p1", 0, "adopted", SEALED, VOIDED, LOST_PLACE),

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from logstore.format.stored.entry import ClaimKey, Entry, EntryKind, Part
@@ -65,6 +66,7 @@ class LaneState:
         if header.kind is EntryKind.DATA:
             for part in entry.parts:
                 self._add(header.seq, part)
+            self._seal(entry.seals)  # by its owner, who gives the partitions up
             return True
         self.kept.append(header.seq)
         if header.kind is EntryKind.ADOPTION:
@@ -72,10 +74,12 @@ class LaneState:
             return True
         if header.kind is EntryKind.FENCE:
             self.ended_before = self.next_seq
-        ended = list(self.claims) if header.kind is EntryKind.FENCE else entry.seals
-        for key in ended:
-            self.claims.setdefault(key, ClaimState(0, 0, 0)).is_sealed = True
+        self._seal(self.claims if header.kind is EntryKind.FENCE else entry.seals)
         return True
+
+    def _seal(self, keys: Iterable[ClaimKey]) -> None:
+        for key in list(keys):
+            self.claims.setdefault(key, ClaimState(0, 0, 0)).is_sealed = True
 
     def has_ended(self, key: ClaimKey, since: int) -> bool:
         """Whether a claim that began at `since` has: by a seal that names it, or with the whole lane."""

@@ -297,6 +297,7 @@ class Partition(ReadablePartition):
             except LogStoreError:
                 if self.stopped is None:
                     raise  # else it holds nothing any more, and whoever waited was told
+        self._writers.hand_over()
         self.begin_close()
         problem = self.finish_close(deadline)
         self._writers.stop(self._reopened_error())

@@ -253,6 +253,9 @@ class PartitionLog:
         made durable in time, `AppendTimeout` or what else is wrong is raised and nothing has changed. Acked records that a
         writer took along when it stopped are still named by `Store.close`. Raises `Closed` if the store is closed,
         `UnknownTopic` if the topic was deleted here. A second call gives the log there is now.
+
+        So it is also the way to give a partition up that another process is to write: nobody has to be stopped, and in a
+        lane no other partition's upload meets a seal.
         """
         deadline = self._internal.deadline(timeout)
         with self._reopening:

@@ -219,6 +219,11 @@ class PartitionWriters:
         if self._wal is not None:
             self._wal.after_fork_in_child()
 
+    def hand_over(self) -> None:
+        """Before it is closed alone, while its store stays open: give the partition up."""
+        if isinstance(self._writer, ExclusiveWriter):
+            self._writer.hand_over()
+
     def begin_close(self) -> None:
         """Take no more appends and start the last flush."""
         for writer in self._all():

@@ -114,6 +114,7 @@ class ExclusiveWriter(Writer):
         self._lane = lane
         self.claim_key = ClaimKey(chain.paths.prefix, epoch)
         self.claim = state.tail.claim or Claim("", 0)
+        self.hands_over = False
         self.local_sync: Task | None = None
         state.show(self._buffer)
         if lane is not None:
@@ -531,9 +532,14 @@ class ExclusiveWriter(Writer):
     def _owes_farewell(self) -> bool:
         """Whether there must be a last segment that says that we have closed, also if it has nothing else to say. One that
         asked the writer before it for that does the same for the next. Otherwise it would be one PUT more for each close."""
-        is_asked = self._runtime.config.take_over == "if_gone"
+        is_asked = self._runtime.config.take_over == "if_gone" or self.hands_over
         says_it = any(SegmentFlags.CLOSED in window.header.flags for window in self._state.windows)
         return self._closing and is_asked and not says_it and not self._state.tail.closed
+
+    def hand_over(self) -> None:
+        """Before it is closed: whoever writes the partition next need not ask for it. In a lane the last entry says so."""
+        with self._lock:
+            self.hands_over = self._lane is not None and not self._closing
 
     def _return_credit(self) -> None:
         if self._credit:

@@ -42,6 +42,8 @@ class Flushed(Protocol):
     claim_key: ClaimKey
     claim: Claim
     failed: LogStoreError | None
+    hands_over: bool
+    """Whether its last window, which says that it has closed, ends its claim, too."""
 
     @property
     def waiting_bytes(self) -> int:

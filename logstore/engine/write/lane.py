@@ -7,6 +7,7 @@
 * **A seal** of another process in a place of ours ends the claims of some partitions: their writers stop for good. What the
   others had in flight behind it names an entry that will never stand, and is void wherever it lands; it is made anew behind
   the seal, one entry after the other until all are there. Acked a round later, and none fails. **A fence** stops them all.
+* **A partition that is given up** (`reopen`) is sealed by the entry with its last part, so nobody's upload meets a seal.
 * **Group commit.** The producers that a commit releases share the next entry, too, whatever partitions they append to.
 * **A lane with a name** has many lives (`lane_life`): another's adoption in a place of ours stops all writers.
 * **An atomic append** over several partitions goes with one entry, together with what these have before it. No upload is
@@ -329,7 +330,7 @@ class Lane:
         with self._lock:
             seq, prev = self._next_place()
         header = EntryHeader(EntryKind.DATA, seq, runtime.new_id(), prev, runtime.clock.now_ms())
-        return _Upload(load, *build_entry(header, parts))
+        return _Upload(load, *build_entry(header, parts, _given_up(load.windows)))
 
     def _next_place(self) -> tuple[int, bytes]:
         """Behind what is in flight, and the id of the entry before it. Holds the lock."""
@@ -653,17 +654,20 @@ class Lane:
                 logger.warning("%s: no checkpoint this time: %s", self, error)
 
     def _put_checkpoint(self) -> bool:
-        """Whether ours stands. If not, somebody else has split the lane, which he may once all its claims have ended."""
+        """Whether ours stands. If not, somebody else has split the lane, which he may once all its claims have ended; or our
+        life is over, and the one that stands knows more than we do: it is not replaced."""
         with self._lock:
+            if self._life.is_over:
+                return False
             checkpoint = self._known.checkpoint(self._runtime.rng.randbytes(8))
         stored = put_settled(
             self._runtime.store, self._log.paths.checkpoint, checkpoint.pack(), self._checkpoint_etag
         )
         if stored is None:
             head, found = self._runtime.store.head(self._log.paths.checkpoint), self._log.checkpoint()
-            if head is not None and found is not None:
-                self._checkpoint_etag = head.etag
-                with self._lock:
+            with self._lock:
+                if head is not None and found is not None and found.next_seq <= self._known.next_seq:
+                    self._checkpoint_etag = head.etag
                     self._known.version = found.version
                     self._known.split(found.split_until)
             return False
@@ -757,6 +761,15 @@ class Lane:
 
     def __str__(self) -> str:
         return f"lane {self.name}"
+
+
+def _given_up(windows: Windows) -> list[ClaimKey]:
+    """The claims that end with these windows, because their owner gives the partitions up."""
+    return [
+        writer.claim_key
+        for writer, window in windows
+        if writer.hands_over and SegmentFlags.CLOSED in window.header.flags
+    ]
 
 
 def _part(writer: Flushed, window: FlushWindow) -> NewPart:

@@ -65,7 +65,8 @@ class EntryKind(IntEnum):
 
     DATA = 0
     SEAL = 1
-    """Some claims end here: what the lane's owner puts behind it no longer counts for their partitions."""
+    """Some claims end here: what the lane's owner puts behind it no longer counts for their partitions. The owner itself may
+    end claims with data, behind the parts."""
     FENCE = 2
     """The lane ends here, and all its claims with it."""
     ADOPTION = 3

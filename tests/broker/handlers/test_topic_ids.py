@@ -18,7 +18,7 @@ from logstore.layout.catalog import topic_id_of
 from logstore.objects.homes.memory import MemoryStore
 from tests.support.broker.clients import CLIENTS, Client
 from tests.support.broker.harness import LocalBroker, Wire
-from tests.support.broker.steps import batch, make_topic
+from tests.support.broker.steps import batch, make_topic, values
 from tests.support.patience import PATIENCE_S
 
 Start = Callable[..., LocalBroker]
@@ -132,6 +132,94 @@ def test_B15_offsets_are_committed_and_fetched_by_id(broker: LocalBroker) -> Non
         new = create(client, "t")
         assert commit(topic_id, 9) == Code.UNKNOWN_TOPIC_ID
         assert fetch(topic_id, new) == [(topic_id, -1, Code.UNKNOWN_TOPIC_ID), (new, -1, Code.NONE)]
+
+
+def fetch(
+    client: Wire,
+    topic_id: UUID,
+    offset: int = 0,
+    *,
+    session: tuple[int, int] = (0, -1),
+    version: int = 18,
+    **more: Any,
+) -> Any:
+    place = {
+        "partition": 0,
+        "fetch_offset": offset,
+        "partition_max_bytes": 1 << 20,
+        "current_leader_epoch": -1,
+    }
+    values = {
+        "max_wait": 0,
+        "min_bytes": 1,
+        "max_bytes": 1 << 20,
+        "session_id": session[0],
+        "session_epoch": session[1],
+        "rack_id": "",
+        "topics": [{"topic_id": topic_id, "topic": "t", "partitions": [place]}],
+        **more,
+    }
+    return client.ask(Api.FETCH, version, **values)
+
+
+def test_B15_records_are_fetched_by_id_and_never_of_the_next_topic_of_the_name(broker: LocalBroker) -> None:
+    with Wire(broker.port) as client:
+        old = create(client, "t")
+        client.produce("t", batch(b"old"))
+        for version in range(13, 19):
+            [topic] = fetch(client, old, version=version).responses
+            assert (topic.topic_id, values(topic.partitions[0])) == (old, [(0, b"old")])
+        delete(client, name="t")
+        new = create(client, "t")
+        client.produce("t", batch(b"new"))
+        for _ in range(2):  # the second is the same request once more
+            [topic] = fetch(client, old).responses
+            assert (topic.topic_id, topic.partitions[0].error_code) == (old, Code.UNKNOWN_TOPIC_ID)
+            assert not topic.partitions[0].records
+        [topic] = fetch(client, new).responses
+        assert values(topic.partitions[0]) == [(0, b"new")]
+
+
+def test_B15_a_broker_that_has_just_started_finds_a_topic_by_its_id_alone(start_broker: Start) -> None:
+    store = MemoryStore()
+    with Wire(start_broker(store).port) as client:
+        topic_id = create(client, "t")
+        client.produce("t", batch(b"kept"))
+    with Wire(start_broker(store, node_id=2).port) as client:
+        [topic] = fetch(client, topic_id).responses
+        assert values(topic.partitions[0]) == [(0, b"kept")]
+        [topic] = fetch(client, NOBODYS).responses
+        assert topic.partitions[0].error_code == Code.UNKNOWN_TOPIC_ID
+
+
+def test_B15_a_session_goes_on_with_ids_and_ends_with_a_recreated_topic(broker: LocalBroker) -> None:
+    with Wire(broker.port) as client:
+        topic_id = create(client, "t")
+        client.produce("t", batch(b"first"))
+        began = fetch(client, topic_id, session=(0, 0))
+        assert began.session_id > 0
+        client.produce("t", batch(b"second"))
+        more = fetch(client, topic_id, 1, session=(began.session_id, 1))
+        assert values(more.responses[0].partitions[0]) == [(1, b"second")]
+        delete(client, name="t")
+        create(client, "t")
+        gone = fetch(client, topic_id, 2, session=(began.session_id, 2), topics=[])
+        assert [(t.topic_id, t.partitions[0].error_code) for t in gone.responses] == [
+            (topic_id, Code.UNKNOWN_TOPIC_ID)
+        ]
+        forgotten = [{"topic_id": topic_id, "partitions": [0]}]
+        left = fetch(
+            client, topic_id, session=(began.session_id, 3), topics=[], forgotten_topics_data=forgotten
+        )
+        assert (left.error_code, left.responses) == (Code.NONE, [])
+
+
+def test_B15_a_session_does_not_change_between_names_and_ids(broker: LocalBroker) -> None:
+    with Wire(broker.port) as client:
+        topic_id = create(client, "t")
+        began = fetch(client, topic_id, session=(0, 0), version=12)
+        later = fetch(client, topic_id, session=(began.session_id, 1), version=13)
+        assert (later.error_code, later.responses) == (Code.FETCH_SESSION_TOPIC_ID_ERROR, [])
 
 
 def test_B15_unknown_ids_cost_one_listing_and_not_one_each(broker: LocalBroker) -> None:

@@ -385,3 +385,34 @@ def test_N04_a_life_that_is_over_sends_nothing_before_its_writers_know(
             assert append_to_all(store, 2, b"b") == [1, 1]
     assert [seen(objects, number) for number in range(2)] == [[(0, b"a"), (1, b"b")]] * 2
     former.close()
+
+
+@pytest.mark.parametrize("knows", [False, True])
+def test_N04_a_life_that_is_over_does_not_replace_the_checkpoint_of_the_next(
+    often: None, knows: bool
+) -> None:
+    """It slept, and what it knows of the lane is old. It would say that entries are there which were split since."""
+    objects = MemoryStore()
+    former = open_store(objects, lane="orders")
+    append_to_all(former, 2, b"a")
+    lane_of(former).write_checkpoint()
+    with running(objects, lane="orders", delete_grace=0.0) as store:
+        for turn in range(20):
+            assert append_to_all(store, 2, b"%d" % turn) == [turn + 1] * 2
+        lane = lane_of(store)
+        lane.write_checkpoint()
+        before = lane._log.checkpoint()
+        assert before is not None
+        assert before.split_until > lane_of(former)._known.next_seq, "the test is about that"
+        if knows:
+            with pytest.raises(Fenced):
+                former.topic("t").partition(0).append(b"no")
+        for _ in range(3):
+            lane_of(former).write_checkpoint()
+        former.close()
+        after = lane._log.checkpoint()
+        assert after is not None
+        # Not "the same": one of the next life's own may have been on its way.
+        assert (after.next_seq, after.split_until) >= (before.next_seq, before.split_until)
+        assert len(after.kept) >= len(before.kept)
+    assert seen(objects, 1) == [(0, b"a"), *((turn + 1, b"%d" % turn) for turn in range(20))]

@@ -402,3 +402,56 @@ def test_N06_a_merged_object_of_a_claim_that_has_ended_tells_that_more_of_it_is_
         faulty.remove(rule)
     assert any("/merged/" in info.key for info in faulty.list("topics/"))
     assert seen(faulty, 0) == [(0, b"a"), (offset, b"b")]
+
+
+def test_N03_a_partition_that_its_owner_gives_up_moves_and_nobody_is_late() -> None:
+    """The owner's own entry carries the seal: the taker puts nothing into its lane, and no upload is in vain."""
+    objects = MemoryStore()
+    faulty, taking = FaultyStore(objects), FaultyStore(objects)
+    with running(faulty, lanes=1) as owner, running(taking, lanes=1) as taker:
+        topic = owner.create_topic("t", 3)
+        for number in range(3):
+            topic.partition(number).append(b"a")
+        topic.partition(0).reopen()
+        assert taker.topic("t").partition(0).append(b"b").offset == 1
+        assert not taking.count("put", prefix=f"lanes/{store_lane(owner)}/")
+        faulty.forget_calls()
+        for number in (1, 2):
+            assert topic.partition(number).append(b"c").offset == 1
+        assert [(call.operation, call.outcome) for call in faulty.calls] == [("put", "ok")] * 2
+        # It can be given back in the same way.
+        taker.topic("t").partition(0).reopen()
+        assert owner.topic("t").partition(0).append(b"d").offset == 2
+    assert seen(objects, 0) == [(0, b"a"), (1, b"b"), (2, b"d")]
+
+
+def test_N03_a_partition_is_given_up_although_a_seal_of_another_one_comes_first() -> None:
+    """The entry that gives it up is void, and is made anew behind the seal."""
+    objects = MemoryStore()
+    gated = GatedStore(objects)
+    with running(gated, lanes=1) as owner, running(objects, lanes=1) as taker:
+        topic = owner.create_topic("t", 3)
+        for number in range(3):
+            topic.partition(number).append(b"a")
+        with place(gated, 3) as gate:
+            giving = background(topic.partition(0).reopen)
+            gate.wait_held(PATIENCE_S)
+            assert taker.topic("t").partition(1).append(b"b").offset == 1
+            gate.release()
+            giving.result(PATIENCE_S)
+        assert taker.topic("t").partition(0).append(b"b").offset == 1
+        assert topic.partition(2).append(b"c").offset == 1
+    assert [seen(objects, number) for number in (0, 1)] == [[(0, b"a"), (1, b"b")]] * 2
+
+
+def test_N03_what_a_partition_holds_when_it_is_given_up_is_stored_with_the_seal() -> None:
+    faulty = FaultyStore(MemoryStore())
+    with running(faulty, lanes=1) as owner:
+        log = owner.create_topic("t").partition(0)
+        log.append(b"a")
+        log.append(b"b", ack="buffered")
+        log.reopen()
+        state = owner._runtime.lanes.snapshot(store_lane(owner))
+        assert state.has_ended_whole
+        assert owner.topic("t").partition(0).append(b"c").offset == 2, "nothing stays reserved"
+    assert seen(faulty, 0) == [(0, b"a"), (1, b"b"), (2, b"c")]
