@@ -18,6 +18,7 @@ from itertools import chain
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar, Unpack
 
+from logstore import atomic
 from logstore import store as blocking
 from logstore.config import Ack, StoreConfig, StoreSettings, TopicOptions, Visibility, check_visibility
 from logstore.engine.chain.garbage import Garbage
@@ -26,6 +27,7 @@ from logstore.engine.host.clock import Clock
 from logstore.engine.memory.partition_state import Marks
 from logstore.engine.memory.results import ReadResult, Receipt
 from logstore.engine.partition import partition_log
+from logstore.engine.partition.atomic_batches import late, left
 from logstore.engine.partition.internal import Appendable, Partition, Submitted
 from logstore.engine.partition.many_partitions import ManyPartitions, Taken
 from logstore.engine.partition.readable_partition import READ_BYTES, check_offset, check_start
@@ -39,7 +41,7 @@ from logstore.objects.wrappers.metered import OperationStats
 from logstore.topic import Topic as BlockingTopic
 from logstore.topic import check_one
 
-__all__ = ["Group", "PartitionLog", "Store", "Topic", "open"]
+__all__ = ["AtomicBlock", "Group", "PartitionLog", "Store", "Topic", "open"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -147,6 +149,10 @@ class Store:
             )
         )
         return Group(joined, self._threads)
+
+    def atomic(self, *, timeout: float | None = None) -> AtomicBlock:
+        """As `logstore.Store.atomic`: `async with store.atomic() as tx: await tx.append(topic, value)`."""
+        return AtomicBlock(self.blocking.atomic(timeout=timeout), self._threads)
 
     def health(self) -> dict[str, Any]:
         """As `logstore.Store.health`. Asks nobody, so it needs no await."""
@@ -280,6 +286,62 @@ class Topic:
             )
             async for record in found:
                 yield TopicRecord.at(self.name, i, record)
+
+
+class AtomicBlock:
+    """`logstore.atomic.AtomicBlock` for asyncio. Get it from `Store.atomic`."""
+
+    def __init__(self, block: atomic.AtomicBlock, threads: _Threads) -> None:
+        self.blocking = block
+        self._threads = threads
+
+    @property
+    def receipts(self) -> list[Receipt]:
+        """After the block, one for each record in the order of the appends."""
+        return self.blocking.receipts
+
+    async def append(
+        self,
+        topic: Topic | str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: Iterable[Header] = (),
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Add a record to the block, as `logstore.atomic.AtomicBlock.append`."""
+        add = partial(
+            self.blocking.append,
+            topic.blocking if isinstance(topic, Topic) else topic,
+            value,
+            key=key,
+            partition=partition,
+            headers=headers,
+            timestamp_ms=timestamp_ms,
+        )
+        await self._threads.run(add) if isinstance(topic, str) else add()
+
+    async def __aenter__(self) -> AtomicBlock:
+        self.blocking.__enter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Begins on a thread, where it may wait for room, and waits for the ack without one."""
+        if kind is not None:
+            self.blocking._give_up()
+            return
+        begun = await self._threads.run(self.blocking._begin)
+        if begun is None:
+            return
+        append, deadline = begun
+        try:
+            whole = await asyncio.wait_for(asyncio.wrap_future(append.future), left(append, deadline))
+        except TimeoutError:
+            raise late(append) from None
+        self.blocking._finish(whole)
 
 
 class PartitionLog:

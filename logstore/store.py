@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 from weakref import WeakSet
 
+from logstore.atomic import AtomicBlock
 from logstore.config import StoreConfig, StoreSettings, TopicOptions, Visibility
 from logstore.engine.chain.garbage import Garbage
 from logstore.engine.host.clock import Clock, SystemClock, waitable
@@ -323,6 +324,26 @@ class Store:
         return group
 
     # All of it
+
+    def atomic(self, *, timeout: float | None = None) -> AtomicBlock:
+        """Records for several partitions, of one topic or of several, that are stored together or not at all:
+
+            with store.atomic() as tx:
+                tx.append("orders", b"paid", key=b"17")
+                tx.append("ledger", b"+20", key=b"17")
+            tx.receipts
+
+        Leaving the block commits with one PUT and returns when all is durable, within `timeout` seconds (`append_timeout`).
+        After an exception inside the block, and after every error but `OutcomeUnknown` and `AppendTimeout`, nothing of it is
+        stored. Whoever has seen a record of it, here or elsewhere, and looks at another of its partitions afterwards, finds
+        the rest there, whatever has crashed.
+
+        Raises `NotAtomic`, before anything is stored, where partitions do not commit together: it needs
+        `writer="exclusive"` and one lane for all of them. `RecordTooLarge` for more than fits one entry of a lane (4 MiB as
+        it is stored); `Fenced` if another process has one of the partitions; and what `PartitionLog.append` raises.
+        """
+        self._check_writable()
+        return AtomicBlock(self.topic, timeout)
 
     def flush(self, timeout: float | None = None) -> None:
         """Make everything that was appended so far durable, all partitions side by side."""

@@ -52,12 +52,13 @@ ROOMS: dict[str, str] = {
     "arrow.table": f"{GROUND} arrow.plan arrow.scan",
     # the API
     "topic": f"{GROUND} engine.host engine.memory engine.partition arrow.table",
+    "atomic": "errors format engine.memory engine.write engine.partition topic",
     "groups": f"{OPEN} engine.partition topic",
-    "store": f"{OPEN} process engine.write engine.maintenance engine.partition topic groups",
+    "store": f"{OPEN} process engine.write engine.maintenance engine.partition topic atomic groups",
     "producer": f"{GROUND} engine.memory engine.shared engine.partition",
     "standby": "engine.partition",
     "writers": "producer standby engine.replicated engine.partition",
-    "aio": f"{OPEN} engine.partition topic groups store",
+    "aio": f"{OPEN} engine.partition topic atomic groups store",
     "testing": "errors config format objects",
     # above the log
     "ingest": "errors config format objects layout engine.host engine.memory engine.partition topic store",

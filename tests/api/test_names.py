@@ -19,21 +19,24 @@ import pytest
 import logstore
 import logstore.aio
 import logstore.groups
+from logstore.atomic import AtomicBlock
 from logstore.config import StoreSettings, TopicOptions
 from logstore.engine.partition.internal import Partition
 from logstore.topic import TopicInternals
 from tests.support.blocks import ROOT
 
 SURFACE: dict[type, str] = {
-    logstore.Store: "add_partitions alter_topic close collect_garbage config create_topic delete_topic flush group health "
-    "metrics objects topic topics writer_metrics",
+    logstore.Store: "add_partitions alter_topic atomic close collect_garbage config create_topic delete_topic flush group "
+    "health metrics objects topic topics writer_metrics",
     logstore.Topic: "append append_many arrow_batches config name partition partitions records splits tail to_arrow",
     logstore.groups.Group: "assignment close commit lag member name pause poll resume seek",
     logstore.PartitionLog: "append append_batches buffered_high_watermark delete_before durable_high_watermark flush "
     "lost_ranges low_watermark marks offset_for_timestamp open_writer partition read records refresh reopen replicated "
     "segments submit tail topic unconfirmed",
-    logstore.aio.Store: "add_partitions alter_topic blocking close collect_garbage create_topic delete_topic flush group "
-    "health metrics topic topics writer_metrics",
+    logstore.aio.Store: "add_partitions alter_topic atomic blocking close collect_garbage create_topic delete_topic flush "
+    "group health metrics topic topics writer_metrics",
+    AtomicBlock: "append receipts",
+    logstore.aio.AtomicBlock: "append blocking receipts",
     logstore.aio.Topic: "append append_many blocking name partition partitions records tail",
     logstore.aio.Group: "assignment blocking close commit lag member name pause poll resume seek",
     logstore.aio.PartitionLog: "append append_batches blocking buffered_high_watermark delete_before durable_high_watermark "

@@ -159,13 +159,19 @@ class Upload(NamedTuple):
 
 
 class Lanes:
-    """The rules that hold. `ahead`: buffered acks, offsets are reserved. `atomic`: some flushes are one append.
-    `apart`: each partition is a topic of its own."""
+    """The rules that hold. `ahead`: buffered acks, offsets are reserved. `atomic`: some flushes are one append; `mixed`: it
+    shares its entry with records before and behind it. `apart`: each partition is a topic of its own."""
 
     def __init__(
-        self, ahead: int = 0, atomic: bool = False, apart: bool = False, parts: tuple[str, ...] = ("p", "q")
+        self,
+        ahead: int = 0,
+        atomic: bool = False,
+        mixed: bool = False,
+        apart: bool = False,
+        parts: tuple[str, ...] = ("p", "q"),
     ) -> None:
-        self.ahead, self.atomic, self.apart, self.parts = ahead, atomic, apart, parts
+        self.ahead, self.atomic, self.apart, self.parts = ahead, atomic or mixed, apart, parts
+        self.mixed = mixed
 
     def topic(self, part: str) -> str:
         return part if self.apart else "t"
@@ -411,10 +417,16 @@ class Lanes:
         """p gets two records in each flush, q one. Of atomic ones every second is: marked with `&`."""
         wanted = []
         for n in range(at.made, at.made + count):
-            mark = "&" if self.atomic and n % 2 and len(at.own) > 1 else ""
-            names = {own.part: range(2 if own.part == "p" else 1) for own in at.own}
+            marks = {"p": ("", ""), "q": ("",)}
+            if self.mixed and len(at.own) > 1:
+                marks = {"p": ("", "&", ""), "q": ("&", "")}
+            elif self.atomic and n % 2 and len(at.own) > 1:
+                marks = {"p": ("&", "&"), "q": ("&",)}
             wanted.append(
-                {part: tuple(f"{who}{n}{part}{i}{mark}" for i in some) for part, some in names.items()}
+                {
+                    own.part: tuple(f"{who}{n}{own.part}{i}{mark}" for i, mark in enumerate(marks[own.part]))
+                    for own in at.own
+                }
             )
         seals = frozenset((own.part, own.claim) for own in at.own if give and own.part == "p")
         at, ups = self.linked(who, at._replace(made=at.made + count), wanted, seals)
@@ -441,18 +453,17 @@ class Lanes:
         """Buffered records are shown before they are stored, below the reservation that was acked last and below
         every one that is under way before them; and nothing from an atomic append on that is under way."""
         limits, shown = {own.part: own.reserved for own in at.own}, []
-        for up in ups:
-            if self.hides(up):
-                break
-            for batch in up.entry.batches:
-                for n, record in enumerate(batch.records):
-                    if batch.base + n < limits[batch.part]:
-                        shown.append((batch.part, batch.base + n, record))
-                limits[batch.part] = min(limits[batch.part], batch.reserved)
+        for batch in (batch for up in ups for batch in up.entry.batches):
+            for n, record in enumerate(batch.records):
+                if self.hides(record):
+                    limits[batch.part] = min(limits[batch.part], batch.base + n)
+                if batch.base + n < limits[batch.part]:
+                    shown.append((batch.part, batch.base + n, record))
+            limits[batch.part] = min(limits[batch.part], batch.reserved)
         return tuple(shown)
 
-    def hides(self, up: Upload) -> bool:
-        return is_atomic(up)
+    def hides(self, record: str) -> bool:
+        return is_atomic(record)
 
     def blocked(self, who: str, at: Writer, ups: tuple[Upload, ...], found: Entry) -> Step:
         """Another's entry stands where our oldest upload should be. Ask first: it may stand where ours was split and
@@ -502,14 +513,21 @@ class Lanes:
         """An atomic append that has lost a partition fails whole. What is left gets dense offsets again."""
         wanted = []
         for up in ups:
-            new = {batch.part: batch.records for batch in up.entry.batches if batch.part not in gone}
-            if new and not (self.fails_whole(up) and gone & {batch.part for batch in up.entry.batches}):
+            fails = gone & {batch.part for batch in up.entry.batches}
+            new = {
+                batch.part: tuple(
+                    record for record in batch.records if not (fails and self.fails_whole(record))
+                )
+                for batch in up.entry.batches
+                if batch.part not in gone
+            }
+            if any(new.values()):
                 wanted.append(new)
         seals = frozenset(key for up in ups for key in up.entry.seals if key[0] not in gone)
         return self.linked(who, at, wanted, seals)
 
-    def fails_whole(self, up: Upload) -> bool:
-        return is_atomic(up)
+    def fails_whole(self, record: str) -> bool:
+        return is_atomic(record)
 
     # Shared writers, in a partition's own chain
 
@@ -803,5 +821,5 @@ def records_of(ups: tuple[Upload, ...]) -> tuple[str, ...]:
     return tuple(record for up in ups for batch in up.entry.batches for record in batch.records)
 
 
-def is_atomic(up: Upload) -> bool:
-    return any(record.endswith("&") for record in records_of((up,)))
+def is_atomic(record: str) -> bool:
+    return record.endswith("&")

@@ -265,15 +265,37 @@ class ShownPastSmaller(Lanes):
 class ShownBehindAtomic(Lanes):
     """A record is shown at its offset behind an atomic append that is under way, and may fail."""
 
-    def hides(self, up: Upload) -> bool:
+    def hides(self, record: str) -> bool:
         return False
 
 
 class HalfAtomic(Lanes):
     """An atomic append goes on without the partition that was sealed."""
 
-    def fails_whole(self, up: Upload) -> bool:
+    def fails_whole(self, record: str) -> bool:
         return False
+
+
+class HoleBehindAtomic(Lanes):
+    """What came behind an atomic append that has failed keeps its offsets."""
+
+    def anew(self, who: str, at: Writer, ups: tuple[Upload, ...], gone: set[str]) -> tuple[Writer, Any]:
+        bases = {
+            record: batch.base + n
+            for up in ups
+            for batch in up.entry.batches
+            for n, record in enumerate(batch.records)
+        }
+        at, made = super().anew(who, at, ups, gone)
+        kept = []
+        for up in made:
+            batches = tuple(
+                Batch(b.part, b.claim, bases[record], (record,), b.reserved)
+                for b in up.entry.batches
+                for record in b.records
+            )
+            kept.append(up._replace(entry=up.entry._replace(batches=batches)))
+        return at, tuple(kept)
 
 
 class OwnerTrusts(Lanes):
@@ -520,6 +542,7 @@ class Contrast(NamedTuple):
 
 
 BUFFERED, ATOMIC, APART = (("ahead", 3),), (("atomic", True),), (("apart", True),)
+MIXED = (("mixed", True),)
 
 
 def _broken(variant: type[Lanes], kind: str, words: str, faults: int = 0, rules: Any = ()) -> Contrast:
@@ -544,6 +567,9 @@ CONTRASTS = [
     _broken(ShownPastSmaller, "reused", "a:o12 b:p1", rules=BUFFERED),
     _broken(ShownBehindAtomic, "reused", "a:o12 b:p1", rules=BUFFERED + ATOMIC),
     _broken(HalfAtomic, "half", "a:o11 b:p1", rules=ATOMIC),
+    _broken(ShownBehindAtomic, "reused", "a:o11 b:p1", rules=BUFFERED + MIXED),
+    _broken(HalfAtomic, "half", "a:o1 b:p1", rules=MIXED),
+    _broken(HoleBehindAtomic, "hole", "a:o1 b:p1", rules=MIXED),
     _broken(OwnerTrusts, "denied", "a:o2 b:p1 split/A*1", 1),
     _broken(AllBelowWasSplit, "lost", "a:o2 b:p1 split/A*1", 1),
     _broken(CheckpointFirst, "lost", "a:o11 split/A*1"),
@@ -620,6 +646,9 @@ RULES = [
     _holds("buffered acks, a next life", "a:o12 c/A:n1 split/A*1", 0, "split", "adopted", rules=BUFFERED),
     _holds("atomic appends", "a:o12 b:p1", 1, *LATE, SEALED, VOIDED, rules=ATOMIC),
     _holds("atomic appends, split", "a:o3 b:p1 split/A*1", 0, "split", SEALED, rules=ATOMIC + APART),
+    _holds("atomic, others in its entry", "a:o12 b:p1", 1, *LATE, SEALED, VOIDED, rules=MIXED),
+    _holds("the same, buffered and split", "a:o12 b:p1 split/A*1", 0, "split", rules=MIXED + BUFFERED),
+    _holds("the same, a next life", "a:o2 b:p1 c/A:n1", 0, "adopted", SEALED, rules=MIXED + BUFFERED),
     _holds("atomic and buffered, split", "a:o12 b:p1 split/A*1", 0, "split", rules=ATOMIC + BUFFERED),
     _holds(
         "deletion beside a taker", "a:o11 b:p1 split/A*1 deleter", 0, "a taker met a closed topic", "split"

@@ -13,6 +13,7 @@ from tests.model.lanes_runs import (
     ATOMIC,
     BUFFERED,
     LATE,
+    MIXED,
     OVERWRITTEN,
     SEALED,
     SPLIT,
@@ -309,6 +310,20 @@ class AdoptionIsNoLink(Places):
         return entry.kind != ADOPT and super().moves_edge(entry, valid)
 
 
+class HalfAnAppend(Places):
+    """An atomic append goes on without the partition that was sealed."""
+
+    def fails_whole(self, record: str) -> bool:
+        return False
+
+
+class ShownBehindAnAppend(Places):
+    """A record is shown at its offset behind an atomic append that is under way, and may fail."""
+
+    def hides(self, record: str) -> bool:
+        return False
+
+
 class GoesOnWithTheEnded(Places):
     """Who has a lane goes on with any claim that leads there, ended or not."""
 
@@ -351,6 +366,8 @@ CONTRASTS = [
     _broken(AdoptionsDeleted, "lost", "a:o1 c/A:n1 d/A:n1 split/A*1"),
     _broken(GoesOnWithTheEnded, "lost", "a:o1 c/A:n1p1 b:p1"),
     _broken(BeginsAtItsEnd, "reused", "a:o11 c/A:n1", rules=BUFFERED),
+    _broken(HalfAnAppend, "half", "a:o1 b:p1", rules=MIXED),
+    _broken(ShownBehindAnAppend, "reused", "a:o11 b:p1", rules=MIXED + BUFFERED),
 ]
 
 NOT_NEEDED = [
@@ -397,6 +414,9 @@ RULES = [
     _holds("shared writers behind a claim", "a:o1 w~1 v~1", 0, SEALED),
     _holds("and a claim behind them", "a:o1 w~2 b:p1", 0, STOPPED, LOST_PLACE, SEALED),
     _holds("buffered acks", "a:o12 b:p1", 1, *LATE, SEALED, VOIDED, rules=BUFFERED),
+    _holds("atomic, others in its entry", "a:o2 b:p1", 1, *LATE, SEALED, VOIDED, rules=MIXED),
+    _holds("the same, split", "a:o11 b:p1 split/A*1", 0, "split", SEALED, rules=MIXED + BUFFERED),
+    _holds("the same, a next life", "a:o2 b:p1 c/A:n1", 0, "adopted", SEALED, rules=MIXED + BUFFERED),
     _holds("buffered acks, a next life", "a:o12 c/A:n1 split/A*1", 0, "split", "adopted", rules=BUFFERED),
 ]
 

@@ -14,8 +14,9 @@ import faulthandler
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 
-from tests.simulation.scenario import TROUBLES, Result, Scenario, shrink, simulate
+from tests.simulation.scenario import ROLES, TROUBLES, Result, Scenario, shrink, simulate
 from tests.simulation.world import RATES
 
 _TRACE_LINES = 120
@@ -31,6 +32,7 @@ def main() -> int:
         "--without", default="", help=f"switch off, by comma: {', '.join((*RATES, *TROUBLES))}"
     )
     parser.add_argument("--machines", help="only these, by comma")
+    parser.add_argument("--writers", default="", help="these, by comma, instead of those that a seed draws")
     parser.add_argument("--trace", action="store_true", help="print everything that happened")
     parser.add_argument("--digest", action="store_true", help="print a digest of the trace of each run")
     parser.add_argument(
@@ -42,7 +44,10 @@ def main() -> int:
     if unknown := without - {*RATES, *TROUBLES}:
         parser.error(f"--without {','.join(unknown)}: there is no such thing")
     machines = None if args.machines is None else frozenset(map(int, args.machines.split(",")))
-    first = Scenario(args.seed, args.steps, without, machines)
+    writers = tuple(filter(None, args.writers.split(",")))
+    if strange := {*writers} - {*ROLES}:
+        parser.error(f"--writers {','.join(strange)}: there are {', '.join(ROLES)}")
+    first = Scenario(args.seed, args.steps, without, machines, writers)
 
     began, seed, steps, runs = time.monotonic(), args.seed, 0, 0
     acks = reads = 0
@@ -52,7 +57,7 @@ def main() -> int:
     counts: Counter[str] = Counter()
     while runs == 0 or (args.total is not None and steps < args.total):
         faulthandler.dump_traceback_later(_HANG_S, exit=True)
-        result = simulate(Scenario(seed, args.steps, without, machines), keep=10**6 if args.trace else 2_000)
+        result = simulate(replace(first, seed=seed), keep=10**6 if args.trace else 2_000)
         faulthandler.cancel_dump_traceback_later()
         runs, steps, seed = runs + 1, steps + result.steps, seed + 1
         acks, reads = acks + result.acks, reads + result.reads
@@ -69,7 +74,8 @@ def main() -> int:
                 return _report(result, shrunk=args.no_shrink)
     took = time.monotonic() - began
     print(
-        f"{runs} runs from seed {first.seed}, {steps} requests, {acks} acks, {reads} reads, "
+        f"{runs} runs from seed {first.seed}, {steps} requests, {acks} acks, {counts['atomics']} atomic appends, "
+        f"{reads} reads, "
         f"{counts['killed']} kills, {counts['suspended']} suspensions, {counts['clock']} clock jumps in {took:.0f} s"
     )
     for kind, number in found.most_common():

@@ -44,6 +44,7 @@ class Oracle:
         self.broken: list[tuple[str, str]] = []
         self.acks = 0
         self.reads = 0
+        self.atomics: list[dict[Place, list[str]]] = []
 
     def of(self, place: Place) -> _Partition:
         return self.partitions.setdefault(place, _Partition())
@@ -77,6 +78,10 @@ class Oracle:
                     "refused, and stored",
                     f"{place}: {value} was seen at {partition.at_value[value]}; then: {why}",
                 )
+
+    def atomic(self, parts: dict[Place, list[str]]) -> None:
+        """These are about to be appended, all of them or none."""
+        self.atomics.append(parts)
 
     def asked_to_delete_before(self, place: Place, offset: int) -> None:
         partition = self.of(place)
@@ -158,6 +163,21 @@ class Oracle:
                 )
             counted[value] = offset
         self._audit_source(place, [value for _, value in records], low)
+
+    def audit_atomics(self, found: dict[Place, tuple[int, set[str]]]) -> int:
+        """`found`: where each partition begins, and what a fresh reader finds in it. What was deleted since may have been
+        there. Returns how many atomic appends are stored."""
+        stored = 0
+        for parts in self.atomics:
+            there, missing = [], []
+            for place, values in parts.items():
+                low, present = found.get(place, (1, set()))
+                there += [value for value in values if value in present]
+                missing += [value for value in values if value not in present and not low]
+            stored += bool(there)
+            if there and missing:
+                self.violation("half an atomic append", f"{there} are stored, {missing} are not: {parts}")
+        return stored
 
     def _audit_source(self, place: Place, values: list[str], low: int) -> None:
         """A replicated partition is its source: in order, once, without a hole."""

@@ -26,14 +26,15 @@ from tests.simulation.actors import (
     Role,
     Writing,
 )
-from tests.simulation.oracle import Violation
+from tests.simulation.atomic import Atomic
+from tests.simulation.oracle import Place, Violation
 from tests.simulation.world import RATES, YEAR_S, Loud, Machine, Process, ProcessClock, World
 
 TROUBLES = ("stalls", "jumps", "kills", "skew", "trims", "deletion", "retention", "lanes", "names")
 """What can be switched off beside the faults of the store."""
 
 ROLES: dict[str, type[Role]] = {
-    "exclusive": Writing,
+    "exclusive": Atomic,
     "shared": Writing,
     "crowd": Crowding,
     "reader": Following,
@@ -53,6 +54,8 @@ class Scenario:
     steps: int = 2_000
     without: frozenset[str] = frozenset()
     machines: frozenset[int] | None = None
+    writers: tuple[str, ...] = ()
+    """These instead of those that the seed draws."""
     lies: float = 0.0
     """A contrast: a store that now and then ignores conditions. The judge must see what comes of it."""
 
@@ -63,6 +66,8 @@ class Scenario:
             parts.append(f"--without {','.join(sorted(self.without))}")
         if self.machines is not None:
             parts.append(f"--machines {','.join(map(str, sorted(self.machines)))}")
+        if self.writers:
+            parts.append(f"--writers {','.join(self.writers)}")
         return " ".join(parts)
 
 
@@ -112,7 +117,8 @@ class _Run:
     # The plan
 
     def _kinds(self, rng: random.Random) -> list[str]:
-        """The role of each machine. Partition 0 is for exclusive and shared writers, partition 1 for replicated ones."""
+        """The role of each machine. Partition 0 is for exclusive and shared writers, partition 1 for replicated ones, and
+        partition 2 for exclusive ones, which append to 0 and 2 at once."""
         writers = rng.choice(
             [
                 ["shared", "shared"],
@@ -127,7 +133,7 @@ class _Run:
                 ["crowd", "crowd", "crowd", "crowd", "shared", "exclusive"],
             ]
         )
-        kinds = [*writers, "reader", "maintainer"]
+        kinds = [*(self.scenario.writers or writers), "reader", "maintainer"]
         if rng.random() < 0.4:
             kinds.append("maintainer")
         if rng.random() < 0.3:
@@ -218,7 +224,7 @@ class _Run:
             try:
                 with self._onlooker(writer="exclusive") as store:
                     for name, settings in self.topics.items():
-                        store.create_topic(name, 2, exist_ok=True, **settings)
+                        store.create_topic(name, 3, exist_ok=True, **settings)
                 break
             except (Indeterminate, Determinate):
                 continue
@@ -243,7 +249,7 @@ class _Run:
         if kind in ("exclusive", "shared") and machine.lives and rng.random() < 0.2:
             kind = rng.choice(["exclusive", "shared"])
         process = Process(self.world, machine)
-        mine = {"replicated": [1], "exclusive": [0], "shared": [0], "crowd": [0]}.get(kind, [0, 1])
+        mine = {"replicated": [1], "exclusive": [0, 2], "shared": [0], "crowd": [0]}.get(kind, [0, 1, 2])
         role = ROLES[kind](process, self._settings(kind, rng), dict.fromkeys(self.topics, mine))
         self.roles[process] = role
         process.note(f"starts {kind} {role.settings}")
@@ -295,7 +301,7 @@ class _Run:
             self._turn(role, lambda: None)
         with self._onlooker(writer="exclusive") as store:
             for name, settings in self.topics.items():
-                store.create_topic(name, 2, exist_ok=True, **settings)
+                store.create_topic(name, 3, exist_ok=True, **settings)
         for _ in range(2):
             for role in roles:
                 if isinstance(role, Writing | Replicating):
@@ -329,6 +335,7 @@ class _Run:
         world, oracle = self.world, self.world.oracle
         with self._onlooker(writer="read_only") as store:
             alive = {}
+            found: dict[Place, tuple[int, set[str]]] = {}
             for name in sorted(self.topics):
                 try:
                     topic = store.topic(name)
@@ -350,10 +357,13 @@ class _Run:
                     return
                 low, high = log_.low_watermark, log_.durable_high_watermark
                 oracle.audit(place, records, low, high)
+                found[place] = low, {value for _, value in records}
                 world.note("audit", f"{place[1][:4]}/{place[2]} {low}..{high} {len(records)}")
                 for role in roles:
                     if isinstance(role, Following) and world.violation is None:
                         self._turn(role, lambda: role.read_to_the_end(place, high))  # noqa: B023
+            world.counts["atomics"] += (stored := oracle.audit_atomics(found))
+            world.note("audit", f"{stored} of {len(oracle.atomics)} atomic appends")
 
 
 def shrink(failing: Scenario, *, tries: int = 60) -> Result:

@@ -7,9 +7,11 @@ the same lane of this process; where that cannot be, `NotAtomic` says so before 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from functools import partial
 
+from logstore.engine.host.clock import waitable
 from logstore.engine.host.fan_out import fan_out
 from logstore.engine.memory.results import Receipt
 from logstore.engine.partition.internal import Partition
@@ -18,7 +20,7 @@ from logstore.engine.write.admission import admit_batches
 from logstore.engine.write.atomic_append import AtomicAppend, all_locked
 from logstore.engine.write.exclusive_writer import ExclusiveWriter
 from logstore.engine.write.lane import ENTRY_BYTES, Lane
-from logstore.errors import NotAtomic, RecordTooLarge
+from logstore.errors import AppendTimeout, Closed, NotAtomic, RecordTooLarge
 from logstore.format.batches.batch import BatchInfo
 
 Batches = list[tuple[memoryview, BatchInfo]]
@@ -45,20 +47,49 @@ def atomic_batches(
         admit_batches(raw, log.config.max_batch_bytes, control=True)
         for log, (_, raw) in zip(inner, parts, strict=True)
     ]
-    return begin_atomic(list(zip(inner, admitted, strict=True)), timeout=timeout).future
+    lane = _common_lane(inner)
+    return _begin(lane, list(zip(inner, admitted, strict=True)), inner[0].deadline(timeout)).future
 
 
-def begin_atomic(parts: list[tuple[Partition, Batches]], *, timeout: float | None) -> AtomicAppend:
-    """Give the batches of all parts their offsets, all of them or none."""
+def begin_atomic(parts: list[tuple[Partition, Batches]], deadline: float) -> AtomicAppend:
+    """Give the batches of all parts their offsets, all of them or none. `finish_atomic` waits for the ack."""
+    return _begin(_common_lane([log for log, _ in parts]), parts, deadline)
+
+
+def finish_atomic(atomic: AtomicAppend, deadline: float) -> list[Receipt]:
+    """Wait until all of it is durable. Raises `AppendTimeout` at the deadline: it may still become durable, all or none."""
+    try:
+        return atomic.future.result(waitable(left(atomic, deadline)))
+    except FutureTimeout:
+        raise late(atomic) from None
+    except CancelledError:
+        raise Closed("the store was closed while an atomic append waited for its ack") from None
+
+
+def left(atomic: AtomicAppend, deadline: float) -> float:
+    """How many seconds there are until then, by the store's clock."""
+    log = atomic.receipts[0]._log
+    assert isinstance(log, Partition), "of this process"
+    return deadline - log.clock.monotonic()
+
+
+def late(atomic: AtomicAppend) -> AppendTimeout:
+    """The error for an ack that did not come in time."""
+    where = ", ".join(f"{receipt.topic}/{receipt.partition}" for receipt in atomic.receipts)
+    return AppendTimeout(
+        f"an atomic append to {where} was not acked in time; it is still queued and may become durable, all of it or none: "
+        "read back before you append it again"
+    )
+
+
+def _begin(lane: Lane, parts: list[tuple[Partition, Batches]], deadline: float) -> AtomicAppend:
     logs = [log for log, _ in parts]
-    lane = _common_lane(logs)
     size = sum(info.size for _, batches in parts for _, info in batches)
     limit = min(ENTRY_BYTES, logs[0].config.max_buffered_bytes)
     if size > limit:
         raise RecordTooLarge(
             f"an atomic append of {size} bytes does not fit one object of {limit} bytes: nothing was appended; split it"
         )
-    deadline = logs[0].deadline(timeout)
     opened = fan_out((partial(log.writer, deadline) for log in logs), at_least=2)
     writers = [writer for writer in opened if isinstance(writer, ExclusiveWriter) and writer.lane is lane]
     if len(writers) < len(logs):

@@ -61,7 +61,6 @@ SPLIT_EVERY = 1024
 SPLIT_PARTS = 100_000
 
 Windows = list[tuple[Flushed, FlushWindow]]
-Tell = Callable[[], None]
 Splitter = Callable[[ClaimKey, int], bool]
 """Makes sure that a partition's manifest holds its chain up to a place. False if that could not be done now."""
 
@@ -119,6 +118,8 @@ class Lane:
         self._unmade = 0  # tries in a row to make an entry that failed
         self._atomics: list[AtomicAppend] = []  # that wait for their entry, in the order in which they came
         self._idle = [_Sender(self) for _ in range(runtime.config.uploads_max)]
+        self._news: deque[Callable[[], None]] = deque()
+        self._teller = _Teller(self)
         self._waiting = 0  # durable appends since the last window was taken
         self._group_commit = GroupCommitWait(runtime.clock, self._moved)
         self._began_at = float("-inf")
@@ -232,46 +233,36 @@ class Lane:
         upload = sender.upload
         if upload is None:
             with self._making:
-                upload, told = self._next_upload(sender)
-                sender.upload = upload
+                upload = sender.upload = self._next_upload(sender)
             self._ask_again()  # there may be enough for another one beside it
-            if upload is not None:
-                self._send(sender, upload)
-            for tell in told:  # not before: what a callback waits for must be on its way
-                tell()
-            return
+            if upload is None:
+                return
         self._send(sender, upload)
 
-    def _next_upload(self, sender: _Sender) -> tuple[_Upload | None, list[Tell]]:
-        """The next one, if there is something to send, and whom to tell that their atomic appends have failed, or that they
-        need not wait for such a one any more."""
-        told: list[Tell] = []
+    def _next_upload(self, sender: _Sender) -> _Upload | None:
         with self._lock:
             if sender not in self._idle:
-                return None, told
+                return None
             anew = self._anew.popleft() if self._may_send_anew() else None
-            writers = self._take_due() if anew is None else None
-        load = anew or _Load([], [])
-        if writers is not None:
-            self._fail_lost(self._atomics, told)
-            load = self._load(writers)
+            writers = self._take_due() if anew is None else []
+        if anew is None and not writers:
+            return None
+        load = anew or self._load(writers)
         while True:
-            self._fail_lost(load.atomics, told)
+            self._fail_lost(load.atomics)
             with self._lock:
                 load = _Load([pair for pair in load.windows if not self._has_ended(pair[0])], load.atomics)
             if not load.windows:
-                return None, told
+                return None
             try:
                 upload = self._made(load)
             except Exception as error:
                 self._make_later(load, error, is_first=anew is not None)
-                return None, told
+                return None
             with self._lock:
                 if self._anew and anew is None:
-                    self._anew.append(
-                        load
-                    )  # another's entry was met meanwhile: what was in flight goes first
-                    return None, told
+                    self._anew.append(load)  # another's entry was met: what was in flight goes first
+                    return None
                 if (upload.entry.header.seq, upload.entry.header.prev) != self._next_place():
                     continue
                 if any(self._has_ended(writer) for writer, _ in load.windows):
@@ -282,7 +273,7 @@ class Lane:
                 self._idle.remove(sender)
                 self._unmade = 0
                 upload.began_at = self._began_at = self._runtime.clock.monotonic()
-            return upload, told
+            return upload
 
     def _may_send_anew(self) -> bool:
         """Holds the lock."""
@@ -313,15 +304,23 @@ class Lane:
         """The writer that an atomic append fails for, if there is one. Holds the lock."""
         return atomic.lost() or next(filter(self._has_ended, atomic.writers), None)
 
-    def _fail_lost(self, atomics: list[AtomicAppend], told: list[Tell]) -> None:
+    def _fail_lost(self, atomics: list[AtomicAppend]) -> None:
         """Take those out that have lost a partition: they are in no entry that stands, and in none that is under way."""
         with self._lock:
             lost = [(atomic, writer) for atomic in atomics if (writer := self._lost(atomic)) is not None]
             for atomic, _ in lost:
                 atomics.remove(atomic)
         for atomic, gone in lost:
-            told += [partial(writer.acked, writer.withdraw(atomic)) for writer in atomic.writers]
-            told.append(partial(atomic.fail_without, gone))
+            self._news.extend(partial(writer.acked, writer.withdraw(atomic)) for writer in atomic.writers)
+            self._news.append(partial(atomic.fail_without, gone))
+        if lost:
+            self._runtime.task_pool.at(self._teller, self._runtime.clock.monotonic())
+
+    def tell(self) -> None:
+        """Those whose atomic appends have failed, and who need not wait for such a one any more. By a task of its own: a
+        callback may wait for the next upload."""
+        while self._news:
+            self._news.popleft()()
 
     def _made(self, load: _Load) -> _Upload:
         """The entry for the place that is next now. It may be another one by the time that the entry is made."""
@@ -366,6 +365,7 @@ class Lane:
 
     def _load(self, writers: list[Flushed]) -> _Load:
         """What they have, up to the size of an entry; the rest is due at once."""
+        self._fail_lost(self._atomics)
         atomics, windows, size = self._fitting(), [], 0
         whole = dict.fromkeys(writer for atomic in atomics for writer in atomic.writers)
         waiting = [*whole, *(writer for writer in writers if writer not in whole)]
@@ -395,7 +395,7 @@ class Lane:
                 break
             chosen.append(atomic)
         with self._lock:
-            del self._atomics[: len(chosen)]
+            self._atomics = [atomic for atomic in self._atomics if atomic not in chosen]
         return chosen
 
     def _send(self, sender: _Sender, upload: _Upload) -> None:
@@ -748,6 +748,7 @@ class Lane:
 
     def let_go(self) -> None:
         """After the last upload: nobody may wait on."""
+        self.tell()
         for atomic in self._forget_all():
             atomic.fail(OutcomeUnknown(f"{self}: closed before an atomic append was decided"))
 
@@ -798,6 +799,16 @@ class _Sender:
 
     def run(self) -> None:
         self._lane.send_next(self)
+
+
+class _Teller:
+    """The task that calls back."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+
+    def run(self) -> None:
+        self._lane.tell()
 
 
 class _LaneCheckpointer:
