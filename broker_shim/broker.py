@@ -32,7 +32,7 @@ from broker_shim.handlers.group_api import GroupApi
 from broker_shim.handlers.metadata import MetadataApi, api_versions
 from broker_shim.handlers.offsets_api import LogApi
 from broker_shim.handlers.produce import ProduceHandler
-from broker_shim.handlers.sasl_api import BEFORE_LOGIN, SaslApi
+from broker_shim.handlers.sasl_api import BEFORE_LOGIN, SaslApi, Tokens
 from broker_shim.handlers.scram_api import ScramApi
 from broker_shim.handlers.transaction_api import TransactionApi
 from broker_shim.metrics import Counters, Sample, store_samples, writer_samples
@@ -108,7 +108,7 @@ class Broker:
         self.authorizer = Authorizer(enabled=config.acls, super_users=super_users)
         self._acls = AclApi(AclStore(store.objects), self.authorizer, self.partitions)
         self._users = Users(config.sasl, UserStore(store.objects))
-        self._sasl = SaslApi(self._users if config.sasl else None, self.partitions)
+        self._sasl = SaslApi(self._users if config.sasl else None, _tokens(config), self.partitions, loop)
         self._needs_certificate = bool(config.tls_client_ca)
         self._produce = ProduceHandler(
             self.partitions,
@@ -326,6 +326,8 @@ class Broker:
             )
         if connection.principal is None:
             self._identify(connection, api)
+        elif connection.login_ends is not None and api not in BEFORE_LOGIN:
+            self._sasl.check_login(connection)
         if api is Api.FETCH:
             return self._fetch.handle(connection, header, frame)
         if api is Api.PRODUCE:
@@ -371,3 +373,20 @@ class Broker:
 
     def _may_read(self, connection: Connection, topic: str) -> bool:
         return allowed(self.authorizer, connection, Operation.READ, Resource.TOPIC, topic)
+
+
+def _tokens(config: BrokerConfig) -> Tokens | None:
+    if not config.oauth_keys:
+        return None
+    try:
+        from broker_shim.auth import oauth  # needs the extra `oauth`
+    except ImportError as error:
+        raise OSError(
+            f"--oauth-keys needs PyJWT: pip install 'embedded-logstore[broker,oauth]' ({error})"
+        ) from error
+    return oauth.Tokens(
+        oauth.KeySet(config.oauth_keys),
+        issuer=config.oauth_issuer,
+        audience=config.oauth_audience,
+        claim=config.oauth_principal_claim,
+    )

@@ -111,6 +111,13 @@ class BrokerConfig:
     sasl: str = setting(
         "", "where users are: a JSON file, {name: password or scram credentials}; turns SASL on"
     )
+    oauth_keys: str = setting(
+        "",
+        "the key set (JWKS) that tokens are signed by: a file, https://… or http:// on this machine; turns OAUTHBEARER on",
+    )
+    oauth_issuer: str = setting("", "the issuer that a token must name")
+    oauth_audience: str = setting("", "the audience that a token must name")
+    oauth_principal_claim: str = setting("sub", "the claim of a token that is its user")
     acls: bool = setting(False, "ask the access rules in the store before each operation")
     super_users: str = setting("", "principals that no rule binds: User:admin;User:ops")
     insecure: bool = setting(False, "listen beyond loopback without TLS and SASL")
@@ -165,11 +172,12 @@ class BrokerConfig:
     def _check_exposure(self) -> None:
         """Beyond loopback anyone could read and write: that must be said out loud."""
         host, _ = parse_address(self.listen)
-        if is_loopback(host) or self.insecure or (self.tls_cert and (self.sasl or self.tls_client_ca)):
+        knows_clients = self.sasl or self.oauth_keys or self.tls_client_ca
+        if is_loopback(host) or self.insecure or (self.tls_cert and knows_clients):
             return
         raise ValueError(
             f"{self.listen} can be reached from elsewhere: pass --tls-cert, --tls-key and --sasl (or "
-            "--tls-client-ca), listen on 127.0.0.1, or say --insecure"
+            "--oauth-keys, or --tls-client-ca), listen on 127.0.0.1, or say --insecure"
         )
 
 

@@ -151,14 +151,32 @@ class TopicConfig:
     retention_bytes: int | None = None
     segment_bytes: int = 16 * MIB
     """A flush that holds more than this becomes several segments; compaction merges up to it, in memory for two."""
+    compact: bool = False
+    """Compaction by key: of the records with the same key the last one is kept, as with Kafka's `cleanup.policy=compact`.
+    Every record must have a key then. Retention applies as well, if there is any."""
+    tombstone_seconds: float = 24 * 3600.0
+    """How long compaction keeps a tombstone, once nothing is left of what it deletes (Kafka's `delete.retention.ms`)."""
+    compact_after_seconds: float = 0.0
+    """Compaction leaves records alone that are younger than this (`min.compaction.lag.ms`)."""
+    compact_within_seconds: float | None = None
+    """Compaction begins at the latest when a record that it has not looked at is so old (`max.compaction.lag.ms`)."""
+    dirty_ratio: float = 0.5
+    """Compaction begins when more than this share of the bytes is new to it (`min.cleanable.dirty.ratio`)."""
 
     def __post_init__(self) -> None:
-        for name in ("retention_seconds", "retention_bytes"):
+        for name in ("retention_seconds", "retention_bytes", "compact_within_seconds"):
             if getattr(self, name) == math.inf:
                 object.__setattr__(self, name, None)
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 0)
         _at_least("segment_bytes", self.segment_bytes, 1)
+        if not isinstance(self.compact, bool):
+            raise ValueError(f"compact={self.compact!r}: it is True or False")
+        for name in ("tombstone_seconds", "compact_after_seconds"):
+            _at_least(name, getattr(self, name), 0)
+        _at_least("dirty_ratio", self.dirty_ratio, 0)
+        if self.dirty_ratio > 1:
+            raise ValueError(f"dirty_ratio={self.dirty_ratio!r}: it is a share, at most 1")
 
 
 class TopicOptions(TypedDict, total=False):
@@ -167,6 +185,11 @@ class TopicOptions(TypedDict, total=False):
     retention_seconds: float | None
     retention_bytes: int | None
     segment_bytes: int
+    compact: bool
+    tombstone_seconds: float
+    compact_after_seconds: float
+    compact_within_seconds: float | None
+    dirty_ratio: float
 
 
 def check_names(

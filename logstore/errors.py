@@ -5,6 +5,7 @@
     ├── TopicExists             pass exist_ok=True, or pick another name
     ├── InvalidTopicName        pick a name of letters, digits, '.', '_' and '-'
     ├── InvalidRecord           fix the record; nothing was stored and no offset was taken
+    │   ├── KeyRequired         give each record a key: the topic is compacted by key
     │   └── RecordTooLarge      split it, or raise max_batch_bytes
     ├── NotAtomic               use lanes=1 and writer="exclusive", or append to each partition by itself
     ├── OffsetOutOfRange        read between .low and .high
@@ -50,6 +51,7 @@ __all__ = [
     "InvalidKey",
     "InvalidRecord",
     "InvalidTopicName",
+    "KeyRequired",
     "LogStoreError",
     "NotAtomic",
     "ObjectNotFound",
@@ -88,6 +90,10 @@ class InvalidTopicName(LogStoreError):
 
 class InvalidRecord(LogStoreError):
     """What was handed in is not a record or a record batch. It took no offset."""
+
+
+class KeyRequired(InvalidRecord):
+    """The topic is compacted by key, and a record has none. It took no offset."""
 
 
 class RecordTooLarge(InvalidRecord):

@@ -247,6 +247,7 @@ def test_rooms_say_what_they_are() -> None:
 def test_each_library_has_one_place() -> None:
     assert importers_of("boto3", "botocore") == {"logstore.objects.homes.s3"}
     assert importers_of("kio", "kafka", "aiokafka", "confluent_kafka") == {"broker_shim.wire.messages"}
+    assert importers_of("jwt") == {"broker_shim.auth.oauth"}
     assert all(module.startswith("logstore.spark") for module in importers_of("pyspark", "py4j"))
     assert all(
         module.startswith(("logstore.format.", "logstore.arrow.", "logstore.lake.", "logstore.spark."))

@@ -29,6 +29,7 @@ from broker_shim.auth.user_store import Keys, StoredUsers, UserStore
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 SCRAM = MECHANISMS[1:]
+WRONG = "wrong user or password"
 ITERATIONS = 4096
 STORED_FOR_S = 5.0
 """For how long the store's users are believed to be what they were."""
@@ -43,9 +44,12 @@ class AuthenticationFailed(Exception):
 
 
 class Exchange(Protocol):
-    """One authentication. `step` takes the client's message and gives ours; `user` is set at the end."""
+    """One authentication. `step` takes the client's message and gives ours; `user` is set at the end, and `lifetime_s` if
+    what was shown is good for a time only. `refusal`: what a client is told that is not let in."""
 
+    refusal: str
     user: str | None
+    lifetime_s: float | None
 
     def step(self, message: bytes) -> bytes: ...
 
@@ -123,6 +127,9 @@ class Users:
 
 
 class _Plain:
+    refusal = WRONG
+    lifetime_s: float | None = None
+
     def __init__(self, users: Users) -> None:
         self._users = users
         self.user: str | None = None
@@ -142,6 +149,9 @@ class _Plain:
 
 
 class _Scram:
+    refusal = WRONG
+    lifetime_s: float | None = None
+
     def __init__(self, users: Users, mechanism: str) -> None:
         self._name: str | None = None
         self._first = True

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from broker_shim.auth.sasl import MECHANISMS
 from broker_shim.config import BrokerConfig
+from broker_shim.handlers.sasl_api import OAUTHBEARER
 from broker_shim.handlers.topic_configs import (
     BOOLEAN,
     INT,
@@ -26,6 +27,7 @@ from broker_shim.partitions.cluster import Node
 def describe(config: BrokerConfig, me: Node) -> list[Entry]:
     """What tools ask a broker for."""
     protocol = security_protocol(config)
+    mechanisms = [*(MECHANISMS if config.sasl else ()), *([OAUTHBEARER] if config.oauth_keys else ())]
     endpoint = f"{protocol}://{_in_brackets(me.host)}:{me.port}"
     kept = "-1" if config.offsets_retention * 1000 > LONG_MAX else str(round(config.offsets_retention / 60))
     rows: list[tuple[str, Any, int, str]] = [
@@ -72,7 +74,7 @@ def describe(config: BrokerConfig, me: Node) -> list[Entry]:
         ("offsets.retention.minutes", kept, INT, "offsets_retention"),
         ("offsets.topic.num.partitions", config.offsets_partitions, INT, "offsets_partitions"),
         ("offsets.topic.replication.factor", 1, INT, ""),
-        ("sasl.enabled.mechanisms", ",".join(MECHANISMS) if config.sasl else "", LIST, "sasl"),
+        ("sasl.enabled.mechanisms", ",".join(mechanisms), LIST, "sasl" if config.sasl else "oauth_keys"),
         ("socket.request.max.bytes", config.max_frame_bytes, INT, "max_frame_bytes"),
         ("ssl.client.auth", "required" if config.tls_client_ca else "none", STRING, "tls_client_ca"),
         ("super.users", config.super_users, STRING, "super_users"),
@@ -97,7 +99,7 @@ def is_set(config: BrokerConfig, flag: str) -> bool:
 
 
 def security_protocol(config: BrokerConfig) -> str:
-    if config.sasl:
+    if config.sasl or config.oauth_keys:
         return "SASL_SSL" if config.tls_cert else "SASL_PLAINTEXT"
     return "SSL" if config.tls_cert else "PLAINTEXT"
 

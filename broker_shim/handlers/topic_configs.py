@@ -187,14 +187,25 @@ def edit_list(name: str, present: str | None, value: str, *, append: bool) -> st
 
 def effects(values: Mapping[str, str]) -> dict[str, Any]:
     """The fields of a topic's `TopicConfig` that its settings decide."""
-    expires = "delete" in _items(values.get("cleanup.policy", "delete"))
+    policy = _items(values.get("cleanup.policy", "delete"))
+    expires = "delete" in policy
+    within = _limit(values.get("max.compaction.lag.ms"))
     seconds = _limit(values.get("retention.ms"))
     size = values.get("segment.bytes")
     return {
         "retention_seconds": seconds / 1000 if expires and seconds is not None else None,
         "retention_bytes": _limit(values.get("retention.bytes")) if expires else None,
         "segment_bytes": default_of("segment_bytes") if size is None else min(int(size), SEGMENT_BYTES_MAX),
+        "compact": "compact" in policy,
+        "tombstone_seconds": _seconds(values, "delete.retention.ms", "tombstone_seconds"),
+        "compact_after_seconds": _seconds(values, "min.compaction.lag.ms", "compact_after_seconds"),
+        "compact_within_seconds": None if within in (None, LONG_MAX) else within / 1000,
+        "dirty_ratio": float(values.get("min.cleanable.dirty.ratio", default_of("dirty_ratio"))),
     }
+
+
+def _seconds(values: Mapping[str, str], name: str, field: str) -> float:
+    return int(values[name]) / 1000 if name in values else float(default_of(field))
 
 
 def _limit(value: str | None) -> int | None:
@@ -210,6 +221,10 @@ _OURS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("retention.ms", "retention_seconds", _show_ms),
     ("retention.bytes", "retention_bytes", str),
     ("segment.bytes", "segment_bytes", str),
+    ("delete.retention.ms", "tombstone_seconds", _show_ms),
+    ("min.compaction.lag.ms", "compact_after_seconds", _show_ms),
+    ("max.compaction.lag.ms", "compact_within_seconds", _show_ms),
+    ("min.cleanable.dirty.ratio", "dirty_ratio", str),
 )
 
 
@@ -224,6 +239,12 @@ def values_of(topic: TopicDescriptor) -> dict[str, str]:
         values.pop(name, None)
         if actual != default_of(field):
             values[name] = show(actual)
+    config = topic.config
+    if config.compact != meant["compact"]:
+        expires = config.retention_seconds is not None or config.retention_bytes is not None
+        values["cleanup.policy"] = (
+            ("compact,delete" if expires else "compact") if config.compact else "delete"
+        )
     return values
 
 

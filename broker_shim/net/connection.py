@@ -88,7 +88,8 @@ class _Slot:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """`principal` is None until the client has proved who it is; `closing` is set once it is on its way out."""
+    """`principal` is None until the client has proved who it is; `login_ends`: when it must have done so again; `closing` is
+    set once it is on its way out."""
 
     def __init__(
         self,
@@ -121,6 +122,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closing = False
         self.close_after_answer = False
         self.principal: str | None = None
+        self.login_ends: float | None = None
         self.sasl: Any = None
         self.fetches: Closing | None = None
         self.peer = "?"

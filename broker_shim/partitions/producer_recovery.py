@@ -80,7 +80,9 @@ class Snapshots:
             for part in result.parts:
                 self._since += len(part)
                 for batch in split(part):
-                    if batch.base_offset > known and self._acks_early:
+                    if self._acks_early and any(
+                        known < lost.end <= batch.base_offset for lost in result.lost
+                    ):
                         table.tail_was_lost()
                     table.replay(part, batch)
                     known = batch.last_offset + 1

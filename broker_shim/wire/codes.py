@@ -97,6 +97,7 @@ _PRODUCE: tuple[tuple[type[BaseException], Code], ...] = (
     (errors.Fenced, Code.NOT_LEADER_OR_FOLLOWER),
     (errors.UnknownTopic, Code.UNKNOWN_TOPIC_OR_PARTITION),
     (errors.RecordTooLarge, Code.MESSAGE_TOO_LARGE),
+    (errors.KeyRequired, Code.INVALID_RECORD),
     (errors.InvalidRecord, Code.CORRUPT_MESSAGE),
     (errors.BufferFull, Code.NOT_ENOUGH_REPLICAS),
     (errors.OutcomeUnknown, Code.REQUEST_TIMED_OUT),

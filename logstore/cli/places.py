@@ -10,7 +10,7 @@ from typing import Any
 
 import logstore
 from logstore.cli.terminal.template import Template
-from logstore.cli.terminal.units import is_ago, moment_ms, size
+from logstore.cli.terminal.units import duration, is_ago, moment_ms, size
 from logstore.cli.terminal.usage import UsageError, positive
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.topic import Topic
@@ -57,6 +57,17 @@ def add_topic(parser: argparse.ArgumentParser, *, optional: bool = False) -> Non
     parser.add_argument("topic", nargs="?" if optional else None, help="a topic's name")
 
 
+TOPIC_SETTINGS = (
+    "retention_seconds",
+    "retention_bytes",
+    "segment_bytes",
+    "compact",
+    "tombstone_seconds",
+    "compact_after_seconds",
+    "dirty_ratio",
+)
+
+
 def add_topic_settings(
     parser: argparse.ArgumentParser,
     time_of: Callable[[str], float],
@@ -79,6 +90,26 @@ def add_topic_settings(
     )
     parser.add_argument(
         "--segment-bytes", metavar="SIZE", type=size, help="the largest object that is made: 16MiB"
+    )
+    parser.add_argument(
+        "--tombstones",
+        dest="tombstone_seconds",
+        metavar="TIME",
+        type=duration,
+        help="how long compaction by key keeps a tombstone: 1d (default), 12h",
+    )
+    parser.add_argument(
+        "--compact-after",
+        dest="compact_after_seconds",
+        metavar="TIME",
+        type=duration,
+        help="compaction by key leaves younger records alone: 0s (default), 1h",
+    )
+    parser.add_argument(
+        "--dirty-ratio",
+        metavar="SHARE",
+        type=float,
+        help="compaction by key begins when more than this share of the bytes is new: 0.5 (default)",
     )
 
 

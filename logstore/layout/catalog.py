@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import count
@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 PARTITIONS_MAX = 100_000
+_ALWAYS_STORED = ("retention_seconds", "retention_bytes", "segment_bytes")
 ANY_PARTITIONS = 1
 """The default of `create_topic`: who takes a topic that exists and names no number is content with any."""
 
@@ -75,7 +76,7 @@ class TopicDescriptor:
             "incarnation": self.incarnation,
             "partitions": self.partitions,
             "deleted": self.deleted,
-            "config": asdict(self.config),
+            "config": _stored(self.config),
             "revision": self.revision,
             "removing": [list(removal) for removal in self.removing],
             "is_anew": self.is_recreated,
@@ -102,7 +103,7 @@ class TopicDescriptor:
                 TopicConfig(**content["config"]),
                 content["deleted"],
                 content.get("revision", 0),
-                tuple(_removal(fields) for fields in removing),
+                tuple(_removal(row) for row in removing),
                 content.get("is_anew", False),
                 kafka_settings(content.get("kafka", {})),
             )
@@ -325,8 +326,17 @@ def kafka_settings(given: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(given.items()))
 
 
-def _removal(fields: list[Any]) -> Removal:
-    incarnation, partitions = fields
+def _stored(config: TopicConfig) -> dict[str, Any]:
+    """Settings that came later are named only where they are set: earlier releases read the other topics."""
+    return {
+        each.name: value
+        for each in fields(TopicConfig)
+        if (value := getattr(config, each.name)) != each.default or each.name in _ALWAYS_STORED
+    }
+
+
+def _removal(row: list[Any]) -> Removal:
+    incarnation, partitions = row
     if not re.fullmatch(r"[0-9a-f]{16}", incarnation):
         raise ValueError("an incarnation is malformed")
     return Removal(incarnation, _check_partitions(partitions))

@@ -348,6 +348,7 @@ class UpsertView:
     def _fold(self, records: list[Record], live: dict[bytes, bytes | None], upper: int) -> int:
         """Apply changes to `live`. Returns by how many keys it grew."""
         grown, lowest, get, agreement = 0, self._frontier, live.get, self._agreement
+        compacted = self._log._internal.is_compacted
 
         def value_of(key: bytes) -> bytes | None:
             return live[key] if key in live else self._values.get(key)
@@ -360,6 +361,10 @@ class UpsertView:
             if key is None:
                 raise self._foreign(offset, "a record without a key")
             current = get(key)
+            if compacted:
+                old = (
+                    current  # what this change takes back may lie in a record that compaction has taken away
+                )
             if current != old or not lowest <= time < upper:
                 raise self._violation(offset, key, (old, current), time, (lowest, upper))
             if time != agreement.time:
@@ -368,10 +373,7 @@ class UpsertView:
                 agreement.saw(key, new)
             live[key] = new
             lowest = time
-            if old is None:
-                grown += 1
-            elif new is None:
-                grown -= 1
+            grown += (old is None and new is not None) - (old is not None and new is None)
         return grown
 
     def _foreign(self, offset: int | None, why: object) -> CorruptData:

@@ -295,6 +295,10 @@ def test_alter_changes_what_is_named_and_says_how_it_is_now(
         "retention_seconds": None,
         "retention_bytes": 1000,
         "segment_bytes": 5000,
+        "compact": False,
+        "tombstone_seconds": 86400.0,
+        "compact_after_seconds": 0.0,
+        "dirty_ratio": 0.5,
     }
     for words, message in (
         (("-p", "2"), "only become more"),
@@ -305,6 +309,34 @@ def test_alter_changes_what_is_named_and_says_how_it_is_now(
         assert message in capfd.readouterr().err
     assert run("alter", "nope", "-p", "2") == 1
     assert "UnknownTopic" in capfd.readouterr().err
+
+
+def test_B13_a_compacted_topic_is_created_described_compacted_and_altered(
+    url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run("create", "t", "--compact", "--tombstones", "1h") == 0
+    with logstore.open(url) as store:
+        log = store.topic("t").partition(0)
+        for n in range(6):
+            log.append(logstore.Record(b"%d" % n, key=b"%d" % (n % 2)))
+    assert run("append", "t", "no key") == 1
+    assert "KeyRequired" in capfd.readouterr().err
+    assert run("describe", "t") == 0
+    assert "compacted by key: tombstones for" in capfd.readouterr().out
+    assert run("compact", "t", "--json") == 0
+    assert json.loads(capfd.readouterr().out)["compacted_records"] == 3
+    assert run("cat", "t", "-f", "%o %s\\n") == 0
+    assert capfd.readouterr().out.split() == ["3", "3", "4", "4", "5", "5"]
+    assert run("verify", "t") == 0
+    assert "3 records read, 0 damaged" in capfd.readouterr().out
+    with logstore.open(url, writer="read_only") as store:
+        key = store.topic("t").partition(0).segments()[0].key
+    assert run("inspect", key) == 0
+    assert "SPARSE" in capfd.readouterr().out
+    assert run("maintain", "t") == 0
+    assert run("alter", "t", "--compact", "no", "--json") == 0
+    assert json.loads(capfd.readouterr().out.splitlines()[-1])["compact"] is False
+    assert run("alter", "t", "--compact", "maybe") == 2
 
 
 def test_gc_finishes_a_deletion_that_was_interrupted(url: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -12,8 +12,11 @@ from array import array
 from dataclasses import replace
 from pathlib import Path
 
-from logstore.format.batches.batch import PATCH_SIZE, encode_batch, patch_head
+import numpy as np
+
+from logstore.format.batches.batch import PATCH_SIZE, encode_batch, patch_head, split
 from logstore.format.batches.record import Record
+from logstore.format.batches.thinning import locate, thinned
 from logstore.format.stored import entry, lane_checkpoint, manifest, segment, wal
 from logstore.format.stored.entry import ClaimKey, EntryHeader, EntryKind, NewPart, Part, build_entry
 from logstore.format.stored.extras import AppendId, Claim, Extras
@@ -23,9 +26,11 @@ from logstore.format.stored.owner import Owner
 from logstore.format.stored.retired import MINUTE_MS, Retired, SeqRange
 from logstore.format.stored.segment import (
     EncodedBatch,
+    SegmentFlags,
     SegmentHeader,
     SegmentSummary,
     WriterMode,
+    as_stored,
     build_segment,
     collected,
 )
@@ -121,6 +126,23 @@ def extras_bytes() -> bytes:
     return bytes(build_segment(HEADER, batches(), EXTRAS)[0])
 
 
+SPARSE_HEADER = replace(HEADER, flags=SegmentFlags.MERGED | SegmentFlags.SPARSE)
+SPARSE_OFFSETS = [1001, *range(1005, 1023, 2)]
+
+
+def sparse_bytes() -> bytes:
+    """What compaction by key may leave of it: records of two batches, and nothing of the one between them."""
+    left = []
+    for batch in batches():
+        raw = batch.tobytes()
+        located = locate(raw, split(raw))
+        keep = np.isin(located.offsets, SPARSE_OFFSETS)
+        if keep.any():
+            data, low, high = thinned(raw, located, 0, keep)
+            left.append(as_stored(memoryview(data), batch.base_offset, batch.count, low, high))
+    return bytes(build_segment(SPARSE_HEADER, left)[0])
+
+
 LANE_PARTITIONS = (ClaimKey("topics/t/0123456789abcdef/0/", 3), ClaimKey("topics/u/fedcba9876543210/12/", 1))
 ENTRY_HEADER = EntryHeader(EntryKind.DATA, 9, bytes(range(16)), bytes(range(16, 32)), STAMP_MS)
 
@@ -185,6 +207,7 @@ def main() -> None:
     made = {
         f"segment-v{segment.FORMAT_VERSION}.seg": segment_bytes(),
         f"segment-v{segment.EXTRAS_VERSION}.seg": extras_bytes(),
+        f"segment-v{segment.SPARSE_VERSION}.seg": sparse_bytes(),
         f"collected-v{segment.FORMAT_VERSION}.seg": collected_bytes(),
         f"manifest-v{manifest.FORMAT_VERSION}": MANIFEST.pack(),
         f"manifest-v{manifest.EXTRAS_VERSION}": MANIFEST_V4.pack(),

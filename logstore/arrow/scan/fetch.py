@@ -50,10 +50,11 @@ class Fetcher:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def indexes(self, refs: Sequence[SegmentRef], start: int, stop: int) -> Iterator[Index]:
-        """The rows of each segment's index that may hold something wanted; no record is read."""
+    def indexes(self, refs: Sequence[SegmentRef], start: int, stop: int) -> Iterator[Index | None]:
+        """The rows of each segment's index that may hold something wanted; no record is read. None of one that does not
+        tell, because compaction by key has taken records away."""
         for loaded in self._ahead(partial(self._reader.index, ref) for ref in refs):
-            yield self._wanted(loaded.index, start, stop)
+            yield None if loaded.sparse else self._wanted(loaded.index, start, stop)
 
     def blocks(
         self, refs: Sequence[SegmentRef], start: int, stop: int, *, newest_first: bool

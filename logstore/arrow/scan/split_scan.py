@@ -105,12 +105,18 @@ class Scan:
         return replace(split, start=split.stop, refs=())
 
     def _offsets(self, store: ObjectStore, split: Split) -> Pieces:
-        """Offsets alone: the indexes tell them."""
+        """Offsets alone: the indexes tell them, but for sparse segments, whose records do."""
         with Fetcher(store, split.bounds) as fetcher:
             for ref, index in zip(
                 split.refs, fetcher.indexes(split.refs, split.start, split.stop), strict=True
             ):
-                yield _offset_batches(index, split.start, split.stop), ref.end_offset
+                if index is not None:
+                    yield _offset_batches(index, split.start, split.stop), ref.end_offset
+                    continue
+                for fetched in fetcher.blocks([ref], split.start, split.stop, newest_first=False):
+                    joined = BatchJoiner()
+                    joined.add(fetched)
+                    yield joined.chunks(["offset"], split.start, split.stop), joined.end_offset
 
     def _records(self, store: ObjectStore, split: Split) -> Pieces:
         columns = [name for name in self.columns if name in STORED_COLUMNS]

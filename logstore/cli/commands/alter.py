@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from logstore.cli.places import add_topic, add_topic_settings, find_topic, open_existing
+from logstore.cli.places import TOPIC_SETTINGS, add_topic, add_topic_settings, find_topic, open_existing
 from logstore.cli.terminal.output import Output
 from logstore.cli.terminal.units import duration_or_none, size_or_none
 from logstore.cli.terminal.usage import UsageError
@@ -17,15 +17,24 @@ from logstore.cli.terminal.usage import UsageError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_topic(parser)
     parser.add_argument("-p", "--partitions", type=int, help="how many it shall have: never fewer than now")
+    parser.add_argument(
+        "--compact",
+        metavar="YES|NO",
+        type=_yes_or_no,
+        help="compaction by key: keep the last record of each key; every record needs a key then",
+    )
     add_topic_settings(parser, duration_or_none, size_or_none, ", or none")
 
 
-_SETTINGS = ("retention_seconds", "retention_bytes", "segment_bytes")
+def _yes_or_no(text: str) -> bool:
+    if text.lower() not in ("yes", "no"):
+        raise argparse.ArgumentTypeError(f"{text!r}: it is yes or no")
+    return text.lower() == "yes"
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
     settings: dict[str, Any] = {
-        name: getattr(args, name) for name in _SETTINGS if getattr(args, name) is not None
+        name: getattr(args, name) for name in TOPIC_SETTINGS if getattr(args, name) is not None
     }
     if not settings and args.partitions is None:
         raise UsageError("what shall change? Pass --partitions, or a setting")
@@ -39,7 +48,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         except ValueError as error:
             raise UsageError(str(error)) from error
         topic = store.topic(args.topic)
-        now = {name: getattr(topic.config, name) for name in _SETTINGS}
+        now = {name: getattr(topic.config, name) for name in TOPIC_SETTINGS}
         shown = ", ".join(f"{name} {'none' if value is None else value}" for name, value in now.items())
         fields = {"topic": topic.name, "partitions": topic.partitions} | now
         out.row(fields, f"{topic.name}: {topic.partitions} partition(s), {shown}")

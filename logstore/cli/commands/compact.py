@@ -1,4 +1,5 @@
-"""Compaction: merge small segments of a topic into larger ones, and apply its retention.
+"""Compaction: merge small segments of a topic into larger ones, and apply its retention. Of a topic that was created
+with --compact, keep the last record of each key.
 
 Safe beside a running writer. The replaced objects stay until `logstore gc` deletes them after the grace period.
 """
@@ -9,6 +10,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from logstore.cli.places import add_topic, chosen, find_topic, open_store
 from logstore.cli.terminal.output import Output
@@ -28,16 +30,20 @@ def run(args: argparse.Namespace, out: Output) -> int:
             done = 0
             try:
                 for log in logs:
-                    low, merged = compact_log(log, progress.advance)
+                    done_here = compact_log(log, progress.advance)
                     fields = {
                         "topic": log.topic,
                         "partition": log.partition,
-                        "merged_segments": merged,
-                        "low": low,
+                        "merged_segments": done_here.merged,
+                        "compacted_records": done_here.records,
+                        "compacted_bytes": done_here.bytes,
+                        "low": done_here.low,
                     }
+                    left_out = f", left out {done_here.records:,} replaced records"
                     out.row(
                         fields,
-                        f"{log.topic}/{log.partition}: merged {merged} segments, begins at offset {low}",
+                        f"{log.topic}/{log.partition}: merged {done_here.merged} segments"
+                        f"{left_out if log._internal.is_compacted else ''}, begins at offset {done_here.low}",
                     )
                     done += 1
             except KeyboardInterrupt:
@@ -47,14 +53,23 @@ def run(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-def compact_log(
-    log: PartitionLog, merged_some: Callable[[int], None] = lambda count: None
-) -> tuple[int, int]:
-    """Apply retention, then merge what can be. The low watermark, and how many segments were merged."""
+class Compacted(NamedTuple):
+    """The low watermark, how many segments were merged, how many records compaction by key has left out, and how many bytes
+    fewer that makes."""
+
+    low: int
+    merged: int
+    records: int
+    bytes: int
+
+
+def compact_log(log: PartitionLog, merged_some: Callable[[int], None] = lambda count: None) -> Compacted:
+    """Apply retention, compact by key if the topic has that, then merge what can be."""
     now_ms = time.time_ns() // 1_000_000
     maintenance = log._internal.maintenance
     low, merged = maintenance.expire(now_ms), 0
+    cleaned = maintenance.clean(now_ms)
     while (count := maintenance.compact(now_ms, os.urandom(16))) > 0:
         merged += count
         merged_some(count)
-    return low, merged
+    return Compacted(low, merged, cleaned.records, cleaned.bytes_before - cleaned.bytes_after)

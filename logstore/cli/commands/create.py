@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from logstore.cli.places import add_topic, add_topic_settings, open_store
+from logstore.cli.places import TOPIC_SETTINGS, add_topic, add_topic_settings, open_store
 from logstore.cli.terminal.output import Output
 from logstore.cli.terminal.units import duration, size
 from logstore.cli.terminal.usage import UsageError
@@ -20,12 +20,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--exist-ok", action="store_true", help="fine if it exists; if -p is given, with as many"
     )
+    parser.add_argument(
+        "--compact",
+        action="store_true",
+        help="compaction by key: keep the last record of each key; every record needs a key then",
+    )
     add_topic_settings(parser, duration, size)
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    names = ("retention_seconds", "retention_bytes", "segment_bytes")
-    settings = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    settings = {name: getattr(args, name) for name in TOPIC_SETTINGS if getattr(args, name) is not None}
     with open_store(args) as store:
         try:
             topic = store.create_topic(args.topic, args.partitions, exist_ok=args.exist_ok, **settings)

@@ -28,6 +28,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
             "retention_seconds": config.retention_seconds,
             "retention_bytes": config.retention_bytes,
             "segment_bytes": config.segment_bytes,
+            "compact": config.compact,
+            "tombstone_seconds": config.tombstone_seconds,
+            "compact_after_seconds": config.compact_after_seconds,
+            "compact_within_seconds": config.compact_within_seconds,
+            "dirty_ratio": config.dirty_ratio,
             "records": sum(each.records for each in facts),
             "bytes": size,
             "storage_dollars_a_month": storage_dollars(size),
@@ -39,6 +44,12 @@ def run(args: argparse.Namespace, out: Output) -> int:
             f"retention {shown_duration(config.retention_seconds)}, retention-bytes {limit}, "
             f"segment-bytes {shown_size(config.segment_bytes)}, incarnation {fields['incarnation']}",
         ]
+        if config.compact:
+            lines.append(
+                f"compacted by key: tombstones for {shown_duration(config.tombstone_seconds)}, "
+                f"begins at {config.dirty_ratio:.0%} of new bytes; "
+                "records counts offsets, some of which are compacted away"
+            )
         out.row(fields, "\n".join(lines))
         if out.as_json:
             out.table([asdict(each) | {"newest_seconds_ago": age(each.newest_ms)} for each in facts])

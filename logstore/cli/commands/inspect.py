@@ -12,6 +12,7 @@ from logstore.cli.terminal.output import Output
 from logstore.cli.terminal.units import shown_moment
 from logstore.errors import CorruptData
 from logstore.format.batches.area import MAX_TIMESTAMP_MS
+from logstore.format.batches.batch import read_info
 from logstore.format.errors import FormatError
 from logstore.format.stored.entry import Entry
 from logstore.format.stored.segment import parse_segment
@@ -50,7 +51,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 def _one_segment(objects: ObjectStore, key: str, out: Output) -> None:
     try:
-        summary, index = parse_segment(objects.get(key))
+        data = objects.get(key)
+        summary, index = parse_segment(data)
     except FormatError as damage:
         raise CorruptData(key, None, str(damage)) from damage
     header = summary.header
@@ -73,7 +75,8 @@ def _one_segment(objects: ObjectStore, key: str, out: Output) -> None:
             "base": base,
             "position": position,
             "bytes": size,
-            "records": count,
+            "offsets": count,
+            "records": read_info(data, position).count,
             "oldest": _time(low),
             "newest": _time(high),
         }

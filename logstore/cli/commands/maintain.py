@@ -1,4 +1,5 @@
-"""Apply retention, merge small segments and delete what nobody needs, for all topics: also those that nobody writes.
+"""Apply retention, merge small segments, compact by key where a topic has that, and delete what nobody needs, for all
+topics: also those that nobody writes.
 
 A writer does the first two for its own partitions now and then; an idle topic keeps its records until somebody runs
 this. Safe beside writers and readers, and beside another one of itself. With --every it goes on until interrupted; a
@@ -72,14 +73,15 @@ def _round(args: argparse.Namespace, out: Output, *, forgiving: bool) -> bool:
 
 def _maintain(args: argparse.Namespace, store: logstore.Store, out: Output) -> bool:
     names = [args.topic] if args.topic else store.topics()
-    began, merged, moved, partitions, problems = time.monotonic(), 0, 0, 0, 0
+    began, merged, moved, partitions, problems, replaced = time.monotonic(), 0, 0, 0, 0, 0
     with out.progress("maintaining", unit="partitions") as progress:
         for name in names:
             try:
                 for log in chosen(find_topic(store, name), None):
                     before = log.low_watermark
-                    low, count = compact_log(log)
-                    merged, moved, partitions = merged + count, moved + low - before, partitions + 1
+                    done = compact_log(log)
+                    merged, replaced = merged + done.merged, replaced + done.records
+                    moved, partitions = moved + done.low - before, partitions + 1
                     progress.advance(1, what=f"{name}/{log.partition}")
             except UnknownTopic:
                 if args.topic:
@@ -92,15 +94,17 @@ def _maintain(args: argparse.Namespace, store: logstore.Store, out: Output) -> b
     fields = {
         "partitions": partitions,
         "merged_segments": merged,
+        "compacted_records": replaced,
         "expired_offsets": moved,
         "deleted_objects": len(gone),
         "deleted_bytes": freed,
         "problems": problems,
         "seconds": round(time.monotonic() - began, 3),
     }
+    left_out = f"left out {replaced:,} replaced records, " if replaced else ""
     out.row(
         fields,
-        f"{partitions} partition(s): merged {merged} segments, {moved} offsets expired, "
+        f"{partitions} partition(s): merged {merged} segments, {left_out}{moved} offsets expired, "
         f"deleted {len(gone)} objects of {freed} bytes",
     )
     return problems == 0

@@ -17,6 +17,7 @@ from logstore.engine.chain.tail import ChainTail
 from logstore.engine.chain.view import ChainView
 from logstore.errors import ObjectNotFound, PreconditionFailed, UnsupportedStore
 from logstore.format.errors import FormatError, UnsupportedVersion
+from logstore.format.stored.extras import NOTHING_CLEANED
 from logstore.format.stored.manifest import FRONT_SIZE, Manifest, SegmentTable, unknown_horizon
 from logstore.format.stored.retired import Retired
 from logstore.objects.settled import put_settled
@@ -90,6 +91,7 @@ class StoredManifest:
             owner=tail.owner,
             closed=tail.closed,
             claim=tail.claim,
+            cleaned=self.manifest.cleaned if self.manifest is not None else NOTHING_CLEANED,
         )
 
     def _horizon_of(self, tail: ChainTail) -> int:

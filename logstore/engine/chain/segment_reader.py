@@ -46,11 +46,12 @@ _SYSTEM_CLOCK = SystemClock()
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A run of checked batches. `data` begins at position `start` of the object."""
+    """A run of checked batches. `data` begins at position `start` of the object. `sparse`: an offset may have no record."""
 
     index: Index
     data: memoryview
     start: int
+    sparse: bool = False
 
     @property
     def cached_bytes(self) -> int:
@@ -84,12 +85,13 @@ class LoadedIndex:
 
     index: Index
     block_of_row: Index
+    sparse: bool = False
 
     @classmethod
-    def of(cls, index: Index) -> LoadedIndex:
+    def of(cls, index: Index, sparse: bool) -> LoadedIndex:
         """Grouped by the index alone, so that a block's number means the same whoever has loaded it, and from where."""
         ends = (index["position"] + index["size"]).astype(np.int64) - HEADER_SIZE
-        return cls(index, (ends - 1) // BLOCK_BYTES)
+        return cls(index, (ends - 1) // BLOCK_BYTES, sparse)
 
     @property
     def cached_bytes(self) -> int:
@@ -154,7 +156,7 @@ class SegmentReader:
         with suppress(FormatError):
             summary, index = parse_segment(data)
             batches = memoryview(data)[HEADER_SIZE : summary.index_position]
-            self._cache.add((key, "all"), Block(index, batches, HEADER_SIZE))
+            self._cache.add((key, "all"), Block(index, batches, HEADER_SIZE, summary.header.is_sparse))
 
     def cached_block(self, ref: SegmentRef, offset: int) -> Block | None:
         """The same, only if that needs no I/O."""
@@ -170,7 +172,7 @@ class SegmentReader:
         """The segment's index alone: for look-ups by timestamp, and to find a block."""
         whole = self._cache.peek((ref.key, "all"))
         if isinstance(whole, Block):
-            return LoadedIndex.of(whole.index)
+            return LoadedIndex.of(whole.index, whole.sparse)
         return self._cache.get((ref.key, "index"), TAIL_SIZE, lambda: self._load_index(ref))
 
     def prefetch(self, refs: list[SegmentRef]) -> None:
@@ -205,7 +207,8 @@ class SegmentReader:
         data, summary, index = self._parsed(ref)
         self._is_quick = self._clock.monotonic() - began < QUICK_S
         self._check_place(ref, summary)
-        return Block(index, memoryview(data)[HEADER_SIZE : summary.index_position], HEADER_SIZE)
+        batches = memoryview(data)[HEADER_SIZE : summary.index_position]
+        return Block(index, batches, HEADER_SIZE, summary.header.is_sparse)
 
     def _parsed(self, ref: SegmentRef) -> tuple[bytes, SegmentSummary, Index]:
         """The whole object, and what it says: also if its index is damaged, as long as its batches are not."""
@@ -229,7 +232,7 @@ class SegmentReader:
         except FormatError:
             _, summary, index = self._parsed(ref)
         self._check_place(ref, summary)
-        return LoadedIndex.of(index)
+        return LoadedIndex.of(index, summary.header.is_sparse)
 
     def _load_block(self, ref: SegmentRef, loaded: LoadedIndex, number: int) -> Block:
         rows = loaded.rows_of(number)
@@ -244,7 +247,7 @@ class SegmentReader:
             # As a whole it may tell more: it is another's by now, say.
             self._check_place(ref, self._parsed(ref)[1])
             raise CorruptData(ref.key, offset_at(rows, damage.position), damage.why) from damage
-        return Block(rows, memoryview(data), start)
+        return Block(rows, memoryview(data), start, loaded.sparse)
 
     @staticmethod
     def _check_place(ref: SegmentRef, summary: SegmentSummary) -> None:

@@ -15,6 +15,7 @@ from logstore.engine.chain.link import FAR_FUTURE_MS, Link
 from logstore.engine.chain.segment_table import Segments
 from logstore.engine.chain.tail import ChainTail
 from logstore.errors import CorruptData
+from logstore.format.stored.extras import NOTHING_CLEANED, Cleaned
 from logstore.format.stored.manifest import FRONT_SIZE, Manifest, SegmentTable
 from logstore.format.stored.segment import NO_TIMESTAMP, SegmentFlags
 from logstore.layout.paths import PartitionPaths, version_of
@@ -28,6 +29,7 @@ class ChainView:
     `superseded`: objects that were listed without a manifest and hold nothing that a wider one does not hold, too.
     `settled`: how many rows, and which tail, come before the first part of a lane's entry; None if there is none.
     `parts`: those parts, empty ones too.
+    `cleaned`: how far compaction by key has come, as the manifest says.
     """
 
     segments: Segments
@@ -39,6 +41,7 @@ class ChainView:
     superseded: tuple[str, ...] = ()
     settled: tuple[int, ChainTail] | None = None
     parts: list[Link] = field(default_factory=list)
+    cleaned: Cleaned = NOTHING_CLEANED
 
     def add(self, link: Link) -> None:
         """The next segment of the chain."""
@@ -92,7 +95,14 @@ class ChainView:
             horizon=Horizon(packed[:FRONT_SIZE], manifest.collected_until),
         )
         segments = Segments(paths, manifest.table)
-        return cls(segments, manifest.low_watermark, tail, manifest.version, manifest.next_seq)
+        return cls(
+            segments,
+            manifest.low_watermark,
+            tail,
+            manifest.version,
+            manifest.next_seq,
+            cleaned=manifest.cleaned,
+        )
 
 
 class Stored(NamedTuple):
@@ -121,7 +131,9 @@ def in_order(segments: list[Stored], merged: list[Stored]) -> tuple[list[Stored]
     ):
         begin, end = bisect_left(chosen, one.first, key=_last), bisect_right(chosen, one.last, key=_first)
         touched = chosen[begin:end]
-        if not touched or (one.first <= touched[0].first and touched[-1].last <= one.last):
+        if len(touched) == 1 and (touched[0].first, touched[0].last) == (one.first, one.last):
+            rest.append(one)  # compaction by key has rewritten it: the newer one counts
+        elif not touched or (one.first <= touched[0].first and touched[-1].last <= one.last):
             chosen[begin:end] = [one]
             rest += touched
         elif touched[0].first <= one.first and one.last <= touched[0].last:

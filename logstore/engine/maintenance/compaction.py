@@ -8,24 +8,16 @@ from dataclasses import replace
 from functools import partial
 
 from logstore.engine.chain.chain import Chain
-from logstore.engine.chain.link import claim_of, link_of_ref, summary_of
 from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef, Segments
 from logstore.engine.chain.view import ChainView
 from logstore.engine.host.fan_out import fan_out
-from logstore.engine.maintenance.manifests import change_manifest, named_by, retired_with, stored_manifest
+from logstore.engine.maintenance.manifests import change_manifest, named_by, stored_manifest
+from logstore.engine.maintenance.replacing import SPAN_MAX, Replacing
 from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.errors import CorruptData, ObjectNotFound
-from logstore.format.stored.extras import Extras
-from logstore.format.stored.manifest import Manifest, SegmentTable
-from logstore.format.stored.segment import (
-    EncodedBatch,
-    SegmentFlags,
-    SegmentHeader,
-    SegmentSummary,
-    as_stored,
-    build_segment,
-)
+from logstore.format.stored.manifest import SegmentTable
+from logstore.format.stored.segment import EncodedBatch, SegmentSummary, as_stored
 from logstore.layout.paths import for_version
 
 logger = logging.getLogger(__name__)
@@ -38,6 +30,7 @@ class Compaction:
         self._chain = chain
         self._reader = reader
         self._topic = topic
+        self._replacing = Replacing(chain)
 
     def compact(self, view: ChainView, now_ms: int, identity: bytes) -> tuple[ChainView | None, int]:
         """Merge the first run of small neighbours there is. Returns the partition as it is then, None if it is the same, and
@@ -52,7 +45,7 @@ class Compaction:
             except (CorruptData, ObjectNotFound) as damage:
                 logger.error("%s; it is left as it is, and its neighbours with it", damage)
                 continue
-            merged = self._publish(view, run, data, summary, now_ms, identity)
+            merged = self._replacing.publish(view, run, data, summary, now_ms, identity)
             return merged, len(run) if merged is not None else 0
         return None, 0
 
@@ -86,47 +79,14 @@ class Compaction:
         for row in range(start, len(table)):
             size += table.size[row]
             if row > start and (
-                table.base_offset[row] != table.end_offset[row - 1] or size > self._topic.segment_bytes
+                table.base_offset[row] != table.end_offset[row - 1]
+                or size > self._topic.segment_bytes
+                or table.end_offset[row] - table.base_offset[start] > SPAN_MAX
             ):
                 yield range(start, row)
                 start, size = row, table.size[row]
         if start < len(table):
             yield range(start, len(table))
-
-    def _publish(
-        self,
-        view: ChainView,
-        run: range,
-        data: memoryview,
-        summary: SegmentSummary,
-        now_ms: int,
-        identity: bytes,
-    ) -> ChainView | None:
-        """Store the merged object and name it in the manifest. None if that could not be.
-
-        The object goes only if it can never be named. If nobody knows whether it is, or will be, it stays: `sweep` sees.
-        """
-        first = view.segments.ref(run.start)
-        last_seq = view.segments.table.last_seq[run.stop - 1]
-        key = self._chain.paths.merged(first.seq, last_seq, identity.hex())
-        self._chain.store.put(key, data)
-        old = [view.segments.ref(row).key for row in run]
-
-        def swap(manifest: Manifest) -> Manifest:
-            rows, old_rows = Segments(self._chain.paths, SegmentTable()), manifest.table
-            rows.table.extend(old_rows, 0, run.start)
-            rows.add_merged(first.seq, last_seq, identity.hex(), len(data), summary)
-            rows.table.extend(old_rows, run.stop, len(old_rows))
-            retired = retired_with(self._chain.paths, manifest, old, now_ms)
-            return replace(manifest, table=rows.table, retired=retired)
-
-        merged = change_manifest(self._chain, view, now_ms, swap)
-        if merged is None and (standing := stored_manifest(self._chain)) is not None:
-            if key in named_by(self._chain.paths, standing):
-                return self._chain.load()  # it was named, and somebody has changed the manifest since
-            if standing.version != view.manifest_version:
-                self._chain.store.delete(key)
-        return merged
 
     def _runs(self, view: ChainView) -> Iterator[range]:
         """Neighbouring rows that are worth to become one segment, in order."""
@@ -134,7 +94,11 @@ class Compaction:
         newest = view.tail.next_seq - 1
         start, size = 0, 0
         for row in range(len(table)):
-            joins = row > start and table.base_offset[row] == table.end_offset[row - 1]
+            joins = (
+                row > start
+                and table.base_offset[row] == table.end_offset[row - 1]
+                and table.end_offset[row] - table.base_offset[start] <= SPAN_MAX
+            )
             if not joins or size + table.size[row] > limit or table.last_seq[row] == newest:
                 if run := _worth_it(table, range(start, row), limit):
                     yield run
@@ -147,48 +111,29 @@ class Compaction:
     def _merged(
         self, view: ChainView, run: range, now_ms: int, identity: bytes
     ) -> tuple[memoryview, SegmentSummary]:
-        refs = view.segments.refs(run.start, run.stop)
-        first, last = refs[0], refs[-1]
-        loaded = fan_out(partial(batches_of, self._reader, ref) for ref in refs)
-        batches = [batch for some in loaded for batch in some]
-        link = link_of_ref(self._chain.store, last)
-        newest = link.summary
-        header = SegmentHeader(
-            seq=first.seq,
-            epoch=newest.header.epoch,
-            base_offset=first.base_offset,
-            end_offset=last.end_offset,
-            writer_id=identity,
-            created_at_ms=now_ms,
-            reserved_until=newest.header.reserved_until,
-            mode=newest.header.mode,
-            flags=SegmentFlags.MERGED,
-            source_upper=self._source_upper(view, refs),
+        loaded = fan_out(
+            partial(batches_of, self._reader, ref) for ref in view.segments.refs(run.start, run.stop)
         )
-        # Should the manifest get lost, the object itself tells in which lane the chain goes on behind it.
-        # Behind its last records there may be parts without any, also of a claim that has ended since.
-        claim = view.tail.claim if header.epoch == view.tail.epoch else link.said.claim or claim_of(last.key)
-        return build_segment(header, batches, Extras(claim=claim))
-
-    def _source_upper(self, view: ChainView, refs: list[SegmentRef]) -> int:
-        """Of the last of them that has one: who commits behind replicated writers and is none himself says nothing of it."""
-        if view.tail.source_upper < 0:
-            return -1
-        uppers = (summary_of(self._chain.store, ref).header.source_upper for ref in reversed(refs))
-        return next((upper for upper in uppers if upper >= 0), -1)
+        batches: list[EncodedBatch] = []
+        sparse = False
+        for some, is_sparse in loaded:
+            batches += some
+            sparse |= is_sparse
+        return self._replacing.build(view, run, batches, now_ms, identity, sparse=sparse)
 
 
-def batches_of(reader: SegmentReader, ref: SegmentRef) -> list[EncodedBatch]:
-    """All of an object, read and checked."""
+def batches_of(reader: SegmentReader, ref: SegmentRef) -> tuple[list[EncodedBatch], bool]:
+    """All of an object, read and checked; and whether it is sparse."""
     found: list[EncodedBatch] = []
+    sparse = False
     position = ref.base_offset
     while position < ref.end_offset:
         block = reader.block(ref, position, scanning=True)
         for base, place, size, count, high_ms, low_ms, _ in block.index.tolist():
             raw = block.data[place - block.start : place - block.start + size]
             found.append(as_stored(raw, base, count, low_ms, high_ms))
-        position = block.end_offset
-    return found
+        position, sparse = block.end_offset, block.sparse
+    return found, sparse
 
 
 def _worth_it(table: SegmentTable, run: range, limit: int) -> range:

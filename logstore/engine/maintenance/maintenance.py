@@ -1,11 +1,13 @@
 """Maintenance of a partition: compact small segments, expire old ones, delete what nobody needs.
 
-Three steps, each safe to repeat, to interrupt anywhere, and to run in several processes at once, whatever their clocks say
+Four steps, each safe to repeat, to interrupt anywhere, and to run in several processes at once, whatever their clocks say
 and whatever their grace periods are:
 
 * `compact` writes one larger object from neighbouring small segments, batches verbatim, and then swaps the manifest's rows
   with `If-Match`. The object's name says which version of the manifest it is for: one of another version that is not named
   can never come to be named. The chain itself is not touched: its newest segment is never merged, and fences always stay.
+* `clean`, of a topic that is compacted by key, writes such an object without the records that later ones replace: see
+  `cleaning`.
 * `expire` moves the low watermark past segments that retention no longer wants.
 * `collect` takes away objects that no row has named for the grace period, a courtesy to readers with old references. First
   it publishes a horizon in the manifest, and only once that is certainly stored it empties places below it: whoever looks
@@ -19,10 +21,13 @@ A manifest that somebody else changed at the same time ends the step without eff
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.garbage import Garbage
 from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.chain.view import ChainView
+from logstore.engine.maintenance.cleaning import Cleaning, CleaningDone
 from logstore.engine.maintenance.collection import Collection
 from logstore.engine.maintenance.compaction import COMPACT_AT_LEAST, Compaction
 from logstore.engine.maintenance.retention import Retention
@@ -36,10 +41,18 @@ COLLECT_AT_MOST = 1000
 class Maintenance:
     """Holds no state of its own: what there is to do is seen in a view of the partition, each time."""
 
-    def __init__(self, chain: Chain, reader: SegmentReader, topic: TopicLimits, delete_grace: float) -> None:
+    def __init__(
+        self,
+        chain: Chain,
+        reader: SegmentReader,
+        topic: TopicLimits,
+        delete_grace: float,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
         grace_ms = int(delete_grace * 1000)
         self._chain = chain
         self._compaction = Compaction(chain, reader, topic)
+        self._cleaning = Cleaning(chain, reader, topic, stopped)
         self._retention = Retention(chain, topic, self._split)
         self._collection = Collection(chain, grace_ms)
         self._strays = Strays(chain, grace_ms)
@@ -48,6 +61,7 @@ class Maintenance:
         """Everything, once. Returns the partition as it is then."""
         view = self._retention.expire(view, now_ms) or view
         view = self._compaction.compact(view, now_ms, new_id)[0] or view
+        view = self._cleaning.clean(view, now_ms)[0] or view
         self.collect(now_ms, COLLECT_AT_MOST)
         return view
 
@@ -68,6 +82,10 @@ class Maintenance:
         if merged or view.part_count < COMPACT_AT_LEAST:
             return merged
         return view.part_count if self._compaction.split(view, now_ms, identity) is not None else 0
+
+    def clean(self, now_ms: int) -> CleaningDone:
+        """Compaction by key, if the topic has it and there is anything to do."""
+        return self._cleaning.clean(self._chain.load(), now_ms, at_once=True)[1]
 
     def expire(self, now_ms: int) -> int:
         """Move the low watermark as retention says. Returns the new one."""

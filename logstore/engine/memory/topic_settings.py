@@ -21,6 +21,16 @@ class TopicLimits(Protocol):
     def retention_bytes(self) -> int | None: ...
     @property
     def segment_bytes(self) -> int: ...
+    @property
+    def compact(self) -> bool: ...
+    @property
+    def tombstone_seconds(self) -> float: ...
+    @property
+    def compact_after_seconds(self) -> float: ...
+    @property
+    def compact_within_seconds(self) -> float | None: ...
+    @property
+    def dirty_ratio(self) -> float: ...
 
 
 class TopicSettings:
@@ -48,3 +58,23 @@ class TopicSettings:
     @property
     def segment_bytes(self) -> int:
         return self._config.segment_bytes
+
+    @property
+    def compact(self) -> bool:
+        return self._config.compact
+
+    @property
+    def tombstone_seconds(self) -> float:
+        return self._config.tombstone_seconds
+
+    @property
+    def compact_after_seconds(self) -> float:
+        return self._config.compact_after_seconds
+
+    @property
+    def compact_within_seconds(self) -> float | None:
+        return self._config.compact_within_seconds
+
+    @property
+    def dirty_ratio(self) -> float:
+        return self._config.dirty_ratio

@@ -28,7 +28,15 @@ from logstore.engine.partition.writer_opening import WriterOpening
 from logstore.engine.partition.writer_slot import PartitionWriters
 from logstore.engine.replicated.replicated_writer import ReplicatedWriter
 from logstore.engine.runtime import Runtime
-from logstore.engine.write.admission import Run, admit_batches, admit_one, admit_records, encode_runs
+from logstore.engine.write.admission import (
+    Run,
+    admit_batches,
+    admit_one,
+    admit_records,
+    check_batch_keys,
+    check_keys,
+    encode_runs,
+)
 from logstore.engine.write.lane import Lane
 from logstore.engine.write.writer_protocol import Writer
 from logstore.errors import (
@@ -70,7 +78,10 @@ class Partition(ReadablePartition):
         """`append` in three parts, so that one thread can append to many partitions side by side, and to none if a record is
         refused. The first takes nothing: it raises what is wrong with the records, and makes them ready for `begin_checked`.
         """
-        return admit_records(records, self._config.max_batch_bytes)
+        runs = admit_records(records, self._config.max_batch_bytes)
+        if self._settings.compact:
+            check_keys(runs)
+        return runs
 
     def begin_checked(
         self, checked: list[Run], *, ack: Ack | None = None, timeout: float | None = None
@@ -85,8 +96,7 @@ class Partition(ReadablePartition):
         """Check the records and give them their offsets; `finish_append` waits for the ack."""
         deadline = self.deadline(timeout)
         level = self._check_ack(ack)
-        runs = admit_records(records, self._config.max_batch_bytes)
-        return self._submit_checked(runs, level, deadline), deadline
+        return self._submit_checked(self.check_records(records), level, deadline), deadline
 
     def finish_append(self, begun: Begun) -> Receipt:
         """Wait for the ack of what was begun."""
@@ -128,6 +138,8 @@ class Partition(ReadablePartition):
         """One record in parts: the shortest way in."""
         now_ms = self._runtime.clock.now_ms()
         record, size = admit_one(value, key, headers, timestamp_ms, now_ms, self._config.max_batch_bytes)
+        if key is None and self._settings.compact:
+            check_keys([Run([record], size)])
         level = self._config.ack if ack is None else ack
         if level != "buffered":
             self._check_ack(level)
@@ -162,6 +174,8 @@ class Partition(ReadablePartition):
     ) -> Submitted:
         level = self._check_ack(ack)
         batches = admit_batches(raw, self._config.max_batch_bytes, control=control)
+        if self._settings.compact:
+            check_batch_keys(batches)
         return self._add_encoded(batches, level, deadline)
 
     def _add_encoded(

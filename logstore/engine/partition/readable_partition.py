@@ -142,6 +142,11 @@ class ReadablePartition:
         self._check_not_deleted()  # again: the look at the chain may have shown it
         return reader.first_at(ms)
 
+    @property
+    def is_compacted(self) -> bool:
+        """Whether the topic is compacted by key: an offset below the high watermark may hold no record any more."""
+        return self._settings.compact
+
     # The watermarks
 
     def high_watermark(self, visibility: Visibility) -> int:
@@ -196,7 +201,13 @@ class ReadablePartition:
     @property
     def maintenance(self) -> Maintenance:
         """Compact, expire and collect by hand; a writer does it by itself now and then."""
-        return Maintenance(self._chain, self._runtime.reader, self._settings, self._config.delete_grace)
+        return Maintenance(
+            self._chain,
+            self._runtime.reader,
+            self._settings,
+            self._config.delete_grace,
+            stopped=lambda: self._runtime.closed,
+        )
 
     # Loading
 

@@ -43,6 +43,7 @@ from logstore.engine.replicated.source_ranges import (
 )
 from logstore.engine.runtime import Runtime
 from logstore.engine.shared.chain_cursor import ChainCursor
+from logstore.engine.write.admission import check_keys
 from logstore.engine.write.commit_loop import FINAL, CommitLoop
 from logstore.engine.write.lifecycle import WriterLifecycle, WriterStats
 from logstore.engine.write.writer_health import WriterHealth
@@ -213,7 +214,10 @@ class ReplicatedWriter(WriterLifecycle):
 
     def _range(self, given: Iterable[Record | bytes], lower: int, upper: int) -> SourceRange:
         config = self._runtime.config
-        return take_range(given, lower, upper, config.max_batch_bytes, config.max_buffered_bytes)
+        taken = take_range(given, lower, upper, config.max_batch_bytes, config.max_buffered_bytes)
+        if self._topic.compact:
+            check_keys(taken.runs)
+        return taken
 
     def _hold(self, held: SourceRange, timeout: float) -> None:
         runtime = self._runtime

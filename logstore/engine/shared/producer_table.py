@@ -58,7 +58,7 @@ class ProducerTable:
         """A batch in the chain, in chain order."""
         if batch.base_offset < self._end_offset:
             return  # a merged object reaches further than the chain was followed: it was known already
-        self._end_offset = batch.base_offset + batch.count
+        self._end_offset = batch.last_offset + 1
         if batch.producer_id >= 0 and batch.base_sequence >= 0:
             self.add(Sequences.of(batch), batch.base_offset)
 

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import repeat
+from operator import itemgetter
 from typing import Any, NamedTuple
 
-from logstore.errors import InvalidRecord, RecordTooLarge
+from logstore.errors import InvalidRecord, KeyRequired, RecordTooLarge
 from logstore.format import kernels
 from logstore.format.batches.area import MAX_TIMESTAMP_MS
 from logstore.format.batches.batch import HEADER_SIZE, BatchInfo, encode_batch, split, validate
 from logstore.format.batches.record import Record
 from logstore.format.batches.records import HEADER_OVERHEAD, RECORD_OVERHEAD, check_record, record_size
+from logstore.format.batches.thinning import locate
 from logstore.format.errors import FormatError
 
+_key = itemgetter(1)
 _new_tuple = tuple.__new__  # half the time of Record(…)
 
 
@@ -170,6 +173,26 @@ def admit_batches(
             f"not a record batch that can be stored: {error}; nothing was appended"
         ) from error
     return [(view[info.position : info.position + info.size], info) for info in infos]
+
+
+def check_keys(runs: Iterable[Run]) -> None:
+    """`KeyRequired` for a record without a key: in a topic that is compacted by key it could never be replaced."""
+    for run in runs:
+        if None in map(_key, run.records):
+            raise _keyless()
+
+
+def check_batch_keys(batches: Iterable[tuple[memoryview, BatchInfo]]) -> None:
+    """The same of encoded batches, which are checked otherwise."""
+    for raw, info in batches:
+        if not info.is_control and not locate(raw, [info._replace(position=0)]).has_key.all():
+            raise _keyless()
+
+
+def _keyless() -> KeyRequired:
+    return KeyRequired(
+        "a record without a key, and the topic is compacted by key; nothing was appended: give each record a key"
+    )
 
 
 def too_large(size: int, max_batch_bytes: int) -> RecordTooLarge:

@@ -51,6 +51,26 @@ class Plan:
         arrays = [make(infos, gathered, first, stop) for make in self.makers]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
+    def build_sparse(
+        self, infos: Sequence[BatchInfo], areas: Sequence[Area], start_offset: int, stop_offset: int | None
+    ) -> pa.RecordBatch:
+        """The rows from one offset up to another, of batches that compaction by key has taken records from."""
+        from logstore.format.plain.gather import gather_sparse
+
+        gathered, offsets, taken = gather_sparse(
+            areas,
+            [info.span for info in infos],
+            [info.base_offset for info in infos],
+            start_offset,
+            stop_offset,
+            self.wanted,
+        )
+        arrays = [
+            pa.array(offsets) if make is _offsets else make(infos, gathered, taken.start, taken.stop)
+            for make in self.makers
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
 
 def _keys(infos: Sequence[BatchInfo], gathered: Gathered, first: int, stop: int) -> pa.Array:
     return _bytes(_BINARY, gathered[1], stop - first)

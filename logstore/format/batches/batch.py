@@ -6,7 +6,8 @@ producer epoch 2, base sequence 4, record count 4. Then the record area (`area`)
 
 * The first 16 bytes lie outside of the CRC: giving a batch its offset patches them (`patch_head`) and nothing
   else.
-* Every batch that we store has offset deltas 0 … count-1: offsets are dense, as producers must send them.
+* A batch that a producer sends has offset deltas 0 … count-1. One of which compaction by key has taken records away is
+  sparse: it covers as many offsets as before (`span`), and those of its records are some of them, or none.
 * `read_info` and `split` look at headers only; `check_crc` finds damaged bytes; `validate` trusts nothing.
 """
 
@@ -78,10 +79,16 @@ class BatchInfo(NamedTuple):
     producer_epoch: int
     base_sequence: int
     attributes: int
+    span: int
+    """How many offsets it covers: as many as it has records, unless compaction has taken some away."""
 
     @property
     def last_offset(self) -> int:
-        return self.base_offset + self.count - 1
+        return self.base_offset + self.span - 1
+
+    @property
+    def is_sparse(self) -> bool:
+        return self.span != self.count
 
     @property
     def codec_id(self) -> int:
@@ -126,7 +133,19 @@ def encode_batch(
     )
     size = HEADER_SIZE + len(data)
     head = _UP_TO_CRC.pack(0, size - _LENGTH_FROM, 0, MAGIC, crc32c(data, crc32c(rest)))
-    fields = (0, 0, size, count, max_ms, min_ms, producer_id, producer_epoch, base_sequence, attributes)
+    fields = (
+        0,
+        0,
+        size,
+        count,
+        max_ms,
+        min_ms,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        attributes,
+        count,
+    )
     return b"".join((head, rest, data)), _new_tuple(BatchInfo, fields)
 
 
@@ -159,9 +178,9 @@ def read_info(raw: Buffer, position: int = 0) -> BatchInfo:
     size = length + _LENGTH_FROM
     if size < HEADER_SIZE or position + size > len(raw):
         raise FormatError(f"a batch of {size} bytes where {len(raw) - position} are left", position)
-    if count < 1 or last_delta != count - 1:
+    if count < 0 or last_delta < count - 1 or last_delta < 0:
         raise FormatError(f"a batch of {count} records with last offset delta {last_delta}", position)
-    if not 0 <= base_offset <= MAX_OFFSET - count:
+    if not 0 <= base_offset < MAX_OFFSET - last_delta:
         raise FormatError(f"a batch of {count} records with base offset {base_offset}", position)
     fields = (
         base_offset,
@@ -174,6 +193,7 @@ def read_info(raw: Buffer, position: int = 0) -> BatchInfo:
         producer_epoch,
         base_sequence,
         attributes,
+        last_delta + 1,
     )
     return _new_tuple(BatchInfo, fields)
 
@@ -215,6 +235,11 @@ def validate(
     infos = split(raw)
     if not infos:
         raise FormatError("no batch at all")
+    for info in infos:
+        if info.is_sparse:
+            raise FormatError(
+                f"a batch of {info.count} records with last offset delta {info.span - 1}", info.position
+            )
     return [_validate_one(raw, info, max_batch_bytes, max_decoded_bytes, control) for info in infos]
 
 
@@ -239,9 +264,24 @@ def _validate_one(
     return _new_tuple(BatchInfo, (*info[:4], high, low, *info[6:]))
 
 
+def check_stored(raw: Buffer, position: int = 0) -> BatchInfo:
+    """Check a batch of the log's own completely: one that a producer may have sent, or what compaction has left of it.
+    Timestamps in the result are exact."""
+    info = read_info(raw, position)
+    if not info.is_sparse:
+        return _validate_one(raw, info, info.size, MAX_DECODED_BYTES, control=True)
+    check_crc(raw, info)
+    if not info.count:
+        return info
+    from logstore.format.plain import fields
+
+    low, high = fields.check(record_area(raw, info), info.span)
+    return info._replace(max_timestamp_ms=high, min_timestamp_ms=low)
+
+
 def record_area(raw: Buffer, info: BatchInfo, max_decoded_bytes: int = MAX_DECODED_BYTES) -> Area:
     """The record area of a batch, decompressed, with what the header says about its timestamps."""
-    _, position, size, count, _, _, _, _, _, attributes = info
+    position, size, count, attributes = info[1], info[2], info[3], info[9]
     start, end = position + HEADER_SIZE, position + size
     codec_id = attributes & CODEC_MASK
     data: bytes | memoryview

@@ -8,8 +8,8 @@ for.
     timestampType  int32                      0 given by the producer, 1 by a broker
     headers        list<struct<key, value>>   null without headers, as in Spark's Kafka source
 
-Only the columns asked for are decoded; offsets need no decompression. As with `decode_records`, no length in
-the bytes is trusted, and the CRC is the caller's to check.
+Only the columns asked for are decoded; offsets need no decompression, unless compaction has taken records away. As with
+`decode_records`, no length in the bytes is trusted, and the CRC is the caller's to check.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def column_chunks(
     count = size = 0
 
     def chunks() -> Iterator[pa.RecordBatch]:
-        whole = _build(plan, group, areas, start_offset, stop_offset)
+        whole = _build(plan, raw, group, areas, start_offset, stop_offset)
         for start in range(0, whole.num_rows, rows):
             yield whole.slice(start, rows)
 
@@ -74,15 +74,24 @@ def _wanted(infos: Sequence[BatchInfo], start_offset: int, stop_offset: int | No
     return [
         info
         for info in infos
-        if info[0] + info[3] > start_offset
+        if info[3]
+        and info[0] + info[10] > start_offset
         and (stop_offset is None or info[0] < stop_offset)
         and not info.is_control
     ]
 
 
 def _build(
-    plan: Plan, infos: Sequence[BatchInfo], areas: Sequence[Area], start_offset: int, stop_offset: int | None
+    plan: Plan,
+    raw: Buffer,
+    infos: Sequence[BatchInfo],
+    areas: Sequence[Area],
+    start_offset: int,
+    stop_offset: int | None,
 ) -> pa.RecordBatch:
+    if any(info[3] != info[10] for info in infos):
+        areas = areas or [record_area(raw, info) for info in infos]
+        return plan.build_sparse(infos, areas, start_offset, stop_offset)
     first = start_offset - infos[0][0]
     stop = infos[0][3] if len(infos) == 1 else sum([info[3] for info in infos])
     if stop_offset is not None:

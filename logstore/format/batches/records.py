@@ -64,9 +64,13 @@ def decode_records(
     if info.is_control:
         return []
     first = max(0, start_offset - info.base_offset)
-    stop = info.count if stop_offset is None else min(info.count, stop_offset - info.base_offset)
-    if first >= stop:
+    stop = info.span if stop_offset is None else min(info.span, stop_offset - info.base_offset)
+    if first >= stop or not info.count:
         return []
+    if info.is_sparse:
+        from logstore.format.plain import fields
+
+        return fields.sparse_records(batch.record_area(raw, info), info.span, info.base_offset, first, stop)
     return kernels.active.records(batch.record_area(raw, info), info.base_offset, first, stop)
 
 

@@ -40,7 +40,7 @@ class Sequences(NamedTuple):
 
     @classmethod
     def of(cls, batch: BatchInfo) -> Sequences:
-        last = advance(batch.base_sequence, batch.count - 1)
+        last = advance(batch.base_sequence, batch.span - 1)
         return cls(batch.producer_id, batch.producer_epoch, batch.base_sequence, last)
 
     @property

@@ -35,12 +35,15 @@ class Fields(NamedTuple):
     header_positions: Any  # of the header count
     ends: Any
     with_headers: Any  # the indices of the records that have any
+    numbers: Any  # the offset deltas
+    starts: Any  # of the records, their lengths included
 
 
-def locate(areas: Sequence[Area]) -> tuple[bytes, Any, Fields]:
+def locate(areas: Sequence[Area], spans: Sequence[int] | None = None) -> tuple[bytes, Any, Fields]:
     """Join the areas; return the joined bytes, the same as an array, and the fields in them.
 
-    Header contents are not looked at: `headers` does that.
+    Header contents are not looked at: `headers` does that. `spans`: how many offsets each area's batch covers, where
+    compaction by key may have taken records away; else the deltas must be 0, 1, 2 …
     """
     joined = b"".join([*(area.data for area in areas), bytes(PADDING)])
     positions: list[int] = []
@@ -52,12 +55,16 @@ def locate(areas: Sequence[Area]) -> tuple[bytes, Any, Fields]:
     positions.append(start)
     data = np.frombuffer(joined, np.uint8)
     bounds = np.fromiter(positions, np.int64, len(positions))
-    return joined, data, _gather(data, bounds, [area.records for area in areas])
+    return joined, data, _gather(data, bounds, [area.records for area in areas], spans)
 
 
 def _record_positions(data: bytes, start: int, end: int, count: int) -> list[int]:
     """The position of each record's length. The last record must end at `end`."""
     steps, position = _steps(), start
+    if not count:
+        if start != end:
+            raise FormatError(f"{end - start} bytes where no record is")
+        return []
     try:
         # No branch, and no name looked up but for the data: this loop is half of what decoding costs.
         ends = [position := position + steps[data[position]][data[position + 1]] for _ in range(count)]
@@ -97,16 +104,19 @@ def _record_ends(data: bytes, position: int, count: int) -> list[int]:
     return ends
 
 
-def _gather(data: Any, bounds: Any, counts: Sequence[int]) -> Fields:
+def _gather(data: Any, bounds: Any, counts: Sequence[int], spans: Sequence[int] | None) -> Fields:
     positions, ends = bounds[:-1], bounds[1:]
     lengths, position = _varints(data, positions, varint.INT_BYTES)
     if (position + lengths != ends).any():
         raise FormatError("a record with a negative length")
     deltas, position = _varints(data, position + 1, varint.LONG_BYTES)
     numbers, position = _varints(data, position, varint.INT_BYTES)
-    expected = [np.arange(count) for count in counts]
-    if (numbers != (expected[0] if len(expected) == 1 else np.concatenate(expected))).any():
-        raise FormatError("offset deltas are not 0, 1, 2 …")
+    if spans is None:
+        expected = [np.arange(count) for count in counts]
+        if (numbers != (expected[0] if len(expected) == 1 else np.concatenate(expected))).any():
+            raise FormatError("offset deltas are not 0, 1, 2 …")
+    else:
+        _check_growing(numbers, counts, spans)
     key_lengths, key_positions = _varints(data, position, varint.INT_BYTES)
     position = _after(key_positions, key_lengths, ends)
     value_lengths, value_positions = _varints(data, position, varint.INT_BYTES)
@@ -128,6 +138,8 @@ def _gather(data: Any, bounds: Any, counts: Sequence[int]) -> Fields:
         header_positions,
         ends,
         with_headers,
+        numbers,
+        positions,
     )
 
 
@@ -139,6 +151,18 @@ def _after(positions: Any, lengths: Any, ends: Any) -> Any:
     if (after > ends).any():
         raise FormatError("a length reaches past its record")
     return after
+
+
+def _check_growing(numbers: Any, counts: Sequence[int], spans: Sequence[int]) -> None:
+    """Within each batch the deltas grow, from 0 at the least to the batch's last at the most."""
+    of_batch = np.repeat(np.arange(len(counts)), counts)
+    same = of_batch[1:] == of_batch[:-1]
+    if (
+        (numbers < 0).any()
+        or (numbers >= np.asarray(spans, np.int64)[of_batch]).any()
+        or (same & (numbers[1:] <= numbers[:-1])).any()
+    ):
+        raise FormatError("offset deltas do not grow, or reach past the batch")
 
 
 def _varints(data: Any, positions: Any, max_bytes: int) -> tuple[Any, Any]:
@@ -218,9 +242,9 @@ def headers(joined: bytes, found: Fields) -> Iterator[tuple[int, Headers]]:
         yield index, of_record
 
 
-def check(area: Area) -> tuple[int, int]:
-    """Check every record, headers too; return the lowest and the highest timestamp."""
-    joined, _, found = locate([area])
+def check(area: Area, span: int | None = None) -> tuple[int, int]:
+    """Check every record, headers too; return the lowest and the highest timestamp. `span`: of a sparse batch."""
+    joined, _, found = locate([area], None if span is None else [span])
     stamps = timestamps([area], found)
     for _ in headers(joined, found):
         pass
@@ -230,19 +254,31 @@ def check(area: Area) -> tuple[int, int]:
 def records(area: Area, base_offset: int, first: int, stop: int) -> list[Record]:
     """Check every record; return those with index `first` up to, not including, `stop`."""
     data, _, found = locate([area])
+    return _built(area, data, found, slice(first, stop), range(base_offset + first, base_offset + stop))
+
+
+def sparse_records(area: Area, span: int, base_offset: int, first: int, stop: int) -> list[Record]:
+    """The same of a batch that compaction has taken records from: those with offset delta `first` up to, not including,
+    `stop`."""
+    data, _, found = locate([area], [span])
+    begin, end = np.searchsorted(found.numbers, (first, stop)).tolist()
+    offsets = (found.numbers[begin:end] + base_offset).tolist()
+    return _built(area, data, found, slice(begin, end), offsets)
+
+
+def _built(area: Area, data: bytes, found: Fields, taken: slice, offsets: Sequence[int]) -> list[Record]:
     stamps = timestamps([area], found)
     of_records: list[Headers] | None = None
     if found.with_headers.size:
         of_records = [()] * area.records
         for index, of_record in headers(data, found):
             of_records[index] = of_record
-    taken = slice(first, stop)
     columns = zip(
         _slices(data, found.value_positions[taken], found.value_lengths[taken]),
         _slices(data, found.key_positions[taken], found.key_lengths[taken]),
         repeat(()) if of_records is None else of_records[taken],
         stamps[taken].tolist(),
-        range(base_offset + first, base_offset + stop),
+        offsets,
         strict=False,  # an endless repeat
     )
     return list(map(tuple.__new__, repeat(Record), columns))

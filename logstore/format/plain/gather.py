@@ -21,8 +21,42 @@ def gather(
 ) -> Gathered:
     """The columns asked for of the records with index `first` up to, not including, `stop`."""
     joined, data, found = fields.locate(areas)
+    return _gathered(areas, joined, data, found, slice(first, stop), timestamps, keys, values, headers)
+
+
+def gather_sparse(
+    areas: Sequence[Area],
+    spans: Sequence[int],
+    bases: Sequence[int],
+    start_offset: int,
+    stop_offset: int | None,
+    wanted: tuple[bool, ...],
+) -> tuple[Gathered, Any, slice]:
+    """The same of batches that compaction may have taken records from, from one offset up to another; their offsets, and
+    which rows of all those are."""
+    joined, data, found = fields.locate(areas, spans)
+    offsets = np.repeat(np.asarray(bases, np.int64), [area.records for area in areas]) + found.numbers
+    first = int(np.searchsorted(offsets, start_offset))
+    stop = len(offsets) if stop_offset is None else int(np.searchsorted(offsets, stop_offset))
+    taken = slice(first, max(first, stop))
+    timestamps, keys, values, headers = wanted
+    gathered = _gathered(areas, joined, data, found, taken, timestamps, keys, values, headers)
+    return gathered, offsets[taken], taken
+
+
+def _gathered(
+    areas: Sequence[Area],
+    joined: bytes,
+    data: Any,
+    found: fields.Fields,
+    taken: slice,
+    timestamps: bool,
+    keys: bool,
+    values: bool,
+    headers: bool,
+) -> Gathered:
     stamps = fields.timestamps(areas, found)
-    taken = slice(first, stop)
+    first, stop = taken.start, taken.stop
     return (
         pa.py_buffer(stamps[taken] * 1000) if timestamps else None,
         _pack(data, found.key_positions[taken], found.key_lengths[taken]) if keys else None,

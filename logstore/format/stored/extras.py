@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from crc32c import crc32c
@@ -22,6 +23,8 @@ _PART = struct.Struct("<HI")
 _OWNER = 1
 _APPENDS = 2
 _CLAIM = 3
+_CLEANED = 4
+_MARK = struct.Struct("<qq")
 _SINCE = struct.Struct("<Q")
 _APPEND_ROW = np.dtype([("id", "V16"), ("base_offset", "<i8"), ("count", "<u4")])
 
@@ -50,16 +53,45 @@ class Claim:
         return cls(data[_SINCE.size :].decode(), *_SINCE.unpack_from(data))
 
 
+class Mark(NamedTuple):
+    """The tombstones below the offset `until` were the last of their keys when a pass over the log ended, at `at_ms`."""
+
+    until: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """How far compaction by key has come: below `until` no record is left that a later one below `until` replaces. `marks`,
+    in order: which tombstones are there still, and since when nothing lies before them that they delete."""
+
+    until: int = 0
+    marks: tuple[Mark, ...] = ()
+
+    def pack(self) -> bytes:
+        return _SINCE.pack(self.until) + b"".join(_MARK.pack(*mark) for mark in self.marks)
+
+    @classmethod
+    def parse(cls, data: bytes) -> Cleaned:
+        marks = tuple(Mark(*mark) for mark in _MARK.iter_unpack(data[_SINCE.size :]))
+        return cls(_SINCE.unpack_from(data)[0], marks)
+
+
+NOTHING_CLEANED = Cleaned()
+
+
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """`owner`: a document about the process that wrote the segment, or nothing. `claim`: only of a fence."""
+    """`owner`: a document about the process that wrote the segment, or nothing. `claim`: only of a fence. `cleaned`: only of
+    a manifest."""
 
     owner: bytes = b""
     appends: tuple[AppendId, ...] = ()
     claim: Claim | None = None
+    cleaned: Cleaned = NOTHING_CLEANED
 
     def __bool__(self) -> bool:
-        return bool(self.owner or self.appends or self.claim)
+        return bool(self.owner or self.appends or self.claim or self.cleaned.until)
 
     def pack(self) -> bytes:
         """No bytes at all if there is nothing to say."""
@@ -72,6 +104,9 @@ class Extras:
         if self.claim is not None:
             claim = self.claim.pack()
             parts += (_PART.pack(_CLAIM, len(claim)), claim)
+        if self.cleaned.until:
+            cleaned = self.cleaned.pack()
+            parts += (_PART.pack(_CLEANED, len(cleaned)), cleaned)
         content = b"".join(parts)
         return _FRONT.pack(len(content), crc32c(content)) + content if content else b""
 
@@ -88,6 +123,7 @@ class Extras:
         owner, at = b"", 0
         appends: tuple[AppendId, ...] = ()
         claim: Claim | None = None
+        cleaned = NOTHING_CLEANED
         while at < len(content):
             tag, size = _PART.unpack_from(content, at)
             at += _PART.size
@@ -99,7 +135,9 @@ class Extras:
                 appends = tuple(AppendId(*row) for row in np.frombuffer(part, _APPEND_ROW).tolist())
             elif tag == _CLAIM:
                 claim = Claim.parse(bytes(part))
-        return cls(owner, appends, claim)
+            elif tag == _CLEANED:
+                cleaned = Cleaned.parse(bytes(part))
+        return cls(owner, appends, claim, cleaned)
 
     @staticmethod
     def size_at(data: bytes | bytearray | memoryview, position: int) -> int:

@@ -10,8 +10,8 @@ watermark, which segments were merged).
               min and max timestamp (a column compresses far better than a row)
     merged    the first seq and the identity (16 bytes) of each merged object, in that order
     retired   the objects that no row names any more: see `retired`
-    extras    who owns the chain, and in which lane it goes on (`extras`), if either is known; the format
-              version is 4 then
+    extras    who owns the chain, in which lane it goes on, how far compaction by key has come (`extras`), if any of
+              these is known; the format version is 4 then
     crc       CRC-32C of all before it, and the magic again
 """
 
@@ -25,7 +25,7 @@ from crc32c import crc32c
 
 from logstore.format.batches.codecs import ZSTD, compress, decompress
 from logstore.format.errors import FormatError, UnsupportedVersion
-from logstore.format.stored.extras import Claim, Extras
+from logstore.format.stored.extras import NOTHING_CLEANED, Claim, Cleaned, Extras
 from logstore.format.stored.retired import Retired
 from logstore.format.stored.segment import Bytes, WriterMode
 
@@ -106,7 +106,8 @@ class Manifest:
 
     `collected_until`: places below it may have been emptied by garbage collection; none from it on was. It never falls, and
     is in the store before anything is emptied. `nonce` is random: no two manifests are the same. `owner`, `closed`
-    and `claim` are those of the chain's tail.
+    and `claim` are those of the chain's tail. `cleaned`: how far compaction by key has come; if that gets lost, it begins
+    anew.
     """
 
     version: int
@@ -124,11 +125,12 @@ class Manifest:
     owner: bytes = b""
     closed: bool = False
     claim: Claim | None = None
+    cleaned: Cleaned = NOTHING_CLEANED
 
     def pack(self) -> bytes:
         table = self.table
         assert not table.placed, "what is in a lane is not in a manifest"
-        extras = Extras(owner=self.owner, claim=self.claim).pack()
+        extras = Extras(owner=self.owner, claim=self.claim, cleaned=self.cleaned).pack()
         rows = compress(ZSTD, b"".join(column.tobytes() for column in table.columns()))
         identities = b"".join(bytes.fromhex(table.merged[seq]) for seq in sorted(table.merged))
         marks = array("q", sorted(table.merged)).tobytes()
@@ -209,6 +211,7 @@ class Manifest:
             owner=extras.owner,
             closed=bool(front[3] & _CLOSED),
             claim=extras.claim,
+            cleaned=extras.cleaned,
         )
 
 

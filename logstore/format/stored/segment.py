@@ -3,11 +3,13 @@
     header    fixed size: who wrote it, where in the chain it is, which offsets it holds
     batches   Kafka v2 record batches, back to back, verbatim
     index     one fixed-width row for each batch
-    extras    only where there are any (`logstore.format.stored.extras`); the format version is 2 then
+    extras    only where there are any (`logstore.format.stored.extras`); the format version is 2 then, or 3
     footer    fixed size: a copy of the header, counts, checksums, where the index starts
 
 Promises: every byte lies under a CRC-32C, so a flipped, missing or added one is found; the offsets of the batches are
-dense (row i + 1 starts where row i ends), checked when a segment is built and again when it is parsed; the tail alone
+dense (row i + 1 starts where row i ends), checked when a segment is built and again when it is parsed. In a sparse segment,
+of which compaction by key has taken records away, a row reaches as far as the next one, or the segment's end: what lies
+between holds no record any more, and is not lost; the format version is 3. The tail alone
 (footer and index) tells all about a segment, and the whole alone lets a damaged index be rebuilt from the batches.
 All integers are little endian, except inside the batches, which are Kafka's.
 """
@@ -25,7 +27,14 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from logstore.format.batches.batch import HEADER_SIZE as BATCH_HEADER_SIZE
-from logstore.format.batches.batch import PATCH_SIZE, BatchInfo, check_crc, patch_head, read_info, validate
+from logstore.format.batches.batch import (
+    PATCH_SIZE,
+    BatchInfo,
+    check_crc,
+    check_stored,
+    patch_head,
+    read_info,
+)
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.stored.extras import NO_EXTRAS, Extras
 from logstore.format.stored.pages import in_one_piece
@@ -33,12 +42,16 @@ from logstore.format.stored.pages import in_one_piece
 FORMAT_VERSION = 1
 EXTRAS_VERSION = 2
 """Of a segment with extras: a release that knows nothing of them refuses it instead of calling it damaged."""
-_VERSIONS = (FORMAT_VERSION, EXTRAS_VERSION)
+SPARSE_VERSION = 3
+"""Of a segment with gaps, with extras or without: an earlier release would call the gaps damage."""
+_VERSIONS = (FORMAT_VERSION, EXTRAS_VERSION, SPARSE_VERSION)
 MAGIC = b"LOGSEG\r\n"
 TAIL_SIZE = 64 * 1024  # what one ranged GET of the tail asks for: footer and 1,400 index rows
 
 _HEADER = struct.Struct("<8sHHBBHQQqqq16sqqqq16s")
 _CRC = struct.Struct("<I")
+_COUNT = struct.Struct(">i")  # of a batch's records: the last field of its header
+_COUNT_AT = BATCH_HEADER_SIZE - _COUNT.size
 HEADER_SIZE = _HEADER.size + _CRC.size
 _FOOTER = struct.Struct(
     "<QIIqqQ"
@@ -91,6 +104,9 @@ class SegmentFlags(IntFlag):
     CLOSED = 16
     """The last segment of a writer that was closed: it has said so because it had something to store anyway, or because
     it promised to. Others go without."""
+    SPARSE = 32
+    """Compaction by key has taken records away: offsets between `base_offset` and `end_offset` may have none. They are not
+    lost: a later record has the same key, or a tombstone had its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +129,16 @@ class SegmentHeader:
     source_lower: int = -1
     source_upper: int = -1
     digest: bytes = bytes(16)
-    has_extras: bool = field(default=False, compare=False)  # as it was read: its format version says so
+    has_extras: bool = field(
+        default=False, compare=False
+    )  # as it was read: its version says that there may be some
 
-    def pack(self, version: int = FORMAT_VERSION) -> bytes:
+    @property
+    def is_sparse(self) -> bool:
+        return SegmentFlags.SPARSE in self.flags
+
+    def pack(self, *, has_extras: bool = False) -> bytes:
+        version = SPARSE_VERSION if self.is_sparse else EXTRAS_VERSION if has_extras else FORMAT_VERSION
         fields = _HEADER.pack(
             MAGIC,
             version,
@@ -148,7 +171,7 @@ class SegmentHeader:
             raise FormatError("the segment header's checksum does not match", 0)
         if fields[1] not in _VERSIONS:
             raise UnsupportedVersion(
-                f"segment format {fields[1]}; this release reads up to {EXTRAS_VERSION}", 8
+                f"segment format {fields[1]}; this release reads up to {SPARSE_VERSION}", 8
             )
         if fields[3] not in _MODES:
             raise UnsupportedVersion(
@@ -167,7 +190,7 @@ class SegmentHeader:
             source_lower=fields[13],
             source_upper=fields[14],
             digest=fields[16],
-            has_extras=fields[1] == EXTRAS_VERSION,
+            has_extras=fields[1] >= EXTRAS_VERSION,
         )
 
 
@@ -198,8 +221,7 @@ class SegmentSummary:
         return self.index_position + self.index_size
 
     def pack(self) -> bytes:
-        version = EXTRAS_VERSION if self.extras_size else FORMAT_VERSION
-        front = self.header.pack(version) + _FOOTER.pack(
+        front = self.header.pack(has_extras=self.extras_size > 0) + _FOOTER.pack(
             self.records,
             self.batches,
             self.extras_size,
@@ -268,6 +290,11 @@ class EncodedBatch:
     def end_offset(self) -> int:
         return self.base_offset + self.count
 
+    @property
+    def records(self) -> int:
+        """How many it holds: fewer than `count`, the offsets that it stands for, if compaction has taken some away."""
+        return _COUNT.unpack_from(self.body, _COUNT_AT - PATCH_SIZE)[0]  # type: ignore[no-any-return]
+
     def tobytes(self) -> bytes:
         return b"".join((self.head, self.body))
 
@@ -315,7 +342,7 @@ def build_segment(
     """The whole object, in one piece, read-only, and what its footer says."""
     index = np.zeros(len(batches), INDEX_ROW)
     said = extras.pack()
-    parts: list[Bytes] = [header.pack(EXTRAS_VERSION if said else FORMAT_VERSION)]
+    parts: list[Bytes] = [header.pack(has_extras=bool(said))]
     position, crc = HEADER_SIZE, 0
     for row, batch in enumerate(batches):
         index[row] = (
@@ -330,9 +357,13 @@ def build_segment(
         crc = crc32c(batch.body, crc32c(batch.head, crc))
         parts += (batch.head, batch.body)
         position += batch.size
+    records = None
+    if header.is_sparse:
+        _cover(header, index)
+        records = sum(batch.records for batch in batches)
     _check_dense(header, index, position)
     rows = index.tobytes()
-    summary = _summarise(header, index, position, crc, crc32c(rows), len(said))
+    summary = _summarise(header, index, records, position, crc, crc32c(rows), len(said))
     parts += (rows, said, summary.pack())
     return in_one_piece(parts, summary.object_size), summary
 
@@ -373,7 +404,7 @@ def check_run(data: Bytes, start: int, index: Index) -> None:
             check_crc(data, info)
         except FormatError as damage:
             raise FormatError(damage.why, position) from damage
-        same = (info.base_offset, info.size, info.count) == (base, size, count)
+        same = (info.base_offset, info.size) == (base, size) and info.span <= count
         if not same or head_crc != _head_crc(data, position - start):
             raise FormatError("batch and index disagree", position)
 
@@ -387,7 +418,7 @@ def _check_dense(header: SegmentHeader, index: Index, position: int) -> None:
     first = int(index["base_offset"][0]) if len(index) else header.base_offset
     places = index["position"] + index["size"]
     if (
-        first != header.base_offset
+        (first != header.base_offset and not (header.is_sparse and first > header.base_offset))
         or last != header.end_offset
         or not np.array_equal(ends[:-1], index["base_offset"][1:])
         or not np.array_equal(places[:-1], index["position"][1:])
@@ -399,13 +430,25 @@ def _check_dense(header: SegmentHeader, index: Index, position: int) -> None:
         )
 
 
+def _cover(header: SegmentHeader, index: Index) -> None:
+    """Let each row of a sparse segment reach as far as the next one, and the last one to the end."""
+    ends = np.append(index["base_offset"][1:], header.end_offset)
+    index["count"] = ends - index["base_offset"]
+
+
 def _summarise(
-    header: SegmentHeader, index: Index, end: int, crc: int, index_crc: int, extras_size: int
+    header: SegmentHeader,
+    index: Index,
+    records: int | None,
+    end: int,
+    crc: int,
+    index_crc: int,
+    extras_size: int,
 ) -> SegmentSummary:
     has_rows = len(index) > 0
     return SegmentSummary(
         header=header,
-        records=int(index["count"].sum()),
+        records=int(index["count"].sum()) if records is None else records,
         batches=len(index),
         min_timestamp_ms=int(index["min_timestamp_ms"].min()) if has_rows else NO_TIMESTAMP,
         max_timestamp_ms=int(index["max_timestamp_ms"].max()) if has_rows else NO_TIMESTAMP,
@@ -420,13 +463,14 @@ def _rebuild(header: SegmentHeader, data: memoryview, damage: FormatError) -> tu
     """Walk the batches. Only an object of exactly the right size is believed: a cut one may have lost a batch."""
     rows: list[tuple[int, ...]] = []
     position = HEADER_SIZE
-    has_extras = _HEADER.unpack_from(data)[1] == EXTRAS_VERSION
+    has_extras = header.has_extras
+    records = 0
     while len(data) - position >= BATCH_HEADER_SIZE and position + len(
         rows
     ) * INDEX_ROW.itemsize + FOOTER_SIZE < len(data):
         try:
             size = read_info(data, position).size
-            (info,) = validate(data[position : position + size], max_batch_bytes=size, control=True)
+            info = check_stored(data[position : position + size])
         except FormatError:
             if has_extras:
                 break  # behind the last batch there is more than the index, and how much is not known yet
@@ -436,17 +480,21 @@ def _rebuild(header: SegmentHeader, data: memoryview, damage: FormatError) -> tu
                 info.base_offset,
                 position,
                 info.size,
-                info.count,
+                info.span,
                 info.max_timestamp_ms,
                 info.min_timestamp_ms,
                 _head_crc(data, position),
             )
         )
         position += info.size
+        records += info.count
     index = np.array(rows, INDEX_ROW)
+    if header.is_sparse:
+        _cover(header, index)
     crc = crc32c(data[HEADER_SIZE:position])
-    extras_size = Extras.size_at(data, position + index.nbytes) if has_extras else 0
-    summary = _summarise(header, index, position, crc, crc32c(index.tobytes()), extras_size)
+    behind = len(data) - position - index.nbytes - FOOTER_SIZE
+    extras_size = Extras.size_at(data, position + index.nbytes) if has_extras and behind else 0
+    summary = _summarise(header, index, records, position, crc, crc32c(index.tobytes()), extras_size)
     if summary.object_size != len(data):
         raise damage
     _check_dense(header, index, position)

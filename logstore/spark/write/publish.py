@@ -28,6 +28,7 @@ from logstore.config import MIB, StoreConfig, TakeOver
 from logstore.engine.chain.block_cache import BlockCache
 from logstore.engine.chain.chain import Chain, LostRace, StalePlace
 from logstore.engine.chain.segment_reader import SegmentReader
+from logstore.engine.chain.segment_table import SegmentRef
 from logstore.engine.chain.view import ChainView
 from logstore.engine.host.clock import SystemClock
 from logstore.engine.host.fan_out import fan_out
@@ -274,7 +275,11 @@ class _PartitionPublisher:
         segments = view.segments
         for row in range(segments.row_at(start), len(segments)):
             ref = segments.ref(row)
-            index = reader.index(ref).index
+            loaded = reader.index(ref)
+            if loaded.sparse:
+                found |= self._found_in_sparse(reader, ref)
+                continue
+            index = loaded.index
             for at in index:
                 shape = StagedBatch(
                     int(at["size"]),
@@ -288,6 +293,22 @@ class _PartitionPublisher:
                     if number is not None:
                         found.add(number)
         return found
+
+    def _found_in_sparse(self, reader: SegmentReader, ref: SegmentRef) -> set[int]:
+        """The same in an object from which compaction by key has taken records, or whole batches. A producer's batches come
+        in the order of their numbers: one with a later number tells of all before it."""
+        latest: dict[int, int] = {}
+        position = ref.base_offset
+        while position < ref.end_offset:
+            block = reader.block(ref, position, scanning=True)
+            for info in split(block.data):
+                latest[info.producer_id] = max(latest.get(info.producer_id, -1), info.base_sequence)
+            position = block.end_offset
+        return {
+            number
+            for number, pieces in enumerate(self._segments)
+            if latest.get(pieces[0].part.producer_id, -1) >= pieces[0].base_sequence
+        }
 
     def _info_at(self, key: str, position: int, size: int) -> BatchInfo:
         return split(self._store.get(key, position, position + size))[0]

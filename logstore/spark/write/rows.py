@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from logstore.errors import InvalidRecord, UnknownTopic
+from logstore.errors import InvalidRecord, KeyRequired, UnknownTopic
 from logstore.format.batches.record import Headers, Record
 from logstore.spark.write.partitioner import partitions_of
 
@@ -65,10 +65,17 @@ class Sorted(NamedTuple):
 
 
 class RowSorter:
-    """Of one task. `partitions` says how many each topic has."""
+    """Of one task. `partitions` says how many each topic has. Rows for `compacted` topics need a key."""
 
-    def __init__(self, partitions: Mapping[str, int], topic: str | None, first_turn: int) -> None:
+    def __init__(
+        self,
+        partitions: Mapping[str, int],
+        topic: str | None,
+        first_turn: int,
+        compacted: frozenset[str] = frozenset(),
+    ) -> None:
         self._partitions = partitions
+        self._compacted = compacted
         self._topic = topic
         self._turn = first_turn
 
@@ -90,6 +97,11 @@ class RowSorter:
             )
         self._turn += 1
         for topic, rows in self._topics(batch):
+            if topic in self._compacted and (keys is None or keys.take(_arrow(rows)).null_count):
+                raise KeyRequired(
+                    f"a row for topic {topic!r} has no key, and the topic is compacted by key: "
+                    "nothing of this write is stored"
+                )
             places = self._places(topic, batch, rows, keys)
             order = np.argsort(places, kind="stable")
             cuts = np.flatnonzero(np.diff(places[order])) + 1

@@ -64,7 +64,9 @@ def stage_rows(options: WriteOptions, transaction: Transaction, rows: Iterator[p
     try:
         catalog = Catalog(store)
         topics = [catalog.find(options.topic)] if options.topic is not None else catalog.all()
-        sorter = RowSorter({topic.name: topic.partitions for topic in topics}, options.topic, task)
+        compacted = frozenset(topic.name for topic in topics if topic.config.compact)
+        partitions = {topic.name: topic.partitions for topic in topics}
+        sorter = RowSorter(partitions, options.topic, task, compacted)
         writer = TaskWriter(
             store,
             transaction,

@@ -32,6 +32,7 @@ DIGESTS = {
     "manifest-v4": "f8c02828efbfb55fe143c809235c86a98a0ede6865153f756f4daa3ea64f8fe1",
     "segment-v1.seg": "0d9b454b781aa11ff875029f61fb35f8f2a733734667e793e480da782a91dcb6",
     "segment-v2.seg": "bbd4bed2f01c527fc043c50babd3b63908d3d9c8898ae1f1859c76c13b8e2efe",
+    "segment-v3.seg": "96d4225d37b9f4485eeffc3be8e594111dee7e2974eb32c84aad1eb4d3214f28",
     "wal-v1.wal": "f5629184abe6b9f372eb7d28a592ae7d6dcc6d681851d0cb54d0b6174eb5035a",
 }
 
@@ -71,6 +72,18 @@ def test_L20_a_golden_segment_gives_what_it_says_beside_its_records() -> None:
     assert summary.parse_extras(data) == summary.parse_extras(data[-400:]) == written.EXTRAS
 
 
+def test_B13_a_golden_sparse_segment_gives_what_is_left_of_its_records() -> None:
+    data = golden("segment-v3.seg")
+    summary, index = parse_segment(data, strict=True)
+    assert (summary.header, summary.records) == (written.SPARSE_HEADER, len(written.SPARSE_OFFSETS))
+    assert index["base_offset"].tolist() == [1000, 1003]
+    assert index["count"].tolist() == [3, 20], "a row reaches as far as the next one"
+    raw = data[int(index["position"][0]) : summary.index_position]
+    found = [record for info in split(raw) for record in decode_records(raw, info)]
+    expected = [record for batch in written.RECORDS for record in batch]
+    assert found == [expected[offset - 1000]._replace(offset=offset) for offset in written.SPARSE_OFFSETS]
+
+
 def test_L20_a_golden_manifest_gives_its_rows() -> None:
     assert Manifest.parse(golden("manifest-v1")) == written.MANIFEST_V1
     assert Manifest.parse(golden("manifest-v2")) == written.MANIFEST_V2
@@ -103,6 +116,7 @@ def test_todays_writer_makes_the_same_bytes() -> None:
     """A change that old releases cannot read needs a new format version, and this test is where it is noticed."""
     assert written.segment_bytes() == golden("segment-v1.seg")
     assert written.extras_bytes() == golden("segment-v2.seg")
+    assert written.sparse_bytes() == golden("segment-v3.seg")
     assert written.wal_bytes() == golden("wal-v1.wal")
     assert Manifest.parse(written.MANIFEST.pack()) == Manifest.parse(golden("manifest-v3"))
     assert Manifest.parse(written.MANIFEST_V4.pack()) == Manifest.parse(golden("manifest-v4"))
@@ -111,7 +125,7 @@ def test_todays_writer_makes_the_same_bytes() -> None:
 
 def test_the_writer_script_leaves_existing_files_alone(capsys: pytest.CaptureFixture[str]) -> None:
     written.main()
-    assert capsys.readouterr().out.count("exists, left alone") == 11
+    assert capsys.readouterr().out.count("exists, left alone") == 12
 
 
 def test_L20_golden_files_open_through_the_engine(tmp_path: Path) -> None:

@@ -1,0 +1,284 @@
+"""Compaction by key: of the records with the same key the last one is kept, at its offset.
+
+A pass learns the last offset of each key in the part of the log that is new since the pass before, goes over the log from
+its beginning, and rewrites each run of segments that loses a record. Such an object replaces the run in the manifest as a
+merged one does: the same swap, the same names, the same settling of doubt. When the last run is done, the manifest says how
+far the pass has come, and when. A pass that is interrupted is begun again by whoever comes next, and finds what was done.
+
+* Each record that is taken away is followed by a later one of its key, in a durable segment that the pass has read. So any
+  number of passes, in any number of processes, may be under way: an object is built from rows of the manifest that it is
+  swapped into, or it is not named.
+* A tombstone goes when a pass has ended that knew it, so that nothing is left of what it deletes, and its time has passed
+  since. If it is not known which passes have ended, because the manifest got lost or damaged, the time begins anew.
+* The last row is never touched, nor the chain's newest segment, nor what is not in objects of the partition's own, nor what
+  is younger than the topic says.
+* What cannot be read stops the pass: a tombstone must not go while something before it may still need it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+from logstore.engine.chain.chain import Chain
+from logstore.engine.chain.segment_reader import Block, SegmentReader
+from logstore.engine.chain.segment_table import SegmentRef
+from logstore.engine.chain.view import ChainView
+from logstore.engine.host.fan_out import fan_out
+from logstore.engine.maintenance import offset_map
+from logstore.engine.maintenance.manifests import change_manifest
+from logstore.engine.maintenance.replacing import SPAN_MAX, Replacing
+from logstore.engine.maintenance.thinner import Thinned, Thinner
+from logstore.engine.memory.topic_settings import TopicLimits
+from logstore.errors import CorruptData, ObjectNotFound
+from logstore.format.stored.extras import Cleaned, Mark
+from logstore.format.stored.manifest import Manifest, SegmentTable
+from logstore.layout.paths import for_version
+
+logger = logging.getLogger(__name__)
+
+MARKS_MAX = 64
+_TRIES = 8
+
+
+class _GaveUp(Exception):
+    """Somebody else changes the manifest again and again, or the store is being closed. The next pass does it."""
+
+
+@dataclass(slots=True)
+class CleaningDone:
+    """What compaction by key has done: objects written, records left out, bytes of the segments before and after."""
+
+    passes: int = 0
+    objects: int = 0
+    records: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+
+class Cleaning:
+    """Holds no state of its own. `stopped`: whether to give up, because the store is being closed."""
+
+    def __init__(
+        self,
+        chain: Chain,
+        reader: SegmentReader,
+        topic: TopicLimits,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._chain = chain
+        self._reader = reader
+        self._topic = topic
+        self._stopped = stopped
+        self._replacing = Replacing(chain)
+
+    def clean(
+        self, view: ChainView, now_ms: int, *, at_once: bool = False, below: int | None = None
+    ) -> tuple[ChainView | None, CleaningDone]:
+        """As many passes as it takes, if the topic is compacted and there is enough to do; `at_once`: if there is anything.
+        Nothing from `below` on is touched: the last stable offset, where transactions may be open. Returns the partition
+        as it is then, None if nothing was changed."""
+        done = CleaningDone()
+        changed: ChainView | None = None
+        view = view.without_parts()
+        while self._is_due(view, now_ms, at_once, below):
+            try:
+                view = self._pass(view, now_ms, below, done)
+            except _GaveUp:
+                return self._chain.load().without_parts() if done.objects else changed, done
+            except (CorruptData, ObjectNotFound) as damage:
+                logger.error("%s: compaction by key stops there until it can be read", damage)
+                return self._chain.load().without_parts() if done.objects else changed, done
+            changed, done.passes = view, done.passes + 1
+        return changed, done
+
+    # What there is to do
+
+    def _end(self, view: ChainView, now_ms: int, below: int | None) -> int:
+        """Up to which offset the log may be cleaned."""
+        table, newest = view.segments.table, view.tail.next_seq - 1
+        young = now_ms - int(self._topic.compact_after_seconds * 1000)
+        end = view.low_watermark
+        for row in range(len(table) - 1):  # the last row stays as it is: where the log ends there is a record
+            if table.last_seq[row] >= newest or (
+                self._topic.compact_after_seconds and table.max_timestamp_ms[row] > young
+            ):
+                break
+            end = table.end_offset[row]
+        return end if below is None else min(end, below)
+
+    def _is_due(self, view: ChainView, now_ms: int, at_once: bool, below: int | None) -> bool:
+        if not self._topic.compact or not view.segments.is_complete or view.tail.deleted:
+            return False
+        if self._tombstones_until(view.cleaned, now_ms) > 0:
+            return True
+        end, start = self._end(view, now_ms, below), max(view.cleaned.until, view.low_watermark)
+        dirty = total = 0
+        oldest_ms: int | None = None
+        for size, base, row_end, low_ms in _rows(view.segments.table):
+            if base >= end:
+                break
+            total += size
+            if row_end > start:
+                dirty += size
+                oldest_ms = low_ms if oldest_ms is None else min(oldest_ms, low_ms)
+        if not dirty or oldest_ms is None:
+            return False
+        longest = self._topic.compact_within_seconds
+        overdue = longest is not None and oldest_ms <= now_ms - int(longest * 1000)
+        return at_once or overdue or dirty > self._topic.dirty_ratio * total
+
+    def _tombstones_until(self, cleaned: Cleaned, now_ms: int) -> int:
+        """Below which offset tombstones have had their time; 0 if there are none."""
+        oldest_ms = now_ms - int(self._topic.tombstone_seconds * 1000)
+        return max((mark.until for mark in cleaned.marks if mark.at_ms <= oldest_ms), default=0)
+
+    # A pass
+
+    def _pass(self, view: ChainView, now_ms: int, below: int | None, done: CleaningDone) -> ChainView:
+        known = view.cleaned
+        expired = self._tombstones_until(known, now_ms)
+        thinner = Thinner(self._chain.new_id(), expired, offset_map.KEYS_MAX)
+        self._learn(view, thinner, max(known.until, view.low_watermark), self._end(view, now_ms, below))
+        position = view.low_watermark
+        for _ in self._attempts():
+            view, position = self._rewrite(view, thinner, position, known, now_ms, done)
+            until = max(known.until, thinner.until)
+            marks = tuple(mark for mark in known.marks if mark.until > expired)
+            if thinner.tombstones:
+                marks = (*marks, Mark(until, now_ms))
+            noted = change_manifest(
+                self._chain,
+                view,
+                now_ms,
+                partial(_with, cleaned=Cleaned(until, marks[:1] + marks[1:][-MARKS_MAX + 1 :])),
+            )
+            if noted is not None:
+                return noted
+            view = self._again(view, known)
+        raise _GaveUp
+
+    def _attempts(self) -> Iterator[int]:
+        for attempt in range(_TRIES):
+            if self._stopped():
+                raise _GaveUp
+            yield attempt
+
+    def _again(self, before: ChainView, known: Cleaned) -> ChainView:
+        """The partition as it is now, if what we have done still counts: nobody ended a pass meanwhile, and no manifest got
+        lost, with what it said."""
+        view = self._chain.load().without_parts()
+        if (
+            view.cleaned != known
+            or view.manifest_version < before.manifest_version
+            or not view.segments.is_complete
+            or view.tail.deleted
+        ):
+            raise _GaveUp
+        return view
+
+    def _learn(self, view: ChainView, thinner: Thinner, start: int, end: int) -> None:
+        thinner.until = start
+        if start >= end:
+            return
+        first, stop = view.segments.row_at(start), view.segments.row_at(end - 1) + 1
+        for run in self._runs(view.segments.table, first, stop):
+            if self._stopped():
+                raise _GaveUp
+            if not thinner.learn(self._blocks(view, run), start, min(end, _end_of(view, run))):
+                return
+
+    def _rewrite(
+        self,
+        view: ChainView,
+        thinner: Thinner,
+        position: int,
+        known: Cleaned,
+        now_ms: int,
+        done: CleaningDone,
+    ) -> tuple[ChainView, int]:
+        """Every run from `position` on, up to what was learned. Returns the partition as it is then, and how far it came."""
+        while True:
+            run = self._run_at(view, position, max(thinner.until, known.until))
+            if run is None:
+                return view, position
+            for _ in self._attempts():
+                left = thinner.thin(self._blocks(view, run))
+                if not left.removed:
+                    position = _end_of(view, run)
+                    break
+                published = self._published(view, run, left, now_ms, done)
+                if published is not None:
+                    position = _end_of(view, run)
+                    view = published.without_parts()
+                    break
+                view = self._again(view, known)
+                run = self._run_at(view, position, max(thinner.until, known.until))
+                if run is None:
+                    return view, position
+            else:
+                raise _GaveUp
+
+    def _published(
+        self, view: ChainView, run: range, left: Thinned, now_ms: int, done: CleaningDone
+    ) -> ChainView | None:
+        identity = for_version(view.manifest_version, self._chain.new_id())
+        data, summary = self._replacing.build(view, run, left.batches, now_ms, identity, sparse=True)
+        before = sum(view.segments.table.size[run.start : run.stop])
+        published = self._replacing.publish(view, run, data, summary, now_ms, identity)
+        if published is not None:
+            done.objects += 1
+            done.records += left.removed
+            done.bytes_before += before
+            done.bytes_after += len(data)
+        return published
+
+    def _run_at(self, view: ChainView, position: int, until: int) -> range | None:
+        """The next rows to rewrite together, from the one that holds `position` on."""
+        first = view.segments.row_at(position)
+        stop = view.segments.row_at(until - 1) + 1 if until > 0 else 0
+        return next(self._runs(view.segments.table, first, min(stop, len(view.segments) - 1)), None)
+
+    def _runs(self, table: SegmentTable, first: int, stop: int) -> Iterator[range]:
+        """The rows in runs without a hole, and no larger than a segment may be."""
+        start, size = first, 0
+        for row in range(first, stop):
+            size += table.size[row]
+            if row > start and (
+                table.base_offset[row] != table.end_offset[row - 1]
+                or size > self._topic.segment_bytes
+                or table.end_offset[row] - table.base_offset[start] > SPAN_MAX
+            ):
+                yield range(start, row)
+                start, size = row, table.size[row]
+        if start < stop:
+            yield range(start, stop)
+
+    def _blocks(self, view: ChainView, run: range) -> Iterator[Block]:
+        refs = view.segments.refs(run.start, run.stop)
+        for blocks in fan_out(partial(blocks_of, self._reader, ref) for ref in refs):
+            yield from blocks
+
+
+def blocks_of(reader: SegmentReader, ref: SegmentRef) -> list[Block]:
+    """All of an object, read and checked."""
+    blocks: list[Block] = []
+    position = ref.base_offset
+    while position < ref.end_offset:
+        blocks.append(reader.block(ref, position, scanning=True))
+        position = blocks[-1].end_offset
+    return blocks
+
+
+def _with(manifest: Manifest, cleaned: Cleaned) -> Manifest:
+    return replace(manifest, cleaned=cleaned)
+
+
+def _end_of(view: ChainView, run: range) -> int:
+    return view.segments.table.end_offset[run.stop - 1]
+
+
+def _rows(table: SegmentTable) -> Iterator[tuple[int, int, int, int]]:
+    return zip(table.size, table.base_offset, table.end_offset, table.min_timestamp_ms, strict=True)
