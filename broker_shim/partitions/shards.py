@@ -74,7 +74,9 @@ class Shards(Generic[S]):
             return Code.COORDINATOR_NOT_AVAILABLE
 
     async def at(self, index: int) -> S | Code:
+        """The loaded shard of a partition. The topic is looked up: a broker that has just started does not know it."""
         try:
+            await self._partitions.ensure(self.topic, self._count)
             if not self._cluster.leads(self.topic, index):
                 return Code.NOT_COORDINATOR
             known = self._shards.get(index)

@@ -15,7 +15,7 @@ from logstore.errors import Fenced, PartitionInUse
 from logstore.format.stored.entry import EntryKind
 from logstore.objects import LocalStore, MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore
-from tests.support.engine.harness import background, crash, open_store, pairs, running, until
+from tests.support.engine.harness import background, crash, disk_of, open_store, pairs, running, until
 from tests.support.engine.other_process import OtherProcess
 from tests.support.patience import PATIENCE_S
 
@@ -416,3 +416,25 @@ def test_N04_a_life_that_is_over_does_not_replace_the_checkpoint_of_the_next(
         assert (after.next_seq, after.split_until) >= (before.next_seq, before.split_until)
         assert len(after.kept) >= len(before.kept)
     assert seen(objects, 1) == [(0, b"a"), *((turn + 1, b"%d" % turn) for turn in range(20))]
+
+
+def test_N04_what_the_wal_kept_is_stored_again_at_its_offsets_by_the_next_life(tmp_path: Path) -> None:
+    """Partition 0 has records that were acked `local` and never stored; partition 1 has none, and simply goes on."""
+    objects = MemoryStore()
+    first = open_store(objects, lane="orders", wal_dir=tmp_path / "wal")
+    topic = first.create_topic("t", 2)
+    for number in range(2):
+        topic.partition(number).append(b"a")
+    for turn in range(3):
+        assert topic.partition(0).append(b"local %d" % turn, ack="local").offset == turn + 1
+    crash(first)
+    left = disk_of(tmp_path / "wal", tmp_path / "copy")
+    with running(objects, lane="orders", wal_dir=left) as store:
+        assert store.topic("t").partition(0).append(b"b").offset >= 4
+        assert store.topic("t").partition(1).append(b"b").offset == 1
+    found = seen(objects, 0)
+    assert found[:4] == [(0, b"a"), *((turn + 1, b"local %d" % turn) for turn in range(3))]
+    assert found[4][1] == b"b"
+    assert seen(objects, 1) == [(0, b"a"), (1, b"b")]
+    with running(objects, lane="orders") as store:
+        assert store.topic("t").partition(0).append(b"c").offset == found[4][0] + 1

@@ -1,0 +1,160 @@
+"""B14 with several brokers: a transaction spans partitions of two, a broker goes in the middle, a former one wakes up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from broker_shim.wire.apis import Api
+from broker_shim.wire.codes import Code
+from logstore.format.batches.markers import Marker
+from logstore.objects.homes.memory import MemoryStore
+from tests.support.broker.harness import LocalBroker, Wire
+from tests.support.broker.steps import make_topic
+from tests.support.broker.transactions import Transactor, committed_values
+from tests.support.patience import PATIENCE_S
+
+Start = Callable[..., LocalBroker]
+CLUSTER: dict[str, Any] = {"heartbeat_interval": 0.05, "heartbeat_timeout": 60.0}
+PARTITIONS = 6
+NONE = Code.NONE
+
+
+def both_know_each_other(*brokers: LocalBroker) -> None:
+    for broker in brokers:
+        cluster = broker.server.broker.cluster
+        broker.until(lambda each=cluster: len(each.view.nodes) == len(brokers))  # type: ignore[misc]
+        broker.until(
+            lambda each=cluster: each.leads(*next(p for p in places() if each.leader(*p) == each.me.node_id))  # type: ignore[misc]
+        )
+
+
+def places() -> list[tuple[str, int]]:
+    return [("t", partition) for partition in range(PARTITIONS)]
+
+
+def read_committed(address: str, ends: int) -> list[bytes]:
+    options = {"bootstrap.servers": address, "group.id": f"g-{time.monotonic()}", "log_level": "0"}
+    options |= {"auto.offset.reset": "earliest", "isolation.level": "read_committed"}
+    consumer = confluent_kafka.Consumer(options)
+    consumer.subscribe(["t"])
+    found: list[bytes] = []
+    deadline = time.monotonic() + PATIENCE_S
+    try:
+        while found.count(b"end") < ends:
+            assert time.monotonic() < deadline, f"only {found} came"
+            message = consumer.poll(0.2)
+            if message is not None and message.error() is None:
+                found.append(message.value() or b"")
+    finally:
+        consumer.close()
+    return found
+
+
+def test_B14_a_transaction_spans_the_partitions_of_two_brokers(start_broker: Start) -> None:
+    """The coordinator asks the other broker for its markers, and that one asks the coordinator about first batches."""
+    store = MemoryStore()
+    first = start_broker(store, node_id=1, **CLUSTER)
+    second = start_broker(store, node_id=2, **CLUSTER)
+    both_know_each_other(first, second)
+    leaders = {first.server.broker.cluster.leader(*place) for place in places()}
+    assert leaders == {1, 2}, "both lead some"
+    with Wire(first.port) as wire:
+        make_topic(wire, partitions=PARTITIONS)
+    options = {"bootstrap.servers": second.address, "transactional.id": "tx", "log_level": 0}
+    producer = confluent_kafka.Producer(options)
+    producer.init_transactions(PATIENCE_S)
+    for number, commit in enumerate((True, False, True)):
+        producer.begin_transaction()
+        for partition in range(PARTITIONS):
+            producer.produce("t", b"%d-%d" % (number, partition), partition=partition)
+        if commit:
+            producer.commit_transaction(PATIENCE_S)
+        else:
+            producer.flush(PATIENCE_S)
+            producer.abort_transaction(PATIENCE_S)
+    producer.begin_transaction()
+    for partition in range(PARTITIONS):
+        producer.produce("t", b"end", partition=partition)
+    producer.commit_transaction(PATIENCE_S)
+    found = read_committed(first.address, PARTITIONS)
+    wanted = [b"%d-%d" % (number, partition) for number in (0, 2) for partition in range(PARTITIONS)]
+    assert sorted(value for value in found if value != b"end") == sorted(wanted)
+    assert any(broker.server.broker.counters.requests[Api.WRITE_TXN_MARKERS] for broker in (first, second))
+
+
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+def test_B14_another_broker_takes_over_in_the_middle(start_broker: Start, commit: bool) -> None:
+    """The first one still lives, and does not know: what it says about the transaction no longer counts."""
+    store = MemoryStore()
+    first = start_broker(store, node_id=1)
+    with Wire(first.port) as old:
+        make_topic(old)
+        producer = Transactor(old)
+        assert producer.init() is NONE
+        assert producer.add() is NONE
+        assert producer.send(b"one") is NONE
+        second = start_broker(store, node_id=2)
+        with Wire(second.port) as new:
+            new.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+            producer.wire = new
+            assert producer.send(b"two") is NONE, "the second one has read that it goes on"
+            assert producer.end(commit=commit) is NONE
+            assert producer.add() is NONE, "its markers stand"
+            producer.wire = old
+            assert producer.end(commit=not commit) is not NONE
+            assert producer.send(b"three") is not NONE
+            assert committed_values(new) == ([b"one", b"two"] if commit else [])
+
+
+def test_B14_a_marker_that_is_repeated_late_ends_no_later_transaction(start_broker: Start) -> None:
+    """As a former coordinator sends it, or a connection that was thought lost delivers it."""
+    broker = start_broker()
+    with Wire(broker.port) as wire:
+        make_topic(wire)
+        producer = Transactor(wire)
+        assert producer.init() is NONE
+        assert producer.add() is NONE
+        assert producer.send(b"first") is NONE
+        [shard] = broker.server.broker.transactions.shards
+        known = broker.call(lambda: shard.transactions["tx"])
+        marker = Marker(known.producer_id, known.epoch, True, shard.log.epoch, known.started_ms)
+        assert producer.end() is NONE
+        assert producer.add() is NONE
+        assert producer.send(b"second") is NONE
+        sender = broker.server.broker.transactions.markers
+        assert broker.run(sender.write_here(marker, "t", 0)) is NONE
+        assert committed_values(wire) == [b"first"], "the second one is still open"
+        assert producer.end(commit=False) is NONE
+        assert producer.add() is NONE
+        assert committed_values(wire) == [b"first"]
+
+
+def test_B14_a_decision_is_carried_out_by_whoever_comes_next(start_broker: Start) -> None:
+    """The coordinator decides, and is gone before it tells anybody."""
+    store = MemoryStore()
+    first = start_broker(store, node_id=1)
+    with Wire(first.port) as wire:
+        make_topic(wire)
+        producer = Transactor(wire)
+        assert producer.init() is NONE
+        assert producer.add() is NONE
+        assert producer.send(b"decided") is NONE
+
+        async def nobody_is_told(*_: object) -> None:
+            raise RuntimeError("gone before the first marker")
+
+        [shard] = first.server.broker.transactions.shards
+        shard._send_markers = nobody_is_told
+        assert producer.end() is NONE
+        assert committed_values(wire) == []
+    second = start_broker(store, node_id=2)
+    with Wire(second.port) as wire:
+        wire.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+        producer.wire = wire
+        assert producer.add() is NONE
+        assert committed_values(wire) == [b"decided"]
