@@ -241,6 +241,9 @@ class Broker:
         return stored
 
     async def _beat(self) -> None:
+        has_shards = (
+            False  # whether the transactions that this broker leads in this view are loaded, or being loaded
+        )
         while True:
             await asyncio.sleep(self.cluster.interval_s)
             try:
@@ -255,9 +258,13 @@ class Broker:
                 log.warning("the access rules of before stay: %s", error)
             if self.cluster.adopt(view):
                 log.info("brokers alive: %s", ", ".join(map(str, view.nodes)))
+                has_shards = False
                 self.transactions.shards.release_unled()
                 self.coordinator.shards.release_unled()
                 await self.partitions.release_unled()
+            if not has_shards and self.cluster.is_settled:
+                has_shards = True
+                self.transactions.load_soon()
 
     def _on_lost(self, partition: HostedPartition, error: BaseException) -> None:
         self.coordinator.shards.lost(partition)

@@ -112,6 +112,11 @@ class Cluster:
         now = self._monotonic()
         return now - self._beaten_at <= self._timeout_s and now >= self._settled_at
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the others have had the time to see this broker, and to hand over what it leads."""
+        return self._monotonic() >= self._settled_at
+
     def node(self, node_id: int) -> Node | None:
         return self.view.nodes.get(node_id)
 

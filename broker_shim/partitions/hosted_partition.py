@@ -52,6 +52,9 @@ class Owner(Protocol):
 
     def lost(self, partition: HostedPartition, error: BaseException) -> None: ...
 
+    def found_open(self, partition: HostedPartition) -> None:
+        """It was read, and has open transactions: somebody must be there to end them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Host:
@@ -162,6 +165,8 @@ class HostedPartition:
         else:
             log.info("%s is ours, epoch %d", self, self.log._internal.epoch)
             self._queue.open(self.log, table)
+            if table.transactions.open:
+                self._owner.found_open(self)
         finally:
             self._taking = None
 
@@ -273,6 +278,8 @@ class HostedPartition:
             followed = await self._loop.run_in_executor(self._host.workers, self._follow_transactions)
             if not self._is_stale and self.log is log:
                 self._followed = followed
+                if followed[0].open:
+                    self._owner.found_open(self)
         finally:
             self._learning = None
 

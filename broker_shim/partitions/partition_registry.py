@@ -48,6 +48,7 @@ class PartitionRegistry:
         self._store, self._loop = host.store, host.loop
         self._cluster = cluster
         self._on_lost = on_lost
+        self.on_open_transactions: Callable[[], None] = _nobody
         self._known: dict[str, _Known] = {}
         self._names: dict[UUID, str] = {}  # by the topics' ids
         self._looking: dict[str, asyncio.Task[Topic | None]] = {}
@@ -266,6 +267,10 @@ class PartitionRegistry:
             self._cluster.fenced(partition.topic, partition.index)
         self._on_lost(partition, error)
 
+    def found_open(self, partition: HostedPartition) -> None:
+        """A partition has open transactions, of before this broker served it."""
+        self.on_open_transactions()
+
     @staticmethod
     def _give_up(partitions: Iterable[HostedPartition], why: str) -> list[asyncio.Future[None]]:
         flushing = (each.release(why) for each in partitions)
@@ -277,3 +282,7 @@ class PartitionRegistry:
         moving = [each for each in self.all_hosted() if self._cluster.leader(each.topic, each.index) != me]
         flushing = self._give_up(moving, "another broker leads it")
         await asyncio.gather(*flushing, return_exceptions=True)
+
+
+def _nobody() -> None:
+    """Nobody ends transactions yet."""

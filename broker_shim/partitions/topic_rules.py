@@ -30,13 +30,21 @@ class TopicRules:
             return
         self._revision = topic.revision
         values = dict(topic.kafka)
-        self.max_bytes = int(values.get("max.message.bytes", self._default_max_bytes))
+        self.max_bytes = _whole(values.get("max.message.bytes"), self._default_max_bytes)
         codec = values.get("compression.type", AS_PRODUCED)
-        level = int(values.get(f"compression.{codec}.level", LEVELS.get(codec, "-1")))
+        level = _whole(values.get(f"compression.{codec}.level"), int(LEVELS.get(codec, "-1")))
         stamps = values.get("message.timestamp.type") == "LogAppendTime"
         wanted = Rewrite(
-            None if codec == AS_PRODUCED else _CODECS[codec],
+            _CODECS.get(codec),
             level if codec in LEVELS and (codec, level) != ("gzip", -1) else None,
             stamps,
         )
         self.rewrite = None if wanted == Rewrite() else wanted
+
+
+def _whole(text: str | None, default: int) -> int:
+    """What was set is a number, unless a later release has other ideas: that must not stop this one."""
+    try:
+        return default if text is None else int(text)
+    except ValueError:
+        return default

@@ -17,7 +17,6 @@ from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
-from logstore.errors import LogStoreError
 from logstore.format.batches.markers import Marker
 from logstore.layout.broker import INTERNAL_TOPIC
 
@@ -54,8 +53,9 @@ class MarkerSender:
         while True:
             try:
                 code = await asyncio.wait_for(self._send(marker, topic, index), ASK_PATIENCE_S)
-            except (LogStoreError, OSError, TimeoutError, EOFError, ValueError) as error:
-                log.info("%s/%d: a marker could not be written: %s", topic, index, error)
+            except Exception as error:
+                # Whatever it is: a decision is carried out, and somebody may mend what is in its way.
+                log.warning("%s/%d: a marker could not be written: %r", topic, index, error)
                 code = Code.UNKNOWN_SERVER_ERROR
             if code in DONE:
                 return

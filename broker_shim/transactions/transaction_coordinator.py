@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -18,9 +19,12 @@ from broker_shim.transactions.transaction import verify
 from broker_shim.transactions.transaction_shard import TransactionShard
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
+from logstore.errors import LogStoreError
 from logstore.layout.broker import TRANSACTION_TOPIC
 
 EXPIRE_EVERY_S = 600.0
+LOAD_RETRY_S, LOAD_RETRY_MAX_S = 0.2, 5.0
+log = logging.getLogger(__name__)
 ASK_PATIENCE_S = 5.0
 ASK_AGAIN = Code.NOT_ENOUGH_REPLICAS
 """What a producer is told while its coordinator cannot be asked: clients send the batch again."""
@@ -48,6 +52,8 @@ class TransactionCoordinator:
         self.markers = MarkerSender(partitions, groups, cluster, peers, loop)
         self.shards = Shards(TRANSACTION_TOPIC, shards, self._shard_of, partitions, cluster, loop)
         self._expiry = loop.call_later(EXPIRE_EVERY_S, self._expire)
+        self._loading: asyncio.Task[None] | None = None
+        partitions.on_open_transactions = self.load_soon
 
     def _shard_of(self, hosted: HostedPartition) -> TransactionShard:
         return TransactionShard(hosted, lambda: self.now_ms(), self._loop, self.markers.send)
@@ -102,6 +108,28 @@ class TransactionCoordinator:
         final = (Code.NONE, Code.INVALID_TXN_STATE, Code.INVALID_PRODUCER_EPOCH)
         return code if code in final else ASK_AGAIN
 
+    def load_soon(self) -> None:
+        """Load every shard that this broker leads, if there are any: what is decided is told to its partitions, what goes
+        on times out, also if no producer ever comes back. Costs one request where there are no transactions.
+        """
+        if self._loading is None:
+            self._loading = self._loop.create_task(self._load_all())
+
+    async def _load_all(self) -> None:
+        wait_s = LOAD_RETRY_S
+        try:
+            while True:
+                try:
+                    if await self._partitions.find(TRANSACTION_TOPIC) is not None:
+                        await self.shards.all()
+                    return
+                except (LogStoreError, OSError, TimeoutError) as error:
+                    log.warning("transactions are not loaded yet: %s", error)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, LOAD_RETRY_MAX_S)
+        finally:
+            self._loading = None
+
     def _expire(self) -> None:
         for shard in self.shards:
             shard.expire(self._expiration_ms)
@@ -109,5 +137,7 @@ class TransactionCoordinator:
 
     def close(self) -> None:
         self._expiry.cancel()
+        if self._loading is not None:
+            self._loading.cancel()
         self.shards.close()
         self._peers.close()

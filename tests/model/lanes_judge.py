@@ -2,7 +2,7 @@
 
 Kinds of violations:
     lost     an acked or committed record is missing, or is at another offset, or two are at the same one
-    hole     an offset has no record, and nothing was ever reserved
+    hole     an offset has no record, and nothing was ever reserved (asked of mixed entries)
     twice    a record is stored twice
     reused   an offset at which a record was shown is given to another
     half     a part of an atomic append is visible, and the rest is not
@@ -52,7 +52,7 @@ def view(rules: Lanes, objects: Objects, part: str) -> tuple[Log, Violation | No
             for batch in _batches(rules, objects, table, part, one.claim, one.lane):
                 if batch.base < end:
                     return tuple(log), ("lost", f"{batch} is stored where {part} has {tuple(log)}")
-                if batch.base > end and not rules.ahead:
+                if batch.base > end and rules.mixed and not rules.ahead:
                     return tuple(log), ("hole", f"{batch} is stored behind {end} of {part}: {tuple(log)}")
                 log += [(batch.base + i, record) for i, record in enumerate(batch.records)]
                 end = batch.end

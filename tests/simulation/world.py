@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import logging
 import random
+import re
 import threading
 import traceback
 from collections import Counter, deque
@@ -23,6 +24,7 @@ T = TypeVar("T")
 YEAR_S = 365 * 86_400.0
 _EPOCH_MS = 1_700_000_000_000
 _LATE_WITHIN = 400  # requests
+_PID = re.compile(r"\bprocess \d+")
 
 RATES: dict[str, tuple[Fault | Delivery, float]] = {
     "denied": (Delivery.DENIED, 0.12),
@@ -117,6 +119,7 @@ class World:
         self.objects.random(get=0.02, head=0.02, list=0.02, faults=(Fault.REFUSE, Fault.SLOW_DOWN))
 
     def note(self, who: str, what: str) -> None:
+        what = _PID.sub("process", what)  # which differs from run to run
         line = f"{self.steps:6} {self.kernel.now:14.3f} {who:<5} {what}"
         self.digest = (self.digest * 1_000_003 + hash_of(line)) & 0xFFFFFFFFFFFFFFFF
         self.trace.append(line)

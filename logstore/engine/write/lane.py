@@ -353,10 +353,10 @@ class Lane:
         if not self._flight and any(due <= clock.monotonic() for due in self._due.values()):
             self._group_commit.wait(lambda: self._waiting, lambda: self._closing)
         now, pressed = clock.monotonic(), runtime.budget.pressed
-        due = {writer for writer, at in self._due.items() if at <= now or pressed}
+        due = [writer for writer, at in self._due.items() if at <= now or pressed]
         if due:
             soon = now + config.flush_interval / 2
-            due |= {writer for writer, at in self._due.items() if at <= soon}
+            due = [writer for writer, at in self._due.items() if at <= soon or pressed]
         chosen = sorted(due, key=self._due.__getitem__)
         for writer in chosen:
             del self._due[writer]

@@ -351,6 +351,18 @@ def test_B16_the_producers_time_counts_again_when_its_topic_says_so(broker: Loca
         assert [record.timestamp_ms for record in broker.log("t").records()][1] == 1_000
 
 
+def test_C07_what_a_later_release_has_set_stops_nobody(broker: LocalBroker) -> None:
+    store = broker.server.store
+    later = {"compression.type": "brotli", "max.message.bytes": "plenty", "new.setting": "1"}
+    store._create_topic_of_kafka("t", 1, later, {})
+    with Wire(broker.port) as client:
+        assert client.produce("t", batch(b"a")).error_code == Code.NONE
+        shown = describe(client)
+        assert shown["compression.type"][0] == "brotli"
+        assert alter(client, ("flush.ms", 0, "7")) == (Code.NONE, "")
+        assert dict(store.topic("t")._internal.descriptor.kafka) == {**later, "flush.ms": "7"}
+
+
 # ── the broker's own ─────────────────────────────────────────────────────────────────────────────────────────
 
 

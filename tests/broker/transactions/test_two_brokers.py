@@ -134,24 +134,66 @@ def test_B14_a_marker_that_is_repeated_late_ends_no_later_transaction(start_brok
         assert committed_values(wire) == [b"first"]
 
 
-def test_B14_a_decision_is_carried_out_by_whoever_comes_next(start_broker: Start) -> None:
-    """The coordinator decides, and is gone before it tells anybody."""
+def until_stable(wire: Wire, offset: int) -> None:
+    """A reader that waits, and asks nobody but the partition."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        number = wire.send_fetch("t", offset - 1, isolation=1, wait_ms=500)
+        if wire.fetched(11, number).last_stable_offset >= offset:
+            return
+    raise AssertionError("the transaction hangs")
+
+
+def test_B14_a_decision_is_carried_out_though_only_readers_come(start_broker: Start) -> None:
+    """The coordinator decides, and is gone before it tells anybody; its producer does not come back either."""
+    store = MemoryStore()
+    first = start_broker(store, node_id=1)
+    with Wire(first.port) as wire:
+        decided_and_not_told(first, wire)
+    second = start_broker(store, node_id=2)
+    with Wire(second.port) as wire:
+        wire.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+        until_stable(wire, 2)
+        assert committed_values(wire) == [b"decided"]
+
+
+def test_B14_what_nobody_ends_times_out_though_only_readers_come(start_broker: Start) -> None:
     store = MemoryStore()
     first = start_broker(store, node_id=1)
     with Wire(first.port) as wire:
         make_topic(wire)
         producer = Transactor(wire)
-        assert producer.init() is NONE
-        assert producer.add() is NONE
-        assert producer.send(b"decided") is NONE
-
-        async def nobody_is_told(*_: object) -> None:
-            raise RuntimeError("gone before the first marker")
-
-        [shard] = first.server.broker.transactions.shards
-        shard._send_markers = nobody_is_told
-        assert producer.end() is NONE
+        assert [producer.init(), producer.add(), producer.send(b"open")] == [NONE] * 3
+    second = start_broker(store, node_id=2)
+    later = second.server.broker.transactions.now_ms() + 61_000
+    second.server.broker.transactions.now_ms = lambda: later
+    with Wire(second.port) as wire:
+        wire.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+        until_stable(wire, 2)
         assert committed_values(wire) == []
+
+
+def decided_and_not_told(broker: LocalBroker, wire: Wire) -> Transactor:
+    make_topic(wire)
+    producer = Transactor(wire)
+    assert [producer.init(), producer.add(), producer.send(b"decided")] == [NONE] * 3
+
+    async def nobody_is_told(*_: object) -> None:
+        raise RuntimeError("gone before the first marker")
+
+    [shard] = broker.server.broker.transactions.shards
+    shard._send_markers = nobody_is_told
+    assert producer.end() is NONE
+    assert committed_values(wire) == []
+    return producer
+
+
+def test_B14_a_decision_is_carried_out_by_whoever_comes_next(start_broker: Start) -> None:
+    """The same, and the producer comes back."""
+    store = MemoryStore()
+    first = start_broker(store, node_id=1)
+    with Wire(first.port) as wire:
+        producer = decided_and_not_told(first, wire)
     second = start_broker(store, node_id=2)
     with Wire(second.port) as wire:
         wire.ask(Api.METADATA, 9, topics=[{"name": "t"}])
