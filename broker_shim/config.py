@@ -36,6 +36,9 @@ class BrokerConfig:
         "", "the page at the metrics port asks for it: /?token=…; needed if that is not loopback"
     )
     node_id: int = setting(1, "this broker's number, different for each broker on one store")
+    rack: str = setting(
+        "", "the zone it runs in: with several brokers, consumers with this client.rack read from it"
+    )
     cluster_id: str = setting("logstore", "what clients are told as the cluster's id")
     heartbeat_interval: float = setting(
         0.0,

@@ -69,7 +69,8 @@ class Server:
         )
         self.port = self._listener.sockets[0].getsockname()[1]
         shown, shown_port = parse_address(config.advertise) if config.advertise else (host, 0)
-        me = Node(config.node_id, shown, shown_port or self.port, new_incarnation(), int(time.time() * 1000))
+        started_ms = int(time.time() * 1000)
+        me = Node(config.node_id, shown, shown_port or self.port, new_incarnation(), started_ms, config.rack)
         self.broker = Broker(self.store, config, me, loop)
         # Before others learn of this broker: one that cannot start must not be left standing there as alive.
         if config.metrics:

@@ -12,10 +12,9 @@ from math import inf
 from typing import TYPE_CHECKING, Literal
 
 from logstore.config import Ack, TopicConfig, Visibility
-from logstore.engine.host.fan_out import fan_out
 from logstore.engine.memory.results import Receipt
 from logstore.engine.partition.internal import Begun
-from logstore.engine.partition.many_partitions import Cursor, ManyPartitions
+from logstore.engine.partition.many_partitions import Cursor, ManyPartitions, look_at
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.engine.partition.readable_partition import check_start
 from logstore.errors import Closed, InvalidRecord, UnknownTopic
@@ -125,7 +124,9 @@ class TopicInternals:
         for start in given.values():
             check_start(start)
         ends = [i for i, start in given.items() if start == "end"]
-        found = fan_out((partial(self.partition(i)._internal.end_now, visibility) for i in ends), at_least=2)
+        logs = [self.partition(i)._internal for i in ends]
+        look_at(logs)
+        found = [log.high_watermark(visibility) for log in logs]
         known = {i: start for i, start in given.items() if isinstance(start, int)}
         return reader, known | dict(zip(ends, found, strict=True))
 

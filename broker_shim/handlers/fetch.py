@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
+from broker_shim.handlers.fetch_entry import Entry
 from broker_shim.handlers.fetch_sessions import NO_SESSION, KeptFetches
 from broker_shim.metrics import Counters
 from broker_shim.net.connection import Connection, Parts
@@ -65,30 +66,6 @@ class Fetching(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Entry:
-    """One partition of a fetch. `is_cold`: the answer needs I/O, or the partition is not open yet. `is_old`: there may be
-    more than the worker that is reading it has seen. `told`: the marks that the client has heard.
-    """
-
-    topic: TopicKey
-    asked: PartitionFetch
-    data: PartitionData
-    hosted: HostedPartition | None = None
-    is_cold: bool = False
-    is_old: bool = False
-    told: tuple[int, int, int] | None = None
-
-    def is_news(self) -> bool:
-        data = self.data
-        marks = (data.high_watermark, data.last_stable, data.log_start)
-        return marks != self.told or data.size > 0 or data.code is not Code.NONE
-
-    def tell(self) -> None:
-        data = self.data
-        self.told = (data.high_watermark, data.last_stable, data.log_start)
-
-
-@dataclass(slots=True, eq=False)
 class Fetch:
     """One request on its way to its answer. It can go there again, if the client asks the same once more, or what is new."""
 
@@ -98,16 +75,18 @@ class Fetch:
     _version: int
     session_id: int = NO_SESSION
     is_starting: bool = False
-    _entries: dict[Place, _Entry] = field(default_factory=dict)
-    _by_partition: dict[HostedPartition, _Entry] = field(default_factory=dict)
-    _dirty: dict[_Entry, None] = field(default_factory=dict)
+    _entries: dict[Place, Entry] = field(default_factory=dict)
+    _by_partition: dict[HostedPartition, Entry] = field(default_factory=dict)
+    _dirty: dict[Entry, None] = field(default_factory=dict)
     """Those that must be looked at: all others are at their end, and their logs say when that moves."""
-    _touched: dict[_Entry, None] = field(default_factory=dict)
+    _touched: dict[Entry, None] = field(default_factory=dict)
     """Those that were looked at since the last answer."""
     _unowned: set[HostedPartition] = field(default_factory=set)
     """At their end as far as is known: somebody else writes them."""
     _stamp: object = None
     _is_watching: bool = False
+    _visibility: Visibility = "buffered"
+    _budget: int = 0
     _size: int = 0
     _failed: bool = False
     _is_late: bool = False
@@ -136,14 +115,6 @@ class Fetch:
     def is_waiting(self) -> bool:
         return self._future is not None
 
-    @property
-    def _visibility(self) -> Visibility:
-        return "durable" if self._request.isolation == READ_COMMITTED else "buffered"
-
-    @property
-    def _budget(self) -> int:
-        return min(max(self._request.max_bytes, 0), self._handler.max_bytes)
-
     def name(self, topics: Iterable[tuple[TopicKey, list[PartitionFetch]]]) -> None:
         """The client asks for these, from there. Of a partition that is named twice the last one counts, as in Kafka."""
         for topic, partitions in topics:
@@ -151,13 +122,15 @@ class Fetch:
                 place = (topic, asked.partition)
                 entry = self._entries.get(place)
                 if entry is None:
-                    entry = self._entries[place] = _Entry(topic, asked, PartitionData(asked.partition))
+                    entry = self._entries[place] = Entry(topic, asked, PartitionData(asked.partition))
                 entry.asked = asked
                 self._dirty[entry] = None
         self._unchanged = None
 
     def update(self, request: FetchRequest, version: int) -> None:
         """The next request of a session."""
+        if request.rack != self._request.rack:
+            self._stamp = None
         if request.isolation != self._request.isolation:
             self._dirty.update(dict.fromkeys(self._entries.values()))
         self._request, self._version = request, version
@@ -174,25 +147,27 @@ class Fetch:
         stamp = self._handler.stamp(self._connection)
         if stamp != self._stamp:
             self._stamp = stamp
-            self._dirty.update(dict.fromkeys(self._entries.values()))
+            if len(self._dirty) < len(self._entries):
+                self._dirty.update(dict.fromkeys(self._entries.values()))
             self._resolve(self._entries.values())
-        return list(dict.fromkeys(entry.topic for entry in self._dirty if entry.hosted is None))
+        return [entry.topic for entry in self._dirty if entry.hosted is None]
 
-    def _resolve(self, entries: Iterable[_Entry]) -> None:
+    def _resolve(self, entries: Iterable[Entry]) -> None:
         """Find the partitions, or say why they are not here for this client."""
-        handler, names = self._handler, dict[TopicKey, str | Code]()
+        handler, names, rack = self._handler, dict[TopicKey, str | Code](), self._request.rack
         for entry in entries:
             topic, data = entry.topic, entry.data
             name = names.get(topic)
             if name is None:
                 name = names[topic] = self._readable(topic)
-            found = name if isinstance(name, Code) else handler.partitions.get(name, data.partition)
+            found = name if isinstance(name, Code) else handler.partitions.get(name, data.partition, rack)
+            entry.prefer(None)
             if isinstance(found, HostedPartition):
                 self._place(entry, found)
+                entry.follows = bool(rack) and not handler.partitions.leads(found)
             else:
                 self._place(entry, None)
-                data.parts, data.size, data.code = (), 0, found
-                data.high_watermark = data.last_stable = data.log_start = -1
+                entry.refuse(found)
 
     def _readable(self, topic: TopicKey) -> str | Code:
         """The topic's name, if there is one and this client may read it."""
@@ -201,7 +176,7 @@ class Fetch:
             return Code.UNKNOWN_TOPIC_ID
         return name if self._handler.may_read(self._connection, name) else Code.TOPIC_AUTHORIZATION_FAILED
 
-    def _place(self, entry: _Entry, hosted: HostedPartition | None) -> None:
+    def _place(self, entry: Entry, hosted: HostedPartition | None) -> None:
         if entry.hosted is hosted:
             return
         if entry.hosted is not None:
@@ -217,11 +192,15 @@ class Fetch:
     # ── its way ──────────────────────────────────────────────────────────────────────────────────────────
 
     def run(self) -> Parts | asyncio.Future[Parts]:
+        request = self._request
+        self._visibility = "durable" if request.isolation == READ_COMMITTED else "buffered"
+        self._budget = min(max(request.max_bytes, 0), self._handler.max_bytes)
         self._size = 0
         self._is_late = self._failed = False
         self._touched.clear()
-        self._resolve([entry for entry in self._dirty if entry.hosted is None])
         for entry in tuple(self._dirty):
+            if entry.hosted is None:
+                self._resolve((entry,))
             if entry.hosted is not None:
                 self._read_hot(entry)
             else:
@@ -287,6 +266,8 @@ class Fetch:
             self._unwatch()
 
     def _unwatch(self) -> None:
+        if not self._is_watching:
+            return
         self._is_watching = False
         self._dirty.update(dict.fromkeys(self._entries.values()))
         for hosted in self._by_partition:
@@ -306,10 +287,10 @@ class Fetch:
         """
         return self._size < self._budget and any(entry.is_cold for entry in self._dirty)
 
-    def _limit(self, entry: _Entry) -> int:
+    def _limit(self, entry: Entry) -> int:
         return min(max(entry.asked.max_bytes, 0), self._budget - self._size)
 
-    def _read_hot(self, entry: _Entry) -> None:
+    def _read_hot(self, entry: Entry) -> None:
         """From memory alone; marks the entry as cold if that cannot be."""
         hosted, data = entry.hosted, entry.data
         assert hosted is not None
@@ -319,18 +300,20 @@ class Fetch:
         if entry.is_cold:
             return
         try:
-            if not self._check_epoch(entry, hosted) or not self._check_start(entry, hosted):
+            if not self._check_epoch(entry, hosted) or not entry.check_start(hosted):
+                return
+            if self._is_sent_elsewhere(entry):
                 return
             stable = self._stable_end(hosted)
             if stable is None:
                 entry.is_cold = True  # which transactions are open has to be looked up
-                self._note_watermarks(entry, hosted)
+                entry.note_watermarks(hosted)
                 return
             if entry.asked.offset == hosted.log._internal.high_watermark(self._visibility) or (
                 stable <= entry.asked.offset <= hosted.log.buffered_high_watermark
             ):
                 # At the end, where idle consumers are: nothing to look up.
-                self._note_watermarks(entry, hosted)
+                entry.note_watermarks(hosted)
                 self._settle(entry, hosted)
                 return
             found = hosted.log._internal.read_cached(
@@ -340,13 +323,20 @@ class Fetch:
             if found is not None:
                 self._take(entry, hosted, found)
             else:
-                self._note_watermarks(entry, hosted)  # the answer may leave before it is read
+                entry.note_watermarks(hosted)  # the answer may leave before it is read
         except OffsetOutOfRange:
             self._out_of_range(entry, hosted)
         except LogStoreError as error:
             self._fail(entry, codes.of_read(error))
 
-    def _settle(self, entry: _Entry, hosted: HostedPartition) -> None:
+    def _is_sent_elsewhere(self, entry: Entry) -> bool:
+        rack = self._request.rack
+        if not rack or not entry.is_better_elsewhere(self._handler.partitions, rack):
+            return False
+        self._failed = True  # no error, and not to be waited with either
+        return True
+
+    def _settle(self, entry: Entry, hosted: HostedPartition) -> None:
         """It is at its end. Nobody needs to look there again before the log says that it has moved."""
         if not self._is_watching:
             return
@@ -356,7 +346,7 @@ class Fetch:
         else:
             self._unowned.add(hosted)
 
-    def _read_again(self, entry: _Entry) -> None:
+    def _read_again(self, entry: Entry) -> None:
         self._size -= entry.data.size
         self._read_hot(entry)
 
@@ -382,15 +372,16 @@ class Fetch:
             if self._is_late or self._is_enough():
                 self.finish()
 
-    async def _read_one_cold(self, entry: _Entry) -> None:
+    async def _read_one_cold(self, entry: Entry) -> None:
         hosted = entry.hosted
         assert hosted is not None
         entry.is_old = False
         try:
             await hosted.open()
-            if not hosted.knows_epoch(entry.asked.leader_epoch) or self._is_ahead(entry, hosted):
+            if not hosted.knows_epoch(entry.asked.leader_epoch) or entry.is_ahead(hosted):
                 await self._handler.partitions.run(hosted.log.refresh)
-            if self._check_epoch(entry, hosted) and self._check_start(entry, hosted):
+            fits = self._check_epoch(entry, hosted) and entry.check_start(hosted)
+            if fits and not self._is_sent_elsewhere(entry):
                 found = await self._handler.partitions.run(
                     self._read, hosted, entry.asked.offset, self._limit(entry)
                 )
@@ -409,10 +400,7 @@ class Fetch:
     def _read(self, hosted: HostedPartition, offset: int, max_bytes: int) -> ReadResult:
         return hosted.log.read(offset, max_bytes, visibility=self._visibility)
 
-    def _is_ahead(self, entry: _Entry, hosted: HostedPartition) -> bool:
-        return not hosted.is_owned and entry.asked.offset > hosted.log.buffered_high_watermark
-
-    def _check_epoch(self, entry: _Entry, hosted: HostedPartition) -> bool:
+    def _check_epoch(self, entry: Entry, hosted: HostedPartition) -> bool:
         """A consumer that knows of a later epoch than we have knows a newer leader: it must not be served from here.
 
         One with an older epoch is served: nothing in our logs is ever truncated, so it cannot have gone astray. And
@@ -427,18 +415,11 @@ class Fetch:
             self._fail(entry, Code.UNKNOWN_LEADER_EPOCH)
         return hosted.is_recreated
 
-    def _check_start(self, entry: _Entry, hosted: HostedPartition) -> bool:
-        low = entry.data.log_start = hosted.low_watermark
-        if entry.asked.offset >= low:
-            return True
-        log = hosted.log
-        raise OffsetOutOfRange(low, log.buffered_high_watermark, entry.asked.offset, str(hosted))
-
     def _stable_end(self, hosted: HostedPartition) -> int | None:
         """Where a `read_committed` consumer's log ends; None if that has to be looked up. For others no such end."""
         return hosted.last_stable() if self._visibility == "durable" else NO_END
 
-    def _take(self, entry: _Entry, hosted: HostedPartition, found: ReadResult) -> None:
+    def _take(self, entry: Entry, hosted: HostedPartition, found: ReadResult) -> None:
         data = entry.data
         data.high_watermark = found.buffered_high_watermark
         stable = hosted.last_stable()
@@ -455,28 +436,24 @@ class Fetch:
         data.parts, data.size = parts, size
         self._size += size
 
-    def _out_of_range(self, entry: _Entry, hosted: HostedPartition) -> None:
-        self._note_watermarks(entry, hosted)
+    def _out_of_range(self, entry: Entry, hosted: HostedPartition) -> None:
+        entry.note_watermarks(hosted)
         entry.data.log_start = hosted.low_watermark
         data, offset = entry.data, entry.asked.offset
         if data.log_start <= offset <= data.high_watermark:
             return  # acked and not yet durable: for a read_committed consumer that is the end, not an error
-        if self._is_ahead(entry, hosted):
+        if entry.is_ahead(hosted):
             if not entry.is_cold:
                 entry.is_cold = True  # the writer is elsewhere: look first what it has done
                 return
             if self._visibility == "buffered" and offset <= hosted.log._internal.reserved_end:
                 return  # read, and lost with its writer: the next one begins past it, and this consumer waits there
+            if entry.follows:
+                self._fail(entry, Code.OFFSET_NOT_AVAILABLE)  # the leader has it, not yet in the store
+                return
         self._fail(entry, Code.OFFSET_OUT_OF_RANGE)
 
-    @staticmethod
-    def _note_watermarks(entry: _Entry, hosted: HostedPartition) -> None:
-        """The durable high watermark is read first: both only grow, so the answer never has it above the other."""
-        stable = hosted.last_stable()
-        entry.data.last_stable = hosted.log.durable_high_watermark if stable is None else stable
-        entry.data.high_watermark = hosted.log.buffered_high_watermark
-
-    def _fail(self, entry: _Entry, code: Code) -> None:
+    def _fail(self, entry: Entry, code: Code) -> None:
         entry.data.code = code
         self._failed = True
 
@@ -488,9 +465,12 @@ class Fetch:
             self._is_late = True
 
     def _answer(self) -> Parts:
-        news = [entry for entry in self._touched if entry.is_news()]
-        if not news and self._unchanged is not None:
-            return self._unchanged
+        if self._unchanged is None and not self.session_id:
+            news = list(self._touched)
+        else:
+            news = [entry for entry in self._touched if entry.is_news()]
+            if not news and self._unchanged is not None:
+                return self._unchanged
         counters = self._handler.counters
         if self._failed:
             for entry in news:
@@ -510,7 +490,7 @@ class Fetch:
         self._unchanged = None if self._size or self._failed or (self.session_id and news) else answer
         return answer
 
-    def _rotate(self, news: list[_Entry]) -> None:
+    def _rotate(self, news: list[Entry]) -> None:
         """Sent once: who may be asked again must not keep them. And the others come first next time."""
         for entry in news:
             if entry.data.size:

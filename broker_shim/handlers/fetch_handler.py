@@ -77,14 +77,18 @@ class FetchHandler:
         fetch.name(request.topics)
         if request.session_epoch == INITIAL_EPOCH:
             fetch.session_id = fetches.begin(fetch)
-        elif len(body) <= REPEATS_UP_TO_BYTES:
+        answer = self._start(fetch)
+        # One that is answered at once is followed by another: only who waits will ask the same again.
+        if isinstance(answer, asyncio.Future) and not fetch.session_id and len(body) <= REPEATS_UP_TO_BYTES:
             fetches.keep(header.version, body, fetch)
-        return self._start(fetch)
+        return answer
 
     def _start(self, fetch: Fetch) -> Parts | asyncio.Future[Parts]:
         unresolved = fetch.unresolved()
+        if not unresolved:
+            return fetch.run()
         unknown = self.partitions.missing(topic for topic in unresolved if isinstance(topic, str))
-        if fetch.has_ids and unresolved:
+        if fetch.has_ids:
             ids = (UUID(bytes=topic) for topic in unresolved if isinstance(topic, bytes))
             wanted = self.partitions.missing_id(ids)
         else:

@@ -56,8 +56,9 @@ class KeptFetches(Generic[K]):
 
     def use(self, fetch: K) -> None:
         """It is being used now, with as many partitions as it has now."""
-        self.partitions += fetch.size - self._kept.pop(fetch, 0)
-        self._kept[fetch] = fetch.size
+        size = fetch.size
+        self.partitions += size - self._kept.pop(fetch, 0)
+        self._kept[fetch] = size
         while self.partitions > self._limit and self._kept:
             self.evicted += 1
             self.drop(next(iter(self._kept)))
@@ -94,10 +95,14 @@ class ClientFetches(Generic[K]):
     def repeated(self, version: int, body: memoryview) -> K | None:
         """The fetch that this very request was, if it is kept."""
         known = self._repeated
-        if known is None or known[0] != version or len(known[1]) != len(body):
+        if known is None:
             return None
         # As bytes: a memoryview would compare element by element.
-        return known[2] if known[1] == body.tobytes() and known[2] in self._kept else None
+        if known[0] == version and len(known[1]) == len(body) and known[1] == body.tobytes():
+            return known[2] if known[2] in self._kept else None
+        self._kept.drop(known[2])  # it has moved on
+        self._repeated = None
+        return None
 
     def keep(self, version: int, body: memoryview, fetch: K) -> None:
         """It may be asked again, by the same bytes."""

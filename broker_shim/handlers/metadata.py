@@ -137,18 +137,22 @@ class MetadataApi:
         hosted = self._partitions.hosted(topic.name, index)
         # The epoch of a partition that is not open here is not known, and not worth a request to the store.
         epoch = hosted.log._internal.epoch if hosted is not None and hosted.is_open else -1
+        replicas = [] if leader == NOBODY else self._cluster.replicas(leader)
         return {
             "partition_index": index,
             "error_code": Code.LEADER_NOT_AVAILABLE if leader == NOBODY else Code.NONE,
             "leader_id": leader,
             "leader_epoch": epoch if leader == self._cluster.me.node_id else -1,
-            "replica_nodes": [] if leader == NOBODY else [leader],
-            "isr_nodes": [] if leader == NOBODY else [leader],
+            "replica_nodes": replicas,
+            "isr_nodes": replicas,
         }
 
     def _brokers(self, id_name: str) -> list[dict[str, Any]]:
         nodes = self._cluster.view.nodes.values()
-        return [{id_name: node.node_id, "host": node.host, "port": node.port} for node in nodes]
+        return [
+            {id_name: node.node_id, "host": node.host, "port": node.port, "rack": node.rack or None}
+            for node in nodes
+        ]
 
     async def describe_cluster(self, call: Call) -> Response:
         """For everybody: it says no more than Metadata does."""

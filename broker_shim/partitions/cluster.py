@@ -45,6 +45,7 @@ class Node:
     port: int
     incarnation: str
     started_ms: int
+    rack: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,24 @@ class Cluster:
             return True
         now = self._monotonic()
         return now - self._beaten_at <= self._timeout_s and now >= self._settled_at
+
+    def nearest(self, rack: str, topic: str, partition: int) -> int | None:
+        """A broker in the consumer's rack that it may read from instead of this one, which leads. None: it reads here."""
+        if not rack or not self.me.rack or rack == self.me.rack or not self.is_several:
+            return None
+        there = {node_id: node for node_id, node in self.view.nodes.items() if node.rack == rack}
+        return rendezvous(there, f"{topic}/{partition}") if there else None
+
+    def may_follow(self, rack: str) -> bool:
+        """Whether this broker serves consumers of the rack what others lead: durable records, from the store."""
+        return bool(rack) and rack == self.me.rack and self.is_several and self.may_lead
+
+    def replicas(self, leader: int) -> list[int]:
+        """The leader, and all brokers that may be read from instead: clients ask none that is not in this list."""
+        nodes = self.view.nodes
+        rack = nodes[leader].rack if leader in nodes else ""
+        others = [each.node_id for each in nodes.values() if each.rack and each.rack != rack]
+        return [leader, *(each for each in others if rack and self.is_several and each != leader)]
 
     @property
     def is_settled(self) -> bool:
@@ -211,7 +230,10 @@ class Cluster:
 
     def _put(self, etag: str | None) -> None:
         self._beat_number += 1
-        data = json.dumps({**asdict(self.me), "beat": self._beat_number}).encode()
+        me = asdict(self.me)
+        if not self.me.rack:
+            del me["rack"]  # a broker of before there were racks would not understand it
+        data = json.dumps({**me, "beat": self._beat_number}).encode()
         stored = (
             self._objects.put(self._key, data)
             if etag is None

@@ -70,12 +70,19 @@ class PartitionRegistry:
         """Of the topics that are known here: some of those there are."""
         return list(self._known)
 
-    def get(self, name: str, index: int) -> HostedPartition | Code:
-        """The partition, if this broker leads it; else the code that says why not."""
+    def nearest(self, rack: str, partition: HostedPartition) -> int | None:
+        """The broker that a consumer in this rack should read from instead of us, who lead it."""
+        return self._cluster.nearest(rack, partition.topic, partition.index)
+
+    def leads(self, partition: HostedPartition) -> bool:
+        return self._cluster.leads(partition.topic, partition.index)
+
+    def get(self, name: str, index: int, rack: str = "") -> HostedPartition | Code:
+        """The partition, if this broker leads it, or serves it to consumers of this rack; else why not."""
         known = self._known.get(name)
         if known is None or not 0 <= index < known.topic.partitions:
             return Code.UNKNOWN_TOPIC_OR_PARTITION
-        if not self._cluster.leads(name, index):
+        if not self._cluster.leads(name, index) and not self._cluster.may_follow(rack):
             return Code.NOT_LEADER_OR_FOLLOWER
         hosted = known.hosted.get(index)
         if hosted is None:

@@ -1,7 +1,8 @@
 """What topics and partitions hold, as far as the store says so: for `topics` and `describe`.
 
-To know how many records a partition has it must be loaded, some three requests each, so partitions are looked at side by
-side, and only `LOOK_MAX` of them unless somebody insists: a store of 10,000 is listed by its catalog.
+To know how many records a partition has it must be loaded, some three requests each unless many are in one lane. So
+partitions are looked at side by side, and only `LOOK_MAX` of them unless somebody insists: a store of 10,000 is listed by
+its catalog.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from logstore.cost.prices import GB, STANDARD
+from logstore.engine.partition.many_partitions import load
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.topic import Topic
 
@@ -58,6 +60,7 @@ def look_at_all(topic: Topic, numbers: Iterable[int] | None = None) -> list[Part
     """All of them, or these."""
     chosen = range(topic.partitions) if numbers is None else numbers
     logs = [topic.partition(number) for number in chosen]
+    load(log._internal for log in logs)
     if len(logs) == 1:
         return [look_at(logs[0])]
     with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(logs))) as pool:

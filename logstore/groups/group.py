@@ -19,7 +19,7 @@ from typing import Literal, TypeGuard
 
 from logstore.config import Visibility, check_visibility
 from logstore.engine.host.fan_out import fan_out
-from logstore.engine.partition.many_partitions import Cursor, ManyPartitions, Taken
+from logstore.engine.partition.many_partitions import Cursor, ManyPartitions, Taken, look_at
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import Closed, Fenced, LogStoreError
 from logstore.format.batches.record import TopicRecord
@@ -406,8 +406,9 @@ class Group:
         would begin at a later end."""
         if self._start != "end" or not places:
             return
-        calls = [partial(self._log(place)._internal.end_now, self._visibility) for place in places]
-        ends = dict(zip(places, fan_out(calls, at_least=2), strict=True))
+        logs = [self._log(place)._internal for place in places]
+        look_at(logs)
+        ends = {place: log.high_watermark(self._visibility) for place, log in zip(places, logs, strict=True)}
         self._membership.save(ends)
         for place, end in ends.items():
             share = self._shares[place]

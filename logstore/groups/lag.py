@@ -10,6 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from logstore.engine.host.fan_out import fan_out
+from logstore.engine.partition.many_partitions import look_at
 from logstore.errors import ObjectNotFound, UnknownTopic
 from logstore.groups.documents import Document, Place, Slot
 from logstore.groups.host import Host
@@ -71,11 +72,13 @@ def lag(store: Host, name: str) -> list[PartitionLag]:
     topics: dict[str, Topic | None] = {}
     for topic, incarnation in document.incarnations.items():
         topics[topic] = _topic(store, topic, incarnation)
-    calls = [
-        partial(_lag_of, store, document, slots, known, place)
+    found = [
+        (known, place)
         for place, _ in document.places()
         if (known := topics[place[0]]) is not None and place[1] < known.partitions
     ]
+    look_at(known.partition(place[1])._internal for known, place in found)
+    calls = [partial(_lag_of, store, document, slots, known, place) for known, place in found]
     return list(fan_out(calls, at_least=2))
 
 
@@ -99,7 +102,7 @@ def _lag_of(
     store: Host, document: Document, slots: dict[int, Slot | None], topic: Topic, place: Place
 ) -> PartitionLag:
     log = topic.partition(place[1])
-    end = log._internal.end_now("durable")
+    end = log._internal.high_watermark("durable")
     owner = document.topics[place[0]][place[1]].owner
     position = document.position(place, None if owner is None else slots.get(owner.slot))
     begin = max(log.low_watermark, position or 0)

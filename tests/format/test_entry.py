@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from logstore.format.batches.codecs import ZSTD, compress, decompress
 from logstore.format.errors import FormatError, UnsupportedVersion
+from logstore.format.stored.claim_base import Bases
 from logstore.format.stored.entry import Entry, EntryHeader, EntryKind, build_entry, object_size, tail_needed
 from logstore.format.stored.lane_checkpoint import FRONT_SIZE, LaneCheckpoint, parse_split_until
 from logstore.format.stored.segment import parse_segment
@@ -19,7 +23,7 @@ def test_L20_a_golden_entry_gives_each_partition_its_segment() -> None:
     data = golden("entry-v1.seg")
     entry = Entry.parse(data)
     assert entry.header == written.ENTRY_HEADER == EntryHeader.parse(data)
-    assert (entry.seals, entry.owner) == ((written.LANE_PARTITIONS[1],), b"a process")
+    assert (entry.seals, entry.note) == ((written.LANE_PARTITIONS[1],), b"a process")
     assert [part.claim for part in entry.parts] == list(written.LANE_PARTITIONS)
     for part in entry.parts:
         summary, index = parse_segment(data[part.position : part.position + part.size], strict=True)
@@ -30,8 +34,10 @@ def test_L20_a_golden_entry_gives_each_partition_its_segment() -> None:
 
 
 def test_L20_a_golden_lane_checkpoint_gives_what_was_written() -> None:
-    data = golden("lane-checkpoint-v1")
-    assert LaneCheckpoint.parse(data) == written.LANE_CHECKPOINT
+    assert LaneCheckpoint.parse(golden("lane-checkpoint-v1")) == written.LANE_CHECKPOINT_V1
+    data = golden("lane-checkpoint-v2")
+    assert Bases.parse(LaneCheckpoint.parse(data).bases) == written.BASES
+    assert replace(LaneCheckpoint.parse(data), bases=b"") == replace(written.LANE_CHECKPOINT, bases=b"")
     assert parse_split_until(data[:FRONT_SIZE]) == 4
     assert LaneCheckpoint.parse(LaneCheckpoint().pack()) == LaneCheckpoint()
 
@@ -69,7 +75,7 @@ def test_N07_each_flipped_byte_outside_of_the_parts_is_found() -> None:
 
 
 def test_L20_each_flipped_byte_of_a_lane_checkpoint_is_found() -> None:
-    sound = golden("lane-checkpoint-v1")
+    sound = golden("lane-checkpoint-v2")
     for place in range(len(sound)):
         data = bytearray(sound)
         data[place] ^= 0x10
@@ -95,3 +101,13 @@ def test_L20_a_cut_entry_is_damage_and_a_newer_one_is_named() -> None:
     packed[-4:] = crc32c(bytes(packed[:-4])).to_bytes(4, "little")
     with pytest.raises(UnsupportedVersion, match="lane entry format 9"):
         EntryHeader.parse(packed)
+
+
+def test_L20_bases_that_do_not_fit_their_counts_are_damage() -> None:
+    packed = written.BASES.pack()
+    plain = decompress(ZSTD, packed, max_size=1 << 20)
+    for changed in (plain[:-1], plain + b"\0"):
+        with pytest.raises(FormatError, match="do not fit"):
+            Bases.parse(compress(ZSTD, changed))
+    assert Bases.parse(b"") == Bases()
+    assert Bases().pack() == b""

@@ -18,6 +18,7 @@ from logstore.format.batches.batch import PATCH_SIZE, encode_batch, patch_head, 
 from logstore.format.batches.record import Record
 from logstore.format.batches.thinning import locate, thinned
 from logstore.format.stored import entry, lane_checkpoint, manifest, segment, wal
+from logstore.format.stored.claim_base import Bases, ClaimBase, Place
 from logstore.format.stored.entry import ClaimKey, EntryHeader, EntryKind, NewPart, Part, build_entry
 from logstore.format.stored.extras import AppendId, Claim, Extras
 from logstore.format.stored.lane_checkpoint import CheckpointedClaim, CheckpointedPart, LaneCheckpoint, Split
@@ -135,7 +136,7 @@ def sparse_bytes() -> bytes:
     left = []
     for batch in batches():
         raw = batch.tobytes()
-        located = locate(raw, split(raw))
+        located = locate([(raw, info) for info in split(raw)])
         keep = np.isin(located.offsets, SPARSE_OFFSETS)
         if keep.any():
             data, low, high = thinned(raw, located, 0, keep)
@@ -170,6 +171,24 @@ def _times(summary: SegmentSummary) -> tuple[int, int]:
     return summary.min_timestamp_ms, summary.max_timestamp_ms
 
 
+BASES = Bases(
+    {
+        LANE_PARTITIONS[0]: ClaimBase(
+            42,
+            1000,
+            1000,
+            -1,
+            3,
+            OWNER.pack(),
+            MANIFEST.pack()[: manifest.FRONT_SIZE],
+            MANIFEST.table,
+            {42: Place("fedcba9876543210", 8, 92)},
+        ),
+        LANE_PARTITIONS[1]: ClaimBase(2, 5, 5, 17, 0, b"", b"", SegmentTable()),
+    },
+    {LANE_PARTITIONS[0]: 10},
+)
+"""One partition with a history, part of it in another lane, and one without."""
 LANE_CHECKPOINT = LaneCheckpoint(
     version=5,
     nonce=bytes(range(8)),
@@ -184,7 +203,14 @@ LANE_CHECKPOINT = LaneCheckpoint(
     parts=(CheckpointedPart(9, Part(LANE_PARTITIONS[0], 42, 16, 1000, 1023, 1023, 92, 800, 23, 1, 2)),),
     ended_before=2,
     splits=(Split(2, STAMP_MS), Split(4, STAMP_MS + MINUTE_MS)),
+    bases=BASES.pack(),
 )
+LANE_CHECKPOINT_V1 = replace(
+    LANE_CHECKPOINT,
+    claims=(LANE_CHECKPOINT.claims[0], LANE_CHECKPOINT.claims[1]._replace(is_left=True)),
+    bases=b"",
+)
+"""What the file of format 1 holds: it had no bases, and behind a claim that had ended somebody may have gone on."""
 
 
 def wal_bytes() -> bytes:
@@ -197,6 +223,7 @@ ADOPTED_CHECKPOINT = replace(
     LANE_CHECKPOINT,
     claims=(*LANE_CHECKPOINT.claims, CheckpointedClaim(ADOPTION_CLAIM, 43, 1000, 1000, False, True)),
     owner=b"a process",
+    bases=b"",
 )
 """Of a lane that somebody has adopted, with a claim of which it has nothing yet."""
 

@@ -6,7 +6,10 @@ Processes, their uploads and their doubts are those of `lanes`. What differs is 
   Nobody numbers claims. The next one goes to the place behind the last part, which its taker computes from the sealed lane.
 * What is split goes into the partition's manifest, together with all that its chain has besides. The lane's checkpoint says
   `until` afterwards, and may reach further (`next`) than what was split: it repeats the parts in between.
-* A lane ends with a fence, which ends all claims that began before it (`since`). The next life of a named lane begins with
+* Nobody goes on behind a claim before a seal names it (`left`): so who knows a partition as it once was, in a lane, learns
+  from the lane alone what became of it (`planner`), and asks for nothing of the partition's own.
+* A lane ends with a fence, which ends all claims that began before it (`since`): it stops the owner, and lets nobody in.
+  The next life of a named lane begins with
   an `adopt`: nothing ends, but what the former life puts behind it does not name it, and is void.
 
 Each rule is a method of `Places`, so that `places_runs` can break one and leave the rest.
@@ -49,11 +52,13 @@ class Known(NamedTuple):
     end: int = 0
     reserved: int = 0
     sealed: bool = False
+    left: bool = False
     parts: tuple[tuple[int, Batch], ...] = ()
 
 
 class Tail(NamedTuple):
-    """Where a partition's chain ends for somebody who has read it. `open`: the claim has not ended, as far as was read."""
+    """Where a partition's chain ends for somebody who has read it. `open`: no seal names the claim, as far as was read;
+    `alive`: no fence has ended it, either."""
 
     part: str
     seq: int = 0
@@ -64,6 +69,7 @@ class Tail(NamedTuple):
     since: int = 0
     shared: bool = False
     open: bool = False
+    alive: bool = False
 
 
 class Manifest(NamedTuple):
@@ -117,9 +123,10 @@ class Places(Lanes):
             was = was or Known(batch.part, batch.claim, batch.seq, batch.base, batch.base)
             if not was.sealed:
                 claims[was[:2]] = was._replace(parts=(*was.parts, (at.next, batch)))
-        ended = {SEAL: entry.seals, FENCE: frozenset(claims)}.get(entry.kind, frozenset())
-        for key in ended | (entry.seals if valid else frozenset()):
-            claims[key] = claims.get(key, Known(*key))._replace(sealed=True)
+        for key in claims if entry.kind == FENCE else ():
+            claims[key] = claims[key]._replace(sealed=True)
+        for key in entry.seals if valid or entry.kind == SEAL else ():
+            claims[key] = claims.get(key, Known(*key))._replace(sealed=True, left=True)
         edge = entry.id if self.moves_edge(entry, valid) else at.edge
         before = at.next + 1 if entry.kind == FENCE else at.ended
         return Stand(at.start, at.next + 1, edge, tuple(sorted(claims.values())), before)
@@ -139,7 +146,12 @@ class Places(Lanes):
         return Stand(found.next, found.next, found.edge, found.claims, found.ended)
 
     def has_ended(self, at: Stand, tail: Tail) -> bool:
-        return tail.since < at.ended or at.claim(tail.part, tail.epoch).sealed
+        """Whether somebody may have gone on behind the claim."""
+        return at.claim(tail.part, tail.epoch).left
+
+    def is_alive(self, at: Stand, tail: Tail) -> bool:
+        """Whether what comes in the lane still counts for the claim."""
+        return not (tail.since < at.ended or at.claim(tail.part, tail.epoch).sealed)
 
     def put_at_end(self, lane: str, at: Any, entry: Entry, wanted: Any) -> Step:
         while True:
@@ -196,7 +208,8 @@ class Places(Lanes):
                 if self.is_stale(known, tail):
                     return None
                 tail, more = self.along(tail, known)
-                got, tail = got + more, tail._replace(open=not self.has_ended(at, tail))
+                tail = tail._replace(open=not self.has_ended(at, tail), alive=self.is_alive(at, tail))
+                got += more
                 del at, known, more
                 if tail.open:
                     return tail, got
@@ -244,7 +257,7 @@ class Places(Lanes):
 
     def goes_on(self, at: Writer, tail: Tail) -> bool:
         """Whose lane it is may go on with a claim that leads there: of an earlier life, whose fence came late."""
-        return tail.lane == at.lane and tail.open
+        return tail.lane == at.lane and tail.alive
 
     def resumed(self, tail: Tail) -> Own:
         base = self.base(tail)
@@ -374,6 +387,39 @@ class Places(Lanes):
             del need, got
             rounds -= 1
 
+    def planner(self, who: str, rounds: int) -> Actor:
+        """Knows p as it once was, which the lane's owner has said, and looks at the lane alone for what became of it. If
+        that does not tell, p is loaded."""
+        _, base, got = yield from self.load_chain("p")
+        del _
+        while rounds:
+            need = yield Begin()
+            known = yield from self.known_by_lane(base)
+            if known is None:
+                yield Said("seen", ("a partition is asked for",))
+                _, base, got = yield from self.load_chain("p")
+                offset = yield from self.give(0, got)
+                del _
+            else:
+                yield Said("seen", ("a lane tells all of a partition",))
+                offset = yield from self.give(0, got + known)
+            yield Said("end", ("p", offset, need))
+            del need, known, offset
+            rounds -= 1
+
+    def known_by_lane(self, base: Tail) -> Step:
+        """What follows; None if the lane does not tell."""
+        if not base.lane:
+            return None
+        at = yield from self.read_lane(base.lane)
+        known = at.claim(base.part, base.epoch)
+        if self.was_left(at, base) or self.is_stale(known, base):
+            return None
+        return self.along(base, known)[1]
+
+    def was_left(self, at: Stand, base: Tail) -> bool:
+        return at.claim(base.part, base.epoch).left
+
     # Split
 
     def plan(self, objects: Objects, lane: str) -> Any:
@@ -431,7 +477,7 @@ class Places(Lanes):
             base, tail, got = yield from self.load_chain(part)
             if base.tail is not None and base.tail.seq >= seq:
                 return
-            new = Manifest(base.version + 1, who, tail._replace(open=False), got)
+            new = Manifest(base.version + 1, who, tail._replace(open=False, alive=False), got)
             yield from self.swap(("manifest", part), base, new)
             del base, tail, got, new
 

@@ -254,12 +254,60 @@ class FenceEndsTheLater(Places):
     def has_ended(self, at: Stand, tail: Tail) -> bool:
         return bool(at.ended) or super().has_ended(at, tail)
 
+    def is_alive(self, at: Stand, tail: Tail) -> bool:
+        return not at.ended and super().is_alive(at, tail)
+
 
 class FenceEndsTheKnown(Places):
     """A fence ends the claims that the lane knows and no other: one that was made shortly before goes on."""
 
+    def is_alive(self, at: Stand, tail: Tail) -> bool:
+        return not at.claim(tail.part, tail.epoch).sealed
+
+
+# A partition that is known by its lane
+
+
+class FenceLetsIn(Places):
+    """Who takes a partition goes on behind a fence, without a seal that names the claim."""
+
     def has_ended(self, at: Stand, tail: Tail) -> bool:
-        return at.claim(tail.part, tail.epoch).sealed
+        return not self.is_alive(at, tail)
+
+
+class PlansAcrossASeal(Places):
+    """Who plans goes by what it knows of a partition, though a seal names its claim."""
+
+    def was_left(self, at: Stand, base: Tail) -> bool:
+        return False
+
+
+class PlansByAnOldBase(Places):
+    """Who plans takes the parts that are left in the lane for all that follows what it knows."""
+
+    def known_by_lane(self, base: Tail) -> Step:
+        if not base.lane:
+            return None
+        at = yield from self.read_lane(base.lane)
+        known = at.claim(base.part, base.epoch)
+        return None if self.was_left(at, base) else self.along(base, known)[1]
+
+
+class PlansWithoutALook(Places):
+    """Who plans believes what it found in the lane and missed, without a look at the checkpoint."""
+
+    def known_by_lane(self, base: Tail) -> Step:
+        if not base.lane:
+            return None
+        at = yield from self.load(base.lane)
+        while True:
+            found = yield Get(Place(base.lane, at.next))
+            if found is None:
+                break
+            at = self.behind(at, found)
+            del found
+        known = at.claim(base.part, base.epoch)
+        return None if self.was_left(at, base) or self.is_stale(known, base) else self.along(base, known)[1]
 
 
 # The next life of a lane
@@ -366,6 +414,10 @@ CONTRASTS = [
     _broken(AdoptionsDeleted, "lost", "a:o1 c/A:n1 d/A:n1 split/A*1"),
     _broken(GoesOnWithTheEnded, "lost", "a:o1 c/A:n1p1 b:p1"),
     _broken(BeginsAtItsEnd, "reused", "a:o11 c/A:n1", rules=BUFFERED),
+    _broken(FenceLetsIn, "short", "a:o1x b:p1 planner*1"),
+    _broken(PlansAcrossASeal, "short", "a:o1 b:p1 planner*1"),
+    _broken(PlansByAnOldBase, "misread", "a:o11 planner*1 split/A*1"),
+    _broken(PlansWithoutALook, "short", "a:o11 planner*1 split/A*1"),
     _broken(HalfAnAppend, "half", "a:o1 b:p1", rules=MIXED),
     _broken(ShownBehindAnAppend, "reused", "a:o11 b:p1", rules=MIXED + BUFFERED),
 ]
@@ -380,6 +432,7 @@ def _holds(name: str, words: str, faults: int, *seen: str, rules: Any = (), prog
     return Holds(name, Run(words, faults, rules=rules, judge=PlaceJudge), frozenset(seen), progress)
 
 
+BY_LANE, ASKED = "a lane tells all of a partition", "a partition is asked for"
 AGAIN, STALE = "a lane is read again", "a manifest was stale"
 LOST_PLACE, STOPPED = "another's claim", "a shared writer was stopped"
 RESUMED = "a claim of the own lane goes on"
@@ -411,6 +464,11 @@ RULES = [
     _holds("both lanes are split", "a:o11 b:p11 split/A*1 split/B*1", 0, "split", SEALED),
     _holds("a reader", "a:o11 reader*2 split/A*1", 0, "split", "a reader reloads", AGAIN),
     _holds("a reader across claims", "a:o1 b:p1 reader*1 split/A*1", 0, "split", SEALED),
+    _holds("a planner", "a:o11 planner*2 split/A*1", 0, "split", BY_LANE, ASKED, AGAIN),
+    _holds("a planner across claims", "a:o1 b:p1 planner*1 split/A*1", 0, "split", SEALED, BY_LANE, ASKED),
+    _holds("a planner, and a lane that was closed", "a:o1x b:p1 planner*1", 1, "closed", BY_LANE, ASKED),
+    _holds("a planner, and a next life", "a:o1 c/A:n1 b:p1 planner*1", 0, "adopted", BY_LANE, ASKED),
+    _holds("a planner, and shared writers", "a:o1x w~1 planner*1", 0, "closed", BY_LANE, ASKED),
     _holds("shared writers behind a claim", "a:o1 w~1 v~1", 0, SEALED),
     _holds("and a claim behind them", "a:o1 w~2 b:p1", 0, STOPPED, LOST_PLACE, SEALED),
     _holds("buffered acks", "a:o12 b:p1", 1, *LATE, SEALED, VOIDED, rules=BUFFERED),
@@ -425,14 +483,15 @@ WIDE = [
     _holds("both lanes split", "a:o11 b:p11 d:p1 split/A*1 split/B*1", 1, *LATE, SEALED, "split"),
     _holds("split under two uploads", "a:o21 b:p1 split/A*2", 1, *LATE, *SPLIT, SEALED, VOIDED, OVERWRITTEN),
     _holds("adopted twice", "a:o2 b:p1 c/A:np1 d/A:n1 split/A*1", 1, "adopted", "split", SEALED),
-    _holds("a reader", "a:o11 b:p1 reader*2 split/A*1", 1, *LATE, "a reader reloads", "split"),
+    _holds("a reader", "a:o21 reader*2 split/A*1", 1, *SPLIT, "a reader reloads"),
     _holds("shared", "a:o1 w~2 v~1 b:p1 reader*1 split/A*1", 1, *LATE, STOPPED),
+    _holds("a planner", "a:o11x b:p1 planner*2 split/A*1", 1, *LATE, "split", BY_LANE, ASKED),
 ]
 """For long runs: the first million states of each."""
 
-EVERYTHING = "a:o23p1 b:p2 d:b1 c/A:n2b1 e/A:n1 reader*3 split/A*3 split/B*1 split/D*1"
+EVERYTHING = "a:o23p1 b:p2 d:b1 c/A:n2b1 e/A:n1 reader*3 planner*3 split/A*3 split/B*1 split/D*1"
 DEEP = [
-    _holds("everything", EVERYTHING, 3, *LATE, *SPLIT, SEALED, VOIDED, "adopted"),
+    _holds("everything", EVERYTHING, 3, *LATE, "split", SEALED, VOIDED, "adopted"),
     _holds("everything buffered", EVERYTHING, 3, "adopted", "split", SEALED, rules=BUFFERED),
     _holds("everything atomic", EVERYTHING, 3, "adopted", "split", SEALED, rules=BUFFERED + ATOMIC),
     _holds("everything, and shared", f"{EVERYTHING} w~2 v~1", 3, SEALED, STOPPED),

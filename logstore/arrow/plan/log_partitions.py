@@ -1,7 +1,8 @@
 """What the log holds, as the driver sees it when it plans: topics from the catalog, segments from the manifests.
 
 A partition costs one GET of its manifest, one LIST of what is newer, and one small GET for each of those; many
-partitions are asked side by side. No segment's records are read. Memory is O(segments): some numbers for each.
+partitions are asked side by side. Those that are in a lane cost nothing each: what the lane says of them is read once. No
+segment's records are read. Memory is O(segments): some numbers for each.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TypeVar
 from logstore.arrow.plan.request import Subscription
 from logstore.engine.chain.block_cache import BlockCache
 from logstore.engine.chain.chain import Chain
+from logstore.engine.chain.many_chains import load_all
 from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.chain.view import ChainView
 from logstore.engine.host.fan_out import fan_out
@@ -167,14 +169,17 @@ def load(
     """The segments of each partition, in the order given. A topic that was deleted since it was found is treated as one
     that was not there: an empty partition would be a lie. A lane is read once for all of them."""
     lanes = LaneReader(store, max_age=math.inf)
-
-    def one(paths: PartitionPaths) -> LogPartition:
-        found = LogPartition(paths, Chain(store, paths, lanes=lanes).load())
-        if found.view.tail.deleted and not missing_ok:
-            raise UnknownTopic(f"{paths}: the topic was deleted")
-        return found
-
-    return [found for found in side_by_side(one, wanted) if not found.view.tail.deleted]
+    chains = [Chain(store, paths, lanes=lanes) for paths in wanted]
+    found = [
+        LogPartition(chain.paths, view)
+        for chain, view in zip(chains, load_all(chains, lanes), strict=True)
+        if missing_ok or not view.tail.deleted
+    ]
+    if len(found) < len(chains):
+        known = {partition.paths for partition in found}
+        gone = next(chain.paths for chain in chains if chain.paths not in known)
+        raise UnknownTopic(f"{gone}: the topic was deleted")
+    return [partition for partition in found if not partition.view.tail.deleted]
 
 
 def side_by_side(call: Callable[[T], R], items: Iterable[T]) -> list[R]:

@@ -10,6 +10,7 @@ from logstore.cli.places import add_partition, add_topic, chosen, find_topic, op
 from logstore.cli.terminal.output import Output
 from logstore.cli.terminal.units import moment_ms
 from logstore.engine.chain.segment_table import LostRange
+from logstore.engine.partition.many_partitions import load
 from logstore.engine.partition.partition_log import PartitionLog
 
 
@@ -27,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, out: Output) -> int:
     with open_store(args, writer="read_only") as store:
         rows = []
-        for log in chosen(find_topic(store, args.topic), args.partition):
+        logs = chosen(find_topic(store, args.topic), args.partition)
+        load(log._internal for log in logs)
+        for log in logs:
             row: dict[str, Any] = {
                 "partition": log.partition,
                 "low": log.low_watermark,

@@ -151,7 +151,10 @@ class Chain:
         Where there is none, as there was none before, there may have been one in between. So who has created or found
         something, at `found_at` at last, looks there whether the chain goes on behind it: only one listing tells.
         """
-        now = self.horizon()
+        return self.was_passed(self.horizon(), seq, since, found_at)
+
+    def was_passed(self, now: Horizon, seq: int, since: Horizon, found_at: int | None) -> bool:
+        """`is_past`, by a horizon that was read just now."""
         if now.front or since.front:
             return now.front != since.front and (now.collected_until > seq or not now.front)
         return found_at is not None and self._goes_on_behind(found_at)
@@ -201,7 +204,7 @@ class Chain:
             if found.is_stale:
                 return None
             links = found.links
-            if not found.has_ended:
+            if not found.is_left:
                 return links
         seq = links[-1].header.seq + 1 if links else tail.next_seq
         doubtful = seq if tail.may_be_emptied else None

@@ -14,11 +14,11 @@ from logstore.objects.wrappers.slices import slice_key
 
 class PartsBehind(NamedTuple):
     """What follows a tail in its lane. `is_stale`: some of what follows is not in the lane any more, but in the partition's
-    manifest. `has_ended`: nothing will follow there, and the partition's own chain goes on behind the last link."""
+    manifest. `is_left`: nothing will follow there, and the partition's own chain may go on behind the last link."""
 
     links: list[Link]
     is_stale: bool
-    has_ended: bool
+    is_left: bool
 
 
 def parts_behind(
@@ -27,11 +27,10 @@ def parts_behind(
     """Two requests if nothing is new, for all partitions of the lane that ask within `max_age` seconds."""
     claim = tail.claim
     assert claim is not None, "only a claim leads into a lane"
-    found = lanes.look(claim, ClaimKey(paths.prefix, tail.epoch), max_age)
+    found = lanes.look(claim, ClaimKey(paths.prefix, tail.epoch), max_age, tail.next_seq)
     lane = LanePaths(claim.lane)
     links = [
         link_of_part(part, slice_key(lane.entry(entry), part.position, part.size), claim)
         for entry, part in found.parts
-        if part.seq >= tail.next_seq
     ]
-    return PartsBehind(links, found.next_seq > tail.next_seq, found.has_ended)
+    return PartsBehind(links, found.next_seq > tail.next_seq, found.is_left)

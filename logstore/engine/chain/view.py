@@ -92,7 +92,7 @@ class ChainView:
             owner=manifest.owner,
             closed=manifest.closed,
             claim=manifest.claim,
-            horizon=Horizon(packed[:FRONT_SIZE], manifest.collected_until),
+            horizon=Horizon(packed[:FRONT_SIZE], manifest.collected_until, manifest.low_watermark),
         )
         segments = Segments(paths, manifest.table)
         return cls(

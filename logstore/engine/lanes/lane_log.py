@@ -13,7 +13,7 @@ from typing import TypeVar
 from logstore.engine.host.fan_out import fan_out
 from logstore.errors import CorruptData, ObjectNotFound, UnsupportedStore
 from logstore.format.errors import FormatError, UnsupportedVersion
-from logstore.format.stored.entry import HEADER_SIZE, Entry, EntryHeader, object_size, tail_needed
+from logstore.format.stored.entry import HEADER_SIZE, Entry, EntryHeader, object_size, tail_for, tail_needed
 from logstore.format.stored.lane_checkpoint import FRONT_SIZE, LaneCheckpoint, parse_split_until
 from logstore.format.stored.segment import TAIL_SIZE, Bytes
 from logstore.layout.paths import LanePaths
@@ -64,11 +64,12 @@ class LaneLog:
         if winner is not None:
             raise LaneRace(winner)
 
-    def entry_at(self, seq: int) -> Entry | None:
-        """What is there; one request, or two for a very wide entry."""
+    def entry_at(self, seq: int, parts: int = 0) -> Entry | None:
+        """What is there; one request, or two for an entry of more than a few hundred parts and more than the `parts` that
+        were expected."""
         key = self.paths.entry(seq)
         try:
-            tail = self.store.get(key, -TAIL_SIZE)
+            tail = self.store.get(key, -max(TAIL_SIZE, tail_for(parts)))
             if not tail:
                 return None  # a put that was cut off: nobody has committed it
             needed = self._checked(key, lambda: tail_needed(tail))
@@ -83,8 +84,9 @@ class LaneLog:
             self._keep(key, entry, tail)
         return entry
 
-    def entries_from(self, seq: int) -> list[Entry]:
-        """The entries from `seq` up to the first empty place: a listing, and one request for each."""
+    def entries_from(self, seq: int, parts: int = 0) -> list[Entry]:
+        """The entries from `seq` up to the first empty place: a listing, and one request for each. `parts`: how many one of
+        them may hold, about."""
         found: list[Entry] = []
         after = self.paths.entry(seq - 1) if seq else self.paths.prefix
         listed = [
@@ -93,12 +95,12 @@ class LaneLog:
             if info.size and (number := self.paths.seq_of(info.key)) is not None
         ]
         run = [number for place, number in enumerate(listed) if number == seq + place]
-        for entry in fan_out(partial(self.entry_at, number) for number in run):
+        for entry in fan_out(partial(self.entry_at, number, parts) for number in run):
             if entry is None:
                 return found
             found.append(entry)
         # A listing is no snapshot: what it does not show is asked for by name.
-        while (entry := self.entry_at(seq + len(found))) is not None:
+        while (entry := self.entry_at(seq + len(found), parts)) is not None:
             found.append(entry)
         return found
 

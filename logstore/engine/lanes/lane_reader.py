@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from typing import NamedTuple
 from logstore.engine.host.clock import Clock, SystemClock
 from logstore.engine.lanes.lane_log import LaneLog, LaneRace
 from logstore.engine.lanes.lane_state import LaneState
+from logstore.format.stored.claim_base import ClaimBase
 from logstore.format.stored.entry import ClaimKey, Entry, EntryHeader, EntryKind, build_entry
 from logstore.format.stored.extras import Claim
 from logstore.format.stored.lane_checkpoint import CheckpointedPart
@@ -28,12 +30,21 @@ _SYSTEM_CLOCK = SystemClock()
 
 
 class ClaimParts(NamedTuple):
-    """What a claim has in its lane. `next_seq`: the place in the partition's chain of the first of `parts`; what lies before
-    it is in the partition's manifest. `has_ended`: nothing will follow in the lane."""
+    """What a claim has in its lane. `next_seq`: the place in the partition's chain of the first part there; what lies before
+    it is in the partition's manifest. `is_left`: nothing will follow in the lane, and somebody may have gone on behind."""
 
     next_seq: int
     parts: tuple[CheckpointedPart, ...]
-    has_ended: bool
+    is_left: bool
+
+
+class Based(NamedTuple):
+    """All of a partition that is in the lane: before its parts, these, and the low watermark as far as the lane says."""
+
+    key: ClaimKey
+    base: ClaimBase
+    parts: tuple[CheckpointedPart, ...]
+    low: int
 
 
 class _Known:
@@ -43,6 +54,9 @@ class _Known:
 
     def __init__(self) -> None:
         self.asked: set[ClaimKey] = set()
+        self.to_end: list[
+            tuple[ClaimKey, bytes | None]
+        ] = []  # which claims, and whom each was judged to be of
         self.reading = threading.Lock()
         self.state: LaneState | None = None
         self.read_at = -math.inf
@@ -66,16 +80,37 @@ class LaneReader:
         self._lock = threading.Lock()  # guards the dict
         self._lanes: dict[str, _Known] = {}
 
-    def look(self, claim: Claim, key: ClaimKey, max_age: float | None = None) -> ClaimParts:
-        """What there is of the claim: two requests if nothing is new, none if the lane was read `max_age` seconds ago."""
+    def look(
+        self, claim: Claim, key: ClaimKey, max_age: float | None = None, from_seq: int = 0
+    ) -> ClaimParts:
+        """What there is of the claim, from a place in the partition's chain on: two requests if nothing is new, none if the
+        lane was read `max_age` seconds ago."""
         known = self._known(claim.lane)
         oldest = self._clock.monotonic() - (self._max_age if max_age is None else max_age)
         with known.reading:
             known.asked.add(key)
             state = known.state
-            if state is None or known.read_at <= oldest:
+            if state is None or known.read_at < oldest:
                 state, _ = self._refresh(known)
-            return self._parts(state, claim, key)
+            return self._parts(state, key, from_seq)
+
+    def now(self) -> float:
+        """For `based`."""
+        return self._clock.monotonic()
+
+    def based(self, lane: str, since: float) -> dict[str, Based]:
+        """By prefix: the partitions that are known whole by what the lane says of them. It is read, unless that was done
+        `since` then."""
+        known = self._known(lane)
+        with known.reading:
+            state = known.state
+            if state is None or known.read_at < since:
+                state, _ = self._refresh(known)
+            lows = state.bases.lows
+            return {
+                prefix: Based(key, base, tuple(state.claims[key].parts), lows.get(key, 0))
+                for prefix, (key, base) in state.usable_bases().items()
+            }
 
     def expire(self) -> None:
         """Whatever was read is too old for the next question."""
@@ -133,36 +168,39 @@ class LaneReader:
         owner: bytes = b"",
         judged: bytes | None = None,
     ) -> None:
-        """Make sure that the claim has ended: put a seal at the lane's first empty place, unless there is one already.
-        `owner`: who does so, for the one who is stopped. `judged`: nothing is done if somebody else than that one
-        has adopted the lane.
+        """Make sure that a seal names the claim: put one at the lane's first empty place, unless there is one. A fence of
+        the lane's owner will not do: those who read the lane go by it that nobody goes on behind a claim without its seal.
+        `owner`: who does so, for the one who is stopped. `judged`: nothing is done if somebody else than that one has
+        adopted the lane. One seal does for all who ask meanwhile.
 
         What was created in a place that had been emptied is in the past and counts for nothing: then all over again.
         """
         known, doubts = self._known(claim.lane), Doubts()
-        while True:
+        with self._lock:
+            known.to_end.append((key, judged))
+        try:
             with known.reading:
-                state, began = self._refresh(known)
-                if state.has_ended(key, claim.since) or judged not in (None, state.owner):
-                    return
-                header = EntryHeader(EntryKind.SEAL, state.next_seq, new_id(), state.edge, now_ms)
-            data, entry = build_entry(header, [], [key], owner)
-            is_past: bool | None = None
-            try:
-                with doubts:  # without the lock: who reads the lane does not wait for our upload
-                    known.log.commit(header, data)
-                    is_past = known.log.split_until() > began
-            except LaneRace:
-                continue
-            if is_past is None:
-                continue  # in doubt: look
-            with known.reading:
-                if is_past:
-                    known.state = None
-                    continue
-                if known.state is not None and known.state.next_seq == header.seq:
-                    known.state.take(entry)  # else somebody has read it meanwhile
-                return
+                while known.state is None or not known.state.is_left(key):
+                    state, began = self._refresh(known)
+                    if state.is_left(key) or judged not in (None, state.owner):
+                        return
+                    with self._lock:
+                        asked = {each for each, of in known.to_end if of in (None, state.owner)}
+                    wanted = sorted(each for each in asked if not state.is_left(each))
+                    header = EntryHeader(EntryKind.SEAL, state.next_seq, new_id(), state.edge, now_ms)
+                    data, entry = build_entry(header, [], wanted, owner)
+                    try:
+                        with doubts:
+                            known.log.commit(header, data)
+                            if known.log.split_until() <= began:
+                                state.take(entry)
+                                return
+                            known.state = None
+                    except LaneRace:
+                        continue
+        finally:
+            with self._lock:
+                known.to_end.remove((key, judged))
 
     def _known(self, lane: str) -> _Known:
         with self._lock:
@@ -188,10 +226,10 @@ class LaneReader:
             if state is None:
                 state = LaneState(log.checkpoint())
                 began = state.next_seq
-                found = log.entries_from(began)
+                found = log.entries_from(began, state.open_claims)
             else:
-                began, found = state.next_seq, []
-                while (entry := log.entry_at(began + len(found))) is not None:
+                began, found, parts = state.next_seq, [], state.open_claims
+                while (entry := log.entry_at(began + len(found), parts)) is not None:
                     found.append(entry)
             known.state = None  # until it is certain
             split_until = log.split_until()
@@ -204,8 +242,9 @@ class LaneReader:
             return state, began
 
     @staticmethod
-    def _parts(state: LaneState, claim: Claim, key: ClaimKey) -> ClaimParts:
-        known, ended = state.claims.get(key), state.has_ended(key, claim.since)
+    def _parts(state: LaneState, key: ClaimKey, from_seq: int) -> ClaimParts:
+        known = state.claims.get(key)
         if known is None:
-            return ClaimParts(0, (), ended)
-        return ClaimParts(known.next_seq, tuple(known.parts), ended)
+            return ClaimParts(0, (), False)
+        first = bisect_left(known.parts, from_seq, key=lambda stored: stored.part.seq)
+        return ClaimParts(known.next_seq, tuple(known.parts[first:]), known.is_left)

@@ -5,11 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from logstore.format.errors import FormatError
+from logstore.format.stored.claim_base import Bases, ClaimBase
 from logstore.format.stored.entry import ClaimKey, Entry, EntryKind, Part
 from logstore.format.stored.lane_checkpoint import CheckpointedClaim, CheckpointedPart, LaneCheckpoint, Split
+
+logger = logging.getLogger(__name__)
 
 _SPLITS_MAX = 64
 
@@ -17,8 +22,9 @@ _SPLITS_MAX = 64
 @dataclass(slots=True)
 class ClaimState:
     """`next_seq`, `end_offset` and `reserved_until`: of the partition's chain before the first of `parts`, all of which no
-    manifest holds, as far as the lane's checkpoint knows. `is_begun`: nothing of it is in the lane yet, so it
-    may not stand."""
+    manifest holds, as far as the lane's checkpoint knows. `is_sealed`: no part will follow. `is_begun`: nothing of it is in
+    the lane yet, so it may not stand. `is_left`: a seal names the claim, and only then may somebody have gone on behind it:
+    a fence stops the owner and lets nobody in."""
 
     next_seq: int
     end_offset: int
@@ -26,6 +32,7 @@ class ClaimState:
     parts: list[CheckpointedPart] = field(default_factory=list)
     is_sealed: bool = False
     is_begun: bool = False
+    is_left: bool = False
 
     @property
     def end_seq(self) -> int:
@@ -46,9 +53,11 @@ class LaneState:
         self.ended_before = known.ended_before
         self.splits = list(known.splits)
         self.owner = known.owner  # who adopted it last
+        self._packed_bases: bytes | None = known.bases
+        self._bases: Bases | None = None
         self.claims = {
-            key: ClaimState(next_seq, end, reserved, [], sealed, begun)
-            for key, next_seq, end, reserved, sealed, begun in known.claims
+            key: ClaimState(next_seq, end, reserved, [], sealed, begun, left)
+            for key, next_seq, end, reserved, sealed, begun, left in known.claims
         }
         for stored in known.parts:
             self.claims[stored.part.claim].parts.append(stored)
@@ -66,7 +75,9 @@ class LaneState:
         if header.kind is EntryKind.DATA:
             for part in entry.parts:
                 self._add(header.seq, part)
-            self._seal(entry.seals)  # by its owner, who gives the partitions up
+            if entry.bases:
+                self._add_bases(entry.bases)
+            self._leave(entry.seals)  # by its owner, who gives the partitions up
             return True
         self.kept.append(header.seq)
         if header.kind is EntryKind.ADOPTION:
@@ -74,17 +85,61 @@ class LaneState:
             return True
         if header.kind is EntryKind.FENCE:
             self.ended_before = self.next_seq
-        self._seal(self.claims if header.kind is EntryKind.FENCE else entry.seals)
+            for one in self.claims.values():
+                one.is_sealed = True
+        self._leave(entry.seals)
         return True
 
-    def _seal(self, keys: Iterable[ClaimKey]) -> None:
-        for key in list(keys):
-            self.claims.setdefault(key, ClaimState(0, 0, 0)).is_sealed = True
+    def _leave(self, keys: Iterable[ClaimKey]) -> None:
+        for key in keys:
+            one = self.claims.setdefault(key, ClaimState(0, 0, 0))
+            one.is_sealed = one.is_left = True
 
     def has_ended(self, key: ClaimKey, since: int) -> bool:
         """Whether a claim that began at `since` has: by a seal that names it, or with the whole lane."""
         state = self.claims.get(key)
         return since < self.ended_before or (state is not None and state.is_sealed)
+
+    def is_left(self, key: ClaimKey) -> bool:
+        """Whether a seal names the claim."""
+        state = self.claims.get(key)
+        return state is not None and state.is_left
+
+    @property
+    def bases(self) -> Bases:
+        """What the checkpoint says of the partitions before their parts; read when somebody asks."""
+        if self._bases is None:
+            self._bases = _parsed(self._packed_bases or b"")
+        return self._bases
+
+    def raise_lows(self, lows: Mapping[ClaimKey, int]) -> None:
+        """Others have said that so much was deleted."""
+        self.bases.raise_lows(lows)
+        self._packed_bases = None
+
+    def _add_bases(self, packed: bytes) -> None:
+        """Of claims that begin."""
+        new = _parsed(packed)
+        self.bases.of.update(new.of)
+        self.bases.raise_lows(new.lows)
+        self._packed_bases = None
+
+    def put_bases(self, bases: Bases, packed: bytes | None = None, instead_of: Bases | None = None) -> None:
+        """What the next checkpoint says. `packed`: in bytes, for who does not want to wait for that with a lock. What was
+        added since they were `instead_of` is kept."""
+        since = self.bases.of.keys() - instead_of.of.keys() if instead_of is not None else set()
+        bases.of.update({key: self.bases.of[key] for key in since})
+        self._bases, self._packed_bases = bases, None if since else packed
+
+    def usable_bases(self) -> dict[str, tuple[ClaimKey, ClaimBase]]:
+        """By partition: the base of its claim, if that is in this lane still and the base reaches as far as what was split
+        out of the lane."""
+        found: dict[str, tuple[ClaimKey, ClaimBase]] = {}
+        for key, base in self.bases.of.items():
+            one = self.claims.get(key)
+            if one is not None and not one.is_left and one.next_seq <= base.next_seq:
+                found[key.prefix] = key, base
+        return found
 
     def _add(self, entry: int, part: Part) -> None:
         state = self.claims.get(part.claim)
@@ -120,7 +175,13 @@ class LaneState:
             tuple(self.kept),
             tuple(
                 CheckpointedClaim(
-                    key, one.next_seq, one.end_offset, one.reserved_until, one.is_sealed, one.is_begun
+                    key,
+                    one.next_seq,
+                    one.end_offset,
+                    one.reserved_until,
+                    one.is_sealed,
+                    one.is_begun,
+                    one.is_left,
                 )
                 for key, one in self.claims.items()
             ),
@@ -128,7 +189,13 @@ class LaneState:
             self.ended_before,
             tuple(self.splits),
             self.owner,
+            self.bases.pack() if self._packed_bases is None else self._packed_bases,
         )
+
+    @property
+    def open_claims(self) -> int:
+        """How many parts the next entry may have."""
+        return sum(not one.is_sealed for one in self.claims.values())
 
     @property
     def part_count(self) -> int:
@@ -175,3 +242,12 @@ class LaneState:
                 one.reserved_until = last.reserved_until
                 one.parts = one.parts[len(done) :]
         self.split_until = max(self.split_until, until)
+
+
+def _parsed(packed: bytes) -> Bases:
+    """None at all if they cannot be read: they can be done without."""
+    try:
+        return Bases.parse(packed)
+    except FormatError as error:
+        logger.error("the bases in a lane: %s", error)
+        return Bases()

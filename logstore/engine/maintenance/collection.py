@@ -10,6 +10,7 @@ from itertools import islice, takewhile
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.garbage import Garbage
 from logstore.engine.chain.manifest_store import StoredManifest
+from logstore.engine.maintenance.lane_lows import note_low
 from logstore.engine.maintenance.manifests import stored_manifest
 from logstore.engine.maintenance.remains import Standing, goes, standing_at, take_away
 from logstore.errors import Indeterminate, PreconditionFailed
@@ -80,6 +81,8 @@ class Collection:
         due = self._due(manifest, now_ms, at_most)
         seqs, _ = self._chain.paths.names_of(item.key for item in due.garbage)
         if seqs and not self._publish_horizon(manifest, max(seqs) + 1):
+            return []
+        if due.garbage and manifest is not None and not note_low(self._chain, manifest.low_watermark):
             return []
         take_away(self._chain, due.garbage, due.standing)
         self._forget([*due.settled, *(item.key for item in due.garbage)])

@@ -12,9 +12,10 @@ import logging
 from functools import partial
 
 from logstore.config import TopicConfig
+from logstore.engine.chain.bases import base_of_view
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.garbage import Garbage
-from logstore.engine.chain.manifest_store import read_manifest
+from logstore.engine.chain.view import ChainView
 from logstore.engine.host.fan_out import fan_out
 from logstore.engine.lanes.lane_log import LaneLog
 from logstore.engine.lanes.lane_state import LaneState
@@ -37,8 +38,9 @@ class LaneMaintenance:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    def split(self, key: ClaimKey, next_seq: int) -> bool:
-        """Make sure that the partition's manifest holds its chain up to the place `next_seq`, or that its topic is gone."""
+    def split(self, key: ClaimKey, next_seq: int) -> ChainView | None:
+        """Make sure that the partition's manifest holds its chain up to the place `next_seq`, or that its topic is gone.
+        Returns what is known of it then; None if that could not be done now."""
         paths = PartitionPaths.of(key.prefix)
         assert paths is not None, "a claim names a partition"
         runtime = self._runtime
@@ -46,16 +48,15 @@ class LaneMaintenance:
         maintenance = Maintenance(chain, runtime.reader, TopicConfig(), runtime.config.delete_grace)
         try:
             for _ in range(_TRIES):
-                manifest = read_manifest(chain)
-                if manifest is not None and manifest.next_seq >= next_seq:
-                    return True
                 view = chain.load()
-                if view.tail.deleted:
-                    return True
-                maintenance.split(view, runtime.clock.now_ms())
+                if view.tail.deleted or view.manifest_next_seq >= next_seq:
+                    return view.without_parts()
+                split = maintenance.split(view, runtime.clock.now_ms())
+                if split is not None and split.manifest_next_seq >= next_seq:
+                    return split
         except LogStoreError as error:
             logger.warning("%s: what it has in a lane stays there for now: %s", paths, error)
-        return False
+        return None
 
     def garbage(self) -> list[Garbage]:
         """What `collect` would delete now, if it can split what it would split."""
@@ -102,10 +103,23 @@ class LaneMaintenance:
         state = LaneState(log.checkpoint())
         for entry in log.entries_from(state.next_seq):
             state.take(entry)
-        left = {key for key, seq in state.parts_below(until).items() if not self.split(key, seq)}
+        views = {key: self.split(key, seq) for key, seq in state.parts_below(until).items()}
+        left = {key for key, view in views.items() if view is None}
         state.note_split(min(until, state.first_entry_of(left)), self._runtime.clock.now_ms())
+        self._renew_bases(state, views)
         packed = state.checkpoint(self._runtime.rng.randbytes(8)).pack()
         put_settled(self._runtime.store, log.paths.checkpoint, packed, head and head.etag)
+
+    @staticmethod
+    def _renew_bases(state: LaneState, views: dict[ClaimKey, ChainView | None]) -> None:
+        """Of partitions that nobody has gone on with: they are known by this lane still."""
+        bases = state.bases
+        for key, view in views.items():
+            base = base_of_view(view) if view is not None and view.tail.epoch == key.epoch else None
+            if view is not None and base is not None:
+                bases.of[key] = base
+                bases.raise_lows({key: view.low_watermark})
+        state.put_bases(bases)
 
     def _due(self, log: LaneLog, state: LaneState) -> list[Garbage]:
         before_ms = self._runtime.clock.now_ms() - int(self._runtime.config.delete_grace * 1000)

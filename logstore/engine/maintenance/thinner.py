@@ -26,6 +26,15 @@ _ROWS = 1 << 15
 _BYTES = 4 << 20
 
 
+class _Found(NamedTuple):
+    """A batch as it is stored: the bytes that it lies in, and the lowest and the highest timestamp of its records."""
+
+    raw: memoryview
+    info: BatchInfo
+    low_ms: int
+    high_ms: int
+
+
 class _Piece(NamedTuple):
     """A batch that is left, or None: all its records are gone. `info` is that of the batch as it was."""
 
@@ -59,23 +68,21 @@ class Thinner:
     # Learning
 
     def learn(self, blocks: Iterable[Block], start: int, stop: int) -> bool:
-        """Take in the records from `start` up to `stop`. False if there is no room for all of them: `until` says how far
-        it came."""
-        for block in blocks:
-            for raw, infos in _chunks(block):
-                wanted = [info for info in infos if start <= info.last_offset and info.base_offset < stop]
-                for info in wanted:
-                    if info.producer_id >= 0:
-                        self._producers[info.producer_id] = info.base_offset
-                plain = [info for info in wanted if _is_plain(info)]
-                if plain:
-                    self._learn(locate(raw, plain), start, stop)
-                if wanted:
-                    self.until = min(stop, wanted[-1].last_offset + 1)
-                if self._map.full and self.until < stop:
-                    return False
+        """Take in the records from `start` up to `stop`. False if there is no more room: `until` says how far it came."""
+        for found in _chunks(blocks):
+            wanted = [one for one in found if start <= one.info.last_offset and one.info.base_offset < stop]
+            for _, info, _, _ in wanted:
+                if info.producer_id >= 0:
+                    self._producers[info.producer_id] = info.base_offset
+            plain = [one[:2] for one in wanted if _is_plain(one.info)]
+            if plain:
+                self._learn(locate(plain), start, stop)
+            if wanted:
+                self.until = min(stop, wanted[-1].info.last_offset + 1)
+            if self._map.full and self.until < stop:
+                return False
         self.until = stop
-        return True
+        return not self._map.full
 
     def _learn(self, located: Located, start: int, stop: int) -> None:
         wanted = located.has_key & (located.offsets >= start) & (located.offsets < stop)
@@ -95,50 +102,41 @@ class Thinner:
         """What is left of a run of segments, of which at least one batch stays, though it be empty."""
         pieces: list[_Piece] = []
         left = Thinned()
-        for block in blocks:
-            stamps = {base: (low_ms, high_ms) for base, _, _, _, high_ms, low_ms, _ in block.index.tolist()}
-            for raw, infos in _chunks(block):
-                pieces += self._thin(raw, infos, stamps, left)
+        for found in _chunks(blocks):
+            pieces += self._thin(found, left)
         left.batches = self._without_idle(pieces)
         return left
 
-    def _thin(
-        self,
-        raw: memoryview,
-        infos: list[BatchInfo],
-        stamps: dict[int, tuple[int, int]],
-        left: Thinned,
-    ) -> Iterator[_Piece]:
-        plain = [info for info in infos if _is_plain(info)]
-        of_transactions = (info.base_offset for info in infos if info.is_transactional)
+    def _thin(self, found: list[_Found], left: Thinned) -> Iterator[_Piece]:
+        plain = [one[:2] for one in found if _is_plain(one.info)]
+        of_transactions = (one.info.base_offset for one in found if one.info.is_transactional)
         self._tombstones_until = min(self._tombstones_until, next(of_transactions, self._tombstones_until))
-        located = locate(raw, plain) if plain else None
+        located = locate(plain) if plain else None
         keep = None if located is None else self._kept(located)
         if located is None or keep is None or keep.all():
-            left.kept += sum(info.count for info in infos)
-            for info in infos:
-                yield _verbatim(raw, info, stamps)
+            left.kept += sum(one.info.count for one in found)
+            yield from map(_verbatim, found)
             return
         row = 0
-        kept_of = np.add.reduceat(keep, located.firsts[:-1]).tolist()
-        for info in infos:
+        kept_of = np.add.reduceat(keep, located.firsts[:-1], dtype=np.int64).tolist()
+        for one in found:
+            raw, info, _, _ = one
             if not _is_plain(info):
                 left.kept += info.count
-                yield _verbatim(raw, info, stamps)
+                yield _verbatim(one)
                 continue
             count = kept_of[row]
             left.kept += count
             left.removed += info.count - count
             if count == info.count:
-                yield _verbatim(raw, info, stamps)
+                yield _verbatim(one)
             elif not count:
                 yield _Piece(None, info, raw)
             else:
                 of_batch = keep[located.firsts[row] : located.firsts[row + 1]]
                 data, low_ms, high_ms = thinned(raw, located, row, of_batch)
-                yield _Piece(
-                    as_stored(memoryview(data), info.base_offset, info.span, low_ms, high_ms), info, raw
-                )
+                batch = as_stored(memoryview(data), info.base_offset, info.span, low_ms, high_ms)
+                yield _Piece(batch, info, raw)
             row += 1
 
     def _kept(self, located: Located) -> Any:
@@ -173,17 +171,24 @@ class Thinner:
         return batches
 
 
-def _chunks(block: Block) -> Iterator[tuple[memoryview, list[BatchInfo]]]:
-    """The batches of a block, as many at a time as are worth decoding together."""
-    raw, infos, rows, size = block.data, list[BatchInfo](), 0, 0
-    for info in split(raw):
-        infos.append(info)
-        rows, size = rows + info.count, size + info.size
-        if rows >= _ROWS or size >= _BYTES:
-            yield raw, infos
-            infos, rows, size = [], 0, 0
-    if infos:
-        yield raw, infos
+def _chunks(blocks: Iterable[Block]) -> Iterator[list[_Found]]:
+    """The batches of the blocks, as many at a time as are worth decoding together."""
+    found: list[_Found] = []
+    rows = size = 0
+    for block in blocks:
+        for info, high_ms, low_ms in zip(
+            split(block.data),
+            block.index["max_timestamp_ms"].tolist(),
+            block.index["min_timestamp_ms"].tolist(),
+            strict=True,
+        ):
+            found.append(_Found(block.data, info, low_ms, high_ms))
+            rows, size = rows + info.count, size + info.size
+            if rows >= _ROWS or size >= _BYTES:
+                yield found
+                found, rows, size = [], 0, 0
+    if found:
+        yield found
 
 
 def _is_plain(info: BatchInfo) -> bool:
@@ -191,9 +196,10 @@ def _is_plain(info: BatchInfo) -> bool:
     return info.count > 0 and not info.is_control and not info.is_transactional
 
 
-def _verbatim(raw: memoryview, info: BatchInfo, stamps: dict[int, tuple[int, int]]) -> _Piece:
+def _verbatim(found: _Found) -> _Piece:
+    raw, info, low_ms, high_ms = found
     view = raw[info.position : info.position + info.size]
-    return _Piece(as_stored(view, info.base_offset, info.span, *stamps[info.base_offset]), info, raw)
+    return _Piece(as_stored(view, info.base_offset, info.span, low_ms, high_ms), info, raw)
 
 
 def _empty(raw: memoryview, info: BatchInfo) -> EncodedBatch:

@@ -26,6 +26,7 @@ from itertools import takewhile
 from typing import NamedTuple, TypeVar
 
 from logstore.config import Visibility
+from logstore.engine.chain.bases import Settled, settled_of
 from logstore.engine.chain.link import Link
 from logstore.engine.chain.segment_table import LostRange, SegmentRef, Segments
 from logstore.engine.chain.tail import ChainTail
@@ -228,6 +229,11 @@ class PartitionState:
             ours = self.segments.table
             table.extend(ours, bisect_left(ours.last_seq, next_seq), len(ours))
             return self.tail, self.low
+
+    def settled(self, first_seq: int) -> Settled | None:
+        """What is known of the chain before the parts of a claim whose first place is `first_seq`."""
+        with self._lock:
+            return settled_of(self.segments, self.tail, first_seq, self.low)
 
     def end_to_follow(self) -> tuple[ChainTail, bool]:
         """Where the chain ends as last seen, and whether what comes next can be added behind it."""

@@ -1,21 +1,24 @@
 """Reading many partitions at once, of one topic or several: what `Topic.tail` and groups stand on.
 
 A partition whose writer is in this process wakes its readers and costs no request. Of those that others write, at most
-`LOOKS` are asked for in a `follow_interval`, in turn: so the requests of a reader that waits do not grow with the number of
-partitions, and with more of them than that, a quiet one's next record is seen later.
+`LOOKS` are asked for in a `follow_interval`, in turn, and all that are in one lane count as one: so the requests of a reader
+that waits do not grow with the number of partitions, and with more of them than that, a quiet one's next record is seen
+later.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from math import inf
 from typing import NamedTuple
 
 from logstore.config import Visibility, check_visibility
+from logstore.engine.chain.many_chains import load_all
 from logstore.engine.host.clock import Clock
 from logstore.engine.host.fan_out import fan_out
+from logstore.engine.partition.internal import Partition
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.format.batches.record import TopicRecord
 
@@ -23,6 +26,29 @@ LOOKS = 16
 TAKE_BYTES = 1 << 17
 """Of one partition at a time: what is taken is decoded at once, and the next ones wait for their turn."""
 _WAIT_MAX_S = 3600.0
+
+
+def look_at(logs: Iterable[Partition]) -> None:
+    """All of them as they are now: those that nobody has looked at are loaded, the others are followed, and a lane is asked
+    once for all. What their watermarks say afterwards is not older than this call."""
+    known = list(logs)
+    if not known:
+        return
+    began_at = known[0].clock.monotonic()
+    new = load(known)
+    calls = [partial(log.refresh_since, began_at) for log in known if log not in new]
+    for _ in fan_out(calls, at_least=2):
+        pass
+
+
+def load(logs: Iterable[Partition]) -> set[Partition]:
+    """Those that were not loaded, which are then: many of a lane with few requests. Returns them."""
+    found = [(log, chain) for log in logs if (chain := log.chain_to_load) is not None]
+    if not found:
+        return set()
+    for (log, _), view in zip(found, load_all([chain for _, chain in found], found[0][0].lanes), strict=True):
+        log.take_view(view)
+    return {log for log, _ in found}
 
 
 class Cursor:
@@ -141,6 +167,7 @@ class ManyPartitions:
         for cursor in self._cursors:
             cursor.renew()
         new = [cursor for cursor in self._cursors if not cursor.is_open]
+        load(cursor.log for cursor in new)
         for _ in fan_out([lambda each=each: each.open(self._visibility) for each in new], at_least=2):  # type: ignore[misc]
             pass
         for cursor in new:
@@ -151,12 +178,21 @@ class ManyPartitions:
         if now < self._look_at:
             return
         self._look_at = now + self._interval
-        due = [cursor for cursor in self._cursors if self._is_due(cursor)][:LOOKS]
-        # Those of one lane are asked for together: what was read of it in this round does for all of them.
-        for _ in fan_out([partial(cursor.log.refresh, self._interval) for cursor in due], at_least=2):
+        asked = {*self._next_to_ask()}
+        due = [cursor for cursor in self._cursors if cursor in asked]
+        for _ in fan_out([partial(cursor.log.refresh_since, now) for cursor in due], at_least=2):
             pass
-        asked = {*due}
         self._cursors = [*(each for each in self._cursors if each not in asked), *due]
+
+    def _next_to_ask(self) -> Iterator[Cursor]:
+        """Those of so many lanes, or so many that are in none."""
+        chosen: set[object] = set()
+        for cursor in self._cursors:
+            if self._is_due(cursor):
+                one = cursor.log.lane_name or cursor
+                if one in chosen or len(chosen) < LOOKS:
+                    chosen.add(one)
+                    yield cursor
 
     def _is_due(self, cursor: Cursor) -> bool:
         """Whether somebody else may have written what we have not seen, and there is nothing else to read first."""

@@ -17,6 +17,7 @@ from logstore.engine.chain.segment_table import Segments
 from logstore.engine.chain.tail import ChainTail
 from logstore.engine.chain.view import ChainView
 from logstore.engine.host.clock import Clock
+from logstore.engine.lanes.lane_reader import LaneReader
 from logstore.engine.maintenance.checkpoint import Checkpointer
 from logstore.engine.maintenance.maintenance import Maintenance
 from logstore.engine.memory.partition_state import PartitionState
@@ -128,9 +129,19 @@ class ReadablePartition:
         writer = self._writer
         return writer is None or writer.failed is not None or not writer.is_alone
 
-    def refresh(self, max_age: float = 0.0) -> None:
-        """As `PartitionLog.refresh`. `max_age`: what was read of its lane so many seconds ago will do."""
-        self._load()[2].refresh(max_age=max_age)
+    def refresh(self) -> None:
+        """As `PartitionLog.refresh`."""
+        self._load()[2].refresh()
+
+    def refresh_since(self, began_at: float) -> None:
+        """The same. A lane that was read from then on, by the store's clock, is not asked again."""
+        self._load()[2].refresh(since=began_at)
+
+    @property
+    def lane_name(self) -> str | None:
+        """In which lane the chain goes on, as last seen; None if in none, or if it was not loaded."""
+        claim = None if self._loaded is None else self._loaded[0].tail.claim
+        return None if claim is None else claim.lane
 
     def offset_for_timestamp(self, ms: int) -> int | None:
         """As `PartitionLog.offset_for_timestamp`."""
@@ -279,6 +290,22 @@ class ReadablePartition:
         reader = PartitionReader(state, self._chain, self._runtime.reader)
         self._loaded = state, reader, Follower(self._runtime, self._chain, state, self)
         return self._loaded
+
+    def take_view(self, view: ChainView) -> None:
+        """Somebody has loaded it, with many others. Nothing happens if it was loaded meanwhile."""
+        with self._opening:
+            if self._loaded is None and not self._ended():
+                self._become(view)
+
+    @property
+    def chain_to_load(self) -> Chain | None:
+        """For somebody who loads many partitions at once; None if this one need not be loaded."""
+        return self._chain if self._loaded is None and not self._ended() else None
+
+    @property
+    def lanes(self) -> LaneReader:
+        """With which all partitions of the store read lanes."""
+        return self._runtime.lanes
 
 
 def check_start(start: object) -> None:

@@ -30,13 +30,13 @@ class Follower:
         self._log = log
         self._asked_at = float("-inf")
 
-    def refresh(self, min_interval: float = 0.0, max_age: float | None = None) -> None:
-        """Take in what others have committed; nothing to do while we are the writer. `max_age`: for how many seconds what
-        was read of its lane, for other partitions too, will do; `min_interval` if it is not given."""
+    def refresh(self, min_interval: float = 0.0, since: float | None = None) -> None:
+        """Take in what others have committed; nothing to do while we are the writer. `since`: what was read of a lane from
+        then on will do, so that many partitions of it are asked for at once."""
         now = self._runtime.clock.monotonic()
         if self._log.follows and now - self._asked_at >= min_interval:
             self._asked_at = now
-            catch_up(self._chain, self._state, max_age=min_interval if max_age is None else max_age)
+            catch_up(self._chain, self._state, max_age=min_interval if since is None else now - since)
 
     def wait_for(self, offset: int, visibility: Visibility, wait: float) -> None:
         """Wait until there is something at `offset`, up to `wait` seconds, or until the log is closed."""

@@ -185,7 +185,7 @@ def check_keys(runs: Iterable[Run]) -> None:
 def check_batch_keys(batches: Iterable[tuple[memoryview, BatchInfo]]) -> None:
     """The same of encoded batches, which are checked otherwise."""
     for raw, info in batches:
-        if not info.is_control and not locate(raw, [info._replace(position=0)]).has_key.all():
+        if not info.is_control and not locate([(raw, info._replace(position=0))]).has_key.all():
             raise _keyless()
 
 

@@ -26,10 +26,12 @@ from dataclasses import replace
 from typing import Any
 
 from logstore.config import Ack
+from logstore.engine.chain.bases import Settled
 from logstore.engine.chain.chain import Chain, LostRace
 from logstore.engine.chain.fencing import fenced_by
 from logstore.engine.chain.link import Link
 from logstore.engine.chain.segment_table import LostRange
+from logstore.engine.chain.view import ChainView
 from logstore.engine.host.counters import UNOBSERVED, Flush
 from logstore.engine.host.task_pool import Task
 from logstore.engine.memory.flush_window import FlushWindow
@@ -114,6 +116,7 @@ class ExclusiveWriter(Writer):
         self._lane = lane
         self.claim_key = ClaimKey(chain.paths.prefix, epoch)
         self.claim = state.tail.claim or Claim("", 0)
+        self._first_seq = state.tail.next_seq
         self.hands_over = False
         self.local_sync: Task | None = None
         state.show(self._buffer)
@@ -488,6 +491,14 @@ class ExclusiveWriter(Writer):
         with self._lock:
             self._due = None
             return self._prepare(atomics)
+
+    def settled(self) -> Settled | None:
+        """What is known of the chain before our own segments."""
+        return self._state.settled(self._first_seq)
+
+    def replace_view(self, view: ChainView) -> None:
+        """Maintenance has changed which objects hold the records."""
+        self._state.replace_view(view)
 
     def _is_over(self) -> bool:
         return self.failed is not None or self._closing

@@ -7,7 +7,9 @@ from collections.abc import Collection
 from concurrent.futures import Future
 from typing import NamedTuple, Protocol
 
+from logstore.engine.chain.bases import Settled
 from logstore.engine.chain.link import Link
+from logstore.engine.chain.view import ChainView
 from logstore.engine.host.counters import FlushDone
 from logstore.engine.memory.flush_window import FlushWindow
 from logstore.engine.memory.results import Receipt
@@ -82,6 +84,14 @@ class Flushed(Protocol):
 
     def attempt_failed(self, error: Exception) -> int:
         """An upload failed, and there will be another."""
+        ...
+
+    def settled(self) -> Settled | None:
+        """What is known of the partition's chain before the parts of the claim; None if that is not well known."""
+        ...
+
+    def replace_view(self, view: ChainView) -> None:
+        """Some of its parts were split out of the lane, and lie elsewhere now."""
         ...
 
     def stop(self, error: LogStoreError) -> None:

@@ -22,7 +22,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import partial
 from typing import NamedTuple
@@ -32,6 +32,7 @@ from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.fencing import WHAT_NOW, fenced_by, named
 from logstore.engine.chain.link import Link
 from logstore.engine.chain.tail import ChainTail
+from logstore.engine.chain.view import ChainView
 from logstore.engine.host.fan_out import fan_out
 from logstore.engine.lanes.lane_log import LaneLog, LaneRace
 from logstore.engine.lanes.lane_state import LaneState
@@ -40,8 +41,10 @@ from logstore.engine.runtime import Runtime
 from logstore.engine.write.atomic_append import AtomicAppend, all_locked
 from logstore.engine.write.flushed import Flushed, Released
 from logstore.engine.write.group_commit import GroupCommitWait
+from logstore.engine.write.lane_bases import bases_of, settled
 from logstore.engine.write.lane_life import LaneLife
 from logstore.errors import CorruptData, Fenced, LogStoreError, OutcomeUnknown, StoreError, UnsupportedStore
+from logstore.format.stored.claim_base import Bases
 from logstore.format.stored.entry import ClaimKey, Entry, EntryHeader, EntryKind, NewPart, build_entry
 from logstore.format.stored.extras import Claim, Extras
 from logstore.format.stored.segment import SegmentFlags
@@ -61,8 +64,9 @@ SPLIT_EVERY = 1024
 SPLIT_PARTS = 100_000
 
 Windows = list[tuple[Flushed, FlushWindow]]
-Splitter = Callable[[ClaimKey, int], bool]
-"""Makes sure that a partition's manifest holds its chain up to a place. False if that could not be done now."""
+Splitter = Callable[[ClaimKey, int], ChainView | None]
+"""Makes sure that a partition's manifest holds its chain up to a place, and gives what that says. None if that could not be
+done now."""
 
 
 class _Fate(Enum):
@@ -327,9 +331,14 @@ class Lane:
         parts = [_part(writer, window) for writer, window in load.windows]
         runtime = self._runtime
         with self._lock:
+            said = self._known.bases.of
+            new = [writer for writer, _ in load.windows if writer.claim_key not in said]
+            claims = {writer.claim_key: self._known.claims[writer.claim_key] for writer in new}
+        note = bases_of(settled(new), claims, Bases()).pack() if new else b""
+        with self._lock:
             seq, prev = self._next_place()
         header = EntryHeader(EntryKind.DATA, seq, runtime.new_id(), prev, runtime.clock.now_ms())
-        return _Upload(load, *build_entry(header, parts, _given_up(load.windows)))
+        return _Upload(load, *build_entry(header, parts, _given_up(load.windows), note))
 
     def _next_place(self) -> tuple[int, bytes]:
         """Behind what is in flight, and the id of the entry before it. Holds the lock."""
@@ -654,11 +663,20 @@ class Lane:
                 logger.warning("%s: no checkpoint this time: %s", self, error)
 
     def _put_checkpoint(self) -> bool:
-        """Whether ours stands. If not, somebody else has split the lane, which he may once all its claims have ended; or our
-        life is over, and the one that stands knows more than we do: it is not replaced."""
+        """Whether ours stands. If not, somebody else has split the lane, which he may once all its claims have ended, or has
+        noted a low watermark; or our life is over, and the one that stands knows more than we do: it is not replaced."""
+        with self._lock:
+            writers = list(self._writers.values())
+        known = settled(writers)
+        with self._lock:
+            claims = {key: replace(claim) for key, claim in self._known.claims.items()}
+            said = Bases(dict(self._known.bases.of), dict(self._known.bases.lows))
+        bases = bases_of(known, claims, said)
+        packed = bases.pack()
         with self._lock:
             if self._life.is_over:
                 return False
+            self._known.put_bases(bases, packed, said)
             checkpoint = self._known.checkpoint(self._runtime.rng.randbytes(8))
         stored = put_settled(
             self._runtime.store, self._log.paths.checkpoint, checkpoint.pack(), self._checkpoint_etag
@@ -668,6 +686,7 @@ class Lane:
             with self._lock:
                 if head is not None and found is not None and found.next_seq <= self._known.next_seq:
                     self._checkpoint_etag = head.etag
+                    self._known.raise_lows(LaneState(found).bases.lows)
                     self._known.version = found.version
                     self._known.split(found.split_until)
             return False
@@ -686,7 +705,7 @@ class Lane:
             is_due = until - state.split_until >= SPLIT_EVERY or state.part_count >= SPLIT_PARTS
             wanted = state.parts_below(until) if is_due else {}
         if is_due:
-            left = {key for key, next_seq in wanted.items() if not self._splitter(key, next_seq)}
+            left = {key for key, next_seq in wanted.items() if not self._split_out(key, next_seq)}
             now_ms = runtime.clock.now_ms()
             with self._lock:
                 state.note_split(min(until, state.first_entry_of(left)), now_ms)
@@ -698,6 +717,14 @@ class Lane:
         for _ in fan_out(partial(runtime.store.delete, self._log.paths.entry(seq)) for seq in gone):
             pass
         self._deleted_until = max(self._deleted_until, until)
+
+    def _split_out(self, key: ClaimKey, next_seq: int) -> bool:
+        view = self._splitter(key, next_seq)
+        with self._lock:
+            writer = self._writers.get(key)
+        if view is not None and writer is not None:
+            writer.replace_view(view)
+        return view is not None
 
     # The end
 

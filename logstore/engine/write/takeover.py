@@ -178,11 +178,16 @@ def _end_claim(runtime: Runtime, chain: Chain, state: PartitionState, judged: by
 
 
 def _is_stale(chain: Chain, state: PartitionState, header: SegmentHeader) -> bool:
-    """Whether the fence stands in a place that had been emptied. Then the chain is loaded again."""
-    if not (state.tail.may_be_emptied and chain.is_past(header.seq, state.tail.horizon, header.seq)):
+    """Whether the fence stands in a place that had been emptied. Then the chain is loaded again. If not, what the manifest
+    says of the low watermark is known from now on: who loaded the partition by what a lane says may have missed it."""
+    if not state.tail.may_be_emptied:
         return False
-    reload(chain, state, by_owner=True)
-    return True
+    now = chain.horizon()
+    if chain.was_passed(now, header.seq, state.tail.horizon, header.seq):
+        reload(chain, state, by_owner=True)
+        return True
+    state.raise_low_watermark(now.low)
+    return False
 
 
 def _wait_or_raise(runtime: Runtime, chain: Chain, error: StoreError, failures: int, deadline: float) -> None:

@@ -55,11 +55,12 @@ class Located(NamedTuple):
         return self.found.key_lengths >= 0
 
 
-def locate(raw: Buffer, infos: Sequence[BatchInfo]) -> Located:
-    """Of batches in `raw`, each with one record at the least."""
+def locate(batches: Sequence[tuple[Buffer, BatchInfo]]) -> Located:
+    """Of batches, each with one record at the least, and with the bytes that it lies in."""
     from logstore.format.plain import fields  # as kernels do: imported when called
 
-    areas = [record_area(raw, info) for info in infos]
+    areas = [record_area(raw, info) for raw, info in batches]
+    infos = [info for _, info in batches]
     counts = np.array([info.count for info in infos])
     spans = [info.span for info in infos] if any(info.is_sparse for info in infos) else None
     joined, _, found = fields.locate(areas, spans)

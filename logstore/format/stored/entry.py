@@ -2,7 +2,8 @@
 
     header     fixed size: what kind it is, its place in the lane, its id and the id of the entry before it
     parts      for each partition a whole segment (`segment`), back to back, verbatim
-    directory  topics; a fixed-width row for each part; a row for each claim that ends here; who ended it
+    directory  topics; a fixed-width row for each part; a row for each claim that ends here; a note: who ended it, or
+               where the chains stood whose first parts are here (`claim_base`)
     footer     fixed size: a copy of the header, counts, sizes, checksums
 
 A part is an ordinary segment in every byte, with a header, an index and checksums of its own: who reads a partition reads a
@@ -33,7 +34,7 @@ _CRC = struct.Struct("<I")
 HEADER_SIZE = _HEADER.size + _CRC.size
 _FOOTER = struct.Struct(
     "<IIIIQQI"
-)  # topics, parts, seals, size of the owner's document, of the directory, of the object; CRC-32C of the directory
+)  # topics, parts, seals, size of the note, of the directory, of the object; CRC-32C of the directory
 _END = struct.Struct("<I8s")
 FOOTER_SIZE = HEADER_SIZE + _FOOTER.size + _END.size
 
@@ -56,6 +57,7 @@ _PART_ROW = np.dtype(
 )
 _SEAL_ROW = np.dtype([("topic", "<u4"), ("partition", "<u4"), ("epoch", "<u8")])
 _NAME = struct.Struct("<H")
+_NAMES_GUESS = 4096
 FIRST = bytes(16)
 """What the first entry of a lane names as the one before it."""
 
@@ -135,18 +137,28 @@ class EntryHeader:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the tail of an entry tells. `owner`: a document about the process that made a fence, a seal or an
-    adoption, or nothing."""
+    """What the tail of an entry tells. `note`: of a fence, a seal or an adoption a document about the process that made it,
+    of data the bases of claims that begin here; or nothing."""
 
     header: EntryHeader
     parts: tuple[Part, ...] = ()
     seals: tuple[ClaimKey, ...] = ()
-    owner: bytes = b""
+    note: bytes = b""
+
+    @property
+    def owner(self) -> bytes:
+        """Who made a fence or a seal."""
+        return b"" if self.header.kind is EntryKind.DATA else self.note
+
+    @property
+    def bases(self) -> bytes:
+        """`Bases`, packed, of the claims that begin here."""
+        return self.note if self.header.kind is EntryKind.DATA else b""
 
     @classmethod
     def parse(cls, tail: Bytes) -> Entry:
         """From the last bytes of the object: as many as `tail_needed` says, or more."""
-        header, topics, parts, seals, owner_size, size, _, crc = _footer(tail)
+        header, topics, parts, seals, note_size, size, _, crc = _footer(tail)
         end = len(tail) - FOOTER_SIZE
         directory = bytes(tail[end - size : end]) if size <= end else b""
         if len(directory) != size or crc32c(directory) != crc:
@@ -161,7 +173,7 @@ class Entry:
         at += part_rows.nbytes
         seal_rows = np.frombuffer(directory, _SEAL_ROW, seals, at)
         at += seal_rows.nbytes
-        if at + owner_size != size:
+        if at + note_size != size:
             raise FormatError("the lane entry's directory does not fit its counts", None)
         return cls(
             header,
@@ -180,6 +192,11 @@ class Entry:
 def tail_needed(tail: Bytes) -> int:
     """How many of the object's last bytes `Entry.parse` needs."""
     return FOOTER_SIZE + int(_footer(tail)[5])
+
+
+def tail_for(parts: int) -> int:
+    """How many of an object's last bytes tell of so many parts, of few topics: a guess before the first look."""
+    return FOOTER_SIZE + parts * _PART_ROW.itemsize + _NAMES_GUESS
 
 
 def object_size(tail: Bytes) -> int:
@@ -213,7 +230,7 @@ class NewPart(NamedTuple):
 
 
 def build_entry(
-    header: EntryHeader, parts: Sequence[NewPart], seals: Sequence[ClaimKey] = (), owner: bytes = b""
+    header: EntryHeader, parts: Sequence[NewPart], seals: Sequence[ClaimKey] = (), note: bytes = b""
 ) -> tuple[memoryview, Entry]:
     """The whole object, in one piece, read-only, and what its tail says."""
     topics: dict[str, int] = {}
@@ -231,12 +248,12 @@ def build_entry(
     part_rows = np.array(rows, _PART_ROW).tobytes()
     seal_rows = np.array([split(claim) for claim in seals], _SEAL_ROW).tobytes()
     names = b"".join(_NAME.pack(len(name.encode())) + name.encode() for name in topics)
-    directory = names + part_rows + seal_rows + owner
+    directory = names + part_rows + seal_rows + note
     size = position + len(directory) + FOOTER_SIZE
     front = header.pack()
     footer = front + _FOOTER.pack(
-        len(topics), len(parts), len(seals), len(owner), len(directory), size, crc32c(directory)
+        len(topics), len(parts), len(seals), len(note), len(directory), size, crc32c(directory)
     )
     footer += _END.pack(crc32c(footer), MAGIC)
     pieces: list[Bytes] = [front, *(part.data for part in parts), directory, footer]
-    return in_one_piece(pieces, size), Entry(header, tuple(placed), tuple(seals), owner)
+    return in_one_piece(pieces, size), Entry(header, tuple(placed), tuple(seals), note)

@@ -3,6 +3,7 @@
 front     fixed size, with a checksum of its own: version counter, nonce, the place below which entries may have been
           split and emptied, the place that it reaches to, the id of the last entry before that. One small GET tells
 body      zstd of: the places below that were kept; the claims; the parts that no partition's manifest holds yet
+bases     where the partitions' chains stood before their parts, if anybody said so (`claim_base`)
 crc       CRC-32C of all before it, and the magic again
 """
 
@@ -20,9 +21,10 @@ from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.stored.entry import FIRST, ClaimKey, Part
 from logstore.format.stored.segment import Bytes
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""In 1 there were no bases, and a claim that had ended may have been gone on behind."""
 ADOPTED_VERSION = 3
-"""Somebody has adopted the lane, and is named: releases that do not know this know no adoptions either. There is no 2."""
+"""Somebody has adopted the lane, and is named: releases that do not know this know no adoptions either."""
 MAGIC = b"LOGLCP\r\n"
 
 _FRONT = struct.Struct("<8sHHIQ8sQQ16sQIIIIQI")
@@ -57,12 +59,13 @@ _PART_ROW = np.dtype(
     ]
 )
 _BODY_MAX = 1 << 30
-_SEALED, _BEGUN = 1, 4
+_SEALED, _LEFT, _BEGUN = 1, 2, 4
 
 
 class CheckpointedClaim(NamedTuple):
-    """Where the chain of the claim's partition was before the parts that follow: its next place and offsets. `is_begun`: the
-    lane holds nothing of it yet, and whether it stands only the partition's own chain tells. Known of adopted lanes."""
+    """Where the chain of the claim's partition was before the parts that follow: its next place and offsets. `is_sealed`:
+    nothing follows in the lane. `is_begun`: the lane holds nothing of it yet, and whether it stands only the partition's own
+    chain tells. `is_left`: a seal names it, and the chain may go on elsewhere."""
 
     key: ClaimKey
     next_seq: int
@@ -70,6 +73,7 @@ class CheckpointedClaim(NamedTuple):
     reserved_until: int
     is_sealed: bool
     is_begun: bool = False
+    is_left: bool = False
 
 
 class CheckpointedPart(NamedTuple):
@@ -92,7 +96,7 @@ class LaneCheckpoint:
     records are in the manifests of their partitions; `kept` are the places below it that hold a seal, a fence or a void
     entry, which stay. `edge`: the id of the last entry that counts. `ended_before`: the place behind the last fence, which
     has ended all claims that began before it. `splits`: when what was split, for whoever deletes it. `owner`: a document
-    about the process that adopted the lane last, or nothing."""
+    about the process that adopted the lane last, or nothing. `bases`: `Bases`, packed, because few need them."""
 
     version: int = 0
     nonce: bytes = bytes(8)
@@ -105,6 +109,7 @@ class LaneCheckpoint:
     ended_before: int = 0
     splits: tuple[Split, ...] = ()
     owner: bytes = b""
+    bases: bytes = b""
 
     def pack(self) -> bytes:
         topics: dict[str, int] = {}
@@ -114,11 +119,10 @@ class LaneCheckpoint:
             topic, partition = key.prefix[:-1].rsplit("/", 1)
             return topics.setdefault(topic + "/", len(topics)), int(partition), key.epoch
 
-        begun = _BEGUN if self.owner else 0  # a release that knows version 1 would take it for a seal
         claims = np.array(
             [
-                (*split(key), *rest, _SEALED * is_sealed | begun * is_begun)
-                for key, *rest, is_sealed, is_begun in self.claims
+                (*split(key), *rest, _SEALED * is_sealed | _BEGUN * is_begun | _LEFT * is_left)
+                for key, *rest, is_sealed, is_begun, is_left in self.claims
             ],
             _CLAIM_ROW,
         )
@@ -142,7 +146,7 @@ class LaneCheckpoint:
             MAGIC,
             ADOPTED_VERSION if self.owner else FORMAT_VERSION,
             len(self.owner),
-            0,
+            len(self.bases),
             self.version,
             self.nonce,
             self.split_until,
@@ -157,18 +161,20 @@ class LaneCheckpoint:
             len(self.splits),
         )
         front += _CRC.pack(crc32c(front))
-        return front + body + _END.pack(crc32c(front + body), MAGIC)
+        data = front + body + self.bases
+        return data + _END.pack(crc32c(data), MAGIC)
 
     @classmethod
     def parse(cls, data: Bytes) -> LaneCheckpoint:
         split_until = parse_split_until(data)
         front = _FRONT.unpack_from(data)
-        version, nonce, next_seq, edge = front[4], front[5], front[7], front[8]
+        version, nonce, edge = front[4], front[5], front[8]
         body_size, kept_count, names_size, claim_count, part_count = front[9:14]
-        end = FRONT_SIZE + body_size
+        body_end = FRONT_SIZE + body_size
+        end = body_end + front[3]
         if len(data) != end + _END.size or _END.unpack_from(data, end) != (crc32c(data[:end]), MAGIC):
             raise FormatError("the lane checkpoint's checksum does not match", end)
-        body = decompress(ZSTD, bytes(data[FRONT_SIZE:end]), max_size=_BODY_MAX)
+        body = decompress(ZSTD, bytes(data[FRONT_SIZE:body_end]), max_size=_BODY_MAX)
         at = kept_count * 8
         kept = tuple(np.frombuffer(body, "<u8", kept_count).tolist())
         pairs = np.frombuffer(body, "<u8", 2 * front[15], at).reshape(-1, 2).tolist()
@@ -180,12 +186,13 @@ class LaneCheckpoint:
             CheckpointedClaim(
                 ClaimKey(f"{topics[topic]}{partition}/", epoch),
                 next_seq,
-                end,
+                end_offset,
                 reserved,
                 bool(state & _SEALED),
                 bool(state & _BEGUN),
+                bool(state & (_LEFT if front[1] > 1 else _SEALED)),
             )
-            for topic, partition, epoch, next_seq, end, reserved, state in np.frombuffer(
+            for topic, partition, epoch, next_seq, end_offset, reserved, state in np.frombuffer(
                 body, _CLAIM_ROW, claim_count, at
             ).tolist()
         ]
@@ -205,7 +212,7 @@ class LaneCheckpoint:
             version,
             nonce,
             split_until,
-            next_seq,
+            front[7],
             edge,
             kept,
             tuple(claims),
@@ -213,6 +220,7 @@ class LaneCheckpoint:
             front[14],
             splits,
             body[at:],
+            bytes(data[body_end:end]),
         )
 
 
@@ -223,9 +231,8 @@ def parse_split_until(front: Bytes) -> int:
     fields = _FRONT.unpack_from(front)
     if fields[0] != MAGIC or _CRC.unpack_from(front, _FRONT.size)[0] != crc32c(bytes(front[: _FRONT.size])):
         raise FormatError("the lane checkpoint's front is damaged", 0)
-    if fields[1] not in (FORMAT_VERSION, ADOPTED_VERSION):
+    if not 1 <= fields[1] <= ADOPTED_VERSION:
         raise UnsupportedVersion(
-            f"lane checkpoint format {fields[1]}; this release reads {FORMAT_VERSION} and {ADOPTED_VERSION}",
-            8,
+            f"lane checkpoint format {fields[1]}; this release reads up to {ADOPTED_VERSION}", 8
         )
     return int(fields[6])

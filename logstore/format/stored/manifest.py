@@ -20,6 +20,7 @@ from __future__ import annotations
 import struct
 from array import array
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -220,21 +221,30 @@ def unknown_horizon(next_seq: int) -> int:
     return max(0, next_seq - 1)
 
 
-def parse_horizon(front: Bytes) -> int:
-    """`collected_until`, from the first `FRONT_SIZE` bytes alone. `UnsupportedVersion` if the format has none there."""
+class Front(NamedTuple):
+    """What the first `FRONT_SIZE` bytes alone say."""
+
+    version: int
+    next_seq: int
+    low_watermark: int
+    collected_until: int
+
+
+def parse_front(front: Bytes) -> Front:
+    """`UnsupportedVersion` if the format has no horizon there."""
     if len(front) < FRONT_SIZE:
         raise FormatError("the manifest is cut short", len(front))
-    magic, version = struct.unpack_from("<8sH", front)
-    if magic != MAGIC:
+    fields = _FRONT.unpack_from(front)
+    if fields[0] != MAGIC:
         raise FormatError("no manifest: the magic is missing", 0)
-    if version not in (FORMAT_VERSION, EXTRAS_VERSION):
+    if fields[1] not in (FORMAT_VERSION, EXTRAS_VERSION):
         raise UnsupportedVersion(
-            f"manifest format {version}; this release finds a horizon in {FORMAT_VERSION}", 8
+            f"manifest format {fields[1]}; this release finds a horizon in {FORMAT_VERSION}", 8
         )
     horizon, _, crc = _HORIZON.unpack_from(front, _FRONT.size)
     if crc != crc32c(bytes(front[: FRONT_SIZE - _CRC.size])):
         raise FormatError("the checksum of the manifest's front does not match", 0)
-    return int(horizon)
+    return Front(fields[5], fields[6], fields[8], horizon)
 
 
 def _inflate(packed: bytes, size: int) -> bytes:

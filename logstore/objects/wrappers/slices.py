@@ -28,6 +28,13 @@ def is_slice(key: str) -> bool:
     return _SLICE.fullmatch(key) is not None
 
 
+def parse_slice(key: str) -> tuple[str, int, int]:
+    """The object, the position and the size that `slice_key` was given."""
+    named = _SLICE.fullmatch(key)
+    assert named is not None, "only slices are parsed"
+    return named[1], int(named[2]), int(named[3])
+
+
 def whole(key: str) -> str:
     """The object that a slice is of; the key itself if it names one."""
     found = _SLICE.fullmatch(key)

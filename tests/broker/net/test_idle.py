@@ -172,6 +172,9 @@ def test_what_was_fetched_is_not_kept_for_the_case_that_it_is_asked_for_again(br
     with Wire(broker.port) as client, Wire(broker.port) as writer:
         make_topic(writer)
         assert writer.produce("t", batch(b"x" * 100_000)).base_offset == 0
-        assert len(values(client.fetch("t", 0))) == 1
+        waiting = client.send_fetch("t", 1, wait_ms=600_000)
+        broker.until(lambda: len(broker.server.broker._fetch.waiting) == 1)
+        writer.produce("t", batch(b"x" * 100_000))
+        assert len(values(client.fetched(11, waiting))) == 1
         remembered = broker.call(lambda: list(broker.server.broker._fetch.kept._kept))
         assert [entry.data.parts for fetch in remembered for entry in fetch._entries.values()] == [()]

@@ -28,6 +28,7 @@ NAMES = [f"nothing-{number}" for number in range(100)]
 EMPTY: dict[str, list[Any]] = {"partitions": [], "partition_indexes": [], "partition_data": []}
 GROUP = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": ""}
 ONE_FETCH = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1, "rack_id": ""}
+PLACE = {"partition": 0, "current_leader_epoch": -1, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
 PRODUCE = {"transactional_id": None, "acks": -1, "timeout": 10_000}
 
 
@@ -35,7 +36,11 @@ PRODUCE = {"transactional_id": None, "acks": -1, "timeout": 10_000}
     ("api", "version", "request_of"),
     [
         (Api.PRODUCE, 9, lambda topics: {**PRODUCE, "topic_data": topics}),
-        (Api.FETCH, 11, lambda topics: {**ONE_FETCH, "topics": topics}),
+        (
+            Api.FETCH,
+            11,
+            lambda topics: {**ONE_FETCH, "topics": [{**t, "partitions": [PLACE]} for t in topics]},
+        ),
         (Api.OFFSET_COMMIT, 7, lambda topics: {**GROUP, "topics": topics}),
         (Api.OFFSET_FETCH, 5, lambda topics: {**GROUP, "topics": topics}),
     ],

@@ -11,7 +11,7 @@ import pytest
 from logstore.errors import CorruptData
 from logstore.format.batches.batch import split
 from logstore.format.batches.records import decode_records
-from logstore.format.stored.manifest import FRONT_SIZE, Manifest, parse_horizon
+from logstore.format.stored.manifest import FRONT_SIZE, Manifest, parse_front
 from logstore.format.stored.owner import Owner
 from logstore.format.stored.segment import SegmentFlags, parse_segment
 from logstore.format.stored.wal import WalHeader, parse_frames
@@ -25,6 +25,7 @@ DIGESTS = {
     "entry-v1.seg": "521c5bb0b92e3bbd865d580c22f8f79f078ac8851c5180156e66eb5c494afd2b",
     "hold-v1": "4569666300a4fc0026a0fa94fb2ac0fa5ad611f8b2ba2620a3614a38a7840c9e",
     "lane-checkpoint-v1": "6a9ab08988c440975f445a5d53e61ca0100ae40e0361f9832159b315a52629a4",
+    "lane-checkpoint-v2": "31e463af3a4cf10c7d3f95dea7b78ed21238767c702110c3d93db92fc428f4a7",
     "lane-checkpoint-v3": "e0c6a2c3feedb16e8defd63345ffc933100dd715b86ad2812deeea69c3218105",
     "manifest-v1": "e73b4573fa2dddf20acfd35a6865ee3f7b34287b44877e62d2d590c23eca0245",
     "manifest-v2": "fa157c0b1679c08e5ef5cb8d9b94a986c59c582b0a100ed5ae461b30e9dd3b06",
@@ -91,8 +92,8 @@ def test_L20_a_golden_manifest_gives_its_rows() -> None:
     assert Manifest.parse(golden("manifest-v4")) == written.MANIFEST_V4
     assert Owner.parse(Manifest.parse(golden("manifest-v4")).owner) == written.OWNER
     assert (
-        parse_horizon(golden("manifest-v3")[:FRONT_SIZE])
-        == parse_horizon(golden("manifest-v4")[:FRONT_SIZE])
+        parse_front(golden("manifest-v3")[:FRONT_SIZE]).collected_until
+        == parse_front(golden("manifest-v4")[:FRONT_SIZE]).collected_until
         == 3
     )
 

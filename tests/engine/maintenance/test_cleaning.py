@@ -22,6 +22,7 @@ from logstore.format.batches.codecs import CODEC_NAMES
 from logstore.format.stored.segment import SegmentFlags, parse_segment
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore, ManualClock
+from logstore.upsert import UpsertView
 from tests.support.engine.dying import DiesAt, OvertakenAt
 from tests.support.engine.harness import crash
 from tests.support.engine.upkeep import GRACE_S, merge_all, open_store
@@ -360,7 +361,7 @@ def test_B13_a_record_without_a_key_is_refused() -> None:
 
 def test_B13_what_was_written_without_a_key_before_stays() -> None:
     objects, clock = MemoryStore(), ManualClock()
-    with open_store(objects, clock, lanes=0) as store:
+    with open_store(objects, clock) as store:
         log = store.create_topic("t").partition(0)
         log.append(b"no key")
         store.alter_topic("t", compact=True)
@@ -634,12 +635,9 @@ def test_B13_beside_writers_that_go_on(writer: str) -> None:
 
 
 def test_B13_what_lies_in_lanes_is_compacted_once_it_is_split() -> None:
-    """As a topic has it that is compacted only since its writer was opened."""
     objects, clock = MemoryStore(), ManualClock()
     with open_store(objects, clock, lanes=1) as store:
-        log = store.create_topic("t").partition(0)
-        log.open_writer()
-        store.alter_topic("t", compact=True)
+        log = store.create_topic("t", compact=True).partition(0)
         stored = append_all(log, history(13, 40))
         check_same(stored, list(log.records()))
         assert clean(log, clock).records == 0
@@ -665,3 +663,24 @@ def test_B13_a_pass_reads_each_object_a_few_times_and_writes_it_once() -> None:
         assert sum("manifest" in key for key in puts) == done.objects + 1
         gets = [call.key for call in objects.calls if call.operation == "get" and call.key.endswith(".seg")]
         assert len(gets) <= 3 * rows + 4 * done.objects
+
+
+def test_B13_an_upsert_view_is_restored_from_what_is_left() -> None:
+    """A change tells the old value as well, and the record that told it first may be gone."""
+    objects, clock = MemoryStore(), ManualClock()
+    with open_store(objects, clock) as store:
+        log = store.create_topic("t", compact=True).partition(0)
+        view = UpsertView(log, "one")
+        for time in range(12):
+            view.apply(b"k%d" % (time % 3), b"%d" % time, order=time, time=time)
+            view.apply(b"gone", None if time == 7 else b"%d" % time, order=time, time=time)
+            view.advance(time + 1)
+        told = dict(view.items())
+        assert clean(log, clock).records > 8
+    with open_store(objects, clock) as store:
+        again = UpsertView(store.topic("t").partition(0), "two")
+        again.refresh()
+        assert (dict(again.items()), len(again), again.frontier) == (told, len(told), 12)
+        again.apply(b"k0", b"new", order=1, time=12)
+        again.advance(13)
+        assert again.get(b"k0") == b"new"

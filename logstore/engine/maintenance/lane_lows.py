@@ -1,0 +1,38 @@
+"""What a lane says of the low watermark of a partition in it, before records below it go.
+
+A reader that knows a partition by its lane alone does not ask the manifest where the log begins. So before expired objects
+are deleted the lane's checkpoint must say a low watermark that is high enough; its owner says it with each checkpoint, and
+anybody else says it here. The owner takes that in before its next one.
+"""
+
+from __future__ import annotations
+
+from logstore.engine.chain.chain import Chain
+from logstore.engine.lanes.lane_log import LaneLog
+from logstore.engine.lanes.lane_state import LaneState
+from logstore.format.stored.entry import ClaimKey
+from logstore.layout.paths import LanePaths
+from logstore.objects.settled import put_settled
+
+_TRIES = 3
+
+
+def note_low(chain: Chain, low: int) -> bool:
+    """Whether it is said, or nobody asks a lane for this partition. If not, nothing may be deleted this time."""
+    if not low:
+        return True
+    tail = chain.load().tail
+    if tail.claim is None:
+        return True
+    log, key = LaneLog(chain.store, LanePaths(tail.claim.lane)), ClaimKey(chain.paths.prefix, tail.epoch)
+    for _ in range(_TRIES):
+        # The etag first: what comes between the two requests is not replaced.
+        head = chain.store.head(log.paths.checkpoint)
+        state = LaneState(log.checkpoint())
+        if state.bases.lows.get(key, 0) >= low:
+            return True
+        state.raise_lows({key: low})
+        packed = state.checkpoint(chain.new_nonce()).pack()
+        if put_settled(chain.store, log.paths.checkpoint, packed, head and head.etag) is not None:
+            return True
+    return False
