@@ -388,3 +388,23 @@ def test_B16_a_broker_says_what_tools_ask_it_for(start_broker: Start) -> None:
         resource = {"resource_type": 4, "resource_name": "7", "configuration_keys": None}
         answer = client.ask(Api.DESCRIBE_CONFIGS, 4, resources=[resource]).results[0]
         assert (answer.error_code, "expected 1" in answer.error_message) == (Code.INVALID_REQUEST, True)
+
+
+def test_B14_a_transactions_batches_are_rewritten_as_its_topic_says_and_stay_its_own(
+    broker: LocalBroker,
+) -> None:
+    make(broker, compression_type="zstd", message_timestamp_type="LogAppendTime")
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": broker.address, "transactional.id": "x", "log_level": 0}
+    )
+    producer.init_transactions(PATIENCE_S)
+    for value, ends in ((b"aborted", producer.abort_transaction), (b"kept", producer.commit_transaction)):
+        producer.begin_transaction()
+        producer.produce("t", value * 100)
+        producer.flush(PATIENCE_S)
+        ends(PATIENCE_S)
+    raw = b"".join(bytes(part) for part in broker.log("t").read(0, 1 << 20).parts)
+    written = [info for info in split(raw) if not info.is_control]
+    assert {(info.codec_id, info.is_transactional) for info in written} == {(CODEC_IDS["zstd"], True)}
+    [(_, _, found, _)] = Confluent().consume(broker.address, "t", 1)
+    assert found == b"kept" * 100

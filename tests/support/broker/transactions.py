@@ -38,6 +38,10 @@ def transactional_batch(
     return bytes(changed)
 
 
+class Moved(AssertionError):
+    """Another broker leads the partition, or nobody knows at the moment."""
+
+
 class Transactor:
     """A producer without opinions: it does exactly what a test says, and gives the codes back."""
 
@@ -142,6 +146,8 @@ def committed_values(wire: Wire, topic: str = "t", partition: int = 0) -> list[b
     offset = 0
     while True:
         answer = fetch_committed(wire, offset, topic, partition)
+        if answer.error_code == Code.NOT_LEADER_OR_FOLLOWER:
+            raise Moved(f"{topic}/{partition}")
         assert answer.error_code == Code.NONE, Code(answer.error_code)
         raw = bytes(answer.records or b"")
         if not raw:
