@@ -458,7 +458,10 @@ class Store:
 
     def _after_fork_in_child(self) -> None:
         """After a fork, in the child: a store that was writing is the parent's, and closed here."""
-        if self._closed or not self._runtime.has_threads:
+        if self._closed:
+            return
+        if not self._runtime.has_threads:
+            self._lanes.after_fork_in_child()
             return
         self._closed, self._why_closed = True, _FORKED
         for paths, log in self._logs.items():

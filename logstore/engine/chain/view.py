@@ -6,7 +6,7 @@ Nothing here asks the store.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ class ChainView:
 
     `superseded`: objects that were listed without a manifest and hold nothing that a wider one does not hold, too.
     `settled`: how many rows, and which tail, come before the first part of a lane's entry; None if there is none.
+    `parts`: those parts, empty ones too.
     `cleaned`: how far compaction by key has come, as the manifest says.
     """
 
@@ -39,24 +40,44 @@ class ChainView:
     manifest_damaged: bool = False
     superseded: tuple[str, ...] = ()
     settled: tuple[int, ChainTail] | None = None
+    parts: list[Link] = field(default_factory=list)
     cleaned: Cleaned = NOTHING_CLEANED
 
     def add(self, link: Link) -> None:
         """The next segment of the chain."""
         if link.key is not None and self.settled is None:
             self.settled = len(self.segments), self.tail
+        if self.settled is not None:
+            self.parts.append(link)
         self.segments.add(link.header.seq, link.size, link.summary, link.key)
         self.tail = self.tail.after(link.header, link.said)
+
+    @property
+    def part_count(self) -> int:
+        """How many of its segments are parts of lanes' entries."""
+        return 0 if self.settled is None else len(self.segments) - self.settled[0]
 
     def without_parts(self) -> ChainView:
         """As far as a manifest can tell it: up to the first part of a lane's entry."""
         if self.settled is None:
             return self
-        rows, tail = self.settled
+        return self._up_to(*self.settled)
+
+    def before(self, row: int) -> ChainView:
+        """As it was before the part in this row was committed; the whole of it if there is no such row."""
+        assert self.settled is not None, "only parts are taken off"
+        tail, seqs = self.settled[1], self.segments.table.first_seq
+        end_seq = seqs[row] if row < len(seqs) else self.tail.next_seq
+        for link in self.parts:
+            if link.header.seq < end_seq:
+                tail = tail.after(link.header, link.said)
+        return self._up_to(row, tail)
+
+    def _up_to(self, row: int, tail: ChainTail) -> ChainView:
         table = SegmentTable()
-        table.extend(self.segments.table, 0, rows)
+        table.extend(self.segments.table, 0, row)
         segments = Segments(self.segments.paths, table, self.segments.is_complete)
-        return replace(self, segments=segments, tail=tail, settled=None)
+        return replace(self, segments=segments, tail=tail, settled=None, parts=[])
 
     @classmethod
     def of(cls, paths: PartitionPaths, manifest: Manifest, packed: bytes) -> ChainView:

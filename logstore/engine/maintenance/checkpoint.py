@@ -102,6 +102,7 @@ class Checkpointer:
 
     def _split(self) -> ChainView | None:
         """Some of it is in lanes, and a manifest names only objects of the partition's own."""
+        self._refresh_settings()
         view = self._maintenance.split(self._chain.load(), self._runtime.clock.now_ms())
         self._next_seq = self._state.tail.next_seq if view is None else view.tail.next_seq
         return view

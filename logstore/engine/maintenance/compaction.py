@@ -65,7 +65,7 @@ class Compaction:
             keys.append(self._chain.paths.merged(first.seq, last, identity.hex()))
             self._chain.store.put(keys[-1], data)
             made.add_merged(first.seq, last, identity.hex(), len(data), summary)
-        whole = replace(view, segments=made, settled=None)
+        whole = replace(view, segments=made, settled=None, parts=[])
         published = change_manifest(self._chain, whole, now_ms, lambda manifest: manifest)
         standing = stored_manifest(self._chain) if published is None else None
         if standing is not None and standing.version != view.manifest_version:

@@ -59,8 +59,16 @@ class LaneMaintenance:
         return None
 
     def garbage(self) -> list[Garbage]:
-        """What `collect` would delete now, without splitting anything."""
-        return [garbage for log in self._logs() for garbage in self._due(log, LaneState(log.checkpoint()))]
+        """What `collect` would delete now, if it can split what it would split."""
+        return [garbage for log in self._logs() for garbage in self._due(log, self._as_if_split(log))]
+
+    def _as_if_split(self, log: LaneLog) -> LaneState:
+        state = LaneState(log.checkpoint())
+        for entry in log.entries_from(state.next_seq):
+            state.take(entry)
+        if state.next_seq - 1 > state.split_until and state.has_ended_whole:
+            state.note_split(state.next_seq - 1, self._runtime.clock.now_ms())
+        return state
 
     def collect(self) -> list[Garbage]:
         """Split the lanes that have ended, and delete what was split before the grace period. Returns what went."""

@@ -29,7 +29,7 @@ from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.chain.view import ChainView
 from logstore.engine.maintenance.cleaning import Cleaning, CleaningDone
 from logstore.engine.maintenance.collection import Collection
-from logstore.engine.maintenance.compaction import Compaction
+from logstore.engine.maintenance.compaction import COMPACT_AT_LEAST, Compaction
 from logstore.engine.maintenance.retention import Retention
 from logstore.engine.maintenance.strays import Strays
 from logstore.engine.memory.topic_settings import TopicLimits
@@ -53,7 +53,7 @@ class Maintenance:
         self._chain = chain
         self._compaction = Compaction(chain, reader, topic)
         self._cleaning = Cleaning(chain, reader, topic, stopped)
-        self._retention = Retention(chain, topic, self.split)
+        self._retention = Retention(chain, topic, self._split)
         self._collection = Collection(chain, grace_ms)
         self._strays = Strays(chain, grace_ms)
 
@@ -66,13 +66,22 @@ class Maintenance:
         return view
 
     def split(self, view: ChainView, now_ms: int) -> ChainView | None:
-        """What the partition has in lanes becomes objects of its own. Returns the partition as it is then; None if nothing
-        was changed."""
+        """What the partition has in lanes becomes objects of its own, and what retention no longer wants goes before it lies
+        in one object with what it wants. Returns the partition as it is then; None if nothing was changed."""
+        expired = self._retention.expire(view, now_ms)
+        return self._split(self._chain.load() if expired is not None else view, now_ms) or expired
+
+    def _split(self, view: ChainView, now_ms: int) -> ChainView | None:
         return self._compaction.split(view, now_ms, self._chain.new_id())
 
     def compact(self, now_ms: int, identity: bytes) -> int:
-        """Merge the first run of small neighbours there is. Returns how many segments became one (0: nothing to do)."""
-        return self._compaction.compact(self._chain.load(), now_ms, identity)[1]
+        """Merge the first run of small neighbours there is; if there is none, what the partition has in lanes. Returns how
+        many segments became one (0: nothing to do)."""
+        view = self._chain.load()
+        merged = self._compaction.compact(view, now_ms, identity)[1]
+        if merged or view.part_count < COMPACT_AT_LEAST:
+            return merged
+        return view.part_count if self._compaction.split(view, now_ms, identity) is not None else 0
 
     def clean(self, now_ms: int) -> CleaningDone:
         """Compaction by key, if the topic has it and there is anything to do."""

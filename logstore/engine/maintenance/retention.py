@@ -15,20 +15,25 @@ from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.errors import CorruptData, ObjectNotFound, UnknownTopic
 from logstore.format.stored.manifest import Manifest, SegmentTable
 from logstore.objects.settled import Doubts
+from logstore.objects.wrappers.slices import is_slice
+
+_SPLITS_MAX = 5
+"""How often others may be faster with the manifest before it is enough to delete what it names."""
 
 
 class Retention:
     """`split`: what a partition has in lanes becomes objects of its own, because only those can be deleted."""
 
-    def __init__(self, chain: Chain, topic: TopicLimits, split: Callable[[ChainView, int], object]) -> None:
+    def __init__(
+        self, chain: Chain, topic: TopicLimits, split: Callable[[ChainView, int], ChainView | None]
+    ) -> None:
         self._chain = chain
         self._topic = topic
         self._split = split
 
     def expire(self, view: ChainView, now_ms: int) -> ChainView | None:
-        """Move the low watermark as the topic says. None if nothing is old enough. What is in a lane is kept until it is
-        split: the low watermark is in the manifest."""
-        view = view.without_parts()
+        """Move the low watermark as the topic says. None if nothing is old enough. Where that reaches into a lane, the
+        manifest holds the chain up to the first part that is kept, and names none of those before it."""
         keep_from = self._first_kept(view, now_ms)
         if keep_from > view.low_watermark:
             keep_from = held_back(
@@ -39,7 +44,12 @@ class Retention:
                 lambda row: self._newest_ms(view.segments, row),
                 now_ms - int((self._topic.retention_seconds or 0) * 1000),
             )
-        return self._raise_low(view, keep_from, now_ms) if keep_from > view.low_watermark else None
+        settled = view.without_parts()
+        if keep_from > settled.tail.end_offset:
+            row, bases = view.segments.row_at(keep_from), view.segments.table.base_offset
+            keep_from = min([keep_from, *bases[row : row + 1]])  # a part is kept whole
+            settled = view.before(row)
+        return self._raise_low(settled, keep_from, now_ms) if keep_from > view.low_watermark else None
 
     def delete_before(self, offset: int, now_ms: int) -> int:
         """Move the low watermark up to `offset`, at the most to the end. Returns the new one once it is in the store.
@@ -47,22 +57,24 @@ class Retention:
         Raises `CorruptData` if that cannot be noted, because an object of the partition is missing or damaged, and
         `UnknownTopic` if the topic was deleted.
         """
-        doubts = Doubts()
+        doubts, splits = Doubts(), 0
         while True:
             view = self._chain.load()
             if view.tail.deleted:
                 raise UnknownTopic(f"{self._chain.paths}: the topic was deleted")
-            if offset > view.without_parts().tail.end_offset:
-                self._split(view, now_ms)
-                view = self._chain.load()
+            if not view.segments.is_complete and offset > view.low_watermark:
+                raise view.tail.damaged or CorruptData(
+                    self._chain.paths.prefix, offset, "an object is missing or damaged: nothing was deleted"
+                )
+            if offset > view.without_parts().tail.end_offset and view.part_count and splits < _SPLITS_MAX:
+                splits += 1
+                with doubts:
+                    self._split(view, now_ms)
+                continue
             view = view.without_parts()
             low = min(offset, view.tail.end_offset)
             if low <= view.low_watermark:
                 return view.low_watermark
-            if not view.segments.is_complete:
-                raise view.tail.damaged or CorruptData(
-                    self._chain.paths.prefix, low, "an object is missing or damaged: nothing was deleted"
-                )
             with doubts:  # the next look at the manifest tells
                 if self._raise_low(view, low, now_ms):
                     return low
@@ -71,7 +83,7 @@ class Retention:
         def cut(manifest: Manifest) -> Manifest:
             rows = Segments(self._chain.paths, manifest.table)
             first = rows.row_at(low)
-            gone = [rows.ref(row).key for row in range(first)]
+            gone = [key for row in range(first) if not is_slice(key := rows.ref(row).key)]
             kept = SegmentTable()
             kept.extend(manifest.table, first, len(rows))
             return replace(

@@ -656,7 +656,10 @@ class ExclusiveWriter(Writer):
     def health_report(self) -> WriterHealth:
         durable = self._state.durable
         held = self.failed is None and self.next_offset > durable
-        stalled = held and self._runtime.watch.is_late(self)
+        waits_late = (
+            self._lane is not None and self._lane.is_late
+        )  # for another's upload, in which it had no part
+        stalled = held and (waits_late or self._runtime.watch.is_late(self))
         return replace(
             self._told("exclusive", self.epoch, durable, stalled),
             next_offset=self.next_offset,

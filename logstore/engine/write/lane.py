@@ -21,13 +21,15 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import partial
 from typing import NamedTuple
 
 from logstore.config import TakeOver
-from logstore.engine.chain.fencing import WHAT_NOW, named
+from logstore.engine.chain.chain import Chain
+from logstore.engine.chain.fencing import WHAT_NOW, fenced_by, named
 from logstore.engine.chain.link import Link
 from logstore.engine.chain.tail import ChainTail
 from logstore.engine.chain.view import ChainView
@@ -116,6 +118,8 @@ class Lane:
         self._due: dict[Flushed, float] = {}
         self._flight: deque[_Upload] = deque()  # in the order of their places
         self._anew: deque[_Load] = deque()  # what must be sent again, behind a seal, before anything else
+        self._anew_at = float("-inf")  # and not before then
+        self._unmade = 0  # tries in a row to make an entry that failed
         self._atomics: list[AtomicAppend] = []  # that wait for their entry, in the order in which they came
         self._idle = [_Sender(self) for _ in range(runtime.config.uploads_max)]
         self._news: deque[Callable[[], None]] = deque()
@@ -130,6 +134,11 @@ class Lane:
         self._checkpoint_etag: str | None = None
         self._deleted_until = 0
         self._splitter = splitter
+
+    def rename(self, name: str) -> None:
+        """Before the first claim. Takes no lock."""
+        if not self._known.claims:
+            self.name, self._log = name, LaneLog(self._runtime.store, LanePaths(name))
 
     # Claims
 
@@ -214,6 +223,13 @@ class Lane:
             return False
         return sum(writer.waiting_bytes for writer in self._due) >= ENTRY_BYTES
 
+    @property
+    def is_late(self) -> bool:
+        """Whether the store has left the oldest upload without an answer for so long that it counts as stalled."""
+        with self._lock:
+            now = self._runtime.clock.monotonic()
+            return bool(self._flight) and now - self._flight[0].began_at > self._runtime.config.stall_after
+
     # Flushing: on the task pool's threads
 
     def send_next(self, sender: _Sender) -> None:
@@ -231,7 +247,7 @@ class Lane:
         with self._lock:
             if sender not in self._idle:
                 return None
-            anew = self._anew.popleft() if self._anew and not self._flight else None
+            anew = self._anew.popleft() if self._may_send_anew() else None
             writers = self._take_due() if anew is None else []
         if anew is None and not writers:
             return None
@@ -242,7 +258,11 @@ class Lane:
                 load = _Load([pair for pair in load.windows if not self._has_ended(pair[0])], load.atomics)
             if not load.windows:
                 return None
-            upload = self._made(load)
+            try:
+                upload = self._made(load)
+            except Exception as error:
+                self._make_later(load, error, is_first=anew is not None)
+                return None
             with self._lock:
                 if self._anew and anew is None:
                     self._anew.append(load)  # another's entry was met: what was in flight goes first
@@ -255,8 +275,28 @@ class Lane:
                     continue
                 self._flight.append(upload)
                 self._idle.remove(sender)
+                self._unmade = 0
                 upload.began_at = self._began_at = self._runtime.clock.monotonic()
             return upload
+
+    def _may_send_anew(self) -> bool:
+        """Holds the lock."""
+        return bool(self._anew and not self._flight and self._runtime.clock.monotonic() >= self._anew_at)
+
+    def _make_later(self, load: _Load, error: Exception, *, is_first: bool) -> None:
+        """The entry could not be made, for want of memory, say. What it was to hold stays readable, and keeps its turn."""
+        runtime = self._runtime
+        with self._lock:
+            if is_first:
+                self._anew.appendleft(load)
+            else:
+                self._anew.append(load)
+            self._unmade += 1
+            failures = self._unmade
+            self._anew_at = runtime.clock.monotonic() + runtime.backoff(failures)
+        logger.warning("%s: try %d to make an entry failed, trying again: %s", self, failures, error)
+        for writer, _ in load.windows:
+            writer.attempt_failed(error)
 
     def _has_ended(self, writer: Flushed) -> bool:
         """Whether nothing of the writer's counts any more. Holds the lock: a seal or an adoption that was read is known here
@@ -494,7 +534,7 @@ class Lane:
             if self._atomics:
                 due = self._runtime.clock.monotonic()
             if self._anew and not self._flight:
-                due = self._runtime.clock.monotonic()
+                due = max(self._anew_at, self._runtime.clock.monotonic())
             elif due is not None:
                 due = max(
                     due, self._began_at + (0.0 if self._closing else self._runtime.config.durable_linger)
@@ -558,6 +598,11 @@ class Lane:
 
     def _end(self, writer: Flushed, standing: Entry) -> None:
         paths, epoch = PartitionPaths.of(writer.claim_key.prefix), writer.claim_key.epoch
+        assert paths is not None, "a claim names a partition"
+        deleted = self._deleted(writer.claim_key, paths)
+        if deleted is not None:
+            writer.stop(deleted)
+            return
         who = f"a writer of epoch {epoch + 1}{named(standing.owner)}"
         match standing.header.kind:
             case EntryKind.ADOPTION:
@@ -572,6 +617,17 @@ class Lane:
                 f"lane {self.name}; this one is of epoch {epoch} and has stopped for good. {WHAT_NOW}"
             )
         )
+
+    def _deleted(self, key: ClaimKey, paths: PartitionPaths) -> LogStoreError | None:
+        """If the claim was ended because the topic was deleted: the partition's own chain says so, behind the last part."""
+        with self._lock:
+            seq = self._known.claims[key].end_seq
+        chain = Chain(self._runtime.store, paths)
+        with suppress(LogStoreError):  # it has stopped in any case: this is for the words
+            header = chain.header_at(seq)
+            if header is not None and SegmentFlags.DELETED in header.flags:
+                return fenced_by(chain, key.epoch, header)
+        return None
 
     def _stop_all(self, error: LogStoreError) -> None:
         with self._lock:
@@ -678,6 +734,12 @@ class Lane:
             self._closing = True
             self._moved.notify_all()
         self._ask_again()
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a partition was ever claimed for it."""
+        with self._lock:
+            return bool(self._writers)
 
     def close(self, deadline: float) -> None:
         """End the lane with a fence, so that nobody has to seal anything in it. One that cannot be made is no harm.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from functools import partial
 from zlib import crc32
 
+from logstore.engine.host.clock import waitable
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.lane import Lane, Splitter
 from logstore.layout.paths import PartitionPaths, named_lane
@@ -18,15 +21,19 @@ class Lanes:
     def __init__(self, runtime: Runtime, splitter: Splitter) -> None:
         config = runtime.config
         count = max(config.lanes, config.lane is not None) if config.writer == "exclusive" else 0
+        self._runtime = runtime
         self._lanes = [
             Lane(
                 runtime,
-                runtime.rng.randbytes(8).hex() if config.lane is None else named_lane(config.lane, number),
+                self._new_name() if config.lane is None else named_lane(config.lane, number),
                 splitter,
                 is_named=config.lane is not None,
             )
             for number in range(count)
         ]
+
+    def _new_name(self) -> str:
+        return self._runtime.rng.randbytes(8).hex()
 
     def of(self, paths: PartitionPaths) -> Lane | None:
         """Always the same one for a partition."""
@@ -43,16 +50,35 @@ class Lanes:
             for lane in self._lanes:
                 lane.go_on()
 
+    def after_fork_in_child(self) -> None:
+        """After a fork, in the child, of a store that has written nothing: parent and child are writers of their own."""
+        for lane in self._lanes if self._runtime.config.lane is None else ():
+            lane.rename(self._new_name())
+
     def begin_close(self) -> None:
         for lane in self._lanes:
             lane.begin_close()
 
     def close(self, deadline: float) -> None:
-        """After the last window was committed."""
+        """After the last window was committed. Not past the deadline, also if the store does not answer: then the lane is
+        left without its fence."""
+        clock = self._runtime.clock
+        ending: list[Future[None]] = []
         for lane in self._lanes:
-            lane.close(deadline)
+            if lane.is_used:
+                ended: Future[None] = Future()
+                ending.append(ended)
+                self._runtime.spawn("lane", partial(_end, lane, deadline, ended))
+        wait(ending, waitable(deadline - clock.monotonic()))
 
     def let_go(self) -> None:
         """The end, whether or not it was closed in time: nobody may wait on."""
         for lane in self._lanes:
             lane.let_go()
+
+
+def _end(lane: Lane, deadline: float, ended: Future[None]) -> None:
+    try:
+        lane.close(deadline)
+    finally:
+        ended.set_result(None)
