@@ -15,8 +15,10 @@ from pyspark import cloudpickle
 
 import logstore
 from logstore.arrow.plan.bounds import EVERYTHING, FOREVER, Bounds
+from logstore.arrow.plan.heads import Heads
 from logstore.arrow.plan.log_partitions import side_by_side
 from logstore.arrow.plan.planner import plan_batch
+from logstore.arrow.plan.request import Subscription
 from logstore.engine.host import fan_out
 from logstore.format.stored.manifest import Manifest, SegmentTable
 from logstore.format.stored.segment import WriterMode
@@ -378,3 +380,26 @@ def test_S13_a_plan_says_in_the_log_what_it_reads_and_what_it_prunes(
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"planned 2 tasks in {where}: 4 of 10 segments, 0.0 of 0.0 MiB")
     assert "offsets orders/0 [0, 50), orders/1 [0, 50)" in line
+
+
+def test_N08_a_stream_behind_an_open_lane_sees_each_append_and_asks_for_the_lane_once() -> None:
+    """What the stream remembers of a lane is never too old by itself: it expires with each look."""
+    objects = MemoryStore()
+    metered = MeteredStore(objects)
+    now = [100.0]
+    with logstore.open(objects, lanes=1) as store:
+        topic = store.create_topic("t", partitions=8)
+        for number in range(8):
+            topic.append(b"first", partition=number)
+        heads = Heads(metered, Subscription(topics=("t",)), 1.0, lambda: now[0])
+        for appended in range(1, 5):
+            now[0] += 1.0
+            asked = metered.requests
+            found = heads.current()
+            assert [found["t", number].end for number in range(8)] == [appended] * 8
+            if appended > 2:
+                assert metered.requests - asked <= 12, (
+                    "the topic, and the lane: not something for each partition"
+                )
+            for number in range(8):
+                topic.append(b"next", partition=number)

@@ -61,6 +61,10 @@ class _Known:
         self.state: LaneState | None = None
         self.read_at = -math.inf
 
+    def is_older_than(self, moment: float) -> bool:
+        """Also if it has expired, for those to whom nothing is ever too old."""
+        return self.read_at == -math.inf or self.read_at < moment
+
 
 class LaneReader:
     """Safe for threads. `max_age`: for how many seconds what was read of a lane answers every question about it.
@@ -90,7 +94,7 @@ class LaneReader:
         with known.reading:
             known.asked.add(key)
             state = known.state
-            if state is None or known.read_at < oldest:
+            if state is None or known.is_older_than(oldest):
                 state, _ = self._refresh(known)
             return self._parts(state, key, from_seq)
 
@@ -104,7 +108,7 @@ class LaneReader:
         known = self._known(lane)
         with known.reading:
             state = known.state
-            if state is None or known.read_at < since:
+            if state is None or known.is_older_than(since):
                 state, _ = self._refresh(known)
             lows = state.bases.lows
             return {
