@@ -47,6 +47,11 @@ class BrokerConfig:
     heartbeat_timeout: float = setting(6.0, "a broker that was silent for this long has lost its partitions")
     flush_on_ack: bool = setting(True, "acks=1 and acks=all wait for the object store; false: for the buffer")
     flush_interval: float = setting(1.0, "unflushed data is at most this old when its upload starts")
+    lanes: int = setting(
+        0,
+        "commit all partitions through so many lanes, one PUT each; 0: each partition to a chain of its own",
+    )
+    durable_linger: float = setting(0.0, "the least seconds between the starts of two uploads of a lane")
     flush_bytes: int = setting(8 * MIB, "a partition with this much unflushed data is flushed at once")
     max_buffered_bytes: int = setting(256 * MIB, "the limit for unflushed data of the whole broker")
     cache_bytes: int = setting(256 * MIB, "how much of the segments read is kept in memory")

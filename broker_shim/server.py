@@ -88,6 +88,8 @@ class Server:
         return logstore.open(
             where,
             flush_interval=config.flush_interval,
+            lanes=config.lanes,
+            durable_linger=config.durable_linger,
             flush_bytes=config.flush_bytes,
             max_buffered_bytes=config.max_buffered_bytes,
             cache_bytes=config.cache_bytes,
