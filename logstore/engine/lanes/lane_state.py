@@ -142,12 +142,12 @@ class LaneState:
         return found
 
     def _add(self, entry: int, part: Part) -> None:
-        state = self.claims.get(part.claim)
-        if state is None:
-            state = self.claims[part.claim] = ClaimState(part.seq, part.base_offset, part.base_offset)
-        if not state.is_sealed:
-            state.is_begun = False
-            state.parts.append(CheckpointedPart(entry, part))
+        claim = self.claims.get(part.claim)
+        if claim is None:
+            claim = self.claims[part.claim] = ClaimState(part.seq, part.base_offset, part.base_offset)
+        if not claim.is_sealed:
+            claim.is_begun = False
+            claim.parts.append(CheckpointedPart(entry, part))
 
     def begin(self, key: ClaimKey, next_seq: int, end_offset: int, reserved_until: int) -> None:
         """The owner has made a claim, and its checkpoints name it from now on."""
