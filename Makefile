@@ -20,7 +20,7 @@ BENCH := $(BIN)/python -m pytest -q -s -p no:cacheprovider --timeout=900 --bench
 # The suites without a JVM or a PostgreSQL.
 QUICK := codec append read growth compaction group_commit memory local_peers object_peers object_stores recovery tracker upsert
 
-.PHONY: setup demo test test-again coverage lint format soak simulate spark-versions fuzz docs docs-serve wheel bench bench-quick bench-loaded bench-check profile clean
+.PHONY: setup demo test test-again coverage lint format soak simulate spark-versions compat fuzz docs docs-serve wheel bench bench-quick bench-loaded bench-check profile clean
 
 setup: $(STAMP)
 
@@ -83,6 +83,11 @@ spark-versions: $(SPARK_VERSIONS:%=.spark/%/.installed)
 	$(BIN)/python -m pip install --quiet --upgrade --target .spark/$* pyspark==$*
 	@touch $@
 
+# Clients of others against a broker of ours: Java, Streams, Connect, Spark's Kafka connector, Node, Quix Streams. Needs npm and
+# Maven for some, and skips what it cannot install. `make compat CLIENTS="java connect"`.
+compat: $(STAMP)
+	$(BIN)/python -m tests.compat $(CLIENTS)
+
 # The C kernels under AddressSanitizer.
 fuzz: $(STAMP)
 	$(BIN)/python tests/fuzz/fuzz_speed.py --seconds 60
@@ -127,4 +132,4 @@ profile: $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks.profile $(WHAT)
 
 clean:
-	rm -rf $(VENV) .spark build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+	rm -rf $(VENV) .spark .compat build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
