@@ -267,9 +267,9 @@ def test_N09_who_sees_it_in_one_partition_sees_it_in_the_other() -> None:
 
         def look() -> None:
             while not done.is_set():
-                first = logs[1].durable_high_watermark
-                second = logs[0].durable_high_watermark
-                third = logs[1].durable_high_watermark
+                first = logs[1].marks().durable
+                second = logs[0].marks().durable
+                third = logs[1].marks().durable
                 if second < first or third < second:
                     wrong.append((first, second))
 
