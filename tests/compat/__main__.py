@@ -235,6 +235,27 @@ def running(*command: str, cwd: Path, log: Path) -> Iterator[None]:
             process.wait(timeout=PATIENCE_S)
 
 
+def tried(name: str) -> list[str]:
+    """What a client says of a broker of its own: "ok …", "failed …", or why it was "SKIPPED …"."""
+    with tempfile.TemporaryDirectory(prefix="compat-") as made:
+        folder, port = Path(made), free_port()
+        address = f"127.0.0.1:{port}"
+        broker = (
+            sys.executable,
+            "-m",
+            "broker_shim",
+            "--store",
+            f"file://{folder}/store",
+            "--listen",
+            address,
+        )
+        with running(*broker, "--log-level", "warning", cwd=ROOT, log=folder / "broker.log"):
+            try:
+                return CLIENTS[name](address, folder)
+            except Skipped as why:
+                return [f"SKIPPED {why}"]
+
+
 def main(names: list[str]) -> int:
     unknown = set(names) - set(CLIENTS)
     if unknown:
@@ -242,23 +263,7 @@ def main(names: list[str]) -> int:
         return 2
     rows: list[tuple[str, str]] = []
     for name in names or list(CLIENTS):
-        with tempfile.TemporaryDirectory(prefix="compat-") as made:
-            folder, port = Path(made), free_port()
-            address = f"127.0.0.1:{port}"
-            broker = (
-                sys.executable,
-                "-m",
-                "broker_shim",
-                "--store",
-                f"file://{folder}/store",
-                "--listen",
-                address,
-            )
-            with running(*broker, "--log-level", "warning", cwd=ROOT, log=folder / "broker.log"):
-                try:
-                    lines = CLIENTS[name](address, folder)
-                except Skipped as why:
-                    lines = [f"SKIPPED {why}"]
+        lines = tried(name)
         print(f"{name}:", *lines, sep="\n  ", flush=True)
         rows += [(name, line) for line in lines]
     counts = {kind: sum(line.startswith(kind) for _, line in rows) for kind in ("ok", "failed", "SKIPPED")}
