@@ -12,6 +12,7 @@ from logstore.cli import main
 from logstore.cli.survey import LOOK_MAX
 from logstore.objects.wrappers.metered import MeteredStore
 from tests.support.engine.harness import crash
+from tests.support.engine.newer_release import newer_segment
 
 
 def lines(capfd: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
@@ -151,7 +152,7 @@ def test_O01_all_partitions_of_a_lane_are_listed_with_a_few_requests(
 def test_partitions_in_no_lane_do_not_hide_those_in_one(
     url: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("logstore.cli.commands.topics.LOOK_MAX", 6)
+    monkeypatch.setattr("logstore.cli.commands.topics.topics.LOOK_MAX", 6)
     with logstore.open(url) as store:
         store.create_topic("a", 40).partition(0).append(b"x")
     fill_a_lane(url, 2, 20)
@@ -165,16 +166,14 @@ def test_partitions_in_no_lane_do_not_hide_those_in_one(
     assert partition["lane"]
 
 
-def test_a_partition_that_cannot_be_read_spoils_its_own_topic_alone(
+def test_a_partition_of_a_newer_release_spoils_its_own_topic_alone(
     url: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with logstore.open(url) as store:
         for name in ("bad", "good"):
             store.create_topic(name).partition(0).append(b"x")
-        incarnation = store.topic("bad")._internal.descriptor.incarnation
-        newer = bytearray(store.objects.get(f"topics/bad/{incarnation}/0/{0:020d}.seg"))
-        newer[8:10] = (99).to_bytes(2, "little")
-        store.objects.put(f"topics/bad/{incarnation}/0/{2:020d}.seg", bytes(newer))
+        paths = store.topic("bad").partition(0)._internal.paths
+        store.objects.put(paths.segment(2), newer_segment(2, 1))
     assert main(["topics", "--json"]) == 1
     bad, good = lines(capfd)
     assert (bad["records"], good["records"]) == (None, 1)
