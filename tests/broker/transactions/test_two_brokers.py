@@ -178,7 +178,7 @@ def decided_and_not_told(broker: LocalBroker, wire: Wire) -> Transactor:
     producer = Transactor(wire)
     assert [producer.init(), producer.add(), producer.send(b"decided")] == [NONE] * 3
 
-    async def nobody_is_told(*_: object) -> None:
+    async def nobody_is_told(marker: Marker, places: frozenset[tuple[str, int]]) -> None:
         raise RuntimeError("gone before the first marker")
 
     [shard] = broker.server.broker.transactions.shards
