@@ -20,21 +20,21 @@ from broker_shim.config import BrokerConfig
 from broker_shim.groups.consumer_group import ConsumerLimits
 from broker_shim.groups.coordinator import Coordinator
 from broker_shim.groups.member import Limits
-from broker_shim.handlers.acl_api import AclApi
-from broker_shim.handlers.admin import AdminApi
 from broker_shim.handlers.call import Call, Handler, allowed
-from broker_shim.handlers.cluster_api import ClusterApi
-from broker_shim.handlers.committed_api import OffsetApi
-from broker_shim.handlers.config_api import ConfigApi
-from broker_shim.handlers.consumer_group_api import ConsumerGroupApi
-from broker_shim.handlers.fetch_handler import FetchHandler
-from broker_shim.handlers.group_api import GroupApi
-from broker_shim.handlers.metadata import MetadataApi, api_versions
-from broker_shim.handlers.offsets_api import LogApi
-from broker_shim.handlers.produce import ProduceHandler
-from broker_shim.handlers.sasl_api import BEFORE_LOGIN, SaslApi, Tokens
-from broker_shim.handlers.scram_api import ScramApi
-from broker_shim.handlers.transaction_api import TransactionApi
+from broker_shim.handlers.cluster.cluster_api import ClusterApi
+from broker_shim.handlers.cluster.config_api import ConfigApi
+from broker_shim.handlers.cluster.metadata import MetadataApi, api_versions
+from broker_shim.handlers.coordinators.committed_api import OffsetApi
+from broker_shim.handlers.coordinators.consumer_group_api import ConsumerGroupApi
+from broker_shim.handlers.coordinators.group_api import GroupApi
+from broker_shim.handlers.coordinators.transaction_api import TransactionApi
+from broker_shim.handlers.records.fetch_handler import FetchHandler
+from broker_shim.handlers.records.offsets_api import LogApi
+from broker_shim.handlers.records.produce import ProduceHandler
+from broker_shim.handlers.security.acl_api import AclApi
+from broker_shim.handlers.security.sasl_api import BEFORE_LOGIN, SaslApi, Tokens
+from broker_shim.handlers.security.scram_api import ScramApi
+from broker_shim.handlers.topics.admin import AdminApi
 from broker_shim.metrics import Counters, Sample, store_samples, writer_samples
 from broker_shim.net.connection import Connection, Parts
 from broker_shim.net.peers import Peers, login_from, tls_of

@@ -21,8 +21,8 @@ from typing import Any, Literal, ParamSpec, TypeVar, Unpack
 from logstore import atomic
 from logstore import store as blocking
 from logstore.config import Ack, StoreConfig, StoreSettings, TopicOptions, Visibility, check_visibility
-from logstore.engine.chain.garbage import Garbage
 from logstore.engine.chain.segment_table import LostRange
+from logstore.engine.garbage.garbage import Garbage
 from logstore.engine.host.clock import Clock
 from logstore.engine.memory.partition_state import Marks
 from logstore.engine.memory.results import ReadResult, Receipt

@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from logstore.atomic import AtomicBlock
 from logstore.config import StoreConfig, StoreSettings, TopicOptions, Visibility
-from logstore.engine.chain.garbage import Garbage
+from logstore.engine.garbage.garbage import Garbage
 from logstore.engine.host.clock import Clock, SystemClock, waitable
 from logstore.engine.maintenance.lane_maintenance import LaneMaintenance
 from logstore.engine.maintenance.sweep import Sweeper

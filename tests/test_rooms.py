@@ -22,6 +22,7 @@ GROUND = "errors config format objects layout"
 CHAIN = f"{GROUND} engine.host engine.lanes engine.chain"
 OPEN = f"{CHAIN} engine.runtime engine.memory"
 WRITERS = f"{OPEN} engine.write"
+HANDLERS = f"{GROUND} broker.wire broker.net broker.auth broker.settings broker.partitions broker.handlers"
 
 ROOMS: dict[str, str] = {
     # what everything stands on
@@ -42,7 +43,8 @@ ROOMS: dict[str, str] = {
     "engine.write": f"{OPEN} process",
     "engine.shared": WRITERS,
     "engine.replicated": f"{WRITERS} engine.shared",
-    "engine.maintenance": OPEN,
+    "engine.garbage": CHAIN,
+    "engine.maintenance": f"{OPEN} engine.garbage",
     "engine.partition": f"{WRITERS} engine.read engine.shared engine.replicated engine.maintenance",
     "upsert": "errors format engine.partition engine.replicated",
     # columns: another way to read, so below the topic, which imports it when somebody asks for columns
@@ -54,11 +56,11 @@ ROOMS: dict[str, str] = {
     "topic": f"{GROUND} engine.host engine.memory engine.partition arrow.table",
     "atomic": "errors format engine.memory engine.write engine.partition topic",
     "groups": f"{OPEN} engine.partition topic",
-    "store": f"{OPEN} process engine.write engine.maintenance engine.partition topic atomic groups",
+    "store": f"{OPEN} process engine.write engine.garbage engine.maintenance engine.partition topic atomic groups",
     "producer": f"{GROUND} engine.memory engine.shared engine.partition",
     "standby": "engine.partition",
     "writers": "producer standby engine.replicated engine.partition",
-    "aio": f"{OPEN} engine.partition topic atomic groups store",
+    "aio": f"{OPEN} engine.garbage engine.partition topic atomic groups store",
     "testing": "errors config format objects",
     # above the log
     "ingest": "errors config format objects layout engine.host engine.memory engine.partition topic store",
@@ -87,10 +89,15 @@ ROOMS: dict[str, str] = {
     "broker.partitions": f"{GROUND} engine.memory engine.partition topic store broker.wire broker.net",
     "broker.groups": f"{GROUND} engine.memory broker.wire broker.partitions",
     "broker.transactions": f"{GROUND} engine.memory broker.wire broker.net broker.partitions broker.groups",
-    "broker.handlers": f"{GROUND} engine.memory topic store broker.wire broker.net broker.auth broker.settings "
-    "broker.partitions broker.groups broker.transactions",
+    "broker.handlers": "broker.wire broker.net broker.auth",
+    "broker.handlers.security": f"{GROUND} broker.wire broker.net broker.auth broker.partitions broker.handlers",
+    "broker.handlers.records": f"{HANDLERS} engine.memory",
+    "broker.handlers.topics": f"{HANDLERS} topic store broker.groups",
+    "broker.handlers.cluster": f"{HANDLERS} topic store broker.handlers.security broker.handlers.topics",
+    "broker.handlers.coordinators": f"{HANDLERS} topic broker.groups broker.transactions broker.handlers.records",
     "broker.server": "errors config objects store ui logstore broker.wire broker.net broker.auth broker.settings "
-    "broker.partitions broker.groups broker.transactions broker.handlers",
+    "broker.partitions broker.groups broker.transactions broker.handlers broker.handlers.security broker.handlers.records "
+    "broker.handlers.topics broker.handlers.cluster broker.handlers.coordinators",
     # for the tests of others
     "testing.pytest_plugin": "objects store testing logstore broker.settings broker.server",
 }
@@ -263,7 +270,7 @@ def test_each_library_has_one_place() -> None:
     assert importers_of("fastavro") == {"logstore.lake.avro"}
     assert importers_of("google") == {"logstore.lake.protobuf"}
     assert all(
-        module.startswith(("logstore.ingest.postgres.", "logstore.cli.commands.ingest"))
+        module.startswith(("logstore.ingest.postgres.", "logstore.cli.commands.copies.ingest"))
         for module in importers_of("psycopg2")
     )
 

@@ -18,36 +18,36 @@ from logstore.cli.terminal.usage import Interrupted, UsageError
 from logstore.errors import LogStoreError
 from logstore.format import kernels
 
-COMMANDS = (
-    "topics",
-    "describe",
-    "create",
-    "alter",
-    "delete",
-    "append",
-    "cat",
-    "tail",
-    "offsets",
-    "groups",
-    "lag",
-    "inspect",
-    "verify",
-    "compact",
-    "trim",
-    "gc",
-    "maintain",
-    "cp",
-    "mirror",
-    "ping",
-    "cost",
-    "ui",
-    "ingest",
-    "materialize",
-    "bench",
-    "demo",
-    "completion",
-)
-"""A command is a module of this name: see `frame.CommandModule`."""
+COMMANDS = {
+    "topics": "topics",
+    "describe": "topics",
+    "create": "topics",
+    "alter": "topics",
+    "delete": "topics",
+    "append": "records",
+    "cat": "records",
+    "tail": "records",
+    "offsets": "topics",
+    "groups": "records",
+    "lag": "records",
+    "inspect": "maintenance",
+    "verify": "maintenance",
+    "compact": "maintenance",
+    "trim": "maintenance",
+    "gc": "maintenance",
+    "maintain": "maintenance",
+    "cp": "copies",
+    "mirror": "copies",
+    "ping": "tools",
+    "cost": "tools",
+    "ui": "tools",
+    "ingest": "copies",
+    "materialize": "copies",
+    "bench": "tools",
+    "demo": "tools",
+    "completion": "tools",
+}
+"""Each command, as help lists them, and the room of `commands` in which its module is: see `frame.CommandModule`."""
 
 
 def program() -> Program:

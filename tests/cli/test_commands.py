@@ -458,7 +458,8 @@ def test_a_command_imports_no_other_command_and_nothing_that_a_terminal_needs(ur
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
     loaded = set(done.stderr.split())
-    others = {f"logstore.cli.{name}" for name in COMMANDS if name != "topics"}
+    others = {f"logstore.cli.commands.{room}.{name}" for name, room in COMMANDS.items() if name != "topics"}
+    assert "logstore.cli.commands.topics.topics" in loaded
     assert not loaded & (
         others | {"rich", "boto3", "botocore", "asyncio", "pyarrow", "argcomplete", "logstore.metrics"}
     )

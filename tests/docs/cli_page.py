@@ -76,7 +76,7 @@ def page() -> str:
     """The page as it should be."""
     commands = program()
     context = click.Context(commands, info_name="logstore")
-    assert tuple(commands.list_commands(context)) == COMMANDS
+    assert commands.list_commands(context) == list(COMMANDS)
     sections = [_section(context, commands.get_command(context, name)) for name in COMMANDS]
     return "\n".join([_HEAD, *sections, _broker()])
 

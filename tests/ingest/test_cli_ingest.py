@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from logstore.cli import main
-from logstore.cli.commands import ingest
+from logstore.cli.commands.copies import ingest
 from logstore.cli.terminal.output import Output
 from logstore.cli.terminal.usage import UsageError
 from logstore.ingest.postgres.slot import connect
@@ -25,7 +25,7 @@ from tests.support.patience import PATIENCE_S
 pytestmark = pytest.mark.postgres
 ROOT = Path(__file__).parents[2]
 CHILD = (
-    "import argparse, sys; from logstore.cli.commands import ingest; from logstore.cli.terminal import output; "
+    "import argparse, sys; from logstore.cli.commands.copies import ingest; from logstore.cli.terminal import output; "
     "parser = argparse.ArgumentParser(); parser.add_argument('--store'); ingest.add_arguments(parser); "
     "sys.exit(ingest.run(parser.parse_args(), output.Output(sys.stdout, True)))"
 )

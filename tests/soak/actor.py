@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 import logstore
 from logstore import cli
-from logstore.cli.commands import compact, gc
+from logstore.cli.commands.maintenance import compact, gc
 from logstore.cli.terminal.output import Output
 from logstore.engine.host.clock import SystemClock
 from logstore.engine.maintenance import checkpoint

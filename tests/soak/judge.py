@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import logstore
-from logstore.cli.commands import compact, gc, verify
+from logstore.cli.commands.maintenance import compact, gc, verify
 from logstore.cli.terminal.output import Output
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import LogStoreError

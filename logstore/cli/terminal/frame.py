@@ -1,8 +1,8 @@
 """The frame of the command line: click reads the words, finds the command, prints help and completes.
 
-A command is a module of this folder: its docstring is its help, `add_arguments(arguments)` says what it takes, in the words
-of `argparse`, and `run(args, out)` does it. Only the module of the command that was asked for is imported. This is the one
-place that knows click.
+A command is a module in a room of `cli.commands`: its docstring is its help, `add_arguments(arguments)` says what it takes,
+in the words of `argparse`, and `run(args, out)` does it. Only the module of the command that was asked for is imported. This
+is the one place that knows click.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -30,7 +30,7 @@ class Arguments(Protocol):
 
 
 class CommandModule(Protocol):
-    """What a module in this folder offers. Its docstring's first line is its help."""
+    """What the module of a command offers. Its docstring's first line is its help."""
 
     __doc__: str | None
 
@@ -174,7 +174,7 @@ class Command(click.Command):
 class Program(click.Group):
     """All commands, each imported when it is asked for."""
 
-    def __init__(self, names: Sequence[str], version: str) -> None:
+    def __init__(self, rooms: Mapping[str, str], version: str) -> None:
         super().__init__(
             "logstore",
             params=_common(),
@@ -183,7 +183,7 @@ class Program(click.Group):
             "s3://bucket/prefix.",
             context_settings={"max_content_width": WIDTH_MAX},
         )
-        self._names = names
+        self._rooms = rooms
         self.params.append(
             click.Option(
                 ["--version"],
@@ -196,12 +196,12 @@ class Program(click.Group):
         )
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self._names)
+        return list(self._rooms)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._names:
+        if cmd_name not in self._rooms:
             return None
-        return Command(cmd_name, import_module(f"logstore.cli.commands.{cmd_name}"))
+        return Command(cmd_name, import_module(f"logstore.cli.commands.{self._rooms[cmd_name]}.{cmd_name}"))
 
     def get_help_option(self, ctx: click.Context) -> click.Option:
         return _help_option()
@@ -247,7 +247,7 @@ def completion_script(shell: str) -> str:
 
     found = get_completion_class(shell)
     assert found is not None, "the command offers those that there are"
-    return found(Program((), ""), {}, "logstore", "_LOGSTORE_COMPLETE").source()
+    return found(Program({}, ""), {}, "logstore", "_LOGSTORE_COMPLETE").source()
 
 
 def call(

@@ -23,12 +23,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from logstore.engine.chain.chain import Chain
+from logstore.engine.chain.manifest_changes import change_manifest
 from logstore.engine.chain.segment_reader import Block, SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef
 from logstore.engine.chain.view import ChainView
 from logstore.engine.host.fan_out import fan_out
 from logstore.engine.maintenance import offset_map
-from logstore.engine.maintenance.manifests import change_manifest
 from logstore.engine.maintenance.replacing import SPAN_MAX, Replacing
 from logstore.engine.maintenance.thinner import Thinned, Thinner
 from logstore.engine.memory.topic_settings import TopicLimits

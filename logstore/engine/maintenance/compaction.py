@@ -8,11 +8,11 @@ from dataclasses import replace
 from functools import partial
 
 from logstore.engine.chain.chain import Chain
+from logstore.engine.chain.manifest_changes import change_manifest, named_by, stored_manifest
 from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef, Segments
 from logstore.engine.chain.view import ChainView
 from logstore.engine.host.fan_out import fan_out
-from logstore.engine.maintenance.manifests import change_manifest, named_by, stored_manifest
 from logstore.engine.maintenance.replacing import SPAN_MAX, Replacing
 from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.errors import CorruptData, ObjectNotFound

@@ -14,8 +14,8 @@ from functools import partial
 from logstore.config import TopicConfig
 from logstore.engine.chain.bases import base_of_view
 from logstore.engine.chain.chain import Chain
-from logstore.engine.chain.garbage import Garbage
 from logstore.engine.chain.view import ChainView
+from logstore.engine.garbage.garbage import Garbage
 from logstore.engine.host.fan_out import fan_out
 from logstore.engine.lanes.lane_log import LaneLog
 from logstore.engine.lanes.lane_state import LaneState

@@ -24,14 +24,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from logstore.engine.chain.chain import Chain
-from logstore.engine.chain.garbage import Garbage
 from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.chain.view import ChainView
+from logstore.engine.garbage.collection import Collection
+from logstore.engine.garbage.garbage import Garbage
+from logstore.engine.garbage.strays import Strays
 from logstore.engine.maintenance.cleaning import Cleaning, CleaningDone
-from logstore.engine.maintenance.collection import Collection
 from logstore.engine.maintenance.compaction import COMPACT_AT_LEAST, Compaction
 from logstore.engine.maintenance.retention import Retention
-from logstore.engine.maintenance.strays import Strays
 from logstore.engine.memory.topic_settings import TopicLimits
 
 COLLECT_AT_MOST = 1000

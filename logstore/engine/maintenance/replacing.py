@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.link import claim_of, link_of_ref, summary_of
+from logstore.engine.chain.manifest_changes import change_manifest, named_by, retired_with, stored_manifest
 from logstore.engine.chain.segment_table import SegmentRef, Segments
 from logstore.engine.chain.view import ChainView
-from logstore.engine.maintenance.manifests import change_manifest, named_by, retired_with, stored_manifest
 from logstore.format.stored.extras import Extras
 from logstore.format.stored.manifest import Manifest, SegmentTable
 from logstore.format.stored.segment import (

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.link import FAR_FUTURE_MS, summary_of
+from logstore.engine.chain.manifest_changes import change_manifest, retired_with
 from logstore.engine.chain.segment_table import Segments
 from logstore.engine.chain.view import ChainView
 from logstore.engine.maintenance.holds import held_back
-from logstore.engine.maintenance.manifests import change_manifest, retired_with
 from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.errors import CorruptData, ObjectNotFound, UnknownTopic
 from logstore.format.stored.manifest import Manifest, SegmentTable

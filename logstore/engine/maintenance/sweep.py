@@ -18,11 +18,11 @@ import logging
 from collections.abc import Iterator
 
 from logstore.engine.chain.chain import Chain
-from logstore.engine.chain.garbage import Garbage
+from logstore.engine.garbage.garbage import Garbage
+from logstore.engine.garbage.removal import is_removed, leftovers, remove_partition
+from logstore.engine.garbage.staged import unneeded
 from logstore.engine.maintenance.lane_maintenance import LaneMaintenance
 from logstore.engine.maintenance.maintenance import Maintenance
-from logstore.engine.maintenance.removal import is_removed, leftovers, remove_partition
-from logstore.engine.maintenance.staged import unneeded
 from logstore.engine.runtime import Runtime
 from logstore.errors import CorruptData, UnknownTopic, UnsupportedStore
 from logstore.layout.catalog import Catalog, Removal, TopicDescriptor

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from broker_shim.auth.oauth import KeySet, Tokens, parse_first
 from broker_shim.auth.sasl import AuthenticationFailed
 from broker_shim.config import BrokerConfig
-from broker_shim.handlers import sasl_api
+from broker_shim.handlers.security import sasl_api
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
 from tests.support.broker.harness import LocalBroker, Wire

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from logstore.engine.chain.manifest_changes import change_manifest
 from logstore.engine.maintenance import checkpoint
-from logstore.engine.maintenance.manifests import change_manifest
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore, ManualClock
 from tests.support.engine.upkeep import GRACE_S, fill, merge_all, open_store, refs, values_of

@@ -15,7 +15,7 @@ import pytest
 
 import logstore
 from logstore.cli import main
-from logstore.engine.maintenance import remains
+from logstore.engine.garbage import remains
 from logstore.engine.memory.results import Receipt
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.engine.shared import pace as pace_module

@@ -1,0 +1,1 @@
+"""Topics as a whole: list, show, create, alter and delete them, and show the watermarks of their partitions."""

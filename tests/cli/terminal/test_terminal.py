@@ -1,0 +1,198 @@
+"""On a terminal: nothing is wider than it is, and colours only where they are wanted."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore.cli import main
+from logstore.cli.commands.copies.ingest import StatusLine
+from logstore.cli.terminal.output import Output
+from logstore.ingest.postgres import PostgresIngest, PostgresSettings
+from tests.support.patience import PATIENCE_S
+
+ESCAPE = re.compile(r"\x1b\[[0-9;]*[mK]")
+
+
+def on_a_terminal(words: list[str], **environment: str) -> str:
+    """What the command prints on a terminal of 80 columns."""
+    code, shown = at_a_terminal(words, stderr=None, environment=environment)
+    assert code == 0
+    return shown
+
+
+def at_a_terminal(
+    words: list[str],
+    *,
+    stdin: int | None = None,
+    stdout: int | None = None,
+    stderr: int | None = subprocess.STDOUT,
+    typed: bytes = b"",
+    environment: dict[str, str] | None = None,
+) -> tuple[int, str]:
+    """The exit code and what a terminal of 80 columns shows: all of it, but for the streams that go elsewhere."""
+    ours, theirs = pty.openpty()
+    plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "logstore.cli", *words],
+        stdin=theirs if typed else stdin,
+        stdout=theirs if stdout is None else stdout,
+        stderr=theirs if stderr == subprocess.STDOUT else stderr,
+        env={**plain, "COLUMNS": "80", "TERM": "xterm-256color", **(environment or {})},
+    ) as process:
+        if typed:
+            os.write(ours, typed)
+        os.close(theirs)
+        shown = b"".join(_until_closed(ours))
+        code = process.wait(PATIENCE_S)
+    os.close(ours)
+    return code, shown.decode().replace("\r\n", "\n")
+
+
+def _until_closed(descriptor: int) -> Iterator[bytes]:
+    while True:
+        try:
+            data = os.read(descriptor, 1 << 16)
+        except OSError:  # Linux: the other side is closed
+            return
+        if not data:
+            return
+        yield data
+
+
+def test_the_demo_fits_80_columns_in_colour_and_without() -> None:
+    for environment in ({}, {"NO_COLOR": "1"}):
+        shown = on_a_terminal(["demo"], **environment)
+        assert ("\x1b[" in shown) is not bool(environment)
+        lines = ESCAPE.sub("", shown).splitlines()
+        assert any("the next append gets offset" in line for line in lines)
+        assert [line for line in lines if len(line) > 80] == []
+
+
+def test_help_fits_80_columns() -> None:
+    for command in ("append", "gc", "ingest", "trim"):
+        assert [line for line in on_a_terminal([command, "--help"]).splitlines() if len(line) > 80] == []
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_status_line_of_an_ingest_is_cut_so_that_it_can_be_written_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "40")
+    settings = PostgresSettings(dsn="host=nowhere", publication="shop")
+    with PostgresIngest(lambda: logstore.open("memory://status-line"), settings) as ingest:
+        line = StatusLine(ingest, settings, Output(sys.stdout, as_json=False))
+        for _ in range(3):
+            line._show(None)
+    shown = ESCAPE.sub("", terminal.getvalue())
+    assert "\n" not in shown
+    first, *lines = shown.split("\r")
+    assert first == ""
+    assert [len(text) for text in lines] == [39, 39, 39]
+    assert all(text.startswith("0 records/s") for text in lines)
+
+
+def test_tables_have_lines_and_colours_on_a_terminal_and_none_in_a_pipe(
+    url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with logstore.open(url) as store:
+        store.create_topic("orders").append(b"x")
+    shown = on_a_terminal(["topics"])
+    assert "\x1b[" in shown
+    assert "─" in shown
+    assert "\x1b[" not in on_a_terminal(["topics"], NO_COLOR="1", TERM="dumb")
+    assert main(["topics"]) == 0
+    plain = capfd.readouterr().out
+    assert "\x1b" not in plain
+    assert "─" not in plain
+
+
+def test_O03_a_long_append_shows_how_far_it_is_and_a_summary_and_no_receipts(
+    url: str, tmp_path: Path
+) -> None:
+    main(["create", "t"])
+    (tmp_path / "lines").write_bytes(b"a line\n" * 20_000)
+    with open(tmp_path / "lines", "rb") as lines:
+        code, shown = at_a_terminal(["append", "t"], stdin=lines.fileno())
+    text = ESCAPE.sub("", shown)
+    assert code == 0
+    assert "appending to t" in text
+    assert "20,000 records, 140 kB appended to t in" in text
+    assert "t/0 @ 0" not in text
+    with open(tmp_path / "lines", "rb") as lines, open(tmp_path / "receipts", "wb") as receipts:
+        code, shown = at_a_terminal(
+            ["append", "t", "--quiet"], stdin=lines.fileno(), stdout=receipts.fileno()
+        )
+    assert (code, shown) == (0, "")
+    assert (tmp_path / "receipts").read_bytes() == b""
+
+
+def test_O03_cat_verify_compact_and_gc_show_progress_on_stderr_alone(url: str, tmp_path: Path) -> None:
+    with logstore.open(url) as store:
+        for _ in range(12):
+            store.create_topic("t", exist_ok=True).append(b"x")
+    for words, expected in (
+        (["cat", "t"], "reading t"),
+        (["verify"], "12 records"),
+        (["compact", "t"], "compacting t"),
+        (["gc", "--grace", "0"], "12 objects"),
+    ):
+        with open(tmp_path / "out", "wb") as piped:
+            code, shown = at_a_terminal(words, stdout=piped.fileno())
+        assert code == 0
+        assert expected in ESCAPE.sub("", shown), words
+        assert b"\x1b" not in (tmp_path / "out").read_bytes()
+
+
+def test_a_question_is_asked_at_a_terminal_and_anything_but_yes_is_no(url: str) -> None:
+    main(["create", "t"])
+    code, shown = at_a_terminal(["delete", "t"], typed=b"n\n")
+    assert code == 2
+    assert "this deletes every record of t. Go on? [y/N]" in shown
+    assert "nothing was done" in shown
+    code, _ = at_a_terminal(["delete", "t"], typed=b"y\n")
+    assert code == 0
+    with logstore.open(url) as store:
+        assert store.topics() == []
+
+
+def test_a_shell_completes_commands_options_and_topics(url: str) -> None:
+    with logstore.open(url) as store:
+        store.create_topic("orders")
+        store.create_topic("other")
+
+    def completed(words: str) -> set[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "logstore.cli"],
+            env={
+                **os.environ,
+                "_LOGSTORE_COMPLETE": "bash_complete",
+                "COMP_WORDS": words,
+                "COMP_CWORD": str(len(words.split(" ")) - 1),
+            },
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+        return {line.partition(",")[2] for line in done.stdout.splitlines()}
+
+    assert completed("logstore de") == {"describe", "delete", "demo"}
+    assert completed("logstore cat ord") == {"orders"}
+    assert "--retention" in completed("logstore create --ret")
+    for shell in ("bash", "zsh", "fish"):
+        assert "_LOGSTORE_COMPLETE" in on_a_terminal(["completion", shell])
