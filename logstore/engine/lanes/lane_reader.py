@@ -97,7 +97,9 @@ class LaneReader:
         with known.reading:
             known.asked.add(key)
             state = known.state
-            if state is None or known.read_at <= oldest:  # at the same moment, too: who asks wants to know what is new
+            if (
+                state is None or known.read_at <= oldest
+            ):  # at the same moment, too: who asks wants to know what is new
                 state, _ = self._refresh(known)
             return self._parts(state, key, from_seq)
 

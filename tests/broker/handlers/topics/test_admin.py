@@ -25,7 +25,7 @@ from broker_shim.partitions.epochs import epoch_end
 from broker_shim.partitions.shards import java_hash
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
-from logstore.engine.maintenance.removal import is_removed
+from logstore.engine.garbage.removal import is_removed
 from logstore.objects.homes.memory import MemoryStore
 from tests.support.broker.clients import Confluent
 from tests.support.broker.harness import LocalBroker, Wire
