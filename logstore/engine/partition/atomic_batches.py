@@ -12,7 +12,6 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from functools import partial
 
 from logstore.engine.host.clock import waitable
-from logstore.engine.host.fan_out import fan_out
 from logstore.engine.memory.results import Receipt
 from logstore.engine.partition.internal import Partition
 from logstore.engine.partition.partition_log import PartitionLog
@@ -22,6 +21,7 @@ from logstore.engine.write.exclusive_writer import ExclusiveWriter
 from logstore.engine.write.lane import ENTRY_BYTES, Lane
 from logstore.errors import AppendTimeout, Closed, NotAtomic, RecordTooLarge
 from logstore.format.batches.batch import BatchInfo
+from logstore.objects.fan_out import fan_out
 
 Batches = list[tuple[memoryview, BatchInfo]]
 

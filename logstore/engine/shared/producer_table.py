@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef
-from logstore.engine.host.fan_out import fan_out
 from logstore.errors import Fenced, GapError, InvalidRecord
 from logstore.format.batches.batch import BatchInfo, split
 from logstore.format.batches.sequences import (
@@ -31,6 +30,7 @@ from logstore.format.batches.sequences import (
     distance,
     order,
 )
+from logstore.objects.fan_out import fan_out
 
 LOOK_BACK_SEGMENTS = 1000
 """How far before the writer's opening a retry is still recognised. Everything since is."""

@@ -33,7 +33,6 @@ from logstore.engine.chain.fencing import WHAT_NOW, fenced_by, named
 from logstore.engine.chain.link import Link
 from logstore.engine.chain.tail import ChainTail
 from logstore.engine.chain.view import ChainView
-from logstore.engine.host.fan_out import fan_out
 from logstore.engine.lanes.lane_log import LaneLog, LaneRace
 from logstore.engine.lanes.lane_state import LaneState
 from logstore.engine.memory.flush_window import FlushWindow
@@ -49,6 +48,7 @@ from logstore.format.stored.entry import ClaimKey, Entry, EntryHeader, EntryKind
 from logstore.format.stored.extras import Claim, Extras
 from logstore.format.stored.segment import SegmentFlags
 from logstore.layout.paths import LanePaths, PartitionPaths
+from logstore.objects.fan_out import fan_out
 from logstore.objects.settled import put_settled
 from logstore.objects.wrappers.slices import slice_key
 
