@@ -324,7 +324,9 @@ def test_L23_a_part_that_is_split_before_its_writer_hears_of_it_is_committed(
         for _, value in expected[:8]:
             log.append(value)
         lane = lane_of(store)
-        with gated.hold("put", prefix="lanes/", suffix=f"{lane._known.next_seq:020d}.seg", after=True) as gate:
+        with gated.hold(
+            "put", prefix="lanes/", suffix=f"{lane._known.next_seq:020d}.seg", after=True
+        ) as gate:
             late = background(log.append, expected[8][1])
             gate.wait_held(PATIENCE_S)
             lane.write_checkpoint()
