@@ -365,7 +365,7 @@ class Store:
         for log, flush in begun:
             log.finish_flush(flush, deadline)
 
-    def _health_report(self) -> StoreHealth:
+    def _health_report(self, *, with_partitions: bool = True) -> StoreHealth:
         """`health`, typed."""
         runtime = self._runtime
         since = runtime.watch.oldest()
@@ -381,7 +381,7 @@ class Store:
             buffered_bytes=runtime.budget.used,
             buffered_bytes_limit=runtime.budget.limit,
             cached_bytes=runtime.cache.used,
-            partitions=[log.health_report() for log in self._all_logs()],
+            partitions=[log.health_report() for log in self._all_logs()] if with_partitions else [],
             degraded=self._degraded(),
         )
 

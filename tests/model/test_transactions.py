@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.model import transactions_runs
-from tests.model.search import Outcome, Violation, World, search, walk
-from tests.model.transactions import Transactions, at_the_end
-from tests.model.transactions_runs import CONTRASTS, RULES, WIDE, Contrast, Holds, Run
+from tests.model.search import search, walk
+from tests.model.together import Together
+from tests.model.transactions import Transactions
+from tests.model.transactions_runs import CONTRASTS, RULES, WIDE, Contrast, Holds, Run, judged
 
 
 def _name(value: Holds | Contrast) -> str:
@@ -15,19 +16,11 @@ def _name(value: Holds | Contrast) -> str:
     return name.replace(" ", "_").replace(",", "")
 
 
-def _judged(world: World, found: Outcome) -> Violation | None:
-    """What went wrong on the way, or at an end."""
-    if found.kind is not None:
-        return found.kind, str(found)
-    ends = (at_the_end(world.objects(state), world.told(state)) for state in found.over)
-    return next((each for each in ends if each is not None), None)
-
-
 @pytest.mark.parametrize("holds", RULES, ids=_name)
 def test_B14_the_rules_hold_in_every_interleaving(holds: Holds) -> None:
     world = holds.run.world()
     found = search(world)
-    assert _judged(world, found) is None
+    assert judged(world, found) is None
     assert found.whole
     assert holds.seen <= found.seen, f"never seen: {sorted(holds.seen - found.seen)}"
     assert found.over, "nobody ever came to an end"
@@ -36,7 +29,7 @@ def test_B14_the_rules_hold_in_every_interleaving(holds: Holds) -> None:
 @pytest.mark.parametrize("contrast", CONTRASTS, ids=_name)
 def test_B14_a_broken_rule_is_caught(contrast: Contrast) -> None:
     world = contrast.run.world(contrast.variant)
-    violation = _judged(world, search(world))
+    violation = judged(world, search(world))
     assert violation is not None
     assert violation[0] == contrast.kind, violation[1]
 
@@ -45,7 +38,7 @@ def test_B14_a_broken_rule_is_caught(contrast: Contrast) -> None:
 def test_the_rules_hold_where_a_broken_one_was_caught(run: Run) -> None:
     """So it is the broken rule that was caught, not the cast."""
     world = run.world()
-    assert _judged(world, search(world)) is None
+    assert judged(world, search(world)) is None
 
 
 def test_every_variant_is_searched() -> None:
@@ -54,7 +47,7 @@ def test_every_variant_is_searched() -> None:
         for one in vars(transactions_runs).values()
         if isinstance(one, type) and issubclass(one, Transactions)
     }
-    assert made - {Transactions} == {contrast.variant for contrast in CONTRASTS}
+    assert made - {Transactions, Together} == {contrast.variant for contrast in CONTRASTS}
 
 
 @pytest.mark.soak
@@ -63,5 +56,5 @@ def test_every_variant_is_searched() -> None:
 def test_B14_the_rules_hold_in_random_walks(holds: Holds, seed: int) -> None:
     world = holds.run.world()
     found = walk(world, steps=300_000, seed=seed)
-    assert _judged(world, found) is None
+    assert judged(world, found) is None
     assert holds.seen <= found.seen, f"never seen: {sorted(holds.seen - found.seen)}"

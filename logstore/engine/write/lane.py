@@ -34,6 +34,7 @@ from logstore.engine.chain.link import Link
 from logstore.engine.chain.tail import ChainTail
 from logstore.engine.chain.view import ChainView
 from logstore.engine.lanes.lane_log import LaneLog, LaneRace
+from logstore.engine.lanes.lane_overview import LaneOverview
 from logstore.engine.lanes.lane_state import LaneState
 from logstore.engine.memory.flush_window import FlushWindow
 from logstore.engine.runtime import Runtime
@@ -772,6 +773,14 @@ class Lane:
                 self._known.take(standing)
             if standing.header.kind is EntryKind.FENCE:
                 return
+
+    def overview(self) -> LaneOverview:
+        """As it is now, from memory alone."""
+        with self._lock:
+            known = self._known.overview(self.name)
+            return known._replace(
+                partitions=len(self._writers), in_flight=len(self._flight), waiting=len(self._due)
+            )
 
     def let_go(self) -> None:
         """After the last upload: nobody may wait on."""
