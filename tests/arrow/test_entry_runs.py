@@ -161,7 +161,7 @@ def test_N07_a_damaged_slice_is_named_and_the_others_of_its_entry_are_read(objec
 def test_N10_partitions_that_moved_between_lanes_and_their_own_chain_are_read_once(
     objects: MemoryStore,
 ) -> None:
-    moves: list[dict[str, Any]] = [{}, {"lanes": 1}, {"lane": "zz"}, {"lane": "aa"}]
+    moves: list[dict[str, Any]] = [{"lanes": 0}, {"lanes": 1}, {"lane": "zz"}, {"lane": "aa"}]
     for turn, settings in enumerate(moves):
         with running(objects, take_over=True, ack="buffered", flush_interval=3600.0, **settings) as owner:
             topic = owner.topic("t")
