@@ -134,6 +134,10 @@ def test_arrow_duckdb_and_the_union_read_against_sparks_format(
         def union_read() -> None:
             bench.judged(spark_table(bench.spark, bench.url, "events", lake=bench.lake))
 
+        def union_of_columns() -> None:
+            wanted = ["type", "payload.size", "actor.id"]
+            bench.judged(spark_table(bench.spark, bench.url, "events", lake=bench.lake, columns=wanted))
+
         def duckdb_json() -> None:
             fields = """{"type": "VARCHAR", "payload": {"size": "BIGINT"}, "actor": {"id": "BIGINT"}}"""
             bench.judged_by_duckdb(
@@ -154,6 +158,7 @@ def test_arrow_duckdb_and_the_union_read_against_sparks_format(
                 "arrow_batches": arrow,
                 "format, JSON aggregate": parsed,
                 "union, JSON aggregate": union_read,
+                "union of columns, JSON aggregate": union_of_columns,
                 "DuckDB, JSON aggregate": duckdb_json,
                 "DuckDB, union": duckdb_union,
                 "count": lambda: _is(bench.read().count(), bench.rows),
@@ -168,10 +173,17 @@ def test_arrow_duckdb_and_the_union_read_against_sparks_format(
     figures.add(SUITE, "arrow_batches, full scan, to Spark's format", scan, "×", target=4, **details)
     one = spent["format, JSON aggregate"] / spent["DuckDB, JSON aggregate"]
     figures.add(SUITE, "JSON aggregate by DuckDB over arrow_batches, to Spark's format", one, "×", target=3)
-    union = spent["format, JSON aggregate"] / spent["union, JSON aggregate"]
+    # The format is told to read `value` alone; so the union is told its columns. Without that it is the second figure.
+    union = spent["format, JSON aggregate"] / spent["union of columns, JSON aggregate"]
     figures.add(
-        SUITE, "JSON aggregate, 95 % in a typed table, union read, to the format", union, "×", target=8
+        SUITE,
+        "JSON aggregate, 95 % in a typed table, union read with columns=, to the format",
+        union,
+        "×",
+        target=8,
     )
+    whole = spent["format, JSON aggregate"] / spent["union, JSON aggregate"]
+    figures.add(SUITE, "the same union read without columns=, to the format", whole, "×")
     both = spent["format, JSON aggregate"] / spent["DuckDB, union"]
     figures.add(SUITE, "the same union read by DuckDB, to Spark's format", both, "×")
     count = spent["count, columns=offset"] / spent["count"]

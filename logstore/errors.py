@@ -135,7 +135,12 @@ class AppendTimeout(OutcomeUnknown):
 
 
 class Fenced(LogStoreError):
-    """A newer writer owns the partition. This one has stopped for good."""
+    """A newer writer owns the partition. This one has stopped for good.
+
+    `partition`: of an append to several partitions that failed as a whole, the one that has another writer.
+    """
+
+    partition: str | None = None
 
 
 class PartitionInUse(LogStoreError):

@@ -33,7 +33,7 @@ from logstore.errors import (
     ReadOnly,
     UnknownTopic,
 )
-from logstore.layout.catalog import Catalog, KafkaChange, TopicDescriptor
+from logstore.layout.catalog import Catalog, KafkaChange, TopicDescriptor, Unreadable
 from logstore.layout.marker import enter
 from logstore.layout.paths import PartitionPaths
 from logstore.objects.closing import close_store
@@ -167,6 +167,14 @@ class Store:
         """The names of all topics, sorted; also of one whose descriptor cannot be read."""
         self._check_open()
         return self._catalog.names()
+
+    def _described(self) -> list[tuple[str, Topic | Unreadable]]:
+        """All topics, or why one cannot be read: a listing, and a request for each that has changed since the last call."""
+        self._check_open()
+        return [
+            (name, self._topic(found) if isinstance(found, TopicDescriptor) else found)
+            for name, found in self._catalog.described()
+        ]
 
     def alter_topic(self, name: str, **topic_settings: Unpack[TopicOptions]) -> Topic:
         """Change some of a topic's settings; the others stay. `None` takes a limit away.
@@ -355,7 +363,7 @@ class Store:
         for log, flush in begun:
             log.finish_flush(flush, deadline)
 
-    def _health_report(self) -> StoreHealth:
+    def _health_report(self, *, with_partitions: bool = True) -> StoreHealth:
         """`health`, typed."""
         runtime = self._runtime
         since = runtime.watch.oldest()
@@ -371,7 +379,7 @@ class Store:
             buffered_bytes=runtime.budget.used,
             buffered_bytes_limit=runtime.budget.limit,
             cached_bytes=runtime.cache.used,
-            partitions=[log.health_report() for log in self._all_logs()],
+            partitions=[log.health_report() for log in self._all_logs()] if with_partitions else [],
             degraded=self._degraded(),
         )
 

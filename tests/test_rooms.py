@@ -69,7 +69,7 @@ ROOMS: dict[str, str] = {
     # numbers: of money, and of an open store
     "cost": "",
     "metrics": f"{OPEN} engine.write engine.partition store cost logstore",
-    "ui": "errors config engine.memory engine.partition store cost metrics",
+    "ui": "errors config engine.lanes engine.memory engine.partition topic store cost metrics",
     # tables
     "lake": f"{GROUND} arrow.plan arrow.scan topic",
     # Spark

@@ -38,8 +38,11 @@ from broker_shim.groups.pending_offsets import (
 from broker_shim.partitions import state_log
 from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.partitions.state_log import Change, Done, StateLog
+from broker_shim.partitions.together import Part, append_together
+from broker_shim.partitions.transaction_gate import Companion
 from broker_shim.wire.codes import Code
 from broker_shim.wire.primitives import MalformedRequest
+from logstore.errors import LogStoreError
 from logstore.format.batches.markers import Marker
 
 log = logging.getLogger(__name__)
@@ -138,37 +141,79 @@ class GroupShard:
         return any(place in each.pending.get(group, ()) for each in self.pending.values())
 
     def commit_in_transaction(
-        self, group: str, producer_id: int, epoch: int, commits: dict[Place, Committed], done: Done
+        self,
+        group: str,
+        producer_id: int,
+        epoch: int,
+        commits: dict[Place, Committed],
+        companion: Companion | None,
+        done: Done,
     ) -> None:
-        """Keep offsets until the transaction of that producer ends."""
+        """Keep offsets until the transaction of that producer ends. `companion`: says that they are part of it, and stands
+        when they do."""
         known = self.pending.get(producer_id, PendingOffsets())
         if epoch < known.epoch:
             done(Code.INVALID_PRODUCER_EPOCH)
             return
         # Known from now on, so that two on their way do not overwrite each other. It is seen by nobody yet.
         changed = self.pending[producer_id] = known.with_more(epoch, group, commits)
-        self.log.write([(encode_pending_key(producer_id), encode_pending(changed))], done)
+        changes: list[Change] = [(encode_pending_key(producer_id), encode_pending(changed))]
+        if companion is None:
+            self.log.write(changes, done)
+        elif not self._write_together(companion, changes, done):
+            self.log.start(self._write_after(companion, changes, done))
+
+    def _write_together(self, companion: Companion, changes: list[Change], done: Done) -> bool:
+        first, mine = companion.part(), self.log.part(changes, done)
+        if first is None or mine is None:
+            return False
+        try:
+            append_together([first, mine])
+        except LogStoreError:
+            return False
+        return True
+
+    async def _write_after(self, companion: Companion, changes: list[Change], done: Done) -> None:
+        code = await companion.write()
+        if code is Code.NONE:
+            code = await self.log.written(changes)
+        done(Code.COORDINATOR_LOAD_IN_PROGRESS if code is Code.NOT_ENOUGH_REPLICAS else code)
 
     def end_transaction(self, marker: Marker, done: Done) -> None:
         """Commit what that transaction has pending, or forget it. A marker that is repeated is written again, which changes
         nothing, and so is answered when the first one is durable.
         """
+        changes, begin, written = self._ended(marker, done)
+        begin()
+        self.log.write(changes, written)
+
+    def part_of_end(self, marker: Marker) -> Part | None:
+        """The same, to be stored together with other parts, now. None if it has to wait for others."""
+        changes, begin, written = self._ended(marker, _ignore)
+        return self.log.part(changes, written, begin)
+
+    def _ended(self, marker: Marker, done: Done) -> tuple[list[Change], Callable[[], None], Done]:
+        """What the end of a transaction changes, what is known once that is on its way, and once it is durable."""
         producer_id = marker.producer_id
         known = self.pending.get(producer_id, PendingOffsets())
         is_late = known.is_stale(marker)
-        ended = self.pending[producer_id] = known if is_late else known.ended(marker, self._now_ms())
-        changes: list[Change] = [(encode_pending_key(producer_id), encode_pending(ended))]
+        ended = known if is_late else known.ended(marker, self._now_ms())
         committed = known.pending if marker.is_commit and not is_late else {}
+        changes: list[Change] = [(encode_pending_key(producer_id), encode_pending(ended))]
         for group, commits in committed.items():
-            self._committing.setdefault(group, []).append(commits)
             changes += self._changes(group, commits)
+
+        def begin() -> None:
+            self.pending[producer_id] = ended
+            for group, commits in committed.items():
+                self._committing.setdefault(group, []).append(commits)
 
         def written(code: Code) -> None:
             for group, commits in committed.items():
                 self._committed(group, commits, code)
             done(code)
 
-        self.log.write(changes, written)
+        return changes, begin, written
 
     def _committed(self, group: str, commits: dict[Place, Committed], code: Code) -> None:
         """What was on its way to the log has come there, or not."""

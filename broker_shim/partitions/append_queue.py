@@ -23,14 +23,24 @@ from typing import Protocol
 
 from broker_shim.partitions.producer_recovery import Snapshots
 from broker_shim.partitions.producers import ProducerTable, Remembered
+from broker_shim.partitions.together import Part, append_together
 from broker_shim.partitions.topic_rules import TopicRules
-from broker_shim.partitions.transaction_gate import TransactionGate, Verify
+from broker_shim.partitions.transaction_gate import Companion, TransactionGate, Verify
 from broker_shim.wire import codes
 from broker_shim.wire.codes import Code
 from logstore.config import Ack
 from logstore.engine.memory.results import Receipt
+from logstore.engine.partition.atomic_batches import Batches, checked
 from logstore.engine.partition.partition_log import PartitionLog
-from logstore.errors import BufferFull, Closed, InvalidRecord, LogStoreError, RecordTooLarge, UnknownTopic
+from logstore.errors import (
+    BufferFull,
+    Closed,
+    InvalidRecord,
+    LogStoreError,
+    NotAtomic,
+    RecordTooLarge,
+    UnknownTopic,
+)
 from logstore.format.batches.batch import HEADER_SIZE, BatchInfo, read_info, split
 from logstore.format.batches.codecs import decompress
 from logstore.format.batches.markers import Marker, encode_marker
@@ -58,7 +68,8 @@ class Append:
 
     `is_heavy`: to check it takes long enough for other clients to notice. `verify`: asks the coordinator of its transaction.
     `marker`: it ends one. `opens`: it is the first of one. `end`: where it ends in the log, once acked.
-    `rewrite`: what is still to be done to the records before they are stored.
+    `rewrite`: what is still to be done to the records before they are stored. `companion`: what it is stored together with;
+    `checked`: for that, once it was looked at.
     """
 
     records: memoryview
@@ -71,6 +82,8 @@ class Append:
     verify: Verify | None = None
     marker: Marker | None = None
     opens: bool = False
+    companion: Companion | None = None
+    checked: Batches | None = None
     abandoned: bool = False
     end: int | None = None
 
@@ -146,6 +159,17 @@ class AppendQueue:
         append = Append(raw, read_info(raw), False, "durable", answer, marker=marker)
         self._in_turn(append)
         return append
+
+    def part_of_end(self, marker: Marker, now_ms: int) -> Part | Code | None:
+        """The marker of a transaction, to be stored together with others, now. None if it would have to wait its turn; NONE
+        if it stands."""
+        if self._waiting or self._busy or self._producers is None or self._log is None:
+            return None
+        if self._producers.transactions.is_stale(marker):
+            return Code.NONE
+        log, raw = self._log, memoryview(encode_marker(marker, now_ms=now_ms))
+        append = Append(raw, read_info(raw), False, "durable", _nobody, marker=marker)
+        return Part(log, checked(log, raw, control=True), lambda future: self._submitted(log, append, future))
 
     def add(
         self, records: memoryview, ack: Ack, answer: Answer, verify: Verify | None = None
@@ -223,6 +247,9 @@ class AppendQueue:
             self._workers.submit(self._submit_apart, self._log, append)
             return True
         try:
+            if append.companion is not None:
+                self._check(self._log, append)
+                return self._submit_together(self._log, append)
             self._submitted(self._log, append, self._hand_over(self._log, append))
         except BufferFull:
             self._did_not_begin(append)
@@ -231,6 +258,31 @@ class AppendQueue:
             self._did_not_begin(append)
             self._refused(self._log, append, error)
         return True
+
+    def _submit_together(self, partition: PartitionLog, append: Append) -> bool:
+        """With its companion. False if there is no room now. Raises `LogStoreError`."""
+        assert append.companion is not None
+        assert append.checked is not None
+        companion = append.companion.part()
+        if companion is None:
+            self._did_not_begin(append)
+            return False
+        mine = Part(partition, append.checked, lambda future: self._submitted(partition, append, future))
+        try:
+            append_together([companion, mine])
+        except BufferFull:
+            self._did_not_begin(append)
+            return False
+        except (NotAtomic, RecordTooLarge):
+            self._did_not_begin(append)
+            self._gate.store_first(append)
+        return True
+
+    def _check(self, partition: PartitionLog, append: Append) -> None:
+        if append.checked is None:
+            if append.rewrite is not None:
+                rewrite_append(append, self._rules.max_bytes, int(time.time() * 1000))
+            append.checked = checked(partition, append.records)
 
     def _did_not_begin(self, append: Append) -> None:
         if append.opens and self._producers is not None:
@@ -259,9 +311,12 @@ class AppendQueue:
 
     def _submit_apart(self, partition: PartitionLog, append: Append) -> None:
         """In a worker thread. Nobody else appends meanwhile, so the order is kept."""
-        outcome: Future[Receipt] | LogStoreError
+        outcome: Future[Receipt] | LogStoreError | None = None
         try:
-            outcome = self._hand_over(partition, append)
+            if append.companion is not None:
+                self._check(partition, append)
+            else:
+                outcome = self._hand_over(partition, append)
         except LogStoreError as error:
             outcome = error
         self._call(self._back, partition, append, outcome)
@@ -270,9 +325,24 @@ class AppendQueue:
         self,
         partition: PartitionLog,
         append: Append,
-        outcome: Future[Receipt] | LogStoreError,
+        outcome: Future[Receipt] | LogStoreError | None,
     ) -> None:
+        """None: it was checked, and goes with its companion now."""
         self._busy = False
+        if outcome is None:
+            if partition is not self._log:
+                append.answer(Code.NOT_LEADER_OR_FOLLOWER, -1)
+                self.pump()
+                return
+            try:
+                if not self._submit_together(partition, append):
+                    self._wait_for_room(append)
+                    return
+            except LogStoreError as error:
+                outcome = error
+            else:
+                self.pump()
+                return
         if isinstance(outcome, LogStoreError) and partition is self._log:
             self._did_not_begin(append)
         if isinstance(outcome, BufferFull) and partition is self._log:
@@ -317,6 +387,7 @@ class AppendQueue:
         if self._producers is not None and self._log is partition:
             if append.opens:
                 self._gate.begin(append.batch, receipt.offset, self._producers.transactions)
+                self._gate.stored(append.batch.producer_id)
             if append.marker is not None:
                 self._gate.ended(append.marker.producer_id)
                 self._producers.transactions.ended(append.marker, receipt.offset)
@@ -368,6 +439,10 @@ class AppendQueue:
         finally:
             if self._completions:  # one of them failed: that is no reason for the others to wait
                 self._loop.call_soon(self._drain)
+
+
+def _nobody(code: Code, offset: int, append_ms: int = -1) -> None:
+    """Whoever asked hears it otherwise."""
 
 
 def _code_of(error: BaseException, append: Append) -> Code:

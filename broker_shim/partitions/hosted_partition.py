@@ -22,8 +22,10 @@ from typing import Protocol
 from broker_shim.partitions.append_queue import Answer, Append, AppendQueue
 from broker_shim.partitions.producer_recovery import Snapshots
 from broker_shim.partitions.producers import ProducerTable
+from broker_shim.partitions.together import Part
 from broker_shim.partitions.topic_rules import TopicRules
 from broker_shim.partitions.transaction_gate import Verify
+from broker_shim.wire.codes import Code
 from logstore.config import Ack
 from logstore.errors import Fenced, LogStoreError, fresh
 from logstore.format.batches.markers import Marker
@@ -231,6 +233,10 @@ class HostedPartition:
         self._queue.end(marker, self.log._internal.now_ms, answer)
         if not self.is_owned:
             self.take()
+
+    def part_of_end(self, marker: Marker) -> Part | Code | None:
+        """The marker, to be stored together with others, now: as `AppendQueue.part_of_end`."""
+        return self._queue.part_of_end(marker, self.log._internal.now_ms)
 
     def trim(self, offset: int) -> asyncio.Future[int]:
         """Delete every record before `offset`. Resolves to the new low watermark."""

@@ -8,6 +8,9 @@ prefix-ordered whole, a mirror that is durable proves that everything before it 
 Whatever concerns many keys goes in slices, with turns for others in between: a key is mirrored with the value that is the
 newest when its slice is handed to the log.
 
+A change may also be stored together with what other partitions are to hold (`part`): all or none. No mirror is appended
+while such a one is undecided, nor is one begun while a mirror is: it would make a half of it durable.
+
 Runs on the event loop; `load` runs in a worker thread, before anybody else sees the log.
 """
 
@@ -21,9 +24,12 @@ from concurrent.futures import Future
 from typing import Any
 
 from broker_shim.partitions.hosted_partition import HostedPartition
+from broker_shim.partitions.together import Part
 from broker_shim.wire.codes import Code
 from logstore.engine.memory.results import Receipt
+from logstore.engine.partition.atomic_batches import checked
 from logstore.errors import BufferFull, InvalidRecord, LogStoreError, RecordTooLarge
+from logstore.format.batches.batch import encode_batch
 from logstore.format.batches.record import Record
 
 log = logging.getLogger(__name__)
@@ -61,6 +67,10 @@ class StateLog:
         self._is_closed = False
         self._records_in_log = 0
         self._last_write: Future[Receipt] | None = None
+        self._together = 0
+        self._decided = asyncio.Event()
+        """Set while nothing that is stored together with others is on its way."""
+        self._decided.set()
         self._backlog: deque[tuple[float, list[Record], Done]] = deque()
 
     @property
@@ -117,6 +127,10 @@ class StateLog:
             self._lost(error)
             done(Code.NOT_COORDINATOR)
             return True
+        self._submitted(records, done, future)
+        return True
+
+    def _submitted(self, records: list[Record], done: Done, future: Future[Receipt]) -> None:
         for record in records:
             assert record.key is not None
             before = self.latest.get(record.key)
@@ -126,7 +140,30 @@ class StateLog:
         self._records_in_log += len(records)
         self._last_write = future
         future.add_done_callback(lambda each: self._call(self._written, each, done))
-        return True
+
+    def part(
+        self, changes: Iterable[Change], done: Done, first: Callable[[], None] = lambda: None
+    ) -> Part | None:
+        """The changes as a part of what is stored together; `done` as for `write`, and `first` is called when they are on
+        their way. None if they have to wait for others."""
+        if self._backlog or self.compacting is not None or self._is_closed:
+            return None
+        records = [Record(value, key) for key, value in changes]
+        raw, _ = encode_batch(records, now_ms=self.hosted.log._internal.now_ms, codec_id=0)
+
+        def decided(code: Code) -> None:
+            self._together -= 1
+            if not self._together:
+                self._decided.set()
+            done(code)
+
+        def submitted(future: Future[Receipt]) -> None:
+            first()
+            self._together += 1
+            self._decided.clear()
+            self._submitted(records, decided, future)
+
+        return Part(self.hosted.log, checked(self.hosted.log, raw), submitted)
 
     def _refuse_large(self, records: list[Record]) -> None:
         """What no client could send is not written either: it would have to be read back whole."""
@@ -161,10 +198,11 @@ class StateLog:
 
     async def _compact(self) -> None:
         """Append the mirror, then delete what was before it. What is written meanwhile lies behind its first record."""
-        keys = list(self.latest)
-        self._records_in_log = len(keys)
         first: Future[Receipt] | None = None
         try:
+            await self._decided.wait()
+            keys = list(self.latest)
+            self._records_in_log = len(keys)
             for start in range(0, max(len(keys), 1), SLICE_RECORDS):
                 newest = ((key, self.latest.get(key)) for key in keys[start : start + SLICE_RECORDS])
                 records = [Record(value, key) for key, value in newest if value is not None]

@@ -4,6 +4,9 @@ A producer's first batch is taken only after its coordinator has said that the p
 one that comes late, after the end, would open a transaction that nobody ends. From the moment a marker is handed to the log
 nothing more of its transaction is taken, and nothing of the next one unless the coordinator is asked again.
 
+A coordinator of this broker, in the same lane, may have that in memory only. Then it says so with a `Companion`: the first
+batch is stored together with the coordinator's record, both or none, and so is what follows it until that is decided.
+
 Before the first transactional batch ever, a snapshot stands in the store, by which readers know that there is something to
 look for (`producer_recovery`). Event loop only.
 """
@@ -17,13 +20,27 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from broker_shim.partitions.together import Part
 from broker_shim.wire.codes import Code
 from logstore.format.batches.batch import BatchInfo
 from logstore.format.batches.transactions import OpenTransaction, Transactions
 
 log = logging.getLogger(__name__)
-Verify = Callable[[int, int], Code | Coroutine[Any, Any, Code]]
-"""Is the partition part of the transaction that this producer has open in this epoch?"""
+
+
+class Companion(Protocol):
+    """The record that a partition is part of a transaction. It must stand when the first batch there does."""
+
+    def part(self) -> Part | None:
+        """To be stored together with the batch. None if there is no way now: ask again in a moment."""
+
+    async def write(self) -> Code:
+        """Store it alone, first: where they cannot be stored together."""
+
+
+Verify = Callable[[int, int], Code | Companion | Coroutine[Any, Any, Code]]
+"""Is the partition part of the transaction that this producer has open in this epoch? A companion: yes, and the first batch
+goes along with it."""
 
 
 class Guarded(Protocol):
@@ -38,6 +55,7 @@ class Guarded(Protocol):
 
     abandoned: bool
     opens: bool
+    companion: Companion | None
 
 
 @dataclass(slots=True)
@@ -65,6 +83,7 @@ class TransactionGate:
         self._prepare = prepare
         self._verified: dict[int, int] = {}  # the epochs in which producers may begin a transaction here
         self._verifying: dict[int, _Verification] = {}
+        self._opening: dict[int, Companion] = {}  # of producers whose first batch is not durable yet
         self._ending: dict[int, int] = {}  # how many markers of a producer are on their way
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -74,6 +93,7 @@ class TransactionGate:
         is_open = transactions.open.get(pid)
         if is_open is not None and pid not in self._ending:
             if is_open.epoch == epoch:
+                append.companion = self._opening.get(pid)
                 return True
             append.answer(Code.INVALID_TXN_STATE, -1)
             return False
@@ -82,34 +102,50 @@ class TransactionGate:
             return False
         assert append.verify is not None
         code = Code.NONE if self._verified.get(pid) == epoch else append.verify(pid, epoch)
-        if code is Code.NONE and self._is_prepared():
-            self._verified[pid] = epoch
-            append.opens = True
-            return True
+        if self._is_prepared():
+            if code is Code.NONE:
+                self._verified[pid] = epoch
+                append.opens = True
+                return True
+            if not isinstance(code, Code | Coroutine):
+                append.companion = self._opening[pid] = code
+                append.opens = True
+                return True
         self._verifying[pid] = _Verification(deque([append]))
         task = self._loop.create_task(self._verify(append, code))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return False
 
-    async def _verify(self, append: Guarded, answer: Code | Coroutine[Any, Any, Code]) -> None:
+    def store_first(self, append: Guarded) -> None:
+        """It cannot be stored together with its companion: that is stored first, and the append goes on then."""
+        assert append.companion is not None
+        pid, companion = append.batch.producer_id, append.companion
+        append.opens, append.companion = False, None
+        self._opening.pop(pid, None)
+        self._verifying[pid] = _Verification(deque([append]))
+        task = self._loop.create_task(self._verify(append, companion.write()))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _verify(self, append: Guarded, answer: Code | Companion | Coroutine[Any, Any, Code]) -> None:
         """Ask the coordinator, and let those go on that wait for it."""
         pid, epoch = append.batch.producer_id, append.batch.producer_epoch
         assert append.verify is not None
         verification = self._verifying[pid]
+        stands = True
         try:
-            code = answer if isinstance(answer, Code) else await answer
+            code, stands = await _answered(answer)
             if code is Code.NONE and not self._is_prepared():
                 code = await self._prepare()
             while verification.is_void and code is Code.NONE:
                 verification.is_void = False
-                again = append.verify(pid, epoch)
-                code = again if isinstance(again, Code) else await again
+                code, stands = await _answered(append.verify(pid, epoch))
         except Exception:
             log.exception("producer %d could not be verified", pid)
             code = Code.NOT_ENOUGH_REPLICAS
         del self._verifying[pid]
-        if code is Code.NONE:
+        if code is Code.NONE and stands:
             self._verified[pid] = epoch
         for each in verification.waiting:
             if code is not Code.NONE and each.batch.producer_epoch == epoch:
@@ -118,8 +154,13 @@ class TransactionGate:
                 self._go_on(each)
 
     def begin(self, batch: BatchInfo, offset: int, transactions: Transactions) -> None:
-        """The first batch of a transaction lies at `offset`, or not below it."""
+        """The first batch of a transaction lies at `offset`, or not below it. Once for a batch that is on its way, and once
+        more when it is durable."""
         transactions.open[batch.producer_id] = OpenTransaction(batch.producer_epoch, offset)
+
+    def stored(self, pid: int) -> None:
+        """The first batch is durable, and its companion."""
+        self._opening.pop(pid, None)
 
     def no_more_of(self, pid: int) -> None:
         """A marker is in the log: what still comes of that transaction comes too late."""
@@ -137,6 +178,7 @@ class TransactionGate:
     def close(self) -> list[Any]:
         """The partition is no longer ours: whoever waits here has to be answered, and what was verified says nothing."""
         self._verified.clear()
+        self._opening.clear()
         self._ending.clear()
         waiting: list[Any] = []
         for verification in self._verifying.values():
@@ -144,3 +186,12 @@ class TransactionGate:
             verification.waiting.clear()
             verification.is_void = True
         return waiting
+
+
+async def _answered(answer: Code | Companion | Coroutine[Any, Any, Code]) -> tuple[Code, bool]:
+    """What a coordinator said, and whether the record of it stands; if not, it is asked again when the batch goes."""
+    if isinstance(answer, Code):
+        return answer, True
+    if isinstance(answer, Coroutine):
+        return await answer, True
+    return Code.NONE, False

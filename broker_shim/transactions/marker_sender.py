@@ -3,24 +3,32 @@
 A partition that this broker leads gets its marker here; one of another broker by a request to that one (WriteTxnMarkers, as
 in Kafka). Partitions of `__consumer_offsets` hold offsets: those are committed, or forgotten, by the group's coordinator.
 A topic that is deleted has no partition to tell.
+
+If this broker leads all of them, and the coordinator's log and they are in one lane, they are told and the decision is
+recorded with one append, all or none (`at_once`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 
 from broker_shim.groups.coordinator import Coordinator
 from broker_shim.net.peers import Peers
 from broker_shim.partitions.cluster import Cluster
 from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.partitions.partition_registry import PartitionRegistry
+from broker_shim.partitions.state_log import StateLog
+from broker_shim.partitions.together import Part, append_together, in_one_lane
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
+from logstore.errors import LogStoreError
 from logstore.format.batches.markers import Marker
 from logstore.layout.broker import INTERNAL_TOPIC
 
 log = logging.getLogger(__name__)
+Place = tuple[str, int]
 RETRY_S, RETRY_MAX_S = 0.02, 1.0
 ASK_PATIENCE_S = 20.0
 DONE = (Code.NONE, Code.TRANSACTION_COORDINATOR_FENCED)
@@ -41,6 +49,44 @@ class MarkerSender:
         self._cluster = cluster
         self._peers = peers
         self._loop = loop
+
+    def is_one_lane(self, state: StateLog, places: Iterable[Place]) -> bool:
+        """Whether this broker leads all of these partitions, and commits them together with the coordinator's log."""
+        logs = [state.hosted.log]
+        if not in_one_lane(logs):
+            return False
+        for topic, index in places:
+            hosted = self._partitions.get(topic, index)
+            if not isinstance(hosted, HostedPartition):
+                return False
+            logs.append(hosted.log)
+        return in_one_lane(logs)
+
+    def at_once(self, state: Part, marker: Marker, places: Iterable[Place]) -> bool:
+        """Store what the coordinator's log is to say together with the marker in every partition. False if that cannot be
+        done now: then nothing has happened."""
+        parts: list[Part] = []
+        for topic, index in places:
+            part = self._part_of_end(marker, topic, index)
+            if part is None:
+                return False
+            if isinstance(part, Part):
+                parts.append(part)
+        try:
+            append_together([*parts, state])  # last: who hears that it is done may look at the partitions
+        except LogStoreError as error:
+            log.info("a transaction is ended in two steps: %s", error)
+            return False
+        return True
+
+    def _part_of_end(self, marker: Marker, topic: str, index: int) -> Part | Code | None:
+        hosted = self._partitions.get(topic, index)
+        if not isinstance(hosted, HostedPartition):
+            return None
+        if topic == INTERNAL_TOPIC:
+            shard = self._groups.shards.loaded(index)
+            return None if shard is None else shard.part_of_end(marker)
+        return hosted.part_of_end(marker)
 
     async def send(self, marker: Marker, places: frozenset[tuple[str, int]]) -> None:
         """Returns when the marker stands in every partition."""

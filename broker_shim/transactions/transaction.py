@@ -155,6 +155,14 @@ def complete(known: Transaction, now_ms: int) -> Transaction:
     return replace(known, state=state, places=frozenset(), changed_at_ms=now_ms)
 
 
+def lost(known: Transaction, now_ms: int) -> Transaction:
+    """One that was begun in the memory of a coordinator that is gone, and of which nothing is stored: it is aborted."""
+    started_ms = max(now_ms, known.started_ms + 1)
+    return replace(
+        known, state=State.COMPLETE_ABORT, places=frozenset(), started_ms=started_ms, changed_at_ms=now_ms
+    )
+
+
 def verify(known: Transaction | None, producer_id: int, epoch: int, place: Place) -> Code:
     """May this producer write to that partition now?"""
     if known is None or known.producer_id != producer_id:

@@ -14,8 +14,8 @@ from broker_shim.partitions.cluster import Cluster
 from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.partitions.shards import Shards, java_hash
+from broker_shim.partitions.transaction_gate import Companion
 from broker_shim.transactions.marker_sender import MarkerSender
-from broker_shim.transactions.transaction import verify
 from broker_shim.transactions.transaction_shard import TransactionShard
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
@@ -56,7 +56,7 @@ class TransactionCoordinator:
         partitions.on_open_transactions = self.load_soon
 
     def _shard_of(self, hosted: HostedPartition) -> TransactionShard:
-        return TransactionShard(hosted, lambda: self.now_ms(), self._loop, self.markers.send)
+        return TransactionShard(hosted, lambda: self.now_ms(), self._loop, self.markers)
 
     async def shard(self, transactional_id: str) -> TransactionShard | Code:
         """The loaded shard of a transactional id, or why there is none here."""
@@ -64,13 +64,14 @@ class TransactionCoordinator:
 
     def verify(
         self, transactional_id: str, topic: str, index: int, producer_id: int, epoch: int
-    ) -> Code | Coroutine[Any, Any, Code]:
-        """Is the partition part of the transaction that this producer has open? At once, if it is coordinated here."""
+    ) -> Code | Companion | Coroutine[Any, Any, Code]:
+        """Is the partition part of the transaction that this producer has open? At once, if it is coordinated here; with a
+        companion, if that is in memory only."""
         known = self._partitions.topic(TRANSACTION_TOPIC)
         if known is not None:
             shard = self.shards.loaded(java_hash(transactional_id) % known.partitions)
             if shard is not None:
-                return verify(shard.transactions.get(transactional_id), producer_id, epoch, (topic, index))
+                return shard.verify(transactional_id, producer_id, epoch, (topic, index))
         return self._ask(transactional_id, topic, index, producer_id, epoch)
 
     async def _ask(self, transactional_id: str, topic: str, index: int, producer_id: int, epoch: int) -> Code:
@@ -80,7 +81,7 @@ class TransactionCoordinator:
             shard = await self.shards.at(place)
             if isinstance(shard, Code):
                 return ASK_AGAIN
-            return verify(shard.transactions.get(transactional_id), producer_id, epoch, (topic, index))
+            return await shard.verified(transactional_id, producer_id, epoch, (topic, index))
         node = self._cluster.node(leader)
         if node is None:
             return ASK_AGAIN

@@ -3,7 +3,15 @@
 A change counts when its record is durable; until then nobody else may change that id (CONCURRENT_TRANSACTIONS, which clients
 try again). A decision is carried out by a task of its own: markers to every partition, as often as it takes, then the record
 that all of them stand. That last record is not waited for: without it, whoever loads the shard sends the markers again, and
-partitions know those that they have.
+partitions know those that they have; and it is written late, because the next transaction of the same producer says so, too.
+
+Where the partitions of a transaction are in one lane of this broker with the log (`MarkerSender.is_one_lane`):
+
+* that it goes on is in memory, and stored together with the first batch in each partition (`Companion`);
+* how it ended is stored together with all markers: then there is nothing left to finish.
+
+A transaction that was begun so is lost with its coordinator. The next one knows by a batch that is no part of anything:
+then it records that it is aborted, so that the producer can be told.
 
 Runs on the event loop; loading runs in a worker thread.
 """
@@ -17,37 +25,43 @@ from typing import Any
 
 from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.partitions.state_log import StateLog
-from broker_shim.transactions.transaction import Decision, State, Transaction, complete, time_out
+from broker_shim.partitions.together import Part
+from broker_shim.transactions import transaction
+from broker_shim.transactions.marker_sender import MarkerSender
+from broker_shim.transactions.transaction import Decision, Place, State, Transaction, complete, time_out
 from broker_shim.transactions.transaction_records import decode, decode_key, encode, encode_key
 from broker_shim.wire.codes import Code
 from broker_shim.wire.primitives import MalformedRequest
-from logstore.format.batches.markers import Marker
 
 log = logging.getLogger(__name__)
 LOOK_AT_TIMES_S = 0.5
 MARKER_PATIENCE_S = 1.0
 """How long a request waits for the markers of the transaction before it, rather than be told to come again."""
 WRITE_PATIENCE_S = 10.0
-SendMarkers = Callable[[Marker, frozenset[tuple[str, int]]], Coroutine[Any, Any, None]]
-"""Returns when the marker stands in every partition."""
+WRITE_DONE_AFTER_S = 1.0
+IDLE = (State.EMPTY, State.COMPLETE_ABORT, State.COMPLETE_COMMIT)
 
 
 class TransactionShard:
-    """`transactions` by transactional id: what is durable."""
+    """`transactions` by transactional id: what is durable; of those that go on, also what will be with the next batch."""
 
     def __init__(
         self,
         hosted: HostedPartition,
         now_ms: Callable[[], int],
         loop: asyncio.AbstractEventLoop,
-        send_markers: SendMarkers,
+        markers: MarkerSender,
     ) -> None:
         self.log = StateLog(hosted, loop, nothing=encode_key(""))
         self.transactions: dict[str, Transaction] = {}
         self._now_ms = now_ms
         self._loop = loop
-        self._send_markers = send_markers
+        self._markers = markers
         self._writing: set[str] = set()
+        self._in_memory: set[str] = set()
+        """Whose transaction goes on, and may not be in the log as it is."""
+        self._restored: set[str] = set()
+        """Whose former coordinator may have known of a transaction that is not in the log."""
         self._finishing: dict[str, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -64,7 +78,9 @@ class TransactionShard:
                     self.transactions[name] = decode(value)
             except MalformedRequest as error:
                 log.warning("%s: a record that cannot be read is left alone: %s", self.log.hosted, error)
-        for name in list(self.transactions):
+        for name, known in list(self.transactions.items()):
+            if known.state in IDLE:
+                self._restored.add(name)
             self._look_after(name)
 
     # ── changes ──────────────────────────────────────────────────────────────────────────────────────────
@@ -81,24 +97,99 @@ class TransactionShard:
             return decision.code, self.transactions.get(name)
         if name in self._writing or self._closed:
             return Code.NOT_COORDINATOR if self._closed else Code.CONCURRENT_TRANSACTIONS, None
-        done: asyncio.Future[Code] = self._loop.create_future()
-        self._write(name, decision.next, lambda code: None if done.done() else done.set_result(code))
-        try:
-            code = await asyncio.wait_for(done, WRITE_PATIENCE_S)
-        except TimeoutError:
-            code = Code.COORDINATOR_NOT_AVAILABLE
+        self._restored.discard(name)
+        if decision.next.state is State.ONGOING and self._markers.is_one_lane(self.log, decision.next.places):
+            self.transactions[name] = decision.next
+            self._in_memory.add(name)
+            self._look_after(name)
+            return decision.code, decision.next
+        code = await self._written(name, decision.next)
         return (decision.code if code is Code.NONE else code), decision.next
 
     def _write(self, name: str, changed: Transaction, done: Callable[[Code], None]) -> None:
+        if changed.state.is_decided and self._end_at_once(name, changed, done):
+            return
+
         def written(code: Code) -> None:
             self._writing.discard(name)
             if code is Code.NONE:
                 self.transactions[name] = changed
+                self._in_memory.discard(name)
                 self._look_after(name)
             done(code)
 
         self._writing.add(name)
         self.log.write([(encode_key(name), encode(changed))], written)
+
+    def _end_at_once(self, name: str, decided: Transaction, done: Callable[[Code], None]) -> bool:
+        """Store how it ended, and all markers, with one append. False if that cannot be done now."""
+        ended = complete(decided, self._now_ms())
+
+        def written(code: Code) -> None:
+            self._writing.discard(name)
+            if code is Code.NONE:
+                self.transactions[name] = ended
+                self._in_memory.discard(name)
+            done(code)
+
+        part = self.log.part([(encode_key(name), encode(ended))], written, lambda: self._writing.add(name))
+        return part is not None and self._markers.at_once(
+            part, decided.marker(self.log.epoch), decided.places
+        )
+
+    # ── questions of partitions ──────────────────────────────────────────────────────────────────────────
+
+    def verify(
+        self, name: str, producer_id: int, epoch: int, place: Place
+    ) -> Code | InMemory | Coroutine[Any, Any, Code]:
+        """May this producer write to that partition now? `InMemory`: yes, with the record of it."""
+        known = self.transactions.get(name)
+        code = transaction.verify(known, producer_id, epoch, place)
+        if code is Code.NONE and name in self._in_memory and known is not None:
+            return InMemory(self, name, known.started_ms)
+        is_lost = code is Code.INVALID_TXN_STATE and name in self._restored and name not in self._writing
+        if is_lost and known is not None and (known.producer_id, known.epoch) == (producer_id, epoch):
+            self._restored.discard(name)
+            return self._refuse_lost(name, transaction.lost(known, self._now_ms()))
+        return code
+
+    async def _refuse_lost(self, name: str, aborted: Transaction) -> Code:
+        """Afterwards the producer may ask to abort it."""
+        code = await self._written(name, aborted)
+        return Code.INVALID_TXN_STATE if code is Code.NONE else Code.NOT_ENOUGH_REPLICAS
+
+    async def verified(self, name: str, producer_id: int, epoch: int, place: Place) -> Code:
+        """The same for a partition of another broker: what is in memory only is stored first."""
+        answer = self.verify(name, producer_id, epoch, place)
+        if isinstance(answer, Code):
+            return answer
+        return await (answer if isinstance(answer, Coroutine) else answer.write())
+
+    def part_of(self, name: str, started_ms: int) -> Part | None:
+        """That this transaction goes on, as a part of what is stored together."""
+        known = self.transactions.get(name)
+        if known is None or not _is(known, started_ms) or name in self._writing:
+            return None
+        return self.log.part([(encode_key(name), encode(known))], _ignore)
+
+    async def write_ongoing(self, name: str, started_ms: int) -> Code:
+        """That this transaction goes on, by itself."""
+        known = self.transactions.get(name)
+        if known is None or not _is(known, started_ms) or self._closed:
+            return Code.INVALID_TXN_STATE
+        if name in self._writing:
+            return Code.NOT_ENOUGH_REPLICAS
+        code = await self._written(name, known)
+        return code if code is Code.NONE else Code.NOT_ENOUGH_REPLICAS
+
+    async def _written(self, name: str, changed: Transaction) -> Code:
+        """`_write`, for a task."""
+        done: asyncio.Future[Code] = self._loop.create_future()
+        self._write(name, changed, lambda code: None if done.done() else done.set_result(code))
+        try:
+            return await asyncio.wait_for(done, WRITE_PATIENCE_S)
+        except TimeoutError:
+            return Code.COORDINATOR_NOT_AVAILABLE
 
     def _look_after(self, name: str) -> None:
         """Carry a decision out; see that what goes on ends in time."""
@@ -112,9 +203,13 @@ class TransactionShard:
             self._timer = self._loop.call_later(LOOK_AT_TIMES_S, self._look_at_times)
 
     async def _finish(self, name: str, decided: Transaction) -> None:
-        await self._send_markers(decided.marker(self.log.epoch), decided.places)
+        await self._markers.send(decided.marker(self.log.epoch), decided.places)
         done = self.transactions[name] = complete(decided, self._now_ms())
-        self.log.write([(encode_key(name), encode(done))], _ignore)
+        self._loop.call_later(WRITE_DONE_AFTER_S, self._write_done, name, done)
+
+    def _write_done(self, name: str, done: Transaction) -> None:
+        if self.transactions.get(name) is done and name not in self._writing and not self._closed:
+            self.log.write([(encode_key(name), encode(done))], _ignore)
 
     def _look_at_times(self) -> None:
         """Abort what has gone on for too long."""
@@ -133,11 +228,10 @@ class TransactionShard:
     def expire(self, retention_ms: int) -> None:
         """Ids that were not used for so long are forgotten."""
         oldest = self._now_ms() - retention_ms
-        idle = (State.EMPTY, State.COMPLETE_ABORT, State.COMPLETE_COMMIT)
         gone = [
             name
             for name, each in self.transactions.items()
-            if each.state in idle and each.changed_at_ms < oldest and name not in self._writing
+            if each.state in IDLE and each.changed_at_ms < oldest and name not in self._writing
         ]
         for name in gone:
             del self.transactions[name]
@@ -152,6 +246,25 @@ class TransactionShard:
         for task in list(self._finishing.values()):
             task.cancel()
         self.log.close(error)
+
+
+class InMemory:
+    """A transaction that goes on, and whose record is stored together with the first batch in each partition."""
+
+    def __init__(self, shard: TransactionShard, name: str, started_ms: int) -> None:
+        self._shard = shard
+        self._name = name
+        self._started_ms = started_ms
+
+    def part(self) -> Part | None:
+        return self._shard.part_of(self._name, self._started_ms)
+
+    async def write(self) -> Code:
+        return await self._shard.write_ongoing(self._name, self._started_ms)
+
+
+def _is(known: Transaction, started_ms: int) -> bool:
+    return known.state is State.ONGOING and known.started_ms == started_ms
 
 
 def _ignore(code: Code) -> None:

@@ -1,30 +1,35 @@
 """What topics and partitions hold, as far as the store says so: for `topics` and `describe`.
 
-To know how many records a partition has it must be loaded, some three requests each unless many are in one lane. So
-partitions are looked at side by side, and only `LOOK_MAX` of them unless somebody insists: a store of 10,000 is listed by
-its catalog.
+To know how many records a partition has it must be loaded. What is in a lane comes with it, ten thousand partitions as cheap
+as one; any other takes some three requests, so of those only `LOOK_MAX` are looked at unless somebody insists.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from logstore.cost.prices import GB, STANDARD
-from logstore.engine.partition.many_partitions import load
-from logstore.engine.partition.partition_log import PartitionLog
+from logstore.engine.chain.chain import Chain
+from logstore.engine.chain.many_chains import load_some
+from logstore.engine.chain.view import ChainView
+from logstore.errors import CorruptData, UnsupportedStore
+from logstore.layout.paths import PartitionPaths
+from logstore.store import Store
 from logstore.topic import Topic
 
 LOOK_MAX = 256
-_SIDE_BY_SIDE = 16
+_LANES_LOOKED_FOR = 64
+"""Of so many topics the first partition is looked at before any other: it leads to the lane that the rest is in."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
     """`records`: without those that were lost. `bytes`: of the objects that hold them. `newest_ms`: the newest timestamp;
-    -1 if there is none. `writer`: the kind of the last one, and its epoch."""
+    -1 if there is none. `writer`: the kind of the last one, and its epoch. `lane`: through which it writes; None if through
+    none."""
 
     partition: int
     low: int
@@ -35,36 +40,62 @@ class PartitionFacts:
     newest_ms: int
     writer: str
     epoch: int
+    lane: str | None
 
 
-def look_at(log: PartitionLog) -> PartitionFacts:
-    state = log._internal.state
-    low, durable, _ = state.marks()
-    refs = state.refs()
-    lost = sum(end - start for start, end in state.lost_between(low, durable))
-    tail = state.tail
+Facts = list[PartitionFacts] | CorruptData | UnsupportedStore | None
+"""Of the partitions of a topic; why there are none; None if it was not looked at."""
+
+
+def look_at(
+    store: Store,
+    topics: Sequence[Topic],
+    numbers: Mapping[str, Sequence[int]] | None = None,
+    most: int | None = None,
+) -> dict[str, Facts]:
+    """All partitions of these topics, or those with these `numbers`, by the topic's name. `most`: at most so many that are
+    in no lane; a topic of which some would be left is None."""
+    objects, lanes = store._runtime.store, store._runtime.lanes
+    wanted: dict[str, list[Chain]] = {}
+    for topic in topics:
+        incarnation = topic._internal.descriptor.incarnation
+        chosen = range(topic.partitions) if numbers is None else numbers[topic.name]
+        wanted[topic.name] = [
+            Chain(objects, PartitionPaths(topic.name, incarnation, number), lanes=lanes) for number in chosen
+        ]
+    first = [chains[0] for chains in islice(wanted.values(), _LANES_LOOKED_FOR) if chains]
+    every = dict.fromkeys([*first, *(chain for chains in wanted.values() for chain in chains)])
+    views = load_some(list(every), lanes, len(every) if most is None else most)
+    return {name: _facts([views.get(chain) for chain in chains]) for name, chains in wanted.items()}
+
+
+def _facts(views: Sequence[ChainView | CorruptData | UnsupportedStore | None]) -> Facts:
+    found: list[PartitionFacts] = []
+    for view in views:
+        if not isinstance(view, ChainView):
+            return view
+        found.append(_facts_of(view))
+    return found
+
+
+def _facts_of(view: ChainView) -> PartitionFacts:
+    table, tail, low = view.segments.table, view.tail, view.low_watermark
     return PartitionFacts(
-        partition=log.partition,
+        partition=view.segments.paths.partition,
         low=low,
-        durable=durable,
-        records=durable - low - lost,
-        bytes=sum(ref.size for ref in refs),
-        segments=len(refs),
-        newest_ms=max((ref.max_timestamp_ms for ref in refs), default=-1),
+        durable=tail.end_offset,
+        records=sum(
+            end - max(base, low)
+            for base, end in zip(table.base_offset, table.end_offset, strict=True)
+            if end > low
+        ),
+        bytes=sum(table.size),
+        segments=len(table),
+        newest_ms=max(table.max_timestamp_ms, default=-1),
         writer=tail.mode.name.lower() if tail.next_seq else "none",
         epoch=tail.epoch,
+        lane=tail.claim.lane if tail.claim is not None else None,
     )
-
-
-def look_at_all(topic: Topic, numbers: Iterable[int] | None = None) -> list[PartitionFacts]:
-    """All of them, or these."""
-    chosen = range(topic.partitions) if numbers is None else numbers
-    logs = [topic.partition(number) for number in chosen]
-    load(log._internal for log in logs)
-    if len(logs) == 1:
-        return [look_at(logs[0])]
-    with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(logs))) as pool:
-        return list(pool.map(look_at, logs))
 
 
 def storage_dollars(size: int) -> float:

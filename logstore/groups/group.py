@@ -17,7 +17,6 @@ from functools import partial
 from types import TracebackType
 
 from logstore.config import Visibility, check_visibility
-from logstore.engine.host.fan_out import fan_out
 from logstore.engine.partition.many_partitions import Cursor, ManyPartitions, Taken, look_at
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import Closed, Fenced, LogStoreError
@@ -29,6 +28,7 @@ from logstore.groups.membership import Membership
 from logstore.groups.places import Places, Seek, Start, named, place_of, resolved, several
 from logstore.layout.groups import check_group_name
 from logstore.layout.paths import check_topic_name
+from logstore.objects.fan_out import fan_out
 
 logger = logging.getLogger(__name__)
 

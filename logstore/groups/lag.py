@@ -9,13 +9,13 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from logstore.engine.host.fan_out import fan_out
 from logstore.engine.partition.many_partitions import look_at
 from logstore.errors import ObjectNotFound, UnknownTopic
 from logstore.groups.documents import Document, Place, Slot
 from logstore.groups.host import Host
 from logstore.layout.groups import GROUPS_PREFIX, check_group_name, group_document, group_prefix, group_slot
 from logstore.layout.paths import behind
+from logstore.objects.fan_out import fan_out
 from logstore.objects.protocol import ObjectStore
 from logstore.objects.settled import put_settled
 from logstore.topic import Topic

@@ -61,12 +61,15 @@ def values_of_table(columns: pa.Schema, encoding: str, schema: Schema) -> Values
 
 
 def lake_rows(batch: pa.RecordBatch, incarnation: str, values: Values | None) -> tuple[pa.Table, int]:
-    """The table's rows for records, and how many of their values did not fit. `batch` has `READ_COLUMNS`."""
-    columns = {name: batch.column(name) for name in LOG_COLUMNS}
+    """The table's rows for records, and how many of their values did not fit. `batch` has some of `READ_COLUMNS`: the rows
+    have what comes of these."""
+    columns = {name: batch.column(name) for name in LOG_COLUMNS if name in batch.schema.names}
     # As runs of one value: a column that is the same throughout costs nothing in a file.
     columns["incarnation"] = pa.array([incarnation], pa.string()).take(
         pa.repeat(pa.scalar(0, pa.int32()), batch.num_rows)
     )
+    if "value" not in batch.schema.names:
+        return pa.table(columns), 0
     if values is None:
         return pa.table(columns | {"value": batch.column("value")}), 0
     parsed = values.parse(batch.column("value"))

@@ -15,8 +15,9 @@ from logstore.arrow.plan.log_partitions import load
 from logstore.arrow.plan.planner import within
 from logstore.arrow.plan.splits import Range, Split, cut
 from logstore.arrow.scan.split_scan import Scan
+from logstore.lake.projection import projected
 from logstore.lake.registration import where_it_is
-from logstore.lake.rows import LOG_COLUMNS, READ_COLUMNS, Schema, lake_rows, values_of_table
+from logstore.lake.rows import LOG_COLUMNS, Schema, lake_rows, values_of_table
 from logstore.lake.table_format import Source, TableFormat
 from logstore.lake.target import open_target
 from logstore.lake.values import Values
@@ -34,9 +35,10 @@ def table(
     """All records of the table `lake` and the durable ones of the topic that are not in it yet, as a stream of Arrow
     batches with the table's columns. DuckDB and Polars take it as it is.
 
-    `columns` are read if they are named. Records that are only in the log are parsed as the table's columns say; `schema`
-    decodes them if the table was filled from Avro or Protobuf. Raises
-    `OffsetOutOfRange` if retention has taken records that the table does not have, and what `Topic.arrow_batches` raises.
+    `columns` are read if they are named; `payload.size` is the struct `payload` with the field `size` alone. Records that
+    are only in the log are parsed as the table's columns say; `schema` decodes them if the table was filled from Avro or
+    Protobuf. Raises `OffsetOutOfRange` if retention has taken records that the table does not have, and what
+    `Topic.arrow_batches` raises.
     """
     objects, current = where_it_is(topic)
     found = open_table(lake)
@@ -63,7 +65,13 @@ class Tail:
     values: Values | None
 
     def rows(self, objects: ObjectStore, split: Split) -> Iterator[pa.RecordBatch]:
-        for batch in Scan("", READ_COLUMNS, fail_on_data_loss=True).rows_from(objects, split):
+        """Whether a value fits is asked of all its fields, also if few are wanted: a row must not look different once it
+        is in the table. Only if none is wanted, values are not read."""
+        read = [name for name in LOG_COLUMNS if name in self.schema.names]
+        if not {*LOG_COLUMNS, "incarnation"}.issuperset(self.schema.names):
+            read.append("value")
+        # A scan without columns would have no rows; offsets come without a look at a record.
+        for batch in Scan("", tuple(read or ["offset"]), fail_on_data_loss=True).rows_from(objects, split):
             found, _ = lake_rows(batch, self.incarnation, self.values)
             yield from found.select(self.schema.names).cast(self.schema).to_batches()
 
@@ -79,10 +87,7 @@ def tail_of(
 ) -> Tail:
     """Of the table as it was loaded."""
     whole = found.schema
-    names = whole.names if columns is None else list(columns)
-    unknown = set(names) - set(whole.names)
-    if unknown or not names or len(set(names)) != len(names):
-        raise ValueError(f"columns={names!r}: name some of {', '.join(whole.names)}, each once")
+    chosen = whole if columns is None else projected(whole, columns)
     if not {*LOG_COLUMNS} <= set(whole.names):
         raise ValueError(f"{lake} has the columns {', '.join(whole.names)}: it is no table of a topic")
     values = None
@@ -95,7 +100,7 @@ def tail_of(
         first = partition.low if known is None else within(partition, known, True)
         ranges.append(Range(partition, first, partition.end))
     splits = tuple(cut(ranges, max_bytes=max_bytes))
-    return Tail(pa.schema([whole.field(name) for name in names]), splits, topic.incarnation, values)
+    return Tail(chosen, splits, topic.incarnation, values)
 
 
 def _rows(found: TableFormat, tail: Tail, objects: ObjectStore) -> Iterator[pa.RecordBatch]:

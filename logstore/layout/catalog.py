@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
 from itertools import count
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from logstore.errors import (
 )
 from logstore.format.stored.document import pack_document, parse_document
 from logstore.layout.paths import CATALOG_PREFIX, STORE_KEY, catalog_key, check_topic_name
+from logstore.objects.fan_out import fan_out
 from logstore.objects.protocol import ObjectStore
 from logstore.objects.settled import Doubts, put_settled
 
@@ -37,6 +38,9 @@ logger = logging.getLogger(__name__)
 FORMAT_VERSION = 1
 PARTITIONS_MAX = 100_000
 _ALWAYS_STORED = ("retention_seconds", "retention_bytes", "segment_bytes")
+_READ_AT_ONCE = 32
+Unreadable = CorruptData | UnsupportedStore
+"""Why a descriptor cannot be read."""
 ANY_PARTITIONS = 1
 """The default of `create_topic`: who takes a topic that exists and names no number is content with any."""
 
@@ -120,6 +124,8 @@ class Catalog:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
+        # By key: the etag in the last listing and what was read then. Replaced as a whole, never changed.
+        self._known: dict[str, tuple[str, TopicDescriptor]] = {}
 
     def find(self, name: str) -> TopicDescriptor:
         found = self._get(check_topic_name(name))
@@ -128,35 +134,52 @@ class Catalog:
         return found
 
     def all(self) -> list[TopicDescriptor]:
-        found = [self._get(name) for name in self._every_name()]
-        return [topic for topic in found if topic is not None and not topic.deleted]
+        """Every topic. Raises if one cannot be read."""
+        found: list[TopicDescriptor] = []
+        for _, topic in self.described():
+            if isinstance(topic, Exception):
+                raise topic
+            found.append(topic)
+        return found
 
     def names(self) -> list[str]:
         """The names of all topics, sorted. One that cannot be read is among them, and does not hide the rest."""
-        return sorted(name for name, topic in self._readable() if topic is None or not topic.deleted)
+        return [name for name, _ in self.described()]
+
+    def described(self) -> list[tuple[str, TopicDescriptor | Unreadable]]:
+        """Every topic by its name, sorted, with its descriptor or why that cannot be read. A listing, and a request for each
+        descriptor that has changed since the last time, side by side."""
+        return [(name, one) for name, one in self._read() if isinstance(one, Exception) or not one.deleted]
 
     def unfinished(self) -> list[tuple[str, Removal]]:
         """Deletions that were begun and, as far as anybody noted, not finished: topic and incarnation."""
         return [
             (name, removal)
-            for name, topic in self._readable()
-            for removal in (topic.removing if topic is not None else ())
+            for name, topic in self._read()
+            for removal in (() if isinstance(topic, Exception) else topic.removing)
         ]
 
-    def _every_name(self) -> list[str]:
-        return [info.key.removeprefix(CATALOG_PREFIX) for info in self._store.list(CATALOG_PREFIX)]
+    def _read(self) -> list[tuple[str, TopicDescriptor | Unreadable]]:
+        """The same, with deleted topics."""
+        etags = {info.key: info.etag for info in self._store.list(CATALOG_PREFIX)}
+        known = {key: one for key, one in self._known.items() if etags.get(key) == one[0]}
+        new = [key for key in etags if key not in known]
+        calls = [partial(self._try_to_read, key.removeprefix(CATALOG_PREFIX)) for key in new]
+        read = dict(zip(new, fan_out(calls, at_once=_READ_AT_ONCE), strict=True))
+        # One that has changed since the listing is remembered by the older etag, and so read again next time.
+        for key, one in read.items():
+            if isinstance(one, TopicDescriptor):
+                known[key] = etags[key], one
+        self._known = known
+        found = ((key, known[key][1] if key in known else read[key]) for key in etags)
+        return [(key.removeprefix(CATALOG_PREFIX), one) for key, one in found if one is not None]
 
-    def _readable(self) -> Iterator[tuple[str, TopicDescriptor | None]]:
-        """Every name, with its descriptor; None if that cannot be read."""
-        for name in self._every_name():
-            try:
-                topic = self._get(name)
-            except (CorruptData, UnsupportedStore) as error:
-                logger.error("%s", error)
-                yield name, None
-            else:
-                if topic is not None:
-                    yield name, topic
+    def _try_to_read(self, name: str) -> TopicDescriptor | Unreadable | None:
+        try:
+            return self._get(name)
+        except (CorruptData, UnsupportedStore) as error:
+            logger.error("%s", error)
+            return error
 
     def create(
         self,

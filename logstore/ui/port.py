@@ -90,8 +90,13 @@ class Page:
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
         )
         topic, first = query.get("topic"), _number(query.get("first"))
+        topics: object = None
         while not writer.is_closing():
             state = await asyncio.get_running_loop().run_in_executor(None, self._view.now, topic, first)
+            if state["topics"] == topics:  # it may be long, and hardly ever changes
+                del state["topics"]
+            else:
+                topics = state["topics"]
             writer.write(b"data: " + json.dumps(state).encode() + b"\n\n")
             await writer.drain()
             await asyncio.sleep(EVERY_S)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from logstore.config import TopicConfig
+from logstore.engine.lanes.lane_overview import LaneOverview
+from logstore.engine.partition.many_partitions import look_at
 from logstore.errors import LogStoreError
 from logstore.store import Store
+from logstore.topic import Topic
 
 EVERY_S = 1.0
 TOPICS_EVERY_S = 5.0
@@ -21,9 +24,12 @@ LOOKED_AT_S = 10.0
 
 @dataclass(slots=True)
 class Known:
-    """`topics`: name, partitions and settings. `trouble`: what the last round could not do, in words."""
+    """`topics`: name, partitions and settings. `lanes`: those that partitions somebody looks at are in; `owners`: who writes
+    through them, by their names. `trouble`: what the last round could not do, in words."""
 
     topics: list[tuple[str, int, TopicConfig | None]] = field(default_factory=list)
+    lanes: list[LaneOverview] = field(default_factory=list)
+    owners: dict[str, str] = field(default_factory=dict)
     trouble: str | None = None
 
 
@@ -47,7 +53,7 @@ class Refresher:
         with self._lock:
             first = not self._looked
             self._looked = time.monotonic()
-            found = Known(list(self._known.topics), self._known.trouble)
+            found = replace(self._known)
         if first:
             self._wake.set()
         return found
@@ -85,20 +91,31 @@ class Refresher:
             with self._lock:
                 self._wanted = {place: at for place, at in self._wanted.items() if now - at < LOOKED_AT_S}
                 wanted = list(self._wanted)
-            for topic, partition in wanted:
-                self._store.topic(topic).partition(partition).refresh()
+            self._look_at(wanted)
         except (LogStoreError, OSError, ValueError) as error:
             return f"{type(error).__name__}: {error}"
         return None
 
+    def _look_at(self, wanted: list[tuple[str, int]]) -> None:
+        """All at once: those of one lane cost as much as one of them."""
+        topics = {name: self._store.topic(name) for name in {name for name, _ in wanted}}
+        logs = [
+            topics[name].partition(number)._internal
+            for name, number in wanted
+            if number < topics[name].partitions
+        ]
+        look_at(logs)
+        owners = {lane: log.owner_name for log in logs if (lane := log.lane_name) is not None}
+        read = [lane for lane in self._store._runtime.lanes.overviews() if lane.name in owners]
+        with self._lock:
+            self._known.owners, self._known.lanes = owners, read
+
     def _list_topics(self) -> None:
         found: list[tuple[str, int, TopicConfig | None]] = []
-        for name in self._store.topics():
-            try:
-                topic = self._store.topic(name)
-            except LogStoreError:  # deleted meanwhile, or damaged: it is listed all the same
+        for name, topic in self._store._described():
+            if isinstance(topic, Topic):
+                found.append((name, topic.partitions, topic.config))
+            else:  # damaged: it is listed all the same
                 found.append((name, 0, None))
-                continue
-            found.append((name, topic.partitions, topic.config))
         with self._lock:
             self._known.topics = found

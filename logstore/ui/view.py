@@ -6,6 +6,7 @@ Only the segments of a partition and its records, which somebody asks for by han
 from __future__ import annotations
 
 import base64
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,14 +14,15 @@ from typing import Any
 from logstore.cost.prices import GB, STANDARD
 from logstore.engine.partition.health import PartitionHealth
 from logstore.engine.partition.internal import Partition
-from logstore.metrics.numbers import Lags, Sources, Tracked, families
+from logstore.metrics.numbers import Lags, Sample, Sources, Tracked, families
 from logstore.store import Store
-from logstore.ui.refresher import Refresher
+from logstore.ui.refresher import Known, Refresher
 
 PARTITIONS_MAX = 50
 RECORDS_MAX = 100
 SEGMENTS_MAX = 2000
 _VALUE_MAX = 4096
+_RARELY = 20
 _READ_BYTES = 1 << 20
 _SUMS = [
     "appended_records_total",
@@ -49,6 +51,9 @@ class View:
         self._store = store
         self._sources = Sources(store, "topic", readers or {}, trackers or {})
         self._refresher = Refresher(store)
+        self._counting = threading.Lock()  # guards the two fields below, and is held while all is counted
+        self._counted: dict[str, list[Sample]] = {}
+        self._count_again_at = float("-inf")
 
     def stop(self) -> None:
         self._refresher.stop()
@@ -56,10 +61,8 @@ class View:
     def now(self, topic: str | None = None, first: int = 0) -> dict[str, Any]:
         """Everything that moves: the store, its topics, and up to `PARTITIONS_MAX` partitions of one topic."""
         known = self._refresher.known()
-        health = self._store._health_report()
-        numbers = {
-            family.name.removeprefix("logstore_"): samples for family, samples in families(self._sources)
-        }
+        health = self._store._health_report(with_partitions=False)
+        numbers = self._numbers()
         sums = {name: sum(sample.value for sample in numbers.get(name, [])) for name in _SUMS}
         lag = max((sample.value for sample in numbers.get("durable_lag_seconds", [])), default=0.0)
         chosen = next((entry for entry in known.topics if entry[0] == topic), None)
@@ -86,6 +89,7 @@ class View:
             "topic": topic if chosen else None,
             "first": first,
             "partitions": self._partitions(chosen[0], chosen[1], first) if chosen else [],
+            "lanes": self._lanes(known),
             "readers": [
                 {**sample.labels, "lag": sample.value} for sample in numbers.get("reader_lag_records", [])
             ],
@@ -94,6 +98,32 @@ class View:
                 for name, tracker in sorted(self._sources.trackers.items())
             ],
         }
+
+    def _numbers(self) -> dict[str, list[Sample]]:
+        """Of all that is open, which may be ten thousand partitions: so they are as old as lets this take a twentieth of the
+        time at the most, whoever looks."""
+        with self._counting:
+            began = time.monotonic()
+            if began >= self._count_again_at:
+                self._counted = {
+                    family.name.removeprefix("logstore_"): samples
+                    for family, samples in families(self._sources)
+                }
+                ended = time.monotonic()
+                self._count_again_at = ended + _RARELY * (ended - began)
+            return self._counted
+
+    def _lanes(self, known: Known) -> list[dict[str, Any]]:
+        """Those of this process, as they are now, and those of others through which a partition that is looked at writes."""
+        here = self._store._lanes.overviews()
+        names = {lane.name for lane in here}
+        mine = [lane._asdict() | {"is_here": True, "owner": "this process"} for lane in here]
+        others = [
+            lane._asdict() | {"is_here": False, "owner": lane.owner or known.owners.get(lane.name, "")}
+            for lane in known.lanes
+            if lane.name not in names
+        ]
+        return mine + others
 
     def _partitions(self, topic: str, count: int, first: int) -> list[dict[str, Any]]:
         shown = range(max(0, first), min(count, max(0, first) + PARTITIONS_MAX))
@@ -118,6 +148,7 @@ class View:
                 {
                     "key": ref.key,
                     "merged": "/merged/" in ref.key,
+                    "lane": ref.key.split("/")[1] if ref.key.startswith("lanes/") else None,
                     "base": ref.base_offset,
                     "end": ref.end_offset,
                     "bytes": ref.size,
@@ -158,6 +189,7 @@ def _partition(partition: Partition, health: PartitionHealth) -> dict[str, Any]:
         windows = state.windows
         told["window_end"] = windows[-1].header.end_offset if windows else told["durable_high_watermark"]
         told["bytes"] = sum(state.segments.table.size)
+        told["lane"], told["owner"] = partition.lane_name, partition.owner_name
         told["mode"] = told.get("mode", state.tail.mode.name.lower() if state.tail.next_seq else "none")
     return told
 

@@ -48,8 +48,8 @@ INTERNAL: dict[type, str] = {
     "begin_close begin_flush bounds chain_to_load check_records check_writable clock closed config deadline delete_before "
     "end end_now end_state epoch finish_append "
     "finish_close finish_flush follow_interval follows give_up health health_report high_watermark is_compacted lane "
-    "lane_name lanes late maintenance now_ms objects offset_for_timestamp open_writer partition paths read read_cached "
-    "readable_end refresh refresh_since release remove_listener "
+    "lane_name lanes late maintenance now_ms objects offset_for_timestamp open_writer owner_name partition paths read "
+    "read_cached readable_end refresh refresh_since release remove_listener "
     "replaced replicated reserved_end state stopped submit_batches take_view topic topic_deleted wait_durable when_durable "
     "writer",
     TopicInternals: "begin_append_many check_partitions cursor descriptor forget is_older_than logs many partition pick",

@@ -19,12 +19,11 @@ from logstore.arrow.plan.heads import Heads
 from logstore.arrow.plan.log_partitions import side_by_side
 from logstore.arrow.plan.planner import plan_batch
 from logstore.arrow.plan.request import Subscription
-from logstore.engine.host import fan_out
 from logstore.format.stored.manifest import Manifest, SegmentTable
 from logstore.format.stored.segment import WriterMode
 from logstore.layout.catalog import Catalog
 from logstore.layout.paths import PartitionPaths
-from logstore.objects import MemoryStore, MeteredStore, open_url
+from logstore.objects import MemoryStore, MeteredStore, fan_out, open_url
 from logstore.spark.read.where import bounds_of, columns_in
 from tests.support.spark.material import START_MS, at, numbered, offsets, options, plan, read_all, rows
 

@@ -19,8 +19,7 @@ from logstore.arrow.scan import fetch
 from logstore.arrow.scan.columns import arrow_schema
 from logstore.arrow.scan.latest import LatestScan
 from logstore.arrow.scan.split_scan import Scan
-from logstore.engine.host import fan_out
-from logstore.objects import MemoryStore, MeteredStore, open_url
+from logstore.objects import MemoryStore, MeteredStore, fan_out, open_url
 from tests.support.spark.material import (
     BASE_COLUMNS,
     COLUMNS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from logstore.engine.host import fan_out
+from logstore.objects import fan_out
 
 
 @pytest.fixture(params=["near", "far"])

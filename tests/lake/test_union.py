@@ -113,3 +113,45 @@ def test_T05_a_table_with_deletion_vectors_is_refused_by_name(store: logstore.St
     DeltaTable(path).alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
     with pytest.raises(logstore.UnsupportedStore, match="deletion vectors"):
         open_table(where).files()
+
+
+def test_T05_fields_of_structs_are_read_alone_and_misfits_stay_misfits(
+    store: logstore.Store, where: str
+) -> None:
+    """A row reads the same before it is in the table and after, whichever columns are asked for."""
+    topic = store.create_topic("orders")
+    topic.append_many(events(0, 5, price={"amount": 1, "unit": {"name": "EUR", "of": 2}}))
+    copier = Materializer(topic, where, schema="infer")
+    copier.run_once()
+    topic.append_many(
+        [
+            *events(5, 7, price={"amount": 2, "unit": {"name": "USD", "of": 2}}),
+            *events(7, 8, price=None),
+            logstore.Record(b'{"id": 8, "price": "free", "kind": "odd"}'),
+        ]
+    )
+
+    def seen() -> dict[str, list[str]]:
+        wanted = (
+            ["price.amount", "id"],
+            ["price.unit.name", "price.amount"],
+            ["kind"],
+            ["id", "value_raw"],
+            ["incarnation"],
+            ["offset", "key"],
+        )
+        return {
+            " ".join(names): sorted(map(str, table(topic, where, names).read_all().to_pylist()))
+            for names in wanted
+        }
+
+    before = seen()
+    assert str({"price": {"amount": 2}, "id": 5}) in before["price.amount id"]
+    assert str({"price": None, "id": 7}) in before["price.amount id"]
+    assert before["kind"].count(str({"kind": None})) == 1, "the price is no struct, so the row has no fields"
+    assert str({"price": {"amount": 2, "unit": {"name": "USD"}}}) in before["price.unit.name price.amount"]
+    copier.run_once()
+    assert seen() == before
+    for names in (["price", "price.amount"], ["price.colour"], ["id.amount"], ["id", "id"], []):
+        with pytest.raises(ValueError, match="name some of"):
+            table(topic, where, names)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from tests.model import combining_runs, groups_runs, lanes_runs, places_runs
+from tests.model import combining_runs, groups_runs, lanes_runs, places_runs, transactions_runs
 from tests.model.harness import Contrast
 from tests.model.lanes import Lanes
 from tests.model.places import Places
 from tests.model.runs import CONTRASTS, RULES
-from tests.model.search import Outcome, search
+from tests.model.search import Outcome, Violation, World, search
 
 INTRODUCTION = """\
 # What the model finds
@@ -61,6 +61,16 @@ The rules are in `groups.py`, and `logstore/groups` follows them. Words: `a0:2` 
 leaves; `a0!2` dies instead; `r0` somebody who believes at any time that whoever has slot 0 is dead. More kinds: *ignored*
 (told that it is saved, and it never counted), *wrong start* (a member begins where nobody has saved).
 """
+TRANSACTIONS = """
+## Transactions: how one is decided, and told to its partitions
+
+The rules are in `transactions.py` and `together.py`, and `broker_shim/transactions` follows them. Words: `a:PQc,Pa` a
+producer that commits a transaction in P and Q and aborts one in P, `?` leaves it open; `A:PQc` the same in the short cut,
+where the coordinator and all partitions are in one lane; `a~Pc,Pc` in two steps, without the record that all markers stand;
+`f*2` and `g*1` carry out decisions; `clock` a time-out; `taker` another coordinator; `late:P` a batch that was under way for
+long; `again:a` and `twice:a` requests to end the first transaction. More kinds: *mixed* (records are ended by another
+decision than theirs), *decided twice*, *hangs* (open in a partition, and nobody will end it).
+"""
 
 
 def _table(runs: Any, introduction: str, *rules: Any) -> None:
@@ -70,15 +80,20 @@ def _table(runs: Any, introduction: str, *rules: Any) -> None:
     print("| who meets | faults | states | ends |\n|---|---|---|---|")
     states = 0
     for holds in runs.RULES:
-        found, run = search(holds.run.world(*rules), progress=holds.progress), holds.run
+        world, run = holds.run.world(*rules), holds.run
+        found = search(world, progress=holds.progress)
         states += found.states
-        verdict = f"**{found.kind}**" if found.kind else f"{len(found.over):,}"
+        kind = _kind(runs, world, found)
+        verdict = f"**{kind}**" if kind else f"{len(found.over):,}"
         print(f"| {holds.name}: `{run.words}` | {run.faults} | {found.states:,} | {verdict} |", flush=True)
     print(f"| all | | {states:,} | |\n")
     print("| broken rule | who meets | found | steps | states |\n|---|---|---|---|---|")
     for contrast in runs.CONTRASTS + not_needed:
-        found, run = search(contrast.run.world(contrast.variant)), contrast.run
-        verdict = found.kind or ("nothing: not needed" if contrast in not_needed else "**nothing**")
+        world, run = contrast.run.world(contrast.variant), contrast.run
+        found = search(world)
+        verdict = _kind(runs, world, found) or (
+            "nothing: not needed" if contrast in not_needed else "**nothing**"
+        )
         said = " ".join((contrast.variant.__doc__ or "").split())
         where = f"`{run.words}`{', one fault' if run.faults else ''}"
         steps = found.steps or ""
@@ -86,6 +101,14 @@ def _table(runs: Any, introduction: str, *rules: Any) -> None:
             f"| `{contrast.variant.__name__}`: {said} | {where} | {verdict} | {steps} | {found.states:,} |",
             flush=True,
         )
+
+
+def _kind(runs: Any, world: World, found: Outcome) -> str | None:
+    """What is wrong; some models judge also how it ends."""
+    if hasattr(runs, "judged"):
+        violation: Violation | None = runs.judged(world, found)
+        return None if violation is None else violation[0]
+    return found.kind
 
 
 def _found(contrast: Contrast) -> Outcome:
@@ -104,6 +127,7 @@ def main(wanted: list[str]) -> None:
             *places_runs.CONTRASTS,
             *combining_runs.CONTRASTS,
             *groups_runs.CONTRASTS,
+            *transactions_runs.CONTRASTS,
         ]
         for other in others:
             if other.variant.__name__ in wanted:
@@ -136,6 +160,7 @@ def main(wanted: list[str]) -> None:
     _table(places_runs, PLACES, Places)
     _table(combining_runs, COMBINING)
     _table(groups_runs, GROUPS)
+    _table(transactions_runs, TRANSACTIONS)
 
 
 if __name__ == "__main__":

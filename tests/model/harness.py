@@ -12,7 +12,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from tests.model.search import Outcome, World, search, walk
+from tests.model.search import Outcome, Violation, World, search, walk
 from tests.model.store import Objects
 
 
@@ -52,10 +52,18 @@ def check_seen(found: Outcome, holds: Holds) -> None:
 
 
 class Model:
-    """`variants`: the module in which the broken rules are, if not with the runs."""
+    """`variants`: the module in which the broken rules are, if not with the runs. `base`: what all of those, and the rules,
+    are variants of, if not the rules themselves."""
 
-    def __init__(self, rules: type[Any], runs: ModuleType, variants: ModuleType | None = None) -> None:
+    def __init__(
+        self,
+        rules: type[Any],
+        runs: ModuleType,
+        variants: ModuleType | None = None,
+        base: type[Any] | None = None,
+    ) -> None:
         self._rules = rules
+        self._base = base or rules
         self._runs = runs
         self._variants = variants or runs
         self._kept = cache(self._searched)
@@ -64,10 +72,17 @@ class Model:
         world = holds.run.world(self._rules)
         return world, search(world, _prelude(holds.run), progress=holds.progress)
 
+    def violation(self, world: World, found: Outcome) -> Violation | None:
+        """What went wrong. Some models also judge how it ends: `judged` of the runs."""
+        if hasattr(self._runs, "judged"):
+            judged: Violation | None = self._runs.judged(world, found)
+            return judged
+        return None if found.kind is None else (found.kind, str(found))
+
     def check_holds(self, holds: Holds) -> None:
         """In every interleaving, and something came of it."""
-        _, found = self._kept(holds)
-        assert found.kind is None, str(found)
+        world, found = self._kept(holds)
+        assert self.violation(world, found) is None
         assert found.whole
         check_seen(found, holds)
         assert found.over, "nobody ever came to an end"
@@ -82,43 +97,46 @@ class Model:
         return next(holds for holds in rules if holds.name == name)
 
     def check_caught(self, contrast: Contrast) -> None:
-        found = self.broken(contrast)
-        assert found.kind in contrast.kinds, str(found)
+        violation = self.violation(*self._broken(contrast))
+        assert violation is not None
+        assert violation[0] in contrast.kinds, violation[1]
 
     def check_not_needed(self, contrast: Contrast) -> None:
-        found = self.broken(contrast)
-        assert found.kind is None, str(found)
+        world, found = self._broken(contrast)
+        assert self.violation(world, found) is None
         assert found.whole
 
     @staticmethod
-    def broken(contrast: Contrast) -> Outcome:
+    def _broken(contrast: Contrast) -> tuple[World, Outcome]:
         world = contrast.run.world(contrast.variant)
-        return search(world, _prelude(contrast.run), progress="stuck" in contrast.kinds)
+        return world, search(world, _prelude(contrast.run), progress="stuck" in contrast.kinds)
 
     def check_cast(self, run: Any, limit: int = 2_000) -> None:
         """Where a broken rule was caught, the rules hold: so it is the rule that was caught, not the cast."""
-        found = search(run.world(self._rules), _prelude(run), limit=limit)
-        assert found.kind is None, str(found)
+        world = run.world(self._rules)
+        assert self.violation(world, search(world, _prelude(run), limit=limit)) is None
 
     def check_every_variant_is_searched(self) -> None:
         made = {
             one
             for one in vars(self._variants).values()
-            if isinstance(one, type) and issubclass(one, self._rules)
+            if isinstance(one, type) and issubclass(one, self._base)
         }
         searched = [*self._runs.CONTRASTS, *getattr(self._runs, "NOT_NEEDED", ())]
-        assert made - {self._rules} == {contrast.variant for contrast in searched}
+        assert made - {self._rules, self._base} == {contrast.variant for contrast in searched}
 
     def check_many_states(self, holds: Holds, limit: int = 1_000_000) -> None:
         """The first so many of them."""
-        found = search(holds.run.world(self._rules), limit=limit)
-        assert found.kind is None, str(found)
+        world = holds.run.world(self._rules)
+        found = search(world, limit=limit)
+        assert self.violation(world, found) is None
         check_seen(found, holds)
 
     def check_walk(self, holds: Holds, seed: int, steps: int = 300_000) -> None:
         """Far beyond what can be searched."""
-        found = walk(holds.run.world(self._rules), steps=steps, seed=seed)
-        assert found.kind is None, str(found)
+        world = holds.run.world(self._rules)
+        found = walk(world, steps=steps, seed=seed)
+        assert self.violation(world, found) is None
         check_seen(found, holds)
         assert found.over, "nobody ever came to an end"
 

@@ -32,6 +32,7 @@ from tests.model.store import (
     OneOf,
     Request,
     Swap,
+    SwapAll,
     execute,
     is_void,
 )
@@ -134,9 +135,9 @@ class World:
             lost = self._answer(which, self._unknown)
             yield self._step((actor, "lost", lost), state, store, under_way, faults - 1, actor, lost)
         if after != store:  # else the fault changes nothing
-            if "twice" in self._kinds and not isinstance(request, Swap):
+            if "twice" in self._kinds and not isinstance(request, (Swap, SwapAll)):
                 yield self._step((actor, "twice", told), state, after, under_way, faults - 1, actor, told)
-            if "412" in self._kinds and isinstance(request, (Create, Swap)):
+            if "412" in self._kinds and isinstance(request, (Create, Swap, SwapAll)):
                 wrong = self._answer(which, self._exists)
                 yield self._step((actor, "412", wrong), state, after, net, faults - 1, actor, wrong)
 

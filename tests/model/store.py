@@ -35,6 +35,13 @@ class Swap(NamedTuple):
     what: Any
 
 
+class SwapAll(NamedTuple):
+    """Several swaps, of different keys, that are done together or not at all: one entry of a lane with parts of several
+    partitions, which is refused if one of them has another owner."""
+
+    swaps: tuple[Swap, ...]
+
+
 class Put(NamedTuple):
     key: Key
     what: Any
@@ -63,8 +70,8 @@ class OneOf(NamedTuple):
     requests: tuple[Request, ...]
 
 
-Request = Get | Create | Swap | Put | Delete | ListKeys | Snapshot | Begin | OneOf
-WRITES = (Create, Swap, Put, Delete)
+Request = Get | Create | Swap | SwapAll | Put | Delete | ListKeys | Snapshot | Begin | OneOf
+WRITES = (Create, Swap, SwapAll, Put, Delete)
 
 
 def execute(objects: Objects, request: Request) -> tuple[Objects, Any]:
@@ -80,6 +87,10 @@ def execute(objects: Objects, request: Request) -> tuple[Objects, Any]:
             if (objects[key].version if key in objects else 0) != version:
                 return objects, EXISTS
             return {**objects, key: what}, OK
+        case SwapAll(swaps):
+            if any(execute(objects, swap)[1] != OK for swap in swaps):
+                return objects, EXISTS
+            return {**objects, **{swap.key: swap.what for swap in swaps}}, OK
         case Put(key, what):
             return {**objects, key: what}, OK
         case Delete(key):
@@ -93,6 +104,8 @@ def execute(objects: Objects, request: Request) -> tuple[Objects, Any]:
 
 def is_void(objects: Objects, request: Request) -> bool:
     """Whether the request can never change anything any more: a swap of a version that was replaced."""
+    if isinstance(request, SwapAll):
+        return any(is_void(objects, swap) for swap in request.swaps)
     if not isinstance(request, Swap):
         return False
     return bool((objects[request.key].version if request.key in objects else 0) > request.version)

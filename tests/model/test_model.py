@@ -127,6 +127,7 @@ _ACTORS = (
     "groups_runs.py",
     "transactions.py",
     "transactions_runs.py",
+    "together.py",
 )
 
 

@@ -39,6 +39,8 @@ class Coordinated(NamedTuple):
     places: frozenset[str]
     by: str = ""
     """Who wrote it: no two records are the same."""
+    how: str = ""
+    """Of one that is done: how it was decided."""
 
 
 class Data(NamedTuple):
@@ -106,9 +108,7 @@ class Transactions:
                 yield from self.changed(COORDINATOR, known, fenced)
                 del fenced
             elif known.state not in DECIDED:
-                begun = known._replace(
-                    version=known.version + 1, state=EMPTY, epoch=known.epoch + 1, places=frozenset(), by=who
-                )
+                begun = Coordinated(known.version + 1, EMPTY, known.epoch + 1, known.number, frozenset(), who)
                 done = yield from self.changed(COORDINATOR, known, begun)
                 if done:
                     return begun.epoch
@@ -145,7 +145,7 @@ class Transactions:
         while True:
             known = yield Get(COORDINATOR)
             if known.epoch != epoch or known.state != ONGOING:
-                return True if known.epoch == epoch and known.state == how else None
+                return True if known.epoch == epoch and how in (known.state, known.how) else None
             done = yield from self.changed(
                 COORDINATOR, known, known._replace(version=known.version + 1, state=how, by=who)
             )
@@ -178,8 +178,11 @@ class Transactions:
         while left:
             yield from self.mark(left[0], Marker(known.epoch, known.number, known.state))
             left = left[1:]
-        done = known._replace(version=known.version + 1, state=DONE, places=frozenset(), by="done")
-        yield from self.changed(COORDINATOR, known, done)
+        yield from self.changed(COORDINATOR, known, self.done(known, known.state, "done"))
+
+    def done(self, known: Coordinated, how: str, by: str) -> Coordinated:
+        """The record that all markers stand."""
+        return known._replace(version=known.version + 1, state=DONE, places=frozenset(), by=by, how=how)
 
     # ── partitions ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -284,8 +287,8 @@ class TransactionJudge:
     def stored(self, told: Any, objects: Objects) -> tuple[Any, Violation | None]:
         decisions, acked = told
         known = objects[COORDINATOR]
-        if known.state in DECIDED:
-            decisions |= {(known.number, known.state)}
+        if known.state in DECIDED or known.how:
+            decisions |= {(known.number, known.how or known.state)}
             if len({how for number, how in decisions if number == known.number}) > 1:
                 return (decisions, acked), ("decided twice", f"{known.number} both ways")
         told = (decisions, acked)

@@ -7,8 +7,10 @@ from functools import partial
 from typing import NamedTuple
 
 from tests.model.actors import Actor
-from tests.model.search import World
+from tests.model.harness import Contrast, Holds
+from tests.model.search import Outcome, Violation, World
 from tests.model.store import Get
+from tests.model.together import IDLE, Change, Together
 from tests.model.transactions import (
     ABORT,
     COMMIT,
@@ -23,6 +25,7 @@ from tests.model.transactions import (
     Step,
     TransactionJudge,
     Transactions,
+    at_the_end,
 )
 
 HOW = {"c": COMMIT, "a": ABORT, "?": "?"}
@@ -31,13 +34,15 @@ HOW = {"c": COMMIT, "a": ABORT, "?": "?"}
 class Run(NamedTuple):
     """`a:PQc,Pa`: producer a, which commits a transaction in P and Q and aborts one in P (`?`: leaves it open). `f*2`:
     somebody who carries out two decisions. `clock`: a time-out. `late:P`: a batch of the first transaction that was under
-    way for long; `again:a`: a request to end it."""
+    way for long; `again:a`: a request to end it; `twice:a`: one that comes after another. `A:Pc`: a producer in the short
+    cut; `a~Pc,Pc`: one whose coordinator puts the markers and writes nothing about it; `taker`: the next
+    one who coordinates."""
 
     words: str
     faults: int = 0
     kinds: tuple[str, ...] = ("lost", "412")
 
-    def world(self, rules: type[Transactions] = Transactions) -> World:
+    def world(self, rules: type[Transactions] = Together) -> World:
         return World(
             TransactionJudge(),
             [(word, self._actor(rules(), word)) for word in self.words.split()],
@@ -50,6 +55,12 @@ class Run(NamedTuple):
     def _actor(rules: Transactions, word: str) -> Callable[[], Actor]:
         if word == "clock":
             return rules.clock
+        if isinstance(rules, Together):
+            if word == "taker":
+                return rules.taker
+            if word[0].isupper() or "~" in word:
+                who, plan = word.replace("~", ":").split(":")
+                return partial(rules.across if "~" in word else rules.together, who, _plan(plan))
         if "*" in word:
             return partial(rules.finish, int(word.split("*")[1]))
         who, plan = word.split(":")
@@ -57,7 +68,14 @@ class Run(NamedTuple):
             return partial(rules.late, plan)
         if who == "again":
             return partial(rules.ended_again, HOW[plan])
-        return partial(rules.producer, who, tuple((each[:-1], HOW[each[-1]]) for each in plan.split(",")))
+        if who == "twice":
+            assert isinstance(rules, Together)
+            return partial(rules.ended_twice, HOW[plan])
+        return partial(rules.producer, who, _plan(plan))
+
+
+def _plan(words: str) -> tuple[tuple[str, str], ...]:
+    return tuple((each[:-1], HOW[each[-1]]) for each in words.split(","))
 
 
 class NoNumber(Transactions):
@@ -110,8 +128,7 @@ class DoneTooEarly(Transactions):
     def carry_out(self, known: Coordinated) -> Step:
         left = tuple(sorted(known.places))
         yield from self.mark(left[0], Marker(known.epoch, known.number, known.state))
-        done = known._replace(version=known.version + 1, state="done", places=frozenset(), by="done")
-        yield from self.changed(COORDINATOR, known, done)
+        yield from self.changed(COORDINATOR, known, self.done(known, known.state, "done"))
 
 
 class OneDecisionForTwo(Transactions):
@@ -143,19 +160,84 @@ class BlindPartition(Transactions):
             del now, done
 
 
-class Holds(NamedTuple):
-    name: str
-    run: Run
-    seen: frozenset[str] = frozenset()
+class DecidedApart(Together):
+    """The record that a transaction is done is stored first, and its markers then."""
+
+    def told_at_once(self, changes: tuple[Change, ...]) -> Step:
+        left = changes
+        while left:
+            key, old, new = left[0]
+            done = yield from self.changed(key, old, new)
+            if not done:
+                return False
+            left = left[1:]
+            del key, old, new, done
+        return True
 
 
-class Contrast(NamedTuple):
-    variant: type[Transactions]
-    kind: str
-    run: Run
+class MarkersApart(Together):
+    """The markers are stored together, and the decision then."""
+
+    def told_at_once(self, changes: tuple[Change, ...]) -> Step:
+        told = yield from self.all_changed(changes[1:])
+        if not told:
+            return False
+        done = yield from self.changed(*changes[0])
+        return done
+
+
+class BatchAlone(Together):
+    """The first batch is stored, and that its partition is part of the transaction is in memory."""
+
+    def both(self, base: Coordinated, begun: Coordinated, place: str, log: Log, data: Data) -> Step:
+        stored = yield from self.changed(place, log, Log(log.version + 1, (*log.entries, data)))
+        if stored:
+            yield from self.changed(COORDINATOR, base, begun)
+        return stored
+
+
+class BegunInMemory(Together):
+    """What a coordinator has in memory counts after it was replaced: it writes over what is there."""
+
+    def both(self, base: Coordinated, begun: Coordinated, place: str, log: Log, data: Data) -> Step:
+        now = yield Get(COORDINATOR)
+        stored = yield from self.all_changed(
+            (
+                (COORDINATOR, now, begun._replace(version=now.version + 1)),
+                (place, log, Log(log.version + 1, (*log.entries, data))),
+            )
+        )
+        return stored
+
+
+class AbortsAnything(Together):
+    """A producer that aborts when nothing goes on is told that it is done: what it means may be committed."""
+
+    def end(self, who: str, epoch: int, how: str) -> Step:
+        ended = yield from super().end(who, epoch, how)
+        if ended is None and how == ABORT:
+            known = yield Get(COORDINATOR)
+            return known.epoch == epoch and known.state in IDLE
+        return ended
+
+
+class NotToldYet(Together):
+    """The next transaction begins over a decision of which one partition was not told."""
+
+    def tell(self, places: str, marker: Marker) -> Step:
+        yield from self.mark(places[0], marker)
+
+
+def judged(world: World, found: Outcome) -> Violation | None:
+    """What went wrong on the way, or at an end."""
+    if found.kind is not None:
+        return found.kind, str(found)
+    ends = (at_the_end(world.objects(state), world.told(state)) for state in found.over)
+    return next((each for each in ends if each is not None), None)
 
 
 AGAIN, LATE, TIMED_OUT = "a marker again", "too late", "timed out"
+REPLACED, LOST, TWO_STEPS = "replaced", "begun, and lost", "in two steps after all"
 RULES = [
     Holds("two transactions, two coordinators", Run("a:Pc,Pa f*2 g*1"), frozenset({AGAIN})),
     Holds("two partitions, two coordinators", Run("a:PQc f*1 g*1"), frozenset({AGAIN})),
@@ -165,6 +247,16 @@ RULES = [
     Holds("a late batch", Run("a:Pa late:P f*1 g*1"), frozenset({LATE, "a late batch, in time"})),
     Holds("ended twice, and the other way", Run("a:PQc again:c again:a f*1 g*1"), frozenset({AGAIN})),
     Holds("lost answers", Run("a:Pc f*1 g*1", 1), frozenset({AGAIN})),
+    Holds("together", Run("A:PQc,PQa f*1"), frozenset()),
+    Holds("together, and a time-out", Run("A:PQc,Pc f*1 clock"), frozenset({REPLACED, TIMED_OUT})),
+    Holds("together, replaced", Run("A:PQc,Pa taker f*1"), frozenset({REPLACED, LOST, TWO_STEPS})),
+    Holds("together, and a new life", Run("A:Pc B:PQc f*1"), frozenset({REPLACED})),
+    Holds("together, and a new life elsewhere", Run("A:P? b:Pc f*2 taker"), frozenset({REPLACED})),
+    Holds("together, and a late batch", Run("A:PQa late:P f*1 taker"), frozenset({LATE})),
+    Holds("together, ended twice", Run("A:PQc twice:c twice:a f*1"), frozenset({"ended twice"})),
+    Holds("together, lost answers", Run("A:PQc,Pa f*1 taker", 1), frozenset({REPLACED, TWO_STEPS})),
+    Holds("across, not written that it is done", Run("a~Pc,PQc f*1 clock"), frozenset({AGAIN})),
+    Holds("across, lost answers", Run("a~Pc,Pa f*1", 1), frozenset({AGAIN})),
 ]
 CONTRASTS = [
     Contrast(NoNumber, "mixed", Run("a:Pc,Pa f*2 g*1")),
@@ -175,8 +267,17 @@ CONTRASTS = [
     Contrast(DoneTooEarly, "hangs", Run("a:PQc f*1")),
     Contrast(OneDecisionForTwo, "decided twice", Run("a:PQc f*1 again:a")),
     Contrast(BlindPartition, "hangs", Run("a:Pc f*1 clock")),
+    Contrast(DecidedApart, "hangs", Run("A:PQc late:P f*1")),
+    Contrast(MarkersApart, "mixed", Run("A:PQc clock f*1")),
+    Contrast(BatchAlone, "hangs", Run("A:Pc taker f*1")),
+    Contrast(BegunInMemory, "decided twice", Run("A:PQc clock f*1")),
+    Contrast(AbortsAnything, "denied", Run("A:Pc twice:a f*1")),
+    Contrast(NotToldYet, "hangs", Run("a~PQc,Pc f*1")),
 ]
 WIDE = [
+    Holds(
+        "together", Run("A:PQc,Pa B:PQa,Qc f*3 g*2 clock taker", 1), frozenset({AGAIN, REPLACED, TIMED_OUT})
+    ),
     Holds("everything", Run("a:PQc,Pa b:PQa,Qc f*3 g*2 clock", 1), frozenset({AGAIN, LATE, TIMED_OUT})),
 ]
 """For random walks: far beyond what can be searched."""

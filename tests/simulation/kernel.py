@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from logstore.engine.host.fan_out import fan_out
+from logstore.objects.fan_out import fan_out
 from logstore.objects.wrappers import retrying
 
 _INSTANT_S = 1e-6

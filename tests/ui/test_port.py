@@ -18,6 +18,8 @@ from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore
 from logstore.ui import Served, serve
 from logstore.ui.port import is_loopback
+from logstore.ui.refresher import Refresher
+from logstore.ui.view import View
 from tests.support.engine.harness import until
 from tests.support.patience import PATIENCE_S
 
@@ -76,6 +78,88 @@ def test_O02_records_segments_and_marks_are_told_as_json(served: Served, store: 
         assert json.loads(body)["error"]
     assert ask(served.url, "/api/nope")[0] == 404
     assert ask(served.url, "/favicon.ico")[0] == 404
+
+
+def events(url: str, topic: str, count: int) -> list[dict[str, object]]:
+    """The first events of a stream."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE_S)
+    try:
+        connection.request("GET", f"/events?topic={topic}")
+        answer = connection.getresponse()
+        found: list[dict[str, object]] = []
+        while len(found) < count:
+            line = answer.readline()
+            if line.startswith(b"data: "):
+                found.append(json.loads(line[6:]))
+        return found
+    finally:
+        connection.close()
+
+
+def test_O02_the_list_of_topics_is_sent_again_only_when_it_has_changed(
+    served: Served, store: logstore.Store
+) -> None:
+    until(lambda: bool(json.loads(ask(served.url, "/api/now")[1])["topics"]))
+    first, *others = events(served.url, "t", 3)
+    assert first["topics"]
+    assert not any("topics" in each for each in others)
+
+
+def test_O02_an_update_costs_a_lane_s_requests_and_not_each_partition_s() -> None:
+    """Fifty partitions of another process's lane on the page, and thirty more topics in the list."""
+    objects = MemoryStore()
+    with logstore.open(objects, lanes=1, flush_interval=3600) as writer:
+        topic = writer.create_topic("t", 50)
+        for number in range(50):
+            topic.partition(number).submit(b"x")
+        writer.flush()
+        for number in range(30):
+            writer.create_topic(f"other-{number}")
+        with logstore.open(objects, writer="read_only") as reader:
+            refresher = Refresher(reader)
+            refresher.stop()  # its rounds are made here, by hand
+            refresher.known()
+            refresher.want("t", range(50))
+
+            def requests() -> int:
+                return sum(stats.requests for stats in reader.metrics().values())
+
+            assert refresher._round() is None
+            assert refresher.known().lanes[0].partitions == 50
+            before = requests()
+            assert refresher._round() is None
+            assert requests() - before <= 10, (
+                "three if nothing is new: the topic, the lane's next place, its checkpoint"
+            )
+            refresher._topics_at = float("-inf")
+            before = requests()
+            assert refresher._round() is None
+            assert requests() - before <= 11, "and one listing: no descriptor has changed"
+
+
+def test_O02_what_is_counted_over_all_partitions_takes_a_share_of_the_time(
+    store: logstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counting ten thousand partitions takes a while: then it is done less often, however many look."""
+    now = [100.0]
+    monkeypatch.setattr("logstore.ui.view.time.monotonic", lambda: now[0])
+    counted: list[float] = []
+
+    def slowly(sources: object) -> list[tuple[object, object]]:
+        counted.append(now[0])
+        now[0] += 0.5
+        return []
+
+    monkeypatch.setattr("logstore.ui.view.families", slowly)
+    view = View(store)
+    try:
+        for _ in range(100):
+            view.now()
+            now[0] += 0.2
+    finally:
+        view.stop()
+    assert 2 <= len(counted) <= 3
 
 
 def test_nothing_but_get_is_answered_and_nothing_changes(served: Served, store: logstore.Store) -> None:

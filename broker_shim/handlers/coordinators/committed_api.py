@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from broker_shim.handlers.records.produce import VerifyAt
 from broker_shim.net.fairness import few_at_once, yielding
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.partitions.state_log import Done
+from broker_shim.partitions.transaction_gate import Companion
 from broker_shim.wire.codes import Code
 from broker_shim.wire.messages import Message
 from logstore.errors import LogStoreError
@@ -62,16 +63,21 @@ class OffsetApi:
         if call.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
             refusal = await self._refuse(call)
         producer_id, epoch = request.producer_id, request.producer_epoch
+        companion: Companion | None = None
         if isinstance(refusal, GroupShard):
             place = await self._coordinator.place(request.group_id)
             verified = self._verify(request.transactional_id, INTERNAL_TOPIC, place, producer_id, epoch)
-            code = verified if isinstance(verified, Code) else await verified
-            if code is not Code.NONE:
-                refusal = Code.COORDINATOR_LOAD_IN_PROGRESS if code is Code.NOT_ENOUGH_REPLICAS else code
+            if isinstance(verified, Coroutine):
+                verified = await verified
+            if not isinstance(verified, Code):
+                companion = verified
+            elif verified is not Code.NONE:
+                is_asked = verified is Code.NOT_ENOUGH_REPLICAS
+                refusal = Code.COORDINATOR_LOAD_IN_PROGRESS if is_asked else verified
 
         async def write(shard: GroupShard, group: str, commits: dict[Place, Committed]) -> Code:
             return await self._written(
-                partial(shard.commit_in_transaction, group, producer_id, epoch, commits)
+                partial(shard.commit_in_transaction, group, producer_id, epoch, commits, companion)
             )
 
         return await self._commit(call, refusal, write)

@@ -123,8 +123,7 @@ class TransactionApi:
         shard = await self._coordinator.shard(name)
         if isinstance(shard, Code):
             return dict.fromkeys(places, shard)
-        known = shard.transactions.get(name)
-        return {place: transaction.verify(known, producer_id, epoch, place) for place in places}
+        return {place: await shard.verified(name, producer_id, epoch, place) for place in places}
 
     async def _add(
         self, call: Call, name: str, producer_id: int, epoch: int, places: list[Place]

@@ -23,7 +23,7 @@ from broker_shim.net.connection import Connection, Parts
 from broker_shim.partitions.append_queue import Append
 from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.partitions.partition_registry import PartitionRegistry
-from broker_shim.partitions.transaction_gate import Verify
+from broker_shim.partitions.transaction_gate import Companion, Verify
 from broker_shim.wire import produce_codec
 from broker_shim.wire.codes import Code
 from broker_shim.wire.primitives import RequestHeader
@@ -37,7 +37,7 @@ _START_WHERE_LOST = {Code.UNKNOWN_PRODUCER_ID: 0}
 with one above its last ack kafka-python does: with 0 both go on in a new epoch.
 """
 MayWrite = Callable[[Connection, str], bool]
-VerifyAt = Callable[[str, str, int, int, int], Code | Coroutine[Any, Any, Code]]
+VerifyAt = Callable[[str, str, int, int, int], Code | Companion | Coroutine[Any, Any, Code]]
 """Is a partition (transactional id, topic, partition) part of the transaction that a producer (id, epoch) has open?"""
 
 

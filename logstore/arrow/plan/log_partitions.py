@@ -24,7 +24,6 @@ from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.many_chains import load_all
 from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.chain.view import ChainView
-from logstore.engine.host.fan_out import fan_out
 from logstore.engine.lanes.lane_reader import LaneReader
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.read.partition_reader import PartitionReader
@@ -32,6 +31,7 @@ from logstore.errors import LogStoreError, UnknownTopic
 from logstore.layout.catalog import Catalog, TopicDescriptor
 from logstore.layout.paths import STORE_KEY, PartitionPaths, is_internal
 from logstore.objects import ObjectStore, RetryingStore, RetryPolicy, open_url
+from logstore.objects.fan_out import fan_out
 from logstore.objects.wrappers.slices import SlicedStore
 
 logger = logging.getLogger(__name__)

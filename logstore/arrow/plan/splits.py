@@ -37,6 +37,16 @@ class Split:
     refs: tuple[SegmentRef, ...]
     bounds: Bounds = EVERYTHING
 
+    @property
+    def stored_bytes(self) -> float:
+        """About what has to be fetched: of a segment that reaches beyond the split, its share."""
+        return sum(
+            ref.size
+            * (min(ref.end_offset, self.stop) - max(ref.base_offset, self.start))
+            / (ref.end_offset - ref.base_offset)
+            for ref in self.refs
+        )
+
     def __reduce__(self) -> tuple[object, ...]:
         """Spark pickles each split by itself, in Python: numbers and strings that are packed beforehand cost a fifth."""
         paths = (self.paths.topic, self.paths.incarnation, self.paths.partition)
@@ -75,6 +85,20 @@ def cut(
         # ceil() of each part makes at least as many splits as were asked for.
         max_bytes = min(max_bytes, max(1, int(sum(run.total for run in runs) // min_splits)))
     return [split for run in runs for split in run.splits(max_bytes, max_records, bounds)]
+
+
+def packed(splits: Sequence[Split], max_bytes: int) -> list[tuple[Split, ...]]:
+    """The same splits, in order, in groups of at most about `max_bytes`: small ones share a task."""
+    groups: list[list[Split]] = []
+    left = 0.0
+    for split in splits:
+        size = split.stored_bytes
+        if not groups or size > left:
+            groups.append([])
+            left = max_bytes
+        groups[-1].append(split)
+        left -= size
+    return [tuple(group) for group in groups]
 
 
 def limited_by_bytes(ranges: Sequence[Range], most: int) -> list[int]:

@@ -18,10 +18,10 @@ from logstore.arrow.plan.bounds import Bounds
 from logstore.engine.chain.block_cache import BlockCache
 from logstore.engine.chain.segment_reader import SCAN_WHOLE_BYTES, Block, LoadedIndex, SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef
-from logstore.engine.host.fan_out import fan_out
 from logstore.format.batches.markers import MARKER_SIZE
 from logstore.format.stored.segment import Index
 from logstore.objects import ObjectStore
+from logstore.objects.fan_out import fan_out
 
 _AHEAD = 3
 _CACHE_BYTES = 8 << 20  # indexes: blocks are read once

@@ -6,8 +6,7 @@ from contextlib import suppress
 
 from logstore.engine.chain.chain import Chain, StalePlace
 from logstore.errors import Fenced, LogStoreError, UnknownTopic
-from logstore.format.errors import FormatError
-from logstore.format.stored.owner import Owner
+from logstore.format.stored.owner import shown
 from logstore.format.stored.segment import SegmentFlags, SegmentHeader
 
 WHAT_NOW = (
@@ -37,7 +36,5 @@ def fenced_by(chain: Chain, epoch: int, winner: SegmentHeader) -> LogStoreError:
 
 def named(owner: bytes) -> str:
     """The owner that a segment names, for the middle of a sentence; nothing if there is none that can be read."""
-    try:
-        return f" ({Owner.parse(owner)})" if owner else ""
-    except FormatError:
-        return ""
+    who = shown(owner)
+    return f" ({who})" if who else ""

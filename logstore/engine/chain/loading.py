@@ -12,12 +12,12 @@ from logstore.engine.chain.parts import parts_behind
 from logstore.engine.chain.segment_table import Segments
 from logstore.engine.chain.tail import ChainTail
 from logstore.engine.chain.view import Assembly, ChainView, Stored, in_order
-from logstore.engine.host.fan_out import fan_out
 from logstore.engine.lanes.lane_reader import LaneReader
 from logstore.errors import CorruptData, ObjectNotFound
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.stored.manifest import Manifest, SegmentTable
 from logstore.layout.paths import PartitionPaths
+from logstore.objects.fan_out import fan_out
 from logstore.objects.protocol import ObjectStore
 
 logger = logging.getLogger(__name__)

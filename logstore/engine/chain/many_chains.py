@@ -8,29 +8,49 @@ and those that are in none are soon loaded as many at a time as any others.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from logstore.engine.chain.bases import view_of
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.view import ChainView
-from logstore.engine.host.fan_out import fan_out
 from logstore.engine.lanes.lane_reader import LaneReader
+from logstore.errors import CorruptData, UnsupportedStore
+from logstore.objects.fan_out import fan_out
 
 _AT_ONCE = 16
+Unloadable = CorruptData | UnsupportedStore
+"""Why a chain cannot be loaded."""
 
 
 def load_all(chains: Sequence[Chain], lanes: LaneReader) -> list[ChainView]:
     """A view of each, in the order given. `lanes`: what all of them read lanes with. Raises what `Chain.load` does."""
+    found = load_some(chains, lanes, len(chains))
+    views: list[ChainView] = []
+    for chain in chains:
+        view = found[chain]
+        if isinstance(view, Exception):
+            raise view
+        views.append(view)
+    return views
+
+
+def load_some(chains: Sequence[Chain], lanes: LaneReader, most: int) -> dict[Chain, ChainView | Unloadable]:
+    """Those that lanes tell, and at most so many that must be asked for by themselves, the first ones first. One that cannot
+    be loaded is there with the reason."""
     since = lanes.now()
-    views: dict[Chain, ChainView] = {}
+    views: dict[Chain, ChainView | Unloadable] = {}
     seen: set[str] = set()
     left, batch = list(chains), 1
-    while left:
-        some, left = left[:batch], left[batch:]
-        loaded = fan_out([chain.load for chain in some], at_once=_AT_ONCE, at_least=2)
-        views |= zip(some, loaded, strict=True)
-        new = {view.tail.claim.lane for chain in some if (view := views[chain]).tail.claim is not None} - seen
-        seen |= new
-        for lane in new if left else ():
+    while left and most:
+        batch = min(batch, most)
+        some, left, most = left[:batch], left[batch:], most - batch
+        loaded = fan_out([partial(_try_to_load, chain) for chain in some], at_once=_AT_ONCE, at_least=2)
+        new: set[str] = set()
+        for chain, view in zip(some, loaded, strict=True):
+            views[chain] = view
+            if isinstance(view, ChainView) and view.tail.claim is not None:
+                new.add(view.tail.claim.lane)
+        for lane in new - seen if left else ():
             based = lanes.based(lane, since)
             for chain in left:
                 found = based.get(chain.paths.prefix)
@@ -38,5 +58,13 @@ def load_all(chains: Sequence[Chain], lanes: LaneReader) -> list[ChainView]:
                 if known is not None:
                     views[chain] = known
             left = [chain for chain in left if chain not in views]
+        seen |= new
         batch *= 2
-    return [views[chain] for chain in chains]
+    return views
+
+
+def _try_to_load(chain: Chain) -> ChainView | Unloadable:
+    try:
+        return chain.load()
+    except (CorruptData, UnsupportedStore) as error:
+        return error

@@ -18,7 +18,6 @@ from logstore.engine.chain.block_cache import BlockCache
 from logstore.engine.chain.newer_release import too_new
 from logstore.engine.chain.segment_table import SegmentRef
 from logstore.engine.host.clock import Clock, SystemClock
-from logstore.engine.host.fan_out import QUICK_S
 from logstore.errors import CorruptData, LogStoreError, ObjectNotFound
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.stored.segment import (
@@ -32,6 +31,7 @@ from logstore.format.stored.segment import (
     offset_at,
     parse_segment,
 )
+from logstore.objects.fan_out import QUICK_S
 from logstore.objects.protocol import ObjectStore
 
 WHOLE_BYTES = 1 << 20

@@ -8,11 +8,11 @@ from functools import partial
 
 from logstore.engine.chain.chain import Chain
 from logstore.engine.garbage.garbage import Garbage
-from logstore.engine.host.fan_out import fan_out
 from logstore.errors import CorruptData, UnsupportedStore
 from logstore.format.stored.extras import NO_EXTRAS
 from logstore.format.stored.segment import EMPTY_SIZE, SegmentFlags, SegmentHeader, WriterMode, collected
 from logstore.layout.paths import PartitionPaths
+from logstore.objects.fan_out import fan_out
 
 logger = logging.getLogger(__name__)
 

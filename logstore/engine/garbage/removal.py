@@ -21,11 +21,11 @@ from logstore.engine.chain.chain import Chain, LostRace
 from logstore.engine.chain.manifest_store import StoredManifest
 from logstore.engine.chain.tail import ChainTail
 from logstore.engine.garbage.remains import is_inner, standing_at
-from logstore.engine.host.fan_out import fan_out
 from logstore.errors import PreconditionFailed
 from logstore.format.stored.manifest import SegmentTable
 from logstore.format.stored.retired import Retired
 from logstore.format.stored.segment import EMPTY_SIZE, SegmentFlags, SegmentHeader, WriterMode, build_segment
+from logstore.objects.fan_out import fan_out
 from logstore.objects.protocol import ObjectInfo
 from logstore.objects.settled import Doubts
 

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from logstore.engine.host.fan_out import fan_out
 from logstore.errors import CorruptData, ObjectNotFound, UnsupportedStore
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.stored.entry import HEADER_SIZE, Entry, EntryHeader, object_size, tail_for, tail_needed
 from logstore.format.stored.lane_checkpoint import FRONT_SIZE, LaneCheckpoint, parse_split_until
 from logstore.format.stored.segment import TAIL_SIZE, Bytes
 from logstore.layout.paths import LanePaths
+from logstore.objects.fan_out import fan_out
 from logstore.objects.protocol import ObjectStore
 from logstore.objects.settled import settle
 

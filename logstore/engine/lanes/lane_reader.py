@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from logstore.engine.host.clock import Clock, SystemClock
 from logstore.engine.lanes.lane_log import LaneLog, LaneRace
+from logstore.engine.lanes.lane_overview import LaneOverview
 from logstore.engine.lanes.lane_state import LaneState
 from logstore.format.stored.claim_base import ClaimBase
 from logstore.format.stored.entry import ClaimKey, Entry, EntryHeader, EntryKind, build_entry
@@ -127,6 +128,17 @@ class LaneReader:
         known = self._known(lane)
         with known.reading:
             return self._refresh(known)[0]
+
+    def overviews(self) -> list[LaneOverview]:
+        """The lanes that were read, as they were then. Asks nobody, and may wait for somebody who does."""
+        with self._lock:
+            lanes = list(self._lanes.items())
+        found: list[LaneOverview] = []
+        for name, known in lanes:
+            with known.reading:
+                if known.state is not None:
+                    found.append(known.state.overview(name))
+        return found
 
     def owner_of(self, claim: Claim) -> bytes:
         """Who adopted the lane last, as far as it was read: a document, or nothing. Asks nobody."""

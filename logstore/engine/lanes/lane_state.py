@@ -9,10 +9,12 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from logstore.engine.lanes.lane_overview import LaneOverview
 from logstore.format.errors import FormatError
 from logstore.format.stored.claim_base import Bases, ClaimBase
 from logstore.format.stored.entry import ClaimKey, Entry, EntryKind, Part
 from logstore.format.stored.lane_checkpoint import CheckpointedClaim, CheckpointedPart, LaneCheckpoint, Split
+from logstore.format.stored.owner import shown
 
 logger = logging.getLogger(__name__)
 
@@ -205,6 +207,17 @@ class LaneState:
     def has_ended_whole(self) -> bool:
         """Whether nobody can commit anything more for a claim of this lane: each has ended."""
         return all(one.is_sealed for one in self.claims.values())
+
+    def overview(self, name: str) -> LaneOverview:
+        """As far as it was read, under that name."""
+        return LaneOverview(
+            name,
+            self.next_seq,
+            self.open_claims,
+            self.part_count,
+            shown(self.owner),
+            bool(self.claims) and self.has_ended_whole,
+        )
 
     def parts_below(self, until: int) -> dict[ClaimKey, int]:
         """For each claim that has parts in entries below `until`: the place in its partition's chain behind the last one."""

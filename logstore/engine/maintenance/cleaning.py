@@ -27,7 +27,6 @@ from logstore.engine.chain.manifest_changes import change_manifest
 from logstore.engine.chain.segment_reader import Block, SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef
 from logstore.engine.chain.view import ChainView
-from logstore.engine.host.fan_out import fan_out
 from logstore.engine.maintenance import offset_map
 from logstore.engine.maintenance.replacing import SPAN_MAX, Replacing
 from logstore.engine.maintenance.thinner import Thinned, Thinner
@@ -36,6 +35,7 @@ from logstore.errors import CorruptData, ObjectNotFound
 from logstore.format.stored.extras import Cleaned, Mark
 from logstore.format.stored.manifest import Manifest, SegmentTable
 from logstore.layout.paths import for_version
+from logstore.objects.fan_out import fan_out
 
 logger = logging.getLogger(__name__)
 

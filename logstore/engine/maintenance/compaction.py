@@ -12,13 +12,13 @@ from logstore.engine.chain.manifest_changes import change_manifest, named_by, st
 from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef, Segments
 from logstore.engine.chain.view import ChainView
-from logstore.engine.host.fan_out import fan_out
 from logstore.engine.maintenance.replacing import SPAN_MAX, Replacing
 from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.errors import CorruptData, ObjectNotFound
 from logstore.format.stored.manifest import SegmentTable
 from logstore.format.stored.segment import EncodedBatch, SegmentSummary, as_stored
 from logstore.layout.paths import for_version
+from logstore.objects.fan_out import fan_out
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ from logstore.engine.chain.bases import base_of_view
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.view import ChainView
 from logstore.engine.garbage.garbage import Garbage
-from logstore.engine.host.fan_out import fan_out
 from logstore.engine.lanes.lane_log import LaneLog
 from logstore.engine.lanes.lane_state import LaneState
 from logstore.engine.maintenance.maintenance import Maintenance
@@ -24,6 +23,7 @@ from logstore.engine.runtime import Runtime
 from logstore.errors import LogStoreError
 from logstore.format.stored.entry import ClaimKey
 from logstore.layout.paths import LANES_PREFIX, LanePaths, PartitionPaths
+from logstore.objects.fan_out import fan_out
 from logstore.objects.protocol import ObjectInfo
 from logstore.objects.settled import put_settled
 

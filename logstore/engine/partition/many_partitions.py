@@ -17,10 +17,10 @@ from typing import NamedTuple
 from logstore.config import Visibility, check_visibility
 from logstore.engine.chain.many_chains import load_all
 from logstore.engine.host.clock import Clock
-from logstore.engine.host.fan_out import fan_out
 from logstore.engine.partition.internal import Partition
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.format.batches.record import TopicRecord
+from logstore.objects.fan_out import fan_out
 
 LOOKS = 16
 TAKE_BYTES = 1 << 17

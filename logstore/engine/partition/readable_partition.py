@@ -29,6 +29,7 @@ from logstore.engine.runtime import Runtime
 from logstore.engine.write.writer_protocol import Writer
 from logstore.errors import Closed, LogStoreError, OffsetOutOfRange, UnknownTopic
 from logstore.format.stored.manifest import SegmentTable
+from logstore.format.stored.owner import shown
 from logstore.layout.paths import PartitionPaths
 from logstore.objects.protocol import ObjectStore
 
@@ -142,6 +143,11 @@ class ReadablePartition:
         """In which lane the chain goes on, as last seen; None if in none, or if it was not loaded."""
         claim = None if self._loaded is None else self._loaded[0].tail.claim
         return None if claim is None else claim.lane
+
+    @property
+    def owner_name(self) -> str:
+        """The writer that the chain names, as last seen; nothing if it names none."""
+        return "" if self._loaded is None else shown(self._loaded[0].tail.owner)
 
     def offset_for_timestamp(self, ms: int) -> int | None:
         """As `PartitionLog.offset_for_timestamp`."""

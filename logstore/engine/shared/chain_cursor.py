@@ -24,7 +24,6 @@ from logstore.engine.chain.chain import Chain, StalePlace
 from logstore.engine.chain.fencing import WHAT_NOW, named
 from logstore.engine.chain.link import Link
 from logstore.engine.chain.tail import ChainTail
-from logstore.engine.host.fan_out import fan_out
 from logstore.engine.memory.catch_up import reload
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.runtime import Runtime
@@ -37,6 +36,7 @@ from logstore.format.stored.segment import (
     WriterMode,
     build_segment,
 )
+from logstore.objects.fan_out import fan_out
 
 ID_BYTES = 8
 """A segment's writer id is these many bytes of its writer and as many of its own: peers can tell each other apart."""

@@ -29,7 +29,6 @@ from itertools import takewhile
 
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.link import Link
-from logstore.engine.host.fan_out import fan_out
 from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.engine.shared.chain_cursor import ChainCursor
 from logstore.engine.shared.pace import Pace
@@ -39,6 +38,7 @@ from logstore.format.errors import FormatError
 from logstore.format.stored.extras import AppendId
 from logstore.format.stored.segment import HEADER_SIZE, EncodedBatch, SegmentHeader, as_stored, parse_segment
 from logstore.layout.paths import PENDING_WINDOW, PendingName
+from logstore.objects.fan_out import fan_out
 
 logger = logging.getLogger(__name__)
 

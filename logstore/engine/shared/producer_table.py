@@ -20,7 +20,6 @@ from typing import NamedTuple
 from logstore.config import StoreConfig
 from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef
-from logstore.engine.host.fan_out import fan_out
 from logstore.engine.write.admission import admit_records
 from logstore.errors import Fenced, GapError, InvalidRecord
 from logstore.format.batches.batch import BatchInfo, encode_batch, split
@@ -34,6 +33,7 @@ from logstore.format.batches.sequences import (
     distance,
     order,
 )
+from logstore.objects.fan_out import fan_out
 
 LOOK_BACK_SEGMENTS = 1000
 """How far before the writer's opening a retry is still recognised. Everything since is."""

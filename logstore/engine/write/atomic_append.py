@@ -51,12 +51,12 @@ class AtomicAppend:
         gone = PartitionPaths.of(writer.claim_key.prefix)
         why = writer.failed
         if why is None or isinstance(why, Fenced):
-            self.fail(
-                Fenced(
-                    f"an atomic append to {', '.join(paths)} is not stored, nothing of it, because {gone} has another "
-                    f"writer now: {why or 'it was taken over'}"
-                )
+            error = Fenced(
+                f"an atomic append to {', '.join(paths)} is not stored, nothing of it, because {gone} has another "
+                f"writer now: {why or 'it was taken over'}"
             )
+            error.partition = str(gone)
+            self.fail(error)
         else:
             self.fail(why)
 

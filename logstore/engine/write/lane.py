@@ -33,8 +33,8 @@ from logstore.engine.chain.fencing import WHAT_NOW, fenced_by, named
 from logstore.engine.chain.link import Link
 from logstore.engine.chain.tail import ChainTail
 from logstore.engine.chain.view import ChainView
-from logstore.engine.host.fan_out import fan_out
 from logstore.engine.lanes.lane_log import LaneLog, LaneRace
+from logstore.engine.lanes.lane_overview import LaneOverview
 from logstore.engine.lanes.lane_state import LaneState
 from logstore.engine.memory.flush_window import FlushWindow
 from logstore.engine.runtime import Runtime
@@ -49,6 +49,7 @@ from logstore.format.stored.entry import ClaimKey, Entry, EntryHeader, EntryKind
 from logstore.format.stored.extras import Claim, Extras
 from logstore.format.stored.segment import SegmentFlags
 from logstore.layout.paths import LanePaths, PartitionPaths
+from logstore.objects.fan_out import fan_out
 from logstore.objects.settled import put_settled
 from logstore.objects.wrappers.slices import slice_key
 
@@ -772,6 +773,14 @@ class Lane:
                 self._known.take(standing)
             if standing.header.kind is EntryKind.FENCE:
                 return
+
+    def overview(self) -> LaneOverview:
+        """As it is now, from memory alone."""
+        with self._lock:
+            known = self._known.overview(self.name)
+            return known._replace(
+                partitions=len(self._writers), in_flight=len(self._flight), waiting=len(self._due)
+            )
 
     def let_go(self) -> None:
         """After the last upload: nobody may wait on."""

@@ -9,6 +9,7 @@ from functools import partial
 from zlib import crc32
 
 from logstore.engine.host.clock import waitable
+from logstore.engine.lanes.lane_overview import LaneOverview
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.lane import Lane, Splitter
 from logstore.layout.paths import PartitionPaths, named_lane
@@ -54,6 +55,10 @@ class Lanes:
         """After a fork, in the child, of a store that has written nothing: parent and child are writers of their own."""
         for lane in self._lanes if self._runtime.config.lane is None else ():
             lane.rename(self._new_name())
+
+    def overviews(self) -> list[LaneOverview]:
+        """Those that are in use, from memory alone."""
+        return [lane.overview() for lane in self._lanes if lane.is_used]
 
     def begin_close(self) -> None:
         for lane in self._lanes:

@@ -72,6 +72,14 @@ class Owner:
         return f"{what} on {self.host}" if self.host else what
 
 
+def shown(owner: bytes) -> str:
+    """The owner that a document names; nothing if there is none that can be read."""
+    try:
+        return str(Owner.parse(owner)) if owner else ""
+    except FormatError:
+        return ""
+
+
 def _text(text: str) -> bytes:
     """As much of it as fits, in whole characters."""
     data = text.encode(errors="replace")[:_TEXT_MAX].decode(errors="ignore").encode()

@@ -31,7 +31,6 @@ from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef
 from logstore.engine.chain.view import ChainView
 from logstore.engine.host.clock import SystemClock
-from logstore.engine.host.fan_out import fan_out
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.runtime import Runtime
 from logstore.engine.shared.chain_cursor import ChainCursor
@@ -44,6 +43,7 @@ from logstore.format.stored.segment import WriterMode, build_segment, place_all
 from logstore.layout.catalog import Catalog
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import ObjectStore
+from logstore.objects.fan_out import fan_out
 from logstore.spark.options.transaction import Transaction
 from logstore.spark.write.staging import Part, StagedBatch, sweep
 from logstore.spark.write.txn_ledger import Ledger, Plan

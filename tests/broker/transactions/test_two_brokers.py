@@ -178,11 +178,12 @@ def decided_and_not_told(broker: LocalBroker, wire: Wire) -> Transactor:
     producer = Transactor(wire)
     assert [producer.init(), producer.add(), producer.send(b"decided")] == [NONE] * 3
 
-    async def nobody_is_told(*_: object) -> None:
+    async def nobody_is_told(marker: Marker, places: frozenset[tuple[str, int]]) -> None:
         raise RuntimeError("gone before the first marker")
 
     [shard] = broker.server.broker.transactions.shards
-    shard._send_markers = nobody_is_told
+    shard._markers.at_once = lambda *_: False  # type: ignore[method-assign]
+    shard._markers.send = nobody_is_told  # type: ignore[method-assign]
     assert producer.end() is NONE
     assert committed_values(wire) == []
     return producer

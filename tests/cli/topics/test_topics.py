@@ -12,6 +12,7 @@ from logstore.cli import main
 from logstore.cli.survey import LOOK_MAX
 from logstore.objects.wrappers.metered import MeteredStore
 from tests.support.engine.harness import crash
+from tests.support.engine.newer_release import newer_segment
 
 
 def lines(capfd: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
@@ -86,28 +87,96 @@ def test_describe_shows_the_settings_and_every_partition(url: str, capfd: pytest
     assert main(["describe", "nope"]) == 1
 
 
-def test_many_partitions_are_listed_by_the_catalog_alone_unless_all_are_asked_for(
-    url: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every request of every store from here on."""
+    made: list[str] = []
+    monkeypatch.setattr(
+        MeteredStore, "_count", lambda self, operation, *args, **options: made.append(operation)
+    )
+    return made
+
+
+def test_partitions_in_no_lane_are_listed_by_the_catalog_alone_unless_all_are_asked_for(
+    url: str, capfd: pytest.CaptureFixture[str], requests: list[str]
 ) -> None:
     """10,000 partitions: the few of the first topic are looked at, the others cost one request for each topic."""
     with logstore.open(url) as store:
         store.create_topic("a", 2).partition(0).append(b"x")
         for name in ("b", "c"):
             store.create_topic(name, 5_000)
-    requests: list[str] = []
-    monkeypatch.setattr(
-        MeteredStore, "_count", lambda self, operation, *args, **options: requests.append(operation)
-    )
+    requests.clear()
     assert main(["topics", "--json"]) == 0
     a, b, c = lines(capfd)
     assert (a["records"], b["records"], c["partitions"]) == (1, None, 5000)
-    assert len(requests) < 40
+    assert len(requests) < 4 * LOOK_MAX
     assert main(["topics"]) == 0
     assert "…" in capfd.readouterr().out
     with logstore.open(url) as store:
         store.create_topic("d", LOOK_MAX)
     assert main(["topics", "--exact", "--json"]) == 0
     assert lines(capfd)[-1]["records"] == 0
+
+
+def fill_a_lane(url: str, topics: int, partitions: int) -> None:
+    with logstore.open(url, lanes=1, flush_interval=3600) as store:
+        made = [store.create_topic(f"t{number:04d}", partitions) for number in range(topics)]
+        acks = [topic.partition(p).submit(b"x") for topic in made for p in range(partitions)]
+        store.flush()
+        assert all(ack.done() for ack in acks)
+
+
+@pytest.mark.parametrize(
+    ("topics", "partitions"),
+    [
+        (1, LOOK_MAX + 44),
+        (30, 10),
+        pytest.param(1, 10_000, marks=pytest.mark.soak),
+        pytest.param(1_000, 10, marks=pytest.mark.soak),
+    ],
+)
+def test_O01_all_partitions_of_a_lane_are_listed_with_a_few_requests(
+    topics: int, partitions: int, url: str, capfd: pytest.CaptureFixture[str], requests: list[str]
+) -> None:
+    """More of them than are looked at one by one: what is in a lane comes with it."""
+    fill_a_lane(url, topics, partitions)
+    requests.clear()
+    assert main(["topics", "--json"]) == 0
+    found = lines(capfd)
+    assert [row["records"] for row in found] == [partitions] * topics
+    assert [row["segments"] for row in found] == [partitions] * topics
+    # One for each topic's descriptor, and those of one lane: at most 63 entries behind its checkpoint.
+    assert len(requests) <= topics + 80
+
+
+def test_partitions_in_no_lane_do_not_hide_those_in_one(
+    url: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logstore.cli.commands.topics.topics.LOOK_MAX", 6)
+    with logstore.open(url) as store:
+        store.create_topic("a", 40).partition(0).append(b"x")
+    fill_a_lane(url, 2, 20)
+    assert main(["topics", "--json"]) == 0
+    assert [row["records"] for row in lines(capfd)] == [None, 20, 20]
+    assert main(["topics", "--exact", "--json"]) == 0
+    assert [row["records"] for row in lines(capfd)] == [1, 20, 20]
+    assert main(["describe", "t0000", "-p", "3", "--json"]) == 0
+    _, partition = lines(capfd)
+    assert (partition["partition"], partition["records"]) == (3, 1)
+    assert partition["lane"]
+
+
+def test_a_partition_of_a_newer_release_spoils_its_own_topic_alone(
+    url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with logstore.open(url) as store:
+        for name in ("bad", "good"):
+            store.create_topic(name).partition(0).append(b"x")
+        paths = store.topic("bad").partition(0)._internal.paths
+        store.objects.put(paths.segment(2), newer_segment(2, 1))
+    assert main(["topics", "--json"]) == 1
+    bad, good = lines(capfd)
+    assert (bad["records"], good["records"]) == (None, 1)
 
 
 def test_ping_times_the_store(url: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -20,32 +20,8 @@ from logstore.format.stored.segment import HEADER_SIZE, SegmentHeader, WriterMod
 from logstore.objects import MemoryStore
 from logstore.testing import GatedStore, ManualClock
 from tests.support.engine.harness import background, crash, open_store, pairs, partition, running
+from tests.support.engine.newer_release import newer, newer_manifest, newer_segment
 from tests.support.patience import PATIENCE_S
-
-_VERSION_AT = 8
-
-
-def newer(data: bytes, size: int | None = None) -> bytes:
-    """The same bytes as version 9 would write them, if it changed nothing else: the checksum at the end is right."""
-    size = len(data) if size is None else size
-    changed = bytearray(data[:size])
-    struct.pack_into("<H", changed, _VERSION_AT, 9)
-    return bytes(changed)
-
-
-def newer_segment(seq: int, base: int) -> bytes:
-    header = SegmentHeader(seq, 9, base, base, bytes(16), 0, base)
-    data, summary = build_segment(header, [])
-    front = newer(bytes(data), HEADER_SIZE - 4)
-    front += struct.pack("<I", crc32c(front))
-    footer = bytearray(front + summary.pack()[HEADER_SIZE:])
-    footer[-12:-8] = struct.pack("<I", crc32c(bytes(footer[:-12])))
-    return front + bytes(footer)
-
-
-def newer_manifest(data: bytes) -> bytes:
-    body = newer(data)[:-12]
-    return body + struct.pack("<I", crc32c(body)) + data[-8:]
 
 
 def test_L20_the_changed_bytes_are_sound_but_for_their_version() -> None:

@@ -10,7 +10,7 @@ from itertools import count
 
 import pytest
 
-from logstore.engine.host.fan_out import AT_ONCE, QUICK_S, fan_out
+from logstore.objects.fan_out import AT_ONCE, QUICK_S, fan_out
 from tests.support.patience import PATIENCE_S
 
 

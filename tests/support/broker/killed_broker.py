@@ -1,6 +1,6 @@
 """A broker that kills itself with SIGKILL at its n-th write to the store: before it, or after it, before the answer.
 
-    python -m tests.support.broker.killed_broker FOLDER PORT NUMBER before|after
+    python -m tests.support.broker.killed_broker FOLDER PORT NUMBER before|after LANES
 
 Writes are counted from the moment the broker is ready; what it writes to become that is not.
 """
@@ -56,7 +56,7 @@ class KillingStore:
         self._inner.delete(key)
 
 
-def main(folder: str, port: str, number: str, when: str) -> int:
+def main(folder: str, port: str, number: str, when: str, lanes: str) -> int:
     store = KillingStore(Path(folder), int(number), when)
 
     class Armed(Server):
@@ -68,9 +68,8 @@ def main(folder: str, port: str, number: str, when: str) -> int:
             store.is_armed = True
 
     vars(entry)["Server"] = Armed
-    return entry.main(
-        ["--store", f"file://{folder}", "--listen", f"127.0.0.1:{port}", "--log-level", "error"]
-    )
+    where = ["--store", f"file://{folder}", "--listen", f"127.0.0.1:{port}"]
+    return entry.main([*where, "--lanes", lanes, "--log-level", "error"])
 
 
 if __name__ == "__main__":

@@ -91,13 +91,19 @@ class Transactor:
         return code
 
     def send_raw(self, raw: bytes, topic: str = "t", partition: int = 0) -> Code:
+        return self.ended_raw(self.begin_raw(raw, topic, partition))
+
+    def begin_raw(self, raw: bytes, topic: str = "t", partition: int = 0) -> int:
+        """Send it and wait for nothing."""
         values = {
             "transactional_id": self.name,
             "acks": -1,
             "timeout": 10_000,
             "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": raw}]}],
         }
-        number = self.wire.send(Api.PRODUCE, 9, messages.encode_request(Api.PRODUCE, 9, values))
+        return self.wire.send(Api.PRODUCE, 9, messages.encode_request(Api.PRODUCE, 9, values))
+
+    def ended_raw(self, number: int) -> Code:
         return Code(self.wire.produced(9, number).error_code)
 
     def add_offsets(self, group: str = "g") -> Code:

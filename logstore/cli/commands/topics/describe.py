@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from logstore.cli.places import add_partition, add_topic, chosen, find_topic, open_store
-from logstore.cli.survey import age, look_at_all, storage_dollars
+from logstore.cli.survey import age, look_at, storage_dollars
 from logstore.cli.terminal.output import Output
 from logstore.cli.terminal.units import shown_dollars, shown_duration, shown_size
 
@@ -19,7 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, out: Output) -> int:
     with open_store(args, writer="read_only") as store:
         topic = find_topic(store, args.topic)
-        facts = look_at_all(topic, [log.partition for log in chosen(topic, args.partition)])
+        numbers = [log.partition for log in chosen(topic, args.partition)]
+        facts = look_at(store, [topic], {topic.name: numbers})[topic.name]
+        if not isinstance(facts, list):
+            raise facts or AssertionError("all of them were asked for")
         config, size = topic.config, sum(each.bytes for each in facts)
         fields = {
             "topic": topic.name,
@@ -66,6 +69,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
                     "newest": "-" if (ago := age(each.newest_ms)) is None else f"{shown_duration(ago)} ago",
                     "writer": each.writer,
                     "epoch": each.epoch,
+                    "lane": each.lane or "-",
                 }
                 for each in facts
             ]

@@ -1,7 +1,8 @@
 """List the topics: partitions, records, bytes, age of the newest record, retention, who writes, what storing it costs.
 
-Of the first 256 partitions; what more there are is shown by its settings alone, unless --exact asks for all. `storage` is
-dollars a month in S3 Standard. A topic whose descriptor is damaged is listed too, and the exit code is 1.
+Of every partition that is in a lane, and of the first 256 others; what more there are is shown by its settings alone, unless
+--exact asks for all. `storage` is dollars a month in S3 Standard. A topic whose descriptor is damaged is listed too, and the
+exit code is 1.
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ import argparse
 from typing import Any
 
 from logstore.cli.places import open_store
-from logstore.cli.survey import LOOK_MAX, PartitionFacts, age, look_at_all, storage_dollars
+from logstore.cli.survey import LOOK_MAX, PartitionFacts, age, look_at, storage_dollars
 from logstore.cli.terminal.output import Output
 from logstore.cli.terminal.units import shown_dollars, shown_duration, shown_size
-from logstore.errors import CorruptData, UnknownTopic
 from logstore.topic import Topic
 
 
@@ -24,22 +24,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    damage: CorruptData | None = None
-    left = LOOK_MAX
     with open_store(args, writer="read_only") as store:
+        listed = store._described()
+        topics = [topic for _, topic in listed if isinstance(topic, Topic)]
+        looked_at = look_at(store, topics, most=None if args.exact else LOOK_MAX)
+        damage: Exception | None = None
         rows: list[dict[str, Any]] = []
-        for name in store.topics():
-            try:
-                topic = store.topic(name)
-                facts = look_at_all(topic) if args.exact or topic.partitions <= left else None
-            except UnknownTopic:
-                continue  # deleted meanwhile
-            except CorruptData as error:
-                damage = damage or error
+        for name, topic in listed:
+            facts = looked_at[name] if isinstance(topic, Topic) else topic
+            if isinstance(topic, Topic) and not isinstance(facts, Exception):
+                rows.append(_fields(name, topic, facts))
+            else:
+                damage = damage or (facts if isinstance(facts, Exception) else None)
                 rows.append(_fields(name, None, None))
-                continue
-            left -= topic.partitions if facts is not None else 0
-            rows.append(_fields(name, topic, facts))
         out.table(rows if out.as_json else [_shown(row) for row in rows])
     if damage is not None:
         out.flush()  # before the reason of the exit code
