@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from functools import partial
-from types import TracebackType
 
 from logstore import atomic
 from logstore.aio.threads import Threads
@@ -53,9 +52,7 @@ class AtomicBlock:
         self.blocking.__enter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Begins on a thread, where it may wait for room, and waits for the ack without one."""
         if kind is not None:
             self.blocking._give_up()

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from datetime import datetime
-from types import TracebackType
 
 from logstore.aio.threads import Threads, call_in
 from logstore.errors import Closed
@@ -102,7 +101,5 @@ class Group:
     async def __aenter__(self) -> Group:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()

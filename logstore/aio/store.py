@@ -8,7 +8,6 @@ import random
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from types import TracebackType
 from typing import Any, Literal, Unpack
 
 from logstore import store as blocking
@@ -133,9 +132,7 @@ class Store:
     async def __aenter__(self) -> Store:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 
@@ -168,9 +165,7 @@ class _Opening:
         self._store = await self._open()
         return self._store
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._store is not None, "entered before"
         await self._store.close()
 

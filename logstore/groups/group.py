@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
-from types import TracebackType
 
 from logstore.config import Visibility, check_visibility
 from logstore.engine.partition.many_partitions import Cursor, ManyPartitions, Taken, look_at
@@ -324,9 +323,7 @@ class Group:
     def __enter__(self) -> Group:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # Inside

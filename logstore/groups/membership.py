@@ -17,13 +17,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from logstore.engine.host.clock import Clock
-from logstore.errors import (
-    Fenced,
-    Indeterminate,
-    OutcomeUnknown,
-    StoreUnavailable,
-    UnknownTopic,
-)
+from logstore.errors import Fenced, Indeterminate, OutcomeUnknown, StoreUnavailable, UnknownTopic
 from logstore.groups.documents import Document, Member, Place, Plan, Saved, Slot
 from logstore.groups.stored_group import StoredGroup, slots_in
 from logstore.layout.groups import SLOTS_MAX, group_slot

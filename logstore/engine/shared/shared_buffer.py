@@ -97,10 +97,7 @@ class SharedBuffer:
         return entry.join(receipt, len(records))
 
     def add_encoded(
-        self,
-        receipt: Receipt,
-        batches: Sequence[tuple[memoryview, BatchInfo]],
-        sequences: Sequences | None,
+        self, receipt: Receipt, batches: Sequence[tuple[memoryview, BatchInfo]], sequences: Sequences | None
     ) -> Future[Receipt]:
         """An entry of its own: one append, stored whole."""
         entry = Entry(sequences=sequences)
