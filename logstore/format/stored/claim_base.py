@@ -15,9 +15,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
-
-import numpy as np
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from logstore.format.batches.codecs import ZSTD, compress, decompress
 from logstore.format.errors import FormatError
@@ -25,27 +24,50 @@ from logstore.format.stored.entry import ClaimKey
 from logstore.format.stored.manifest import FRONT_SIZE, SegmentTable
 from logstore.format.stored.segment import Bytes
 
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from logstore.format.lazy_numpy import np
+
 _COUNTS = struct.Struct("<IIIIIIII")
-_BASE_ROW = np.dtype(
-    [
-        ("topic", "<u4"),
-        ("partition", "<u4"),
-        ("epoch", "<u8"),
-        ("next_seq", "<u8"),
-        ("end_offset", "<i8"),
-        ("reserved_until", "<i8"),
-        ("source_upper", "<i8"),
-        ("since", "<u8"),
-        ("owner", "<u4"),
-        ("has_front", "<u4"),
-        ("rows", "<u4"),
-        ("merged", "<u4"),
-        ("placed", "<u4"),
-    ]
-)
-_MERGED_ROW = np.dtype([("seq", "<i8"), ("identity", "V16")])
-_PLACED_ROW = np.dtype([("seq", "<i8"), ("lane", "<u4"), ("entry", "<u8"), ("position", "<u8")])
-_LOW_ROW = np.dtype([("topic", "<u4"), ("partition", "<u4"), ("epoch", "<u8"), ("low", "<i8")])
+
+
+@cache
+def _base_row() -> np.dtype[np.void]:
+    return np.dtype(
+        [
+            ("topic", "<u4"),
+            ("partition", "<u4"),
+            ("epoch", "<u8"),
+            ("next_seq", "<u8"),
+            ("end_offset", "<i8"),
+            ("reserved_until", "<i8"),
+            ("source_upper", "<i8"),
+            ("since", "<u8"),
+            ("owner", "<u4"),
+            ("has_front", "<u4"),
+            ("rows", "<u4"),
+            ("merged", "<u4"),
+            ("placed", "<u4"),
+        ]
+    )
+
+
+@cache
+def _merged_row() -> np.dtype[np.void]:
+    return np.dtype([("seq", "<i8"), ("identity", "V16")])
+
+
+@cache
+def _placed_row() -> np.dtype[np.void]:
+    return np.dtype([("seq", "<i8"), ("lane", "<u4"), ("entry", "<u8"), ("position", "<u8")])
+
+
+@cache
+def _low_row() -> np.dtype[np.void]:
+    return np.dtype([("topic", "<u4"), ("partition", "<u4"), ("epoch", "<u8"), ("low", "<i8")])
+
+
 _SIZE_MAX = 1 << 30
 
 
@@ -120,18 +142,18 @@ class Bases:
                 (seq, lanes.number(one.lane.encode()), one.entry, one.position)
                 for seq, one in base.placed.items()
             ]
-        lows = np.array([(*claim(key), low) for key, low in self.lows.items()], _LOW_ROW)
+        lows = np.array([(*claim(key), low) for key, low in self.lows.items()], _low_row())
         columns = zip(*(base.table.columns() for base in self.of.values()), strict=True)
         body = b"".join(
             (
                 topics.pack(),
                 lanes.pack(),
                 owners.pack(),
-                np.array(rows, _BASE_ROW).tobytes(),
+                np.array(rows, _base_row()).tobytes(),
                 b"".join(base.front for base in self.of.values()),
                 *(column.tobytes() for one in columns for column in one),
-                np.array(merged, _MERGED_ROW).tobytes(),
-                np.array(placed, _PLACED_ROW).tobytes(),
+                np.array(merged, _merged_row()).tobytes(),
+                np.array(placed, _placed_row()).tobytes(),
                 lows.tobytes(),
             )
         )
@@ -158,12 +180,12 @@ class Bases:
         topics = [name.decode() for name in cut.names(topic_count)]
         lanes = [name.decode() for name in cut.names(lane_count)]
         owners = cut.names(owner_count)
-        rows = cut.rows(_BASE_ROW, base_count)
+        rows = cut.rows(_base_row(), base_count)
         fronts = cut.take(FRONT_SIZE * sum(row[9] for row in rows))
         columns = [cut.take(row_count * 8) for _ in range(7)]
-        merged = cut.rows(_MERGED_ROW, merged_count)
-        placed = cut.rows(_PLACED_ROW, placed_count)
-        lows = cut.rows(_LOW_ROW, low_count)
+        merged = cut.rows(_merged_row(), merged_count)
+        placed = cut.rows(_placed_row(), placed_count)
+        lows = cut.rows(_low_row(), low_count)
         cut.end()
         found = cls(lows={ClaimKey(f"{topics[t]}{p}/", epoch): low for t, p, epoch, low in lows})
         front_at = row_at = merged_at = placed_at = 0

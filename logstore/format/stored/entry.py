@@ -17,14 +17,19 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 from crc32c import crc32c
 
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.stored.pages import in_one_piece
 from logstore.format.stored.segment import Bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from logstore.format.lazy_numpy import np
 
 FORMAT_VERSION = 1
 MAGIC = b"LOGLANE\n"
@@ -38,24 +43,33 @@ _FOOTER = struct.Struct(
 _END = struct.Struct("<I8s")
 FOOTER_SIZE = HEADER_SIZE + _FOOTER.size + _END.size
 
-_PART_ROW = np.dtype(
-    [
-        ("topic", "<u4"),
-        ("partition", "<u4"),
-        ("epoch", "<u8"),
-        ("seq", "<u8"),
-        ("flags", "<u4"),
-        ("base_offset", "<i8"),
-        ("end_offset", "<i8"),
-        ("reserved_until", "<i8"),
-        ("position", "<u8"),
-        ("size", "<u8"),
-        ("records", "<u8"),
-        ("min_timestamp_ms", "<i8"),
-        ("max_timestamp_ms", "<i8"),
-    ]
-)
-_SEAL_ROW = np.dtype([("topic", "<u4"), ("partition", "<u4"), ("epoch", "<u8")])
+
+@cache
+def _part_row() -> np.dtype[np.void]:
+    return np.dtype(
+        [
+            ("topic", "<u4"),
+            ("partition", "<u4"),
+            ("epoch", "<u8"),
+            ("seq", "<u8"),
+            ("flags", "<u4"),
+            ("base_offset", "<i8"),
+            ("end_offset", "<i8"),
+            ("reserved_until", "<i8"),
+            ("position", "<u8"),
+            ("size", "<u8"),
+            ("records", "<u8"),
+            ("min_timestamp_ms", "<i8"),
+            ("max_timestamp_ms", "<i8"),
+        ]
+    )
+
+
+@cache
+def _seal_row() -> np.dtype[np.void]:
+    return np.dtype([("topic", "<u4"), ("partition", "<u4"), ("epoch", "<u8")])
+
+
 _NAME = struct.Struct("<H")
 _NAMES_GUESS = 4096
 FIRST = bytes(16)
@@ -169,9 +183,9 @@ class Entry:
             (length,) = _NAME.unpack_from(directory, at)
             at += _NAME.size + length
             names.append(directory[at - length : at].decode())
-        part_rows = np.frombuffer(directory, _PART_ROW, parts, at)
+        part_rows = np.frombuffer(directory, _part_row(), parts, at)
         at += part_rows.nbytes
-        seal_rows = np.frombuffer(directory, _SEAL_ROW, seals, at)
+        seal_rows = np.frombuffer(directory, _seal_row(), seals, at)
         at += seal_rows.nbytes
         if at + note_size != size:
             raise FormatError("the lane entry's directory does not fit its counts", None)
@@ -196,7 +210,7 @@ def tail_needed(tail: Bytes) -> int:
 
 def tail_for(parts: int) -> int:
     """How many of an object's last bytes tell of so many parts, of few topics: a guess before the first look."""
-    return FOOTER_SIZE + parts * _PART_ROW.itemsize + _NAMES_GUESS
+    return FOOTER_SIZE + parts * _part_row().itemsize + _NAMES_GUESS
 
 
 def object_size(tail: Bytes) -> int:
@@ -245,8 +259,8 @@ def build_entry(
         rows.append((*split(claim), *rest))
         placed.append(Part(claim, *rest))
         position += len(data)
-    part_rows = np.array(rows, _PART_ROW).tobytes()
-    seal_rows = np.array([split(claim) for claim in seals], _SEAL_ROW).tobytes()
+    part_rows = np.array(rows, _part_row()).tobytes()
+    seal_rows = np.array([split(claim) for claim in seals], _seal_row()).tobytes()
     names = b"".join(_NAME.pack(len(name.encode())) + name.encode() for name in topics)
     directory = names + part_rows + seal_rows + note
     size = position + len(directory) + FOOTER_SIZE

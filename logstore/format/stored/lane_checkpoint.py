@@ -11,15 +11,20 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 from crc32c import crc32c
 
 from logstore.format.batches.codecs import ZSTD, compress, decompress
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.stored.entry import FIRST, ClaimKey, Part
 from logstore.format.stored.segment import Bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from logstore.format.lazy_numpy import np
 
 FORMAT_VERSION = 2
 """In 1 there were no bases, and a claim that had ended may have been gone on behind."""
@@ -31,33 +36,43 @@ _FRONT = struct.Struct("<8sHHIQ8sQQ16sQIIIIQI")
 _CRC = struct.Struct("<I")
 FRONT_SIZE = _FRONT.size + _CRC.size
 _END = struct.Struct("<I8s")
-_CLAIM_ROW = np.dtype(
-    [
-        ("topic", "<u4"),
-        ("partition", "<u4"),
-        ("epoch", "<u8"),
-        ("next_seq", "<u8"),
-        ("end_offset", "<i8"),
-        ("reserved_until", "<i8"),
-        ("is_sealed", "<u4"),
-    ]
-)
-_PART_ROW = np.dtype(
-    [
-        ("claim", "<u4"),
-        ("entry", "<u8"),
-        ("seq", "<u8"),
-        ("flags", "<u4"),
-        ("base_offset", "<i8"),
-        ("end_offset", "<i8"),
-        ("reserved_until", "<i8"),
-        ("position", "<u8"),
-        ("size", "<u8"),
-        ("records", "<u8"),
-        ("min_timestamp_ms", "<i8"),
-        ("max_timestamp_ms", "<i8"),
-    ]
-)
+
+
+@cache
+def _claim_row() -> np.dtype[np.void]:
+    return np.dtype(
+        [
+            ("topic", "<u4"),
+            ("partition", "<u4"),
+            ("epoch", "<u8"),
+            ("next_seq", "<u8"),
+            ("end_offset", "<i8"),
+            ("reserved_until", "<i8"),
+            ("is_sealed", "<u4"),
+        ]
+    )
+
+
+@cache
+def _part_row() -> np.dtype[np.void]:
+    return np.dtype(
+        [
+            ("claim", "<u4"),
+            ("entry", "<u8"),
+            ("seq", "<u8"),
+            ("flags", "<u4"),
+            ("base_offset", "<i8"),
+            ("end_offset", "<i8"),
+            ("reserved_until", "<i8"),
+            ("position", "<u8"),
+            ("size", "<u8"),
+            ("records", "<u8"),
+            ("min_timestamp_ms", "<i8"),
+            ("max_timestamp_ms", "<i8"),
+        ]
+    )
+
+
 _BODY_MAX = 1 << 30
 _SEALED, _LEFT, _BEGUN = 1, 2, 4
 
@@ -124,11 +139,11 @@ class LaneCheckpoint:
                 (*split(key), *rest, _SEALED * is_sealed | _BEGUN * is_begun | _LEFT * is_left)
                 for key, *rest, is_sealed, is_begun, is_left in self.claims
             ],
-            _CLAIM_ROW,
+            _claim_row(),
         )
-        parts = np.array([(numbers[part[0]], entry, *part[1:]) for entry, part in self.parts], _PART_ROW)
+        parts = np.array([(numbers[part[0]], entry, *part[1:]) for entry, part in self.parts], _part_row())
         names = "\n".join(topics).encode()
-        columns = [np.ascontiguousarray(parts[name]).tobytes() for name in _PART_ROW.names or ()]
+        columns = [np.ascontiguousarray(parts[name]).tobytes() for name in _part_row().names or ()]
         body = compress(
             ZSTD,
             b"".join(
@@ -193,13 +208,13 @@ class LaneCheckpoint:
                 bool(state & (_LEFT if front[1] > 1 else _SEALED)),
             )
             for topic, partition, epoch, next_seq, end_offset, reserved, state in np.frombuffer(
-                body, _CLAIM_ROW, claim_count, at
+                body, _claim_row(), claim_count, at
             ).tolist()
         ]
-        at += claim_count * _CLAIM_ROW.itemsize
+        at += claim_count * _claim_row().itemsize
         columns = []
-        for name in _PART_ROW.names or ():
-            kind = _PART_ROW[name]
+        for name in _part_row().names or ():
+            kind = _part_row()[name]
             columns.append(np.frombuffer(body, kind, part_count, at).tolist())
             at += part_count * kind.itemsize
         if at + front[2] != len(body):
