@@ -48,7 +48,7 @@ class BrokerConfig:
     flush_on_ack: bool = setting(True, "acks=1 and acks=all wait for the object store; false: for the buffer")
     flush_interval: float = setting(1.0, "unflushed data is at most this old when its upload starts")
     lanes: int = setting(
-        0,
+        1,
         "commit all partitions through so many lanes, one PUT each; 0: each partition to a chain of its own",
     )
     durable_linger: float = setting(0.0, "the least seconds between the starts of two uploads of a lane")

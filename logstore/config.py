@@ -66,7 +66,7 @@ class StoreConfig:
     lane: str | None = None
     """The name under which the next life of this process adopts what it wrote: all its partitions at once. One process at a
     time has it. Letters, digits, `-` and `_`. Exclusive writers only."""
-    lanes: int = 0
+    lanes: int = 1
     """Through how many lanes the exclusive writers of this process commit: with 1, a flush is one PUT whatever the number of
     partitions in it. 0: each partition commits to a chain of its own."""
     durable_linger: float = 0.0

@@ -270,7 +270,9 @@ class Store:
             return log
 
     def _new_log(self, paths: PartitionPaths, settings: TopicSettings) -> PartitionLog:
-        return PartitionLog(self._runtime, paths, settings, self._replace, self._lanes.of(paths))
+        # Compaction by key works on objects of the partition's own, and up to the newest: those are not in a lane.
+        lane = None if settings.compact else self._lanes.of(paths)
+        return PartitionLog(self._runtime, paths, settings, self._replace, lane)
 
     def _replace(self, log: PartitionLog, problem: str | None) -> PartitionLog:
         """What `PartitionLog.reopen` calls once the log has let go: the one that is handed out instead of it from now on.

@@ -17,6 +17,7 @@ from logstore.engine.maintenance import checkpoint
 from logstore.objects import LocalStore, MemoryStore, ObjectStore, close_store, open_url
 from logstore.testing import ManualClock
 from tests.support.descriptor_guard import DescriptorGuard
+from tests.support.engine import harness
 from tests.support.servers import Server, export_credentials, moto_server, seaweedfs_server
 
 export_credentials()
@@ -167,3 +168,11 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 def no_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Maintenance runs where the test says, so that the same seed gives the same run."""
     monkeypatch.setattr(checkpoint, "EVERY_SEGMENTS", 1 << 30)
+    monkeypatch.setattr(checkpoint, "EVERY_PARTS", 1 << 30)
+
+
+@pytest.fixture
+def own_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exclusive writers commit to their partitions' own chains, as those of stores from before lanes do: for tests that look
+    at the segments there, at their places and at what is left in them."""
+    monkeypatch.setitem(harness.DEFAULTS, "lanes", 0)

@@ -38,7 +38,7 @@ class Plan:
     rate: float
     size: float
     partitions: int = 1
-    lanes: int = 0
+    lanes: int = 1
     linger: float = 0.0
     buffered: bool = False
     flush_interval: float = 1.0
@@ -96,7 +96,10 @@ def estimate(plan: Plan, prices: Prices) -> Estimate:
     merged = written / _SEGMENT_BYTES
     puts = segments * (1 + 1 / CHECKPOINT_EVERY) + merged
     # Maintenance reads what it merges. A tail asks once for each segment, and while nothing comes as often as it polls.
-    polls = plan.tails * plan.partitions / plan.follow_interval if plan.follow_interval else 0.0
+    places = (
+        2 * plan.chains if plan.lanes else plan.partitions
+    )  # of a lane: the next one, and whether it was emptied
+    polls = plan.tails * places / plan.follow_interval if plan.follow_interval else 0.0
     gets = segments + plan.tails * segments + polls
     read = written * (1 + plan.tails)
     month = {"put": (puts, written * 2), "get": (gets, read)}

@@ -29,6 +29,7 @@ def requests(faulty: FaultyStore) -> Counter[str]:
 
 @pytest.mark.parametrize("newer", [0, 1, 7, 30])
 @pytest.mark.parametrize("length", [100, 100_000])
+@pytest.mark.usefixtures("own_chain")
 def test_L21_opening_costs_at_most_three_requests_and_one_for_each_segment_since_the_manifest(
     length: int, newer: int
 ) -> None:
@@ -67,6 +68,7 @@ def put_manifest(objects: MemoryStore, paths: PartitionPaths, length: int) -> No
     objects.put(paths.manifest, manifest.pack())
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L21_a_log_that_is_written_to_stays_cheap_to_open() -> None:
     """The manifest comes by itself: whatever the length, few segments lie behind the last one."""
     objects = MemoryStore()
@@ -84,6 +86,7 @@ def test_L21_a_log_that_is_written_to_stays_cheap_to_open() -> None:
     assert len(list(objects.list(log._internal.paths.prefix))) > 3 * checkpoint.EVERY_SEGMENTS
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L21_taking_the_partition_over_costs_one_put_and_a_look_at_the_horizon() -> None:
     objects = MemoryStore()
     with running(objects) as store:
@@ -98,6 +101,54 @@ def test_L21_taking_the_partition_over_costs_one_put_and_a_look_at_the_horizon()
         faulty.forget_calls()
         log.append(b"y")
         assert requests(faulty) == {"put": 1}
+
+
+@pytest.mark.parametrize("newer", [1, 7, 30])
+def test_L21_N08_opening_costs_a_few_requests_and_one_for_each_entry_since_the_lanes_checkpoint(
+    newer: int,
+) -> None:
+    """Of the partition the manifest, a listing, its claim and a look at the horizon; the same of the lane."""
+    objects = MemoryStore()
+    with running(objects) as store:
+        log = partition(store)
+        for _ in range(newer):
+            log.append(b"x")
+    faulty = FaultyStore(objects)
+    with open_store(faulty, writer="read_only") as store:
+        log = store.topic("t").partition(0)
+        faulty.forget_calls()
+        assert log.durable_high_watermark == newer
+        assert sum(requests(faulty).values()) <= 9 + newer
+
+
+def test_L21_N04_taking_over_from_a_lane_that_has_ended_puts_a_seal_and_a_claim() -> None:
+    objects = MemoryStore()
+    with running(objects) as store:
+        partition(store).append(b"x")
+    faulty = FaultyStore(objects)
+    with running(faulty) as store:
+        log = store.topic("t").partition(0)
+        _ = log.durable_high_watermark
+        faulty.forget_calls()
+        log.open_writer()
+        assert faulty.count("put") == 2
+        assert sum(requests(faulty).values()) <= 11
+        faulty.forget_calls()
+        log.append(b"y")
+        assert requests(faulty) == {"put": 1}
+
+
+def test_C02_N08_an_idle_poll_in_a_lane_costs_two_requests() -> None:
+    """The lane's next place, and whether what was there was emptied."""
+    objects = MemoryStore()
+    faulty = FaultyStore(objects)
+    with running(objects) as store, open_store(faulty, writer="read_only") as reader:
+        partition(store).append(b"x")
+        log = reader.topic("t").partition(0)
+        _ = log.durable_high_watermark
+        faulty.forget_calls()
+        log.refresh()
+        assert requests(faulty) == {"get": 2}
 
 
 # L22
@@ -187,6 +238,7 @@ def test_L30_ten_concurrent_readers_of_one_cold_segment_make_one_get(
     with open_store(gated, writer="read_only") as store:
         log = store.topic("t").partition(0)
         _ = log.durable_high_watermark
+        store._runtime.cache.clear()  # what came with the look at where the log ends
         faulty.forget_calls()
         started = threading.Barrier(11)
 
@@ -205,6 +257,7 @@ def test_L30_ten_concurrent_readers_of_one_cold_segment_make_one_get(
         assert faulty.count("get", suffix=".seg") == (1 if size == "whole" else 2)
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L30_a_segment_that_a_scan_has_loaded_whole_serves_the_readers_of_its_blocks() -> None:
     """One reader wants a block of it, a scan comes and loads all of it, and then a reader wants what is behind that block:
     it gets that, with no other request."""
@@ -226,6 +279,7 @@ def test_L30_a_segment_that_a_scan_has_loaded_whole_serves_the_readers_of_its_bl
         assert faulty.count("get") == 0
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L30_a_failed_get_is_not_remembered() -> None:
     objects = MemoryStore()
     with running(objects) as store:
@@ -260,6 +314,7 @@ def far_away(objects: MemoryStore, clock: ManualClock) -> SlowStore:
     return SlowStore(objects, get=0.020, sleep=clock.advance)
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L30_a_sequential_read_prefetches_the_next_segment() -> None:
     """When the reader has come to a segment, the one behind it is on its way."""
     objects = a_segment_each(6)
@@ -276,6 +331,7 @@ def test_L30_a_sequential_read_prefetches_the_next_segment() -> None:
         assert [value for _, value in pairs(log)] == [b"value-%d" % number for number in range(6)]
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L30_a_scan_that_goes_on_reads_further_ahead(clock: ManualClock) -> None:
     """One segment ahead for a single read; four, once reads follow on each other. A read elsewhere starts over."""
     objects = a_segment_each(12)
@@ -301,6 +357,7 @@ def test_L30_a_scan_that_goes_on_reads_further_ahead(clock: ManualClock) -> None
         assert [value for _, value in pairs(log)] == [b"value-%d" % number for number in range(12)]
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L30_two_scans_of_a_partition_each_read_ahead(clock: ManualClock) -> None:
     """In turns: each goes on where it was itself, and not where the other one is."""
     objects = a_segment_each(16)
@@ -314,6 +371,7 @@ def test_L30_two_scans_of_a_partition_each_read_ahead(clock: ManualClock) -> Non
         until(lambda: all(known((keys[begin + 3 + ahead], "all")) for begin in (0, 8) for ahead in range(5)))
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L30_what_is_read_ahead_leaves_most_of_the_cache_alone(clock: ManualClock) -> None:
     objects = MemoryStore()
     with running(objects, compression="none") as store:
@@ -333,6 +391,7 @@ def test_L30_what_is_read_ahead_leaves_most_of_the_cache_alone(clock: ManualCloc
         assert [offset for offset, _ in pairs(log)] == list(range(8))
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L30_segments_that_are_there_at_once_are_not_read_ahead(clock: ManualClock) -> None:
     """A hand-over to another thread would take longer than they do. Those of a store that becomes slow are."""
     objects = a_segment_each(8)
@@ -352,6 +411,7 @@ def test_L30_segments_that_are_there_at_once_are_not_read_ahead(clock: ManualClo
         until(lambda: known((keys[7], "all")))
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L30_every_segment_is_fetched_once_in_a_scan_with_prefetch(clock: ManualClock) -> None:
     objects = a_segment_each(20)
     faulty = FaultyStore(far_away(objects, clock))
@@ -371,6 +431,7 @@ def test_L30_every_segment_is_fetched_once_in_a_scan_with_prefetch(clock: Manual
 
 
 @pytest.mark.parametrize(("writer", "gets"), [("exclusive", 2), ("shared", 1)])
+@pytest.mark.usefixtures("own_chain")
 def test_C02_an_idle_poll_costs_one_request_and_a_look_at_the_horizon_behind_an_exclusive_writer(
     writer: str, gets: int
 ) -> None:
@@ -386,6 +447,7 @@ def test_C02_an_idle_poll_costs_one_request_and_a_look_at_the_horizon_behind_an_
         assert requests(faulty) == {"get": gets}
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_C01_a_shared_commit_is_one_put_and_the_first_behind_an_exclusive_writer_two_and_a_look() -> None:
     objects = MemoryStore()
     with running(objects) as store:
@@ -403,6 +465,7 @@ def test_C01_a_shared_commit_is_one_put_and_the_first_behind_an_exclusive_writer
 
 
 @pytest.mark.parametrize("writer", ["exclusive", "shared"])
+@pytest.mark.usefixtures("own_chain")
 def test_C04_collecting_costs_two_manifests_a_listing_and_two_requests_for_each_segment(writer: str) -> None:
     objects = MemoryStore()
     with running(objects, writer=writer) as store:

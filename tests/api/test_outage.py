@@ -187,7 +187,7 @@ def test_L28_what_is_neither_buffered_nor_cached_is_a_typed_error_and_readable_l
     with running(objects) as store:
         partition(store).append(b"cold")
     faulty = FaultyStore(objects)
-    with running(faulty) as store:
+    with running(faulty, cache_bytes=0) as store:
         log = store.topic("t").partition(0)
         _ = log.durable_high_watermark
         faulty.down()

@@ -82,6 +82,7 @@ def test_L25_a_topic_that_was_created_again_starts_empty(any_home: ObjectStore) 
         assert store.topic("t").partitions == 3
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L25_deleting_leaves_nothing_but_what_stops_writers() -> None:
     objects = MemoryStore()
     with running(objects) as store:
@@ -158,6 +159,7 @@ def pairs_of(records: Iterator[logstore.Record]) -> list[tuple[int | None, bytes
     return [(record.offset, record.value) for record in records]
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L25_a_reader_of_a_deleted_topic_is_told(objects: ObjectStore) -> None:
     with running(objects) as store, open_store(objects, writer="read_only", cache_bytes=0) as reader:
         store.create_topic("t").partition(0).append([b"a", b"b"])

@@ -52,7 +52,7 @@ def test_S03_only_durable_records_are_read(where: str) -> None:
 def test_S04_planning_costs_a_manifest_a_listing_and_a_tail_for_each_newer_segment_alone(
     make_log: MakeLog,
 ) -> None:
-    where = make_log("orders", [numbered(n, n + 1) for n in range(150)], [numbered(0, 5)])
+    where = make_log("orders", [numbered(n, n + 1) for n in range(150)], [numbered(0, 5)], lanes=0)
     metered = MeteredStore(open_url(where))
     planned = plan_batch(metered, options(where, subscribe="orders"))
     done = metered.snapshot()
@@ -176,7 +176,7 @@ def test_S04_a_condition_says_which_columns_it_needs() -> None:
 
 def test_S04_timestamps_start_and_end_a_read_at_the_exact_offset(make_log: MakeLog) -> None:
     late = [record._replace(timestamp_ms=START_MS + 500 - n) for n, record in enumerate(numbered(0, 10))]
-    where = make_log("orders", [numbered(0, 100), late, numbered(600, 700)])
+    where = make_log("orders", [numbered(0, 100), late, numbered(600, 700)], lanes=0)
     found = rows(where, subscribe="orders", startingTimestamp=START_MS + 42, endingTimestamp=START_MS + 650)
     assert [row["offset"] for row in found] == [*range(42, 100), *range(100, 160)]
     with pytest.raises(logstore.LogStoreError, match="startingOffsetsByTimestampStrategy"):

@@ -101,7 +101,9 @@ def test_S10_gaps_and_empty_partitions_are_no_trouble(where: str) -> None:
 
 
 def test_S04_columns_that_an_index_can_tell_fetch_no_batch(make_log: MakeLog) -> None:
-    where = make_log("orders", [numbered(n * 1000, n * 1000 + 1000) for n in range(3)], compression="none")
+    where = make_log(
+        "orders", [numbered(n * 1000, n * 1000 + 1000) for n in range(3)], compression="none", lanes=0
+    )
     (split,) = plan(where, subscribe="orders")
     metered = MeteredStore(open_url(where))
     scan = Scan(where, ("partition", "offset"), True)
@@ -119,7 +121,7 @@ def test_S05_small_segments_are_decoded_together(make_log: MakeLog) -> None:
 
 def test_S04_a_part_of_a_large_segment_is_fetched_by_range(make_log: MakeLog) -> None:
     noise = [Record(bytes([n % 251]) * 20_000, None, (), START_MS + n) for n in range(1500)]
-    where = make_log("orders", [noise], compression="none", max_buffered_bytes=64 << 20)
+    where = make_log("orders", [noise], compression="none", max_buffered_bytes=64 << 20, lanes=0)
     planned = plan(
         where,
         subscribe="orders",
@@ -138,7 +140,9 @@ def test_S04_a_part_of_a_large_segment_is_fetched_by_range(make_log: MakeLog) ->
 def test_S08_a_damaged_segment_ends_the_task_with_the_objects_name_and_skips_nothing(
     make_log: MakeLog, place: float
 ) -> None:
-    where = make_log("orders", [numbered(n * 100, n * 100 + 100) for n in range(3)], compression="none")
+    where = make_log(
+        "orders", [numbered(n * 100, n * 100 + 100) for n in range(3)], compression="none", lanes=0
+    )
     (split,) = plan(where, subscribe="orders")
     broken = split.refs[1]
     path = Path(where.removeprefix("file://")) / broken.key
@@ -157,7 +161,7 @@ def test_S08_a_damaged_segment_ends_the_task_with_the_objects_name_and_skips_not
 
 
 def test_S03_segments_merged_and_deleted_during_the_scan_give_the_same_rows(make_log: MakeLog) -> None:
-    where = make_log("orders", [numbered(n * 10, n * 10 + 10) for n in range(12)])
+    where = make_log("orders", [numbered(n * 10, n * 10 + 10) for n in range(12)], lanes=0)
     planned = plan(where, subscribe="orders", minPartitions=3)
     before = read_all(where, planned)
     assert merge_everything(where, planned[0].paths) > 1
@@ -168,7 +172,7 @@ def test_S03_segments_merged_and_deleted_during_the_scan_give_the_same_rows(make
 def test_S06_segments_expired_during_the_scan_are_an_error_or_left_out_as_failOnDataLoss_says(
     make_log: MakeLog,
 ) -> None:
-    where = make_log("orders", [numbered(n * 10, n * 10 + 10) for n in range(6)])
+    where = make_log("orders", [numbered(n * 10, n * 10 + 10) for n in range(6)], lanes=0)
     (split,) = plan(where, subscribe="orders")
     low = expire_half(where, split.paths)
     assert 0 < low < 60
@@ -183,7 +187,7 @@ def test_S06_segments_expired_during_the_scan_are_an_error_or_left_out_as_failOn
 def test_S06_a_topic_deleted_before_its_segments_are_read_is_data_loss_and_not_damage(
     make_log: MakeLog, columns: tuple[str, ...], again: bool, writer: str
 ) -> None:
-    where = make_log("orders", [numbered(n * 10, n * 10 + 10) for n in range(3)], writer=writer)
+    where = make_log("orders", [numbered(n * 10, n * 10 + 10) for n in range(3)], writer=writer, lanes=0)
     (split,) = plan(where, subscribe="orders")
     with logstore.open(where) as store:
         store.delete_topic("orders")
@@ -211,7 +215,7 @@ def test_S06_a_topic_deleted_while_it_is_planned_is_not_an_empty_one(make_log: M
 def test_S08_a_segment_that_is_missing_and_not_replaced_is_an_error_under_either_flag(
     make_log: MakeLog,
 ) -> None:
-    where = make_log("orders", [numbered(n * 10, n * 10 + 10) for n in range(3)])
+    where = make_log("orders", [numbered(n * 10, n * 10 + 10) for n in range(3)], lanes=0)
     (split,) = plan(where, subscribe="orders")
     open_url(where).delete(split.refs[1].key)
     for fail in (True, False):

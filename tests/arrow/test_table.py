@@ -351,7 +351,7 @@ def test_T01_a_stream_that_nobody_reads_on_leaves_no_thread(reader: Callable[...
 def test_T01_segments_merged_and_deleted_in_the_middle_of_a_stream_give_the_same_rows(
     make_log: MakeLog, columns: tuple[str, ...]
 ) -> None:
-    where = make_log("orders", large(0, 16), large(0, 8), compression="none")
+    where = make_log("orders", large(0, 16), large(0, 8), compression="none", lanes=0)
     with logstore.open(where, writer="read_only") as store:
         topic = store.topic("orders")
         expected = topic.to_arrow(columns)
@@ -367,7 +367,7 @@ def test_T01_segments_merged_and_deleted_in_the_middle_of_a_stream_give_the_same
 
 
 def test_T01_records_that_retention_takes_in_the_middle_of_a_stream_are_an_error(make_log: MakeLog) -> None:
-    where = make_log("orders", large(0, 16), compression="none")
+    where = make_log("orders", large(0, 16), compression="none", lanes=0)
     with logstore.open(where, writer="read_only") as store:
         topic = store.topic("orders")
         stream = topic.arrow_batches(["offset", "value"])
@@ -385,7 +385,7 @@ def test_T01_records_that_retention_takes_in_the_middle_of_a_stream_are_an_error
 def test_T01_a_topic_deleted_in_the_middle_of_a_stream_is_UnknownTopic_also_if_there_is_a_new_one(
     make_log: MakeLog,
 ) -> None:
-    where = make_log("orders", large(0, 12), compression="none")
+    where = make_log("orders", large(0, 12), compression="none", lanes=0)
     with logstore.open(where, writer="read_only") as store:
         topic = store.topic("orders")
         stream, splits = topic.arrow_batches(), topic.splits()
@@ -408,7 +408,7 @@ def test_T01_an_object_that_is_missing_is_CorruptData_wherever_it_was(
     make_log: MakeLog, columns: list[str] | None, which: int
 ) -> None:
     """The last one, too: nothing behind it says that it was there, but the plan does."""
-    where = make_log("orders", [numbered(n * 100, n * 100 + 100) for n in range(3)])
+    where = make_log("orders", [numbered(n * 100, n * 100 + 100) for n in range(3)], lanes=0)
     with logstore.open(where, writer="read_only") as store:
         topic = store.topic("orders")
         splits, stream = topic.splits(columns), topic.arrow_batches(columns)
@@ -423,7 +423,9 @@ def test_T01_an_object_that_is_missing_is_CorruptData_wherever_it_was(
 def test_T01_damage_is_CorruptData_with_the_name_of_the_object(
     make_log: MakeLog, columns: list[str] | None
 ) -> None:
-    where = make_log("orders", [numbered(n * 100, n * 100 + 100) for n in range(3)], compression="none")
+    where = make_log(
+        "orders", [numbered(n * 100, n * 100 + 100) for n in range(3)], compression="none", lanes=0
+    )
     with logstore.open(where, writer="read_only") as store:
         topic = store.topic("orders")
         broken = topic.partition(0).segments()[1]
@@ -590,7 +592,7 @@ def test_T01_polars_takes_the_stream_as_it_is(reader: Callable[..., Topic]) -> N
 
 def test_T01_an_error_reaches_who_takes_the_stream(make_log: MakeLog) -> None:
     polars = pytest.importorskip("polars")
-    where = make_log("orders", [numbered(0, 100)])
+    where = make_log("orders", [numbered(0, 100)], lanes=0)
     with logstore.open(where, writer="read_only") as store:
         stream = store.topic("orders").arrow_batches()
         open_url(where).delete(store.topic("orders").partition(0).segments()[0].key)

@@ -134,6 +134,28 @@ def test_tail_ends_after_count(url: str, capfd: pytest.CaptureFixture[str]) -> N
     assert capfd.readouterr().out == "a\nb\nc\n"
 
 
+def damage_of(url: str, key: str, at: int) -> None:
+    """Flip a bit of a segment that is a part of a lane's entry."""
+    entry, _, place = key.partition("@")
+    position, size = map(int, place.split("+"))
+    path = Path(url) / entry
+    content = bytearray(path.read_bytes())
+    assert at < size
+    content[position + at] ^= 1
+    path.write_bytes(content)
+
+
+def test_inspect_shows_a_lanes_entry(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with logstore.open(url) as store:
+        topic = store.create_topic("t", 2)
+        topic.partition(1).append([b"a", b"b"])
+        entry = topic.partition(1).segments()[0].key.partition("@")[0]
+    assert run("inspect", entry, "--json") == 0
+    header, part = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert (header["kind"], header["seq"], part["offsets"]) == ("data", 0, "0-1")
+    assert part["partition"].endswith("/1/")
+
+
 def test_offsets_inspect_topics(url: str, capfd: pytest.CaptureFixture[str]) -> None:
     with logstore.open(url) as store:
         log = store.create_topic("t").partition(0)
@@ -164,7 +186,7 @@ def test_offsets_inspect_topics(url: str, capfd: pytest.CaptureFixture[str]) -> 
 def test_inspect_shows_a_topic_whatever_its_timestamps_say_and_whichever_object_is_damaged(
     url: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with logstore.open(url) as store:
+    with logstore.open(url, lanes=0) as store:  # a lane's entry knows the times of its parts, damaged or not
         log = store.create_topic("t").partition(0)
         for stamp in (0, MAX_TIMESTAMP_MS, 1):
             log.append(logstore.Record(b"v", timestamp_ms=stamp))
@@ -202,10 +224,7 @@ def test_verify_names_the_damaged_object_and_reads_on(url: str, capfd: pytest.Ca
         for value in (b"a", b"b", b"c"):
             log.append(value)
         damaged = log.segments()[1].key
-    path = Path(url) / damaged
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    damage_of(url, damaged, 200)
     assert run("verify", "--json") == 1
     damage, summary = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert (damage["key"], damage["offset"]) == (damaged, 1)
@@ -236,7 +255,10 @@ def test_a_damaged_descriptor_hides_no_other_topic(url: str, capfd: pytest.Captu
     assert run("gc", "--grace", "0", "--json") == 0
     gone = [json.loads(line)["key"] for line in capfd.readouterr().out.splitlines()]
     assert gone
-    assert all(key.startswith("topics/c/") for key in gone)
+    assert all(key.startswith(("topics/c/", "lanes/")) for key in gone)
+    assert run("verify", "--json") == 1
+    a, b, c = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert (a["records"], b["key"], c["records"]) == (12, "catalog/b", 12)
     assert run("gc", "b") == 1
 
 
@@ -246,12 +268,12 @@ def test_compact_then_gc(url: str, capfd: pytest.CaptureFixture[str]) -> None:
         for n in range(12):
             log.append(b"%d" % n)
     assert run("compact", "t", "--json") == 0
-    assert json.loads(capfd.readouterr().out)["merged_segments"] == 11  # the newest stays
+    assert json.loads(capfd.readouterr().out)["merged_segments"] == 12
     assert run("gc", "--dry-run") == 0
     assert capfd.readouterr().out == ""
     assert run("gc", "--dry-run", "--grace", "0", "--json") == 0
     listed = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    assert len(listed) == 11
+    assert len(listed) == 12
     assert not any(row["deleted"] for row in listed)
     assert run("gc", "--grace", "0", "--json") == 0
     assert all(json.loads(line)["deleted"] for line in capfd.readouterr().out.splitlines())
@@ -318,7 +340,7 @@ def test_B13_a_compacted_topic_is_created_described_compacted_and_altered(
 
 
 def test_gc_finishes_a_deletion_that_was_interrupted(url: str, capfd: pytest.CaptureFixture[str]) -> None:
-    with logstore.open(url) as store:
+    with logstore.open(url, lanes=0) as store:
         log = store.create_topic("t").partition(0)
         log.append(b"secret")
         store._catalog.delete("t")  # as far as `delete_topic` came

@@ -13,11 +13,10 @@ WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 720, 400, 64, 20, 190, 48
 RATES = [10 ** (step / 8) for step in range(33)]
 DOLLARS = (1.0, 10000.0)
 LINES: list[tuple[str, str, dict[str, object]]] = [
-    ("4 partitions, no linger", "#b3261e", {"partitions": 4}),
-    ("1 partition, no linger", "#e07a5f", {"partitions": 1}),
-    ("4 partitions, linger 0.1 s", "#1d6fb8", {"partitions": 4, "linger": 0.1}),
-    ("1 partition, linger 0.1 s", "#6aa5d8", {"partitions": 1, "linger": 0.1}),
-    ("1 partition, linger 1 s", "#2e7d4f", {"partitions": 1, "linger": 1.0}),
+    ("4 partitions, lanes=0", "#b3261e", {"partitions": 4, "lanes": 0}),
+    ("one lane, no linger", "#e07a5f", {"partitions": 4}),
+    ("one lane, linger 0.1 s", "#1d6fb8", {"partitions": 4, "linger": 0.1}),
+    ("one lane, linger 1 s", "#2e7d4f", {"partitions": 4, "linger": 1.0}),
 ]
 
 

@@ -125,8 +125,9 @@ def test_F07_an_empty_transaction_waits_only_for_its_elders() -> None:
 
 
 def test_F02_one_partition_whose_upload_hangs_holds_the_report_and_is_named() -> None:
+    """Each has uploads of its own; those of a lane hang together."""
     gated, reports = GatedStore(MemoryStore()), Reports()
-    with collecting(gated, reports) as collector:
+    with collecting(gated, reports, lanes=0) as collector:
         feed(collector, STORY[:2])
         collector.flush()
         with gated.hold("put", prefix="topics/orders", suffix=".seg") as gate:

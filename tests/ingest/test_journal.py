@@ -52,13 +52,13 @@ def crash_between_the_partitions(
 ) -> None:
     """The first transaction is stored and reported. Of the second, all partitions but one have their share."""
     gated = GatedStore(objects)
-    with collecting(gated, reports) as collector:
+    with collecting(gated, reports, lanes=0) as collector:  # of a lane, all have theirs or none has
         feed(collector, story[:1])
         collector.flush()
     before = counted(objects)
     with gated.hold("put", prefix=folder(objects, stuck)) as gate:
         gate.release()
-        with crashing(gated, reports, reports.seen[-1]) as collector:
+        with crashing(gated, reports, reports.seen[-1], lanes=0) as collector:
             opening = threading.Thread(target=collector.own, args=("orders",))
             opening.start()
             while opening.is_alive():

@@ -248,7 +248,7 @@ def test_F02_nothing_is_said_to_be_confirmed_before_the_slot_is_there_to_keep_it
         return []
 
     # The journal is written to before the first row, too: the note that is meant comes after the last one.
-    with gated.hold("put", prefix="topics/_ingest.") as gate, running(gated, config) as ingest:
+    with gated.hold("put", prefix="topics/_ingest.") as gate, running(gated, config, lanes=0) as ingest:
         wait_until(lambda: (gate.held and len(rows()) == 20) or gate.release())
         stored = rows()
         with connect(dsn) as connection:

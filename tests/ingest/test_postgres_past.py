@@ -36,7 +36,7 @@ def test_F14_partitions_added_between_a_crash_and_the_replay_lose_and_double_not
         catch_up(faulty, config)
         with logstore.open(faulty, writer="read_only") as store:
             incarnation = store.topic("public.t")._internal.descriptor.incarnation
-        with running(faulty, config) as ingest:
+        with running(faulty, config, lanes=0) as ingest:  # of a lane, all have their share or none has
             sql.execute("insert into t values (41), (42), (43), (44), (45), (46), (47)")  # both are open
             wait_confirmed(ingest, dsn)
             before = len(ids(faulty))

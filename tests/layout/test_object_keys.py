@@ -11,7 +11,7 @@ from logstore.layout import broker, groups, paths
 from logstore.layout.paths import PartitionPaths, PendingName
 from logstore.objects import LocalStore, MemoryStore
 from logstore.testing import ManualClock
-from tests.support.engine.harness import open_store
+from tests.support.engine.harness import open_store, until
 
 P = PartitionPaths("orders", "0123456789abcdef", 12)
 
@@ -68,6 +68,8 @@ SHAPES = [
     r"topics/[A-Za-z0-9._-]+/[0-9a-f]{16}/\d+/\d{20}\.seg",
     r"topics/[A-Za-z0-9._-]+/[0-9a-f]{16}/\d+/manifest",
     r"topics/[A-Za-z0-9._-]+/[0-9a-f]{16}/\d+/merged/\d{20}-\d{20}-[0-9a-f]{32}\.seg",
+    r"lanes/[0-9a-f]{16}/\d{20}\.seg",
+    r"lanes/[0-9a-f]{16}/checkpoint",
     r"groups/[A-Za-z0-9._-]+/group",
     r"groups/[A-Za-z0-9._-]+/slots/\d{5}",
 ]
@@ -83,6 +85,7 @@ def test_a_store_in_use_holds_these_objects_and_no_others() -> None:
         log._internal._checkpointer.write()  # type: ignore[union-attr]
         log._internal.maintenance.compact(clock.now_ms(), bytes(16))
         log.append(b"tail", ack="buffered")
+        until(lambda: any(info.key.endswith("/checkpoint") for info in objects.list("lanes/")))
         with store.group("workers", "orders") as group:
             group.poll(0)
             group.commit()
@@ -97,7 +100,9 @@ def test_a_folder_shows_the_same_keys_as_files(tmp_path: Path) -> None:
     with open_store(LocalStore(root)) as store:
         log = store.create_topic("orders").partition(0)
         log.append(b"x")
-    assert (root / log._internal.paths.segment(1)).is_file()
+        entry = log.segments()[0].key.split("@")[0]
+    assert (root / log._internal.paths.segment(0)).is_file()
+    assert (root / entry).is_file()
     assert (root / "catalog" / "orders").is_file()
     assert list(tmp_path.iterdir()) == [root], "nothing leaves the folder"
 

@@ -165,7 +165,7 @@ def test_O01_a_store_that_hangs_is_degraded_with_its_reason_before_it_is_stalled
             clock.advance(5.5)
             health = store.health()
             assert health["degraded"].endswith("has had no answer for 5.5 s")
-            assert health["degraded"].startswith("put topics/t/")
+            assert health["degraded"].startswith("put lanes/")
             assert not health["stalled"]
             found = scrape(registry)
             assert found["logstore_store_degraded"] == 1

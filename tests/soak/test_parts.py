@@ -121,12 +121,12 @@ def test_C05_the_proxy_does_to_a_read_what_it_says(proxy: Scripted, through: Thr
     assert through.patient.get("key") == b"bytes" * 1000
 
 
-def a_run(folder: Path) -> tuple[Path, ObjectStore]:
+def a_run(folder: Path, lanes: int = 1) -> tuple[Path, ObjectStore]:
     """The journal of one producer and its store."""
     where, path = open_url(folder / "objects"), folder / "journal"
     judge.prepare(where, ["t"], None)
     journal = Journal(path)
-    with logstore.open(where) as store:
+    with logstore.open(where, lanes=lanes) as store:
         log = store.topic("t").partition(0)
         journal.note("opened", topic="t", process="p")
         for number in range(4):
@@ -174,8 +174,16 @@ def test_W04_the_judge_sees_a_record_that_was_told_not_to_be_stored(tmp_path: Pa
     assert any("nothing made up" in violation for violation in verdict_on(path, where).violations)
 
 
-def test_C04_the_judge_sees_an_object_that_is_gone(tmp_path: Path) -> None:
+def test_C04_the_judge_sees_an_entry_of_a_lane_that_is_gone(tmp_path: Path) -> None:
+    """What lies behind it names one that does not stand, as it does where an upload never came: acked records lack."""
     path, where = a_run(tmp_path)
+    (entry,) = (info.key for info in where.list("lanes/") if info.key.endswith("1.seg"))
+    where.delete(entry)
+    assert verdict_on(path, where).violations
+
+
+def test_C04_the_judge_sees_an_object_that_is_gone(tmp_path: Path) -> None:
+    path, where = a_run(tmp_path, lanes=0)
     (segment,) = (info.key for info in where.list("topics/") if info.key.endswith("2.seg"))
     where.delete(segment)
     violations = verdict_on(path, where).violations

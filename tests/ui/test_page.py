@@ -96,7 +96,7 @@ def test_O02_a_store_that_hangs_is_degraded_with_its_reason(
         page.wait_for_function(
             "document.querySelector('#reasons').textContent.includes('has had no answer for')"
         )
-        assert "topics/orders/" in page.inner_text("#reasons")
+        assert "put lanes/" in page.inner_text("#reasons")
         page.wait_for_function("document.querySelector('#partitions').textContent.includes('no answer for')")
     waiting.result(PATIENCE_S)
     page.wait_for_selector("#health.well")

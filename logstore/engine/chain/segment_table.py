@@ -130,6 +130,10 @@ class Segments:
         first = self.row_at(ref.end_offset)
         return self.refs(first, first + count)
 
+    def holds(self, seq: int) -> bool:
+        """Whether the last row, or one before it, has the segment at this place of the chain."""
+        return bool(self.table.last_seq) and self.table.last_seq[-1] >= seq
+
     def up_to(self, next_seq: int) -> Segments:
         """Without the rows from `next_seq` on."""
         table = SegmentTable()

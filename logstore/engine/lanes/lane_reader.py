@@ -11,6 +11,7 @@ import math
 import threading
 from bisect import bisect_left
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -49,7 +50,8 @@ class Based(NamedTuple):
 
 
 class _Known:
-    """One lane. `reading` is held while the store is asked, by one thread for all who want to know."""
+    """One lane. `reading` is held while the store is asked, by one thread for all who want to know. `sealing` is
+    held by the one who puts a seal, before `reading`: who waits for it may be in that seal already."""
 
     log: LaneLog
 
@@ -59,6 +61,7 @@ class _Known:
             tuple[ClaimKey, bytes | None]
         ] = []  # which claims, and whom each was judged to be of
         self.reading = threading.Lock()
+        self.sealing = threading.Lock()
         self.state: LaneState | None = None
         self.read_at = -math.inf
 
@@ -95,7 +98,9 @@ class LaneReader:
         with known.reading:
             known.asked.add(key)
             state = known.state
-            if state is None or known.is_older_than(oldest):
+            if (
+                state is None or known.read_at <= oldest
+            ):  # at the same moment, too: who asks wants to know what is new
                 state, _ = self._refresh(known)
             return self._parts(state, key, from_seq)
 
@@ -195,28 +200,35 @@ class LaneReader:
         with self._lock:
             known.to_end.append((key, judged))
         try:
-            with known.reading:
-                while known.state is None or not known.state.is_left(key):
-                    state, began = self._refresh(known)
-                    if state.is_left(key) or judged not in (None, state.owner):
-                        return
-                    with self._lock:
-                        asked = {each for each, of in known.to_end if of in (None, state.owner)}
-                    wanted = sorted(each for each in asked if not state.is_left(each))
-                    header = EntryHeader(EntryKind.SEAL, state.next_seq, new_id(), state.edge, now_ms)
+            with known.sealing:
+                while not self._is_left(known, key):
+                    with known.reading:
+                        state, began = self._refresh(known)
+                        if state.is_left(key) or judged not in (None, state.owner):
+                            return
+                        with self._lock:
+                            asked = {each for each, of in known.to_end if of in (None, state.owner)}
+                        wanted = sorted(each for each in asked if not state.is_left(each))
+                        header = EntryHeader(EntryKind.SEAL, state.next_seq, new_id(), state.edge, now_ms)
                     data, entry = build_entry(header, [], wanted, owner)
-                    try:
-                        with doubts:
-                            known.log.commit(header, data)
-                            if known.log.split_until() <= began:
-                                state.take(entry)
-                                return
-                            known.state = None
-                    except LaneRace:
-                        continue
+                    with suppress(LaneRace), doubts:  # readers of the lane do not wait for this upload
+                        known.log.commit(header, data)
+                        is_past = known.log.split_until() > began
+                        with known.reading:
+                            if is_past:
+                                known.state = None
+                            elif known.state is not None and known.state.next_seq == header.seq:
+                                known.state.take(entry)  # else somebody has read it meanwhile
+                        if not is_past:
+                            return
         finally:
             with self._lock:
                 known.to_end.remove((key, judged))
+
+    @staticmethod
+    def _is_left(known: _Known, key: ClaimKey) -> bool:
+        with known.reading:
+            return known.state is not None and known.state.is_left(key)
 
     def _known(self, lane: str) -> _Known:
         with self._lock:

@@ -10,6 +10,7 @@ from logstore.engine.chain.link import FAR_FUTURE_MS, summary_of
 from logstore.engine.chain.manifest_changes import change_manifest, retired_with
 from logstore.engine.chain.segment_table import Segments
 from logstore.engine.chain.view import ChainView
+from logstore.engine.garbage.lane_lows import note_low
 from logstore.engine.maintenance.holds import held_back
 from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.errors import CorruptData, ObjectNotFound, UnknownTopic
@@ -73,11 +74,12 @@ class Retention:
                 continue
             view = view.without_parts()
             low = min(offset, view.tail.end_offset)
-            if low <= view.low_watermark:
-                return view.low_watermark
             with doubts:  # the next look at the manifest tells
-                if self._raise_low(view, low, now_ms):
-                    return low
+                if low <= view.low_watermark or self._raise_low(view, low, now_ms):
+                    low = max(low, view.low_watermark)
+                    # Whoever knows the partition by its lane alone does not ask the manifest.
+                    if note_low(self._chain, low):
+                        return low
 
     def _raise_low(self, view: ChainView, low: int, now_ms: int) -> ChainView | None:
         def cut(manifest: Manifest) -> Manifest:

@@ -253,7 +253,10 @@ class PartitionState:
 
     def _add(self, link: Link) -> None:
         header = link.header
-        self.segments.add(header.seq, link.size, link.summary, link.key)
+        if not self.segments.holds(
+            header.seq
+        ):  # else it was merged before its writer heard that it had landed
+            self.segments.add(header.seq, link.size, link.summary, link.key)
         self.tail = self.tail.after(header, link.said)
         self._raise_watermarks(header.end_offset)
 

@@ -22,7 +22,7 @@ from tests.support.broker.load import commit, committed
 from tests.support.broker.steps import make_topic
 
 Start = Callable[..., LocalBroker]
-LOG = "topics/__consumer_offsets/"
+LOG = "lanes/"  # the only one that is written to here
 
 
 def send_commit(client: Wire, partition: int, offset: int) -> int:

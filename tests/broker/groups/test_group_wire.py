@@ -52,7 +52,7 @@ class SpoilingStore(MemoryStore):
     spoiled = ""
 
     def put(self, key: str, data: Any, **conditions: Any) -> ObjectInfo:
-        if self.spoils and key.startswith("topics/__consumer_offsets/") and key.endswith(".seg"):
+        if self.spoils and key.startswith("lanes/") and key.endswith(".seg"):
             self.spoils, self.spoiled = False, key
             super().put(key, b"no segment at all", **conditions)
             raise Indeterminate(f"{key}: the connection broke")
@@ -88,7 +88,7 @@ def test_B08_a_static_member_is_back_only_when_another_coordinator_would_know_it
         share = [{"member_id": joined.member_id, "assignment": b"all"}]
         asked = {"group_id": GROUP, "generation_id": joined.generation_id, "group_instance_id": "i1"}
         first.ask(Api.SYNC_GROUP, 3, **asked, member_id=joined.member_id, assignments=share)
-        with store.hold("put", prefix="topics/__consumer_offsets/") as gate:
+        with store.hold("put", prefix="lanes/") as gate:
             correlation = second.send(Api.JOIN_GROUP, 5, messages.encode_request(Api.JOIN_GROUP, 5, static))
             gate.wait_held()
             first.ask(Api.API_VERSIONS, 0)

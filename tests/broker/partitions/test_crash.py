@@ -177,7 +177,7 @@ def test_B01_commits_wait_for_room_in_order_while_producers_fill_the_buffer(
         make_topic(clients[0])
         clients[0].produce("t", batch(b"take"))
         assert commit(clients[0], "g", 0) == Code.NONE
-        with store.hold("put", prefix="topics/t/", suffix=".seg") as gate:
+        with store.hold("put", prefix="lanes/", suffix=".seg") as gate:
             records = batch(
                 b"x" * (16_000 - 20 - len(batch(b"")) - 4)
             )  # less room is left than a commit takes

@@ -150,7 +150,7 @@ def test_O03_cat_verify_compact_and_gc_show_progress_on_stderr_alone(url: str, t
         (["cat", "t"], "reading t"),
         (["verify"], "12 records"),
         (["compact", "t"], "compacting t"),
-        (["gc", "--grace", "0"], "11 objects"),
+        (["gc", "--grace", "0"], "12 objects"),
     ):
         with open(tmp_path / "out", "wb") as piped:
             code, shown = at_a_terminal(words, stdout=piped.fileno())

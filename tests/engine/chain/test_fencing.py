@@ -152,7 +152,32 @@ def test_W05_processes_forked_from_an_open_store_do_not_take_each_other_for_them
     assert len({value for _, value in found}) == len(found)
 
 
+_FORKED_APART = """
+import os, sys, logstore
+store = logstore.open(sys.argv[1])
+topic = store.create_topic("t", 2)
+for number in (0, 1):
+    if os.fork() == 0:
+        for turn in range(5):
+            topic.partition(number).append(b"%d" % turn)
+        store.close()
+        os._exit(0)
+assert [os.wait()[1] for _ in range(2)] == [0, 0]
+"""
+
+
+def test_W05_N01_processes_forked_from_an_open_store_write_their_own_partitions_side_by_side(
+    tmp_path: Path,
+) -> None:
+    where = str(tmp_path / "objects")
+    subprocess.run([sys.executable, "-c", _FORKED_APART, where], check=True)
+    with open_store(LocalStore(where), writer="read_only") as store:
+        for number in (0, 1):
+            assert pairs(store.topic("t").partition(number)) == at(0, [b"%d" % turn for turn in range(5)])
+
+
 @pytest.mark.parametrize("heard", ["by a reader", "by its maintenance"])
+@pytest.mark.usefixtures("own_chain")
 def test_W05_who_has_not_heard_of_its_successor_shows_nothing_past_its_own_mark(heard: str) -> None:
     """The last records of both lie in one merged object: the old writer's readers stop where its mark is, and go on, with
     each record once, when it has met the fence."""

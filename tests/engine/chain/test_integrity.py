@@ -35,7 +35,7 @@ class Place:
 
     def __init__(self, *, compression: str = "none") -> None:
         self.objects = MemoryStore()
-        with logstore.open(self.objects, clock=ManualClock(), compression=compression) as store:
+        with logstore.open(self.objects, clock=ManualClock(), compression=compression, lanes=0) as store:
             log = store.create_topic("t").partition(0)
             for first in range(0, len(VALUES), PER_SEGMENT):
                 # Batches that are handed in together are one append, and so one segment.
@@ -221,7 +221,7 @@ def test_L20_a_damaged_last_segment_stops_appends_but_no_reads(place: Place) -> 
 def test_L20_a_follower_meets_the_same_damage_as_one_who_opens() -> None:
     objects, clock = MemoryStore(), ManualClock()
     with (
-        logstore.open(objects, clock=clock) as writer,
+        logstore.open(objects, clock=clock, lanes=0) as writer,
         logstore.open(objects, clock=clock, writer="read_only") as reader,
     ):
         log = writer.create_topic("t").partition(0)
@@ -256,7 +256,7 @@ def test_L20_a_damaged_index_does_not_hide_a_damaged_batch(place: Place, part: s
 def test_L20_what_is_known_of_an_object_does_not_stand_for_those_missing_behind_it(reads: str) -> None:
     """Two segments in a row vanish, of which the first is still in the cache. Together they are one row, under its name."""
     objects, clock = MemoryStore(), ManualClock()
-    with logstore.open(objects, clock=clock) as writing:
+    with logstore.open(objects, clock=clock, lanes=0) as writing:
         log = writing.create_topic("t").partition(0)
         for n in range(6):
             log.append(b"v%d" % n)

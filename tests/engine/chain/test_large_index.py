@@ -25,7 +25,7 @@ def objects(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
         monkeypatch.setattr(segment_reader, name, 0)
     made = MemoryStore()
     batches = [encode_batch([Record(b"v%d" % n)], now_ms=n, codec_id=0)[0] for n in range(BATCHES)]
-    with logstore.open(made) as store:
+    with logstore.open(made, lanes=0) as store:
         store.create_topic("t").partition(0).append_batches(b"".join(batches))
     return made
 

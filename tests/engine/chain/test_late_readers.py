@@ -36,6 +36,7 @@ def go_on_for_a_while(log: logstore.PartitionLog, clock: ManualClock, values: li
 
 
 @pytest.mark.parametrize("fenced_since", [False, True])
+@pytest.mark.usefixtures("own_chain")
 def test_L23_a_reader_that_comes_back_after_the_grace_period_sees_what_came_since(fenced_since: bool) -> None:
     """`fenced_since`: the next place is taken, because a fence always stays, and only those behind it are free."""
     objects, clock = MemoryStore(), ManualClock()
@@ -72,6 +73,7 @@ def test_L14_a_reader_that_asks_often_enough_asks_for_the_next_segment_alone() -
 
 @pytest.mark.parametrize("fenced_since", [False, True])
 @pytest.mark.parametrize("writer", ["exclusive", "shared"])
+@pytest.mark.usefixtures("own_chain")
 def test_W06_a_log_that_was_only_read_until_its_place_was_free_again_appends_at_the_end(
     writer: str, fenced_since: bool
 ) -> None:
@@ -112,6 +114,7 @@ def test_W06_a_replicated_writer_of_a_log_that_was_only_read_goes_on_at_the_end(
     assert stored(objects) == at(0, numbered(0, 21))
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_W06_a_fence_that_was_on_its_way_until_its_place_was_free_again_is_put_again_at_the_end() -> None:
     objects, clock = MemoryStore(), ManualClock()
     gated = GatedStore(objects)
@@ -151,6 +154,7 @@ def test_W11_a_shared_writer_that_was_idle_for_longer_than_the_grace_period_appe
 
 
 @pytest.mark.parametrize("has_written", [False, True])
+@pytest.mark.usefixtures("own_chain")
 def test_W05_a_shared_writer_that_slept_through_a_take_over_is_fenced(has_written: bool) -> None:
     """Nothing of the exclusive writer's fence or its segments is left, but that a later epoch is at the end."""
     objects, clock = MemoryStore(), ManualClock()
@@ -286,6 +290,7 @@ def test_W07_a_replicated_writer_that_slept_past_the_grace_period_goes_on_at_the
 @pytest.mark.parametrize("promoted", [False, True])
 @pytest.mark.parametrize("deleted", [False, True])
 @pytest.mark.parametrize("before", ["nothing", "an exclusive writer"])
+@pytest.mark.usefixtures("own_chain")
 def test_W07_a_replicated_writer_that_slept_before_its_first_segment_joins_the_others(
     before: str, deleted: bool, promoted: bool
 ) -> None:

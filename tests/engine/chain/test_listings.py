@@ -57,6 +57,7 @@ def test_L11_the_writers_own_look_at_the_store_hides_nothing_that_was_acked() ->
         assert log._internal.state.segments.is_complete
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L20_a_segment_that_is_gone_is_still_missed_by_name() -> None:
     objects = Leaky()
     with open_store(objects) as store:

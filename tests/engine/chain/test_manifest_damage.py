@@ -69,6 +69,7 @@ def opened(log: PartitionLog, reader: logstore.Store) -> PartitionLog:
     return lone_log(reader._runtime, log._internal.paths)
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L20_no_damage_of_a_manifest_costs_a_record(
     place: tuple[MemoryStore, PartitionLog, logstore.Store],
 ) -> None:
@@ -85,6 +86,7 @@ def test_L20_no_damage_of_a_manifest_costs_a_record(
         assert pairs(opened(log, reader)) == at(0, VALUES), name
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L20_a_missing_manifest_costs_no_record(
     place: tuple[MemoryStore, PartitionLog, logstore.Store],
 ) -> None:
@@ -109,6 +111,7 @@ def test_L20_an_old_manifest_costs_no_record() -> None:
         assert partition(store).append(b"on").offset == len(expected)
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L20_a_damaged_manifest_is_replaced_by_the_next_checkpoint() -> None:
     objects, clock = MemoryStore(), ManualClock()
     log = fill(objects, clock)
@@ -123,6 +126,7 @@ def test_L20_a_damaged_manifest_is_replaced_by_the_next_checkpoint() -> None:
 
 @pytest.mark.parametrize("by", ["checkpoint", "trim"])
 @pytest.mark.parametrize("damage", ["scribbled", "lost"])
+@pytest.mark.usefixtures("own_chain")
 def test_L24_what_a_damaged_manifest_had_retired_is_collected_all_the_same(damage: str, by: str) -> None:
     """Which segments a merged object replaced, the objects tell; since when, nobody does: the grace period starts over."""
     objects, clock = MemoryStore(), ManualClock()
@@ -156,6 +160,7 @@ def test_L24_what_a_damaged_manifest_had_retired_is_collected_all_the_same(damag
         assert pairs(partition_of(store), start=low) == at(low, [*VALUES, b"on"][low:])
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L20_a_damaged_merged_object_is_reported_for_the_records_that_it_holds() -> None:
     objects, clock = MemoryStore(), ManualClock()
     log = fill(objects, clock)
@@ -179,6 +184,7 @@ def partition_of(store: logstore.Store) -> PartitionLog:
     return store.topic("t").partition(0)
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L20_a_damaged_manifest_of_a_log_that_retention_has_shortened() -> None:
     """What retention deleted is gone and stays gone; the log begins with what is there, and a new manifest is written."""
     objects, clock = MemoryStore(), ManualClock()
@@ -198,6 +204,7 @@ def test_L20_a_damaged_manifest_of_a_log_that_retention_has_shortened() -> None:
     assert Manifest.parse(objects.get(log._internal.paths.manifest)).low_watermark == 5
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L20_a_lost_first_segment_is_not_taken_for_retention() -> None:
     """There was no manifest yet, so nobody can have decided to delete it."""
     objects, clock = MemoryStore(), ManualClock()
@@ -216,6 +223,7 @@ def test_L20_a_lost_first_segment_is_not_taken_for_retention() -> None:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "missing"])
+@pytest.mark.usefixtures("own_chain")
 def test_L20_a_damaged_segment_does_not_stop_the_maintenance_of_the_others(damage: str) -> None:
     """Retired objects are still collected, neighbours of the damaged one stay as they are, nothing is lost."""
     objects, clock = MemoryStore(), ManualClock()
@@ -246,6 +254,7 @@ def test_L20_a_damaged_segment_does_not_stop_the_maintenance_of_the_others(damag
         assert pairs(partition_of(store)) == at(0, values)
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L20_no_guess_becomes_a_manifest() -> None:
     """A checkpoint taken while two segments are unreadable would keep a wrong border between them for ever."""
     objects, clock = MemoryStore(), ManualClock()
@@ -321,6 +330,7 @@ def test_L20_a_checkpoint_in_place_of_a_damaged_manifest_names_what_is_there(
         assert pairs(partition_of(store)) == at(0, [*VALUES, b"on", b"and on"])
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L17_a_log_of_which_everything_was_deleted_uses_no_offset_again() -> None:
     """The newest segment alone says where the chain ends, once the manifest is gone: it stays until there is a newer one."""
     objects, clock = MemoryStore(), ManualClock()
@@ -346,6 +356,7 @@ def test_L17_a_log_of_which_everything_was_deleted_uses_no_offset_again() -> Non
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
+@pytest.mark.usefixtures("own_chain")
 def test_L24_what_is_expired_goes_from_the_beginning_on(rounds: int) -> None:
     """A merged object, and a few segments behind it, go in several rounds. If the manifest is damaged in between, what is
     left begins later; a hole in it would be taken for damage."""
@@ -386,6 +397,7 @@ def compacted_and_collected_elsewhere(objects: MemoryStore, clock: ManualClock) 
         assert len(store.collect_garbage()) >= 10
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_C04_a_writer_that_never_saw_the_lost_manifest_names_nothing_that_was_collected() -> None:
     """It opened when there was none, and remembers the segments that others have merged and deleted since. Were they in its
     manifest, the merged object would be nobody's, and go."""
@@ -406,6 +418,7 @@ def test_C04_a_writer_that_never_saw_the_lost_manifest_names_nothing_that_was_co
 
 @pytest.mark.parametrize("began", ["with a manifest", "without one"])
 @pytest.mark.parametrize("damage", ["scribbled", "lost"])
+@pytest.mark.usefixtures("own_chain")
 def test_C04_a_merge_that_sleeps_while_manifests_get_lost_changes_nothing(damage: str, began: str) -> None:
     """Versions begin again at 1 then: the one that it was made for stands once more, and is another manifest."""
     objects, clock = MemoryStore(), ManualClock()
@@ -439,6 +452,7 @@ def test_C04_a_merge_that_sleeps_while_manifests_get_lost_changes_nothing(damage
 
 @pytest.mark.parametrize("mode", ["exclusive", "shared"])
 @pytest.mark.parametrize("damage", ["scribbled", "lost"])
+@pytest.mark.usefixtures("own_chain")
 def test_L20_the_object_of_a_compaction_that_died_hides_nothing_of_a_later_one(
     damage: str, mode: str
 ) -> None:

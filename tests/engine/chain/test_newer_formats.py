@@ -52,6 +52,7 @@ def test_L20_a_newer_segment_is_refused_and_nothing_is_stored() -> None:
 
 
 @pytest.mark.parametrize("whole_bytes", [segment_reader.WHOLE_BYTES, 0])
+@pytest.mark.usefixtures("own_chain")
 def test_L20_a_newer_segment_that_is_first_met_by_a_read_is_no_damage(
     whole_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,6 +69,7 @@ def test_L20_a_newer_segment_that_is_first_met_by_a_read_is_no_damage(
         assert log._internal.paths.segment(1) in str(caught.value)
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L20_a_writer_that_meets_a_newer_releases_segment_in_its_place_stops() -> None:
     """A rolling upgrade: the newer release took the partition over while this one was writing."""
     objects = MemoryStore()
@@ -105,6 +107,7 @@ def test_L20_W05_writers_that_race_stop_too_at_a_newer_releases_segment() -> Non
         assert store.health()["buffered_bytes"] == 0
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L20_a_newer_manifest_is_refused_and_never_overwritten() -> None:
     objects, clock = MemoryStore(), ManualClock()
     with running(objects, clock) as store:

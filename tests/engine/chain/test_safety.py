@@ -57,6 +57,7 @@ COLLECTIONS = [collected_at_grace_0, collected_by_a_clock_that_is_ahead]
 
 @pytest.mark.parametrize("collect", COLLECTIONS)
 @pytest.mark.parametrize("mode", ["shared", "exclusive"])
+@pytest.mark.usefixtures("own_chain")
 def test_C01_a_shared_writer_that_idled_appends_at_the_end(
     mode: str, collect: Callable[[ObjectStore], None]
 ) -> None:
@@ -84,6 +85,7 @@ def test_C01_a_shared_writer_that_idled_appends_at_the_end(
     assert stored(objects) == at(0, [*numbered(0, begun + 40), *[b"late"] * 5])
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_C01_a_shared_writer_that_opened_behind_an_exclusive_one_puts_nothing_into_its_emptied_places() -> (
     None
 ):
@@ -145,6 +147,7 @@ def test_C01_an_exclusive_writer_that_a_shared_one_superseded_acks_nothing() -> 
     assert stored(objects) == at(0, numbered(0, 40))
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_C01_an_exclusive_commit_in_doubt_is_told_from_a_lost_race_after_a_collection() -> None:
     """Its segment stood, its answer was lost, another took over, and all of it was merged and collected."""
     objects, clock = MemoryStore(), ManualClock()
@@ -171,6 +174,7 @@ def test_C01_an_exclusive_commit_in_doubt_is_told_from_a_lost_race_after_a_colle
 
 @pytest.mark.parametrize("writer", ["exclusive", "shared"])
 @pytest.mark.parametrize("collect", COLLECTIONS)
+@pytest.mark.usefixtures("own_chain")
 def test_C02_a_reader_that_idled_goes_on(writer: str, collect: Callable[[ObjectStore], None]) -> None:
     objects, clock = MemoryStore(), ManualClock()
     with (
@@ -188,6 +192,7 @@ def test_C02_a_reader_that_idled_goes_on(writer: str, collect: Callable[[ObjectS
         assert pairs(reader) == at(0, numbered(0, 200))
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_C02_a_reader_believes_no_segment_that_came_back_from_the_past() -> None:
     """A stale fence stands where a segment was merged and emptied: the reader that idles there is not led astray."""
     objects, clock = MemoryStore(), ManualClock()
@@ -267,6 +272,7 @@ def test_C03_no_refusal_is_believed_without_a_look(suffix: str, answers: bool) -
     assert stored(objects) == at(0, numbered(0, 40))
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_C03_a_swap_that_is_carried_out_late_names_an_object_that_is_still_there() -> None:
     objects, clock = MemoryStore(), ManualClock()
     gateway = Repeating(objects, "manifest", late=True)
@@ -288,6 +294,7 @@ def test_C03_a_swap_that_is_carried_out_late_names_an_object_that_is_still_there
     assert stored(objects) == at(0, numbered(0, 40))
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_C04_gc_with_no_grace_takes_nothing_from_a_merge_under_way() -> None:
     """Between "merged object stored" and "manifest swapped": the sweep makes that swap impossible before it deletes."""
     objects, clock = MemoryStore(), ManualClock()
@@ -309,6 +316,7 @@ def test_C04_gc_with_no_grace_takes_nothing_from_a_merge_under_way() -> None:
     assert stored(objects) == at(0, numbered(0, 80))
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_C05_a_put_that_comes_a_second_time_after_the_collection_changes_nothing() -> None:
     """Every segment's put is carried out once more at the end, when its place may have been emptied."""
     objects, clock = MemoryStore(), ManualClock()
@@ -408,6 +416,7 @@ def test_C09_an_object_of_no_bytes_that_a_killed_server_left_blocks_nobody() -> 
     assert stored(objects) == at(0, numbered(0, 3))
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_C09_an_object_of_no_bytes_before_others_is_damage() -> None:
     objects = MemoryStore()
     with open_store(objects) as store:
@@ -476,6 +485,7 @@ def collected_and_the_manifest_lost(objects: MemoryStore, log: logstore.Partitio
     assert objects.head(log._internal.paths.segment(2)) is None
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_C01_a_shared_writer_from_before_the_first_manifest_appends_at_the_end_though_that_is_lost() -> None:
     objects, clock = MemoryStore(), ManualClock()
     with open_store(objects, clock) as owner:
@@ -492,6 +502,7 @@ def test_C01_a_shared_writer_from_before_the_first_manifest_appends_at_the_end_t
     assert stored(objects) == at(0, [*numbered(0, 31), b"late"])
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_C01_a_fence_from_before_the_first_manifest_goes_to_the_end_though_that_is_lost() -> None:
     objects, clock = MemoryStore(), ManualClock()
     gated = GatedStore(objects)

@@ -102,6 +102,7 @@ def merged() -> Iterator[Merged]:
         yield Merged(log, way, clock)
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L23_collecting_asks_about_no_object_that_is_still_in_its_grace_period(merged: Merged) -> None:
     """On a busy partition a day's worth of objects waits to be deleted: not a request for each of them, each time."""
     assert merged.collect() == []
@@ -122,6 +123,7 @@ def test_L24_a_round_beside_the_writer_deletes_so_many_and_the_next_ones_the_res
     assert merged.retired == []
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L23_what_was_deleted_and_could_not_be_noted_is_noted_by_the_next_one(merged: Merged) -> None:
     """Else the manifest would name it, and each run would ask for it, for ever."""
     merged.clock.advance(GRACE_S)
@@ -142,6 +144,7 @@ def test_L23_collecting_where_there_is_nothing_to_collect_costs_one_request(merg
     ]
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L24_of_two_who_collect_at_once_neither_fails() -> None:
     """One has looked at an object and the other deletes it, before the first reads what it is."""
     objects, clock = MemoryStore(), ManualClock()

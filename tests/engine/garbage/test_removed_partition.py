@@ -32,6 +32,7 @@ _USES: dict[str, Callable[[PartitionLog], object]] = {
 
 @pytest.mark.parametrize("use", _USES)
 @pytest.mark.parametrize("writer", ["exclusive", "shared"])
+@pytest.mark.usefixtures("own_chain")
 def test_L25_a_partition_that_is_removed_while_it_is_opened_and_read_is_unknown_and_not_damaged(
     writer: str, use: str
 ) -> None:
@@ -99,6 +100,7 @@ def test_L25_a_replicated_writer_that_slept_while_its_peer_went_on_cannot_store_
     awake.close()
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L25_an_exclusive_writer_that_shared_ones_followed_cannot_ack_into_a_deleted_topic() -> None:
     objects = MemoryStore()
     asleep = open_store(objects)
@@ -152,6 +154,7 @@ def test_W06_a_shared_writer_that_slept_until_its_place_was_collected_is_told_th
     asleep.close()
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L25_a_merge_that_ends_after_the_deletion_takes_its_object_away_again() -> None:
     objects = MemoryStore()
     gated = GatedStore(objects)
@@ -168,6 +171,7 @@ def test_L25_a_merge_that_ends_after_the_deletion_takes_its_object_away_again() 
         assert store.collect_garbage(dry_run=True) == []
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L25_a_merge_that_died_after_the_deletion_leaves_what_the_next_sweep_takes() -> None:
     objects = MemoryStore()
     with running(objects) as store:
@@ -187,6 +191,7 @@ def test_L25_a_merge_that_died_after_the_deletion_leaves_what_the_next_sweep_tak
         assert pairs(fresh.partition(0)) == [(0, b"the next topic's")]
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L25_records_that_no_descriptor_names_are_left_alone_unless_their_chain_says_that_they_are_gone() -> (
     None
 ):
@@ -225,6 +230,7 @@ def test_L20_a_damaged_segment_of_a_deleted_topic_leaves_no_free_place_and_no_re
 
 
 @pytest.mark.parametrize("change", ["expire", "merge", "checkpoint"])
+@pytest.mark.usefixtures("own_chain")
 def test_L25_no_manifest_hides_that_a_partition_was_removed(change: str) -> None:
     """Somebody who has seen the chain's end writes one when all else is gone. It covered the end, and was taken for the
     whole of a living partition: no sweep found it, nor what a writer that slept stored behind it."""

@@ -87,10 +87,41 @@ def test_C11_a_store_that_hangs_is_seen(mode: str, caplog: pytest.LogCaptureFixt
             assert (store.health()["store_reachable"], store.health()["stalled"]) == (True, False)
 
 
-def test_C11_many_partitions_that_hang_are_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_C11_partitions_that_wait_for_the_upload_that_hangs_are_stalled_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What they have is in no upload yet: theirs begins when the one that hangs has ended."""
     caplog.set_level(logging.INFO, WATCH)
     clock, gated = ManualClock(), GatedStore(MemoryStore())
     with open_store(gated, clock, stall_after=60.0) as store:
+        topic = store.create_topic("t", partitions=8)
+        logs = [topic.partition(number) for number in range(8)]
+        for log in logs:
+            log.append(b"x")
+        with gated.hold("put", suffix=".seg") as gate:
+            waiting = [logs[0].submit(b"y")]
+            gate.wait_held()
+            for log in logs[1:]:
+                clock.advance(10.0)
+                waiting.append(log.submit(b"y"))
+            until(lambda: told(caplog) == ["WARNING"])
+            clock.advance(100.0)
+            assert len(gate.held) == 1
+            assert all(each["stalled"] for each in store.health()["partitions"])
+            gate.release()
+            assert waiting[0].result(PATIENCE_S).offset == 1
+            gate.wait_held()
+            assert not any(each["stalled"] for each in store.health()["partitions"])
+        for future in waiting:
+            assert future.result(PATIENCE_S).offset == 1
+        until(lambda: told(caplog) == ["WARNING", "INFO"])
+
+
+def test_C11_many_partitions_that_hang_are_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Each in an upload of its own."""
+    caplog.set_level(logging.INFO, WATCH)
+    clock, gated = ManualClock(), GatedStore(MemoryStore())
+    with open_store(gated, clock, stall_after=60.0, lanes=0) as store:
         topic = store.create_topic("t", partitions=8)
         logs = [topic.partition(number) for number in range(8)]
         for log in logs:

@@ -309,3 +309,31 @@ def test_N02_memory_pressure_flushes_what_is_not_due() -> None:
             topic.partition(number % 3).append(b"x" * 8000)
     for number in range(3):
         assert len(seen(objects, number)) == 20
+
+
+def test_L23_a_part_that_is_split_before_its_writer_hears_of_it_is_committed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The entry is in the store and its answer on the way, while a split merges all that the lane holds of the partition."""
+    monkeypatch.setattr(lane_module, "SPLIT_EVERY", 6)
+    objects = MemoryStore()
+    gated = GatedStore(objects)
+    with running(gated, lanes=1) as store:
+        log = store.create_topic("t").partition(0)
+        expected = [(turn, b"%d" % turn) for turn in range(10)]
+        for _, value in expected[:8]:
+            log.append(value)
+        lane = lane_of(store)
+        with gated.hold(
+            "put", prefix="lanes/", suffix=f"{lane._known.next_seq:020d}.seg", after=True
+        ) as gate:
+            late = background(log.append, expected[8][1])
+            gate.wait_held(PATIENCE_S)
+            lane.write_checkpoint()
+            assert lane._known.split_until, "it has split"
+            gate.release()
+            assert late.result(PATIENCE_S).offset == 8
+        assert pairs(log) == expected[:9]
+        assert log.append(expected[9][1]).offset == 9
+        assert pairs(log) == expected
+    assert seen(objects) == expected

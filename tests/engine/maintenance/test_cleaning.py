@@ -361,7 +361,7 @@ def test_B13_a_record_without_a_key_is_refused() -> None:
 
 def test_B13_what_was_written_without_a_key_before_stays() -> None:
     objects, clock = MemoryStore(), ManualClock()
-    with open_store(objects, clock) as store:
+    with open_store(objects, clock, lanes=0) as store:
         log = store.create_topic("t").partition(0)
         log.append(b"no key")
         store.alter_topic("t", compact=True)
@@ -635,9 +635,12 @@ def test_B13_beside_writers_that_go_on(writer: str) -> None:
 
 
 def test_B13_what_lies_in_lanes_is_compacted_once_it_is_split() -> None:
+    """As a topic has it that is compacted only since its writer was opened."""
     objects, clock = MemoryStore(), ManualClock()
     with open_store(objects, clock, lanes=1) as store:
-        log = store.create_topic("t", compact=True).partition(0)
+        log = store.create_topic("t").partition(0)
+        log.open_writer()
+        store.alter_topic("t", compact=True)
         stored = append_all(log, history(13, 40))
         check_same(stored, list(log.records()))
         assert clean(log, clock).records == 0

@@ -28,6 +28,7 @@ def test_L23_merged_segments_hold_the_same_bytes_and_old_references_still_read()
         assert values_of(log) == expected
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L23_a_reader_whose_segments_were_merged_and_deleted_finds_the_records_in_their_new_place() -> None:
     objects, clock = MemoryStore(), ManualClock()
     with open_store(objects, clock) as store:
@@ -43,6 +44,7 @@ def test_L23_a_reader_whose_segments_were_merged_and_deleted_finds_the_records_i
         assert values_of(log) == expected
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L23_the_background_merges_by_itself_as_segments_come() -> None:
     objects, clock = MemoryStore(), ManualClock()
     with open_store(objects, clock) as store:
@@ -86,6 +88,7 @@ def test_L23_a_merge_that_loses_the_race_for_the_manifest_changes_nothing() -> N
         assert values_of(log) == expected
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L23_of_many_small_segments_few_are_left_and_each_record_is_rewritten_a_few_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

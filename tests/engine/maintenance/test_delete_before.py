@@ -162,6 +162,7 @@ class Interrupts(FaultyStore):
         return super().put(key, data, if_absent=if_absent, if_match=if_match)
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L18_when_maintenance_elsewhere_is_faster_it_is_done_on_top_of_that() -> None:
     objects, clock = MemoryStore(), ManualClock()
     interrupts = Interrupts(objects)
@@ -192,6 +193,7 @@ def test_L18_of_two_who_delete_at_once_the_later_offset_stands() -> None:
         assert log.low_watermark == 7
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L20_nothing_is_deleted_while_an_object_is_damaged() -> None:
     objects = MemoryStore()
     with running(objects) as store:
@@ -230,6 +232,7 @@ def test_L18_killed_at_any_request_the_log_begins_before_or_after_and_nowhere_el
     assert request > 10
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L18_what_is_deleted_while_it_is_read_is_not_called_lost() -> None:
     """The read is answered with its records; where the log begins has moved by the time the answer is put together."""
     objects = MemoryStore()

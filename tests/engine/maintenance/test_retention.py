@@ -16,6 +16,7 @@ from tests.support.format.material import sealed
 pytestmark = pytest.mark.usefixtures("how_far_the_store_is")
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L24_retention_by_age_moves_the_low_watermark_then_deletes_after_the_grace_period() -> None:
     objects, clock = MemoryStore(), ManualClock()
     with open_store(objects, clock) as store:

@@ -103,7 +103,7 @@ def test_L01_L03_L09_L11_L13_L15_L17_L19_racing_threads_through_three_lives(
             max_batch_bytes=4000,
             flush_bytes=1000,
             cache_bytes=5000,
-            seed=seed,
+            seed=seed * 10 + number,
         )
         log = partition(store)
         log.open_writer()

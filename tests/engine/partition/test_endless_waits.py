@@ -60,6 +60,8 @@ def test_L06_a_close_without_an_end_leaves_no_thread_behind(timeout: float) -> N
         closing = background(store.close, timeout)
         until(lambda: log._internal.closed)
         gate.release()
+        until(lambda: bool(gate.held) and gate.held[0].key.startswith("lanes/"))  # the end of its lane
+        gate.release()
         closing.result(PATIENCE_S)
     until(lambda: not set(threading.enumerate()) - before)
     with logstore.open(objects.inner, writer="read_only") as again:

@@ -91,6 +91,7 @@ def test_L23_an_old_view_does_not_bring_back_what_was_merged_across_its_end(
         assert pairs(log) == [(number, b"%d" % number) for number in range(40)]
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L22_a_checkpoint_and_a_merge_beside_the_writer_ask_for_nothing_that_it_knows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -13,6 +13,7 @@ from logstore.errors import CorruptData
 from logstore.format.batches.batch import encode_batch
 from logstore.format.batches.record import Record
 from logstore.format.stored.manifest import SegmentTable
+from logstore.layout.paths import LanePaths
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import open_store, partition, running
@@ -136,16 +137,15 @@ def test_L26_a_look_up_by_time_reads_one_segment_of_many() -> None:
         log = store.topic("t").partition(0)
         _ = log.durable_high_watermark
         # Whether there is news, and whether what is not there was emptied.
-        behind = {
-            log._internal.paths.segment(log._internal.state.tail.next_seq),
-            log._internal.paths.manifest,
-        }
+        entries = [ref.key.split("@")[0] for ref in log.segments()]
+        lane = LanePaths(entries[0].split("/")[1])
+        behind = {lane.entry(len(entries) + 1), lane.checkpoint}  # behind the fence that ended it
         for wanted in (0, 31, 59):
             faulty.forget_calls()
             store._runtime.cache.clear()
             assert log.offset_for_timestamp(T0 + wanted * 10) == wanted
             keys = {call.key for call in faulty.calls} - behind
-            assert keys == {log._internal.paths.segment(wanted + 1)}
+            assert keys == {entries[wanted]}
         faulty.forget_calls()
         assert log.offset_for_timestamp(T0 + 10_000) is None
         assert {call.key for call in faulty.calls} == behind, "later than everything: no segment is read"
@@ -162,6 +162,7 @@ def test_L26_a_follower_sees_what_was_just_committed() -> None:
         assert follower.offset_for_timestamp(T0 + 1) == 1
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L26_a_look_up_survives_maintenance_and_reports_a_missing_segment() -> None:
     objects, clock = MemoryStore(), ManualClock()
     with running(objects, clock, delete_grace=10.0) as store:

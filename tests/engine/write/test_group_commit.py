@@ -10,7 +10,16 @@ from logstore.engine.partition.partition_log import PartitionLog
 from logstore.engine.write.exclusive_writer import ExclusiveWriter
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore, GatedStore, ManualClock
-from tests.support.engine.harness import at, background, numbered, pairs, partition, running, until
+from tests.support.engine.harness import (
+    at,
+    background,
+    is_flushing,
+    numbered,
+    pairs,
+    partition,
+    running,
+    until,
+)
 from tests.support.patience import PATIENCE_S
 
 
@@ -114,7 +123,7 @@ def test_L04_the_next_upload_waits_a_moment_for_the_producers_that_the_last_one_
             for future in three:
                 future.result(PATIENCE_S)
             back = [log.submit(b"v5")]
-            until(lambda: writer_of(log) in store._runtime.task_pool._running)
+            until(lambda: is_flushing(store))
             back += [log.submit(value) for value in numbered(6, come_back - 1)]
             waited = 0.0
             while come_back < 3 and not gate.held:
@@ -128,9 +137,30 @@ def test_L04_the_next_upload_waits_a_moment_for_the_producers_that_the_last_one_
         assert segment_sizes(log) == [1, 1, 3, come_back]
 
 
-def test_L04_partitions_upload_side_by_side() -> None:
+def test_L04_N01_what_comes_for_any_partition_during_an_upload_is_in_the_next_one() -> None:
+    """One upload at a time, and no partition waits for another's."""
     gated = GatedStore(MemoryStore())
-    with running(gated, uploads_max=4) as store:
+    with running(gated) as store:
+        topic = store.create_topic("wide", 4)
+        for number in range(4):
+            topic.append(b"first", partition=number)
+        with gated.hold("put", suffix=".seg") as gate:
+            first = topic.partition(0).submit(b"x")
+            gate.wait_held()
+            futures = [topic.partition(number).submit(b"y") for number in range(4)]
+            assert len(gate.held) == 1
+            gate.release()
+            assert first.result(PATIENCE_S).offset == 1
+            (call,) = gate.wait_held()
+            assert call.key.startswith("lanes/")
+            assert not any(future.done() for future in futures)
+            gate.release()
+            assert [future.result(PATIENCE_S).offset for future in futures] == [2, 1, 1, 1]
+
+
+def test_L04_own_chains_upload_side_by_side() -> None:
+    gated = GatedStore(MemoryStore())
+    with running(gated, uploads_max=4, lanes=0) as store:
         topic = store.create_topic("wide", 4)
         for number in range(4):
             topic.append(b"first", partition=number)

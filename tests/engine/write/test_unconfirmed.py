@@ -28,6 +28,7 @@ from tests.support.patience import PATIENCE_S
 
 def interval(clock: ManualClock, log: PartitionLog, records: int) -> None:
     """One flush interval with so many buffered appends, stored at its end."""
+    log._internal.open_writer(timeout=PATIENCE_S, ack="buffered")  # whatever that takes on a busy machine
     receipt = None
     for number in range(records):
         receipt = log.append(b"%d" % number, timeout=0.0)

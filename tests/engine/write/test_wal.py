@@ -441,7 +441,12 @@ def test_L09_a_reader_may_see_the_recovered_records_before_the_writer_knows(tmp_
         log.refresh()
         with answers.hold("put", suffix=".seg", after=True) as stored:
             opening = background(log.open_writer)
-            stored.wait_held()
+            (seal,) = stored.wait_held()
+            assert seal.key.startswith("lanes/")
+            log.refresh()
+            stored.release()
+            (fence,) = stored.wait_held()
+            assert fence.key.startswith("topics/")
             log.refresh()
         opening.result(PATIENCE_S)
         assert pairs(log) == at(0, numbered(0, 3))

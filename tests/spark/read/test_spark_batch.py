@@ -231,7 +231,7 @@ def test_S10_an_upsert_views_changelog_is_read_as_changes(spark: SparkSession, w
 def test_S08_a_damaged_segment_fails_the_query_with_the_objects_name(
     spark: SparkSession, make_log: MakeLog
 ) -> None:
-    where = make_log("orders", [numbered(0, 100), numbered(100, 200)], compression="none")
+    where = make_log("orders", [numbered(0, 100), numbered(100, 200)], compression="none", lanes=0)
     key = plan(where, subscribe="orders")[0].refs[1].key
     path = Path(where.removeprefix("file://")) / key
     data = bytearray(path.read_bytes())

@@ -243,7 +243,7 @@ def test_S06_new_partitions_and_new_topics_are_picked_up_from_their_earliest_rec
 def test_S06_retention_that_overtakes_a_stream_is_an_error_or_a_jump_as_failOnDataLoss_says(
     make_log: MakeLog,
 ) -> None:
-    where = make_log("orders", [numbered(n * 10, n * 10 + 10) for n in range(6)])
+    where = make_log("orders", [numbered(n * 10, n * 10 + 10) for n in range(6)], lanes=0)
     before = reader(where)
     start = before.initialOffset()
     end = before.latestOffset(start, ALL)
@@ -440,7 +440,7 @@ def test_S06_a_topic_that_is_not_there_when_a_stream_begins_is_an_error_under_ei
 def test_S06_an_idle_stream_asks_the_store_once_in_a_poll_interval_and_two_requests_for_each_partition(
     make_log: MakeLog,
 ) -> None:
-    where = make_log("orders", [numbered(0, 3)], [numbered(0, 3)])
+    where = make_log("orders", [numbered(0, 3)], [numbered(0, 3)], lanes=0)
     metered = MeteredStore(open_url(where))
     now = [100.0]
     heads = Heads(metered, Subscription(topics=("orders",)), 1.0, lambda: now[0])

@@ -17,18 +17,23 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import logstore
+from logstore.engine.lanes.lane_log import LaneLog
+from logstore.engine.lanes.lane_state import LaneState
 from logstore.engine.memory.topic_settings import TopicSettings
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.engine.runtime import Runtime
 from logstore.format.stored.segment import SegmentHeader
-from logstore.layout.paths import PartitionPaths
+from logstore.layout.paths import LANES_PREFIX, LanePaths, PartitionPaths
 from logstore.objects import ObjectStore
+from logstore.objects.wrappers.slices import slice_key
 from logstore.process import at_exit
 from logstore.testing import FaultyStore, ManualClock
 from tests.support.patience import PATIENCE_S
 
 T = TypeVar("T")
 _seeds = count(1)
+DEFAULTS: dict[str, Any] = {}
+"""Settings of every store that is opened here, where the test does not say otherwise. A fixture changes them."""
 
 
 def open_store(objects: ObjectStore, clock: ManualClock | None = None, **settings: Any) -> logstore.Store:
@@ -36,7 +41,7 @@ def open_store(objects: ObjectStore, clock: ManualClock | None = None, **setting
 
     Each has a seed of its own: writers that draw the same ids would take each other's segments for their own.
     """
-    settings.setdefault("flush_interval", 3600.0)
+    settings = {"flush_interval": 3600.0, **DEFAULTS, **settings}
     rng = random.Random(settings.pop("seed", None) or next(_seeds))
     return logstore.open(objects, clock=clock, rng=rng, **settings)
 
@@ -75,9 +80,35 @@ def stored(objects: ObjectStore) -> list[tuple[int, bytes]]:
 
 
 def headers(objects: ObjectStore) -> list[SegmentHeader]:
-    """Of every segment that stands, in the order of the chain."""
+    """Of every segment that stands, in the order of the chain: those of the partition's own, and those in lanes."""
     keys = [info.key for info in objects.list("topics/") if info.key.endswith(".seg")]
-    return [SegmentHeader.parse(objects.get(key)) for key in keys]
+    found = [SegmentHeader.parse(objects.get(key)) for key in keys] + [
+        header for _, header in parts_in_lanes(objects)
+    ]
+    return sorted(found, key=lambda header: header.seq)
+
+
+def parts_in_lanes(objects: ObjectStore) -> list[tuple[str, SegmentHeader]]:
+    """The key of each part of an entry that counts, and its header."""
+    found = []
+    for lane in sorted({info.key.split("/")[1] for info in objects.list(LANES_PREFIX)}):
+        log, state = LaneLog(objects, LanePaths(lane)), LaneState()
+        for entry in log.entries_from(0):
+            if state.take(entry):
+                key = log.paths.entry(entry.header.seq)
+                found += [
+                    (
+                        slice_key(key, part.position, part.size),
+                        SegmentHeader.parse(objects.get(key, part.position, part.position + part.size)),
+                    )
+                    for part in entry.parts
+                ]
+    return found
+
+
+def is_flushing(store: logstore.Store) -> bool:
+    """Whether a flush is under way, or waits a moment for more."""
+    return bool(store._runtime.task_pool._running)
 
 
 def background(call: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:

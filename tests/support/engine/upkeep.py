@@ -8,12 +8,13 @@ import logstore
 from logstore.engine.chain.segment_table import SegmentRef
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.testing import ManualClock
+from tests.support.engine.harness import DEFAULTS
 
 GRACE_S = 3600.0
 
 
 def open_store(objects: object, clock: ManualClock, **settings: Any) -> logstore.Store:
-    return logstore.open(objects, clock=clock, delete_grace=GRACE_S, **settings)  # type: ignore[arg-type]
+    return logstore.open(objects, clock=clock, **{"delete_grace": GRACE_S, **DEFAULTS, **settings})  # type: ignore[arg-type]
 
 
 def fill(log: PartitionLog, count: int, first: int = 0) -> list[bytes]:

@@ -19,8 +19,8 @@ from tests.support.patience import PATIENCE_S
 class running:
     """An ingester on a thread of its own, stopped in order at the end."""
 
-    def __init__(self, objects: ObjectStore, config: PostgresSettings) -> None:
-        self.ingest = PostgresIngest(lambda: logstore.open(objects), config)
+    def __init__(self, objects: ObjectStore, config: PostgresSettings, lanes: int = 1) -> None:
+        self.ingest = PostgresIngest(lambda: logstore.open(objects, lanes=lanes), config)
         self.ended: list[BaseException] = []
         self.thread = threading.Thread(target=_run, args=(self.ingest, self.ended))
 

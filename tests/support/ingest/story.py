@@ -133,10 +133,11 @@ def collecting(
     start: int = 0,
     *,
     routing: Callable[[Any], Iterable[tuple[Any, ...]]] = route,
+    lanes: int = 1,
     **settings: Any,
 ) -> Iterator[Collector[Any]]:
     """A collector over a store of its own, closed in order."""
-    with logstore.open(objects, flush_interval=0.01) as store:
+    with logstore.open(objects, flush_interval=0.01, lanes=lanes) as store:
         collector: Collector[Any] = Collector(
             store, routing, reports, start=start, partitions=PARTITIONS, **settings
         )
@@ -148,11 +149,11 @@ def collecting(
 
 @contextmanager
 def crashing(
-    objects: Any, reports: Callable[[int], object], start: int = 0, **settings: Any
+    objects: Any, reports: Callable[[int], object], start: int = 0, *, lanes: int = 1, **settings: Any
 ) -> Iterator[Collector[Any]]:
     """The same, but at the end the process is gone: nothing of it reaches the object store any more."""
     link = FaultyStore(objects, seed=0)
-    store = logstore.open(link, flush_interval=0.01)
+    store = logstore.open(link, flush_interval=0.01, lanes=lanes)
     collector: Collector[Any] = Collector(
         store, route, reports, start=start, partitions=PARTITIONS, **settings
     )

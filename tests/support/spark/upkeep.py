@@ -11,10 +11,11 @@ from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.maintenance.maintenance import Maintenance
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import ObjectStore, open_url
+from logstore.objects.wrappers.slices import SlicedStore
 
 
 def maintenance_of(where: str | ObjectStore, paths: PartitionPaths, **settings: Any) -> Maintenance:
-    store = open_url(where)
+    store = SlicedStore(open_url(where))
     config = logstore.TopicConfig(**settings)
     return Maintenance(Chain(store, paths), SegmentReader(store, BlockCache(1 << 20)), config, 0.0)
 

@@ -1,6 +1,6 @@
 """Show what the store holds: a topic's segments, or one object in detail.
 
-TARGET is a topic, or the key of a segment (as the listing prints it).
+TARGET is a topic, or the key of a segment or of a lane's entry (as the listing prints it).
 """
 
 from __future__ import annotations
@@ -14,19 +14,25 @@ from logstore.errors import CorruptData
 from logstore.format.batches.area import MAX_TIMESTAMP_MS
 from logstore.format.batches.batch import read_info
 from logstore.format.errors import FormatError
+from logstore.format.stored.entry import Entry
 from logstore.format.stored.segment import parse_segment
+from logstore.layout.paths import LANES_PREFIX
 from logstore.objects.protocol import ObjectStore
+from logstore.objects.wrappers.slices import SlicedStore, is_slice
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", help="a topic, or the key of a segment")
+    parser.add_argument(
+        "target", metavar="TARGET", help="a topic, or the key of a segment or of a lane's entry"
+    )
     add_partition(parser)
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
     with open_store(args, writer="read_only") as store:
-        if args.target.endswith(".seg"):
-            _one_segment(store.objects, args.target, out)
+        if is_slice(args.target) or args.target.endswith(".seg"):
+            is_entry = args.target.startswith(LANES_PREFIX) and not is_slice(args.target)
+            (_one_entry if is_entry else _one_segment)(SlicedStore(store.objects), args.target, out)
             return 0
         out.table(
             [
@@ -77,6 +83,37 @@ def _one_segment(objects: ObjectStore, key: str, out: Output) -> None:
         for base, position, size, count, high, low, _ in index.tolist()
     ]
     out.table(batches)
+
+
+def _one_entry(objects: ObjectStore, key: str, out: Output) -> None:
+    try:
+        entry = Entry.parse(objects.get(key))
+    except FormatError as damage:
+        raise CorruptData(key, None, str(damage)) from damage
+    header = entry.header
+    fields = {
+        "key": key,
+        "seq": header.seq,
+        "kind": header.kind.name.lower(),
+        "id": header.id.hex(),
+        "prev": header.prev.hex(),
+        "seals": ", ".join(claim.prefix for claim in entry.seals),
+        "created": _time(header.created_at_ms),
+    }
+    out.row(fields, "\n".join(f"{name:15}{value}" for name, value in fields.items()))
+    out.table(
+        [
+            {
+                "partition": part.claim.prefix,
+                "epoch": part.claim.epoch,
+                "seq": part.seq,
+                "offsets": f"{part.base_offset}-{part.end_offset - 1}",
+                "position": part.position,
+                "bytes": part.size,
+            }
+            for part in entry.parts
+        ]
+    )
 
 
 def _time(milliseconds: int) -> str:

@@ -35,14 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=duration,
         default=0.0,
         metavar="TIME",
-        help="the least time between two flushes of a partition (default: 0)",
+        help="the least time between two flushes (default: 0)",
     )
     parser.add_argument(
         "--lanes",
         type=int,
-        default=0,
+        default=1,
         metavar="N",
-        help="partitions share so many chains, one PUT for all (default: 0)",
+        help="partitions share so many chains, one PUT for all; 0: each has its own (default: 1)",
     )
     parser.add_argument(
         "--ack", choices=("durable", "buffered"), default="durable", help="what appends wait for"
