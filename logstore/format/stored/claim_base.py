@@ -13,10 +13,10 @@ The checkpoint's own checksum covers it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import starmap
+from typing import Any, NamedTuple
 
 from logstore.format.batches.codecs import ZSTD, compress, decompress
 from logstore.format.errors import FormatError
@@ -24,48 +24,20 @@ from logstore.format.stored.entry import ClaimKey
 from logstore.format.stored.manifest import FRONT_SIZE, SegmentTable
 from logstore.format.stored.segment import Bytes
 
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from logstore.format.lazy_numpy import np
-
 _COUNTS = struct.Struct("<IIIIIIII")
 
+_BASE_ROW = struct.Struct("<IIQQqqqQIIIII")
+"""Topic, partition, epoch, next seq, end offset, reserved until, source upper, since, owner, has front, rows, merged,
+placed."""
 
-@cache
-def _base_row() -> np.dtype[np.void]:
-    return np.dtype(
-        [
-            ("topic", "<u4"),
-            ("partition", "<u4"),
-            ("epoch", "<u8"),
-            ("next_seq", "<u8"),
-            ("end_offset", "<i8"),
-            ("reserved_until", "<i8"),
-            ("source_upper", "<i8"),
-            ("since", "<u8"),
-            ("owner", "<u4"),
-            ("has_front", "<u4"),
-            ("rows", "<u4"),
-            ("merged", "<u4"),
-            ("placed", "<u4"),
-        ]
-    )
+_MERGED_ROW = struct.Struct("<q16s")
+"""Seq, identity."""
 
+_PLACED_ROW = struct.Struct("<qIQQ")
+"""Seq, lane, entry, position."""
 
-@cache
-def _merged_row() -> np.dtype[np.void]:
-    return np.dtype([("seq", "<i8"), ("identity", "V16")])
-
-
-@cache
-def _placed_row() -> np.dtype[np.void]:
-    return np.dtype([("seq", "<i8"), ("lane", "<u4"), ("entry", "<u8"), ("position", "<u8")])
-
-
-@cache
-def _low_row() -> np.dtype[np.void]:
-    return np.dtype([("topic", "<u4"), ("partition", "<u4"), ("epoch", "<u8"), ("low", "<i8")])
+_LOW_ROW = struct.Struct("<IIQq")
+"""Topic, partition, epoch, low."""
 
 
 _SIZE_MAX = 1 << 30
@@ -142,19 +114,19 @@ class Bases:
                 (seq, lanes.number(one.lane.encode()), one.entry, one.position)
                 for seq, one in base.placed.items()
             ]
-        lows = np.array([(*claim(key), low) for key, low in self.lows.items()], _low_row())
+        lows = [(*claim(key), low) for key, low in self.lows.items()]
         columns = zip(*(base.table.columns() for base in self.of.values()), strict=True)
         body = b"".join(
             (
                 topics.pack(),
                 lanes.pack(),
                 owners.pack(),
-                np.array(rows, _base_row()).tobytes(),
+                _packed(_BASE_ROW, rows),
                 b"".join(base.front for base in self.of.values()),
                 *(column.tobytes() for one in columns for column in one),
-                np.array(merged, _merged_row()).tobytes(),
-                np.array(placed, _placed_row()).tobytes(),
-                lows.tobytes(),
+                _packed(_MERGED_ROW, merged),
+                _packed(_PLACED_ROW, placed),
+                _packed(_LOW_ROW, lows),
             )
         )
         counts = _COUNTS.pack(
@@ -180,12 +152,12 @@ class Bases:
         topics = [name.decode() for name in cut.names(topic_count)]
         lanes = [name.decode() for name in cut.names(lane_count)]
         owners = cut.names(owner_count)
-        rows = cut.rows(_base_row(), base_count)
+        rows = cut.rows(_BASE_ROW, base_count)
         fronts = cut.take(FRONT_SIZE * sum(row[9] for row in rows))
         columns = [cut.take(row_count * 8) for _ in range(7)]
-        merged = cut.rows(_merged_row(), merged_count)
-        placed = cut.rows(_placed_row(), placed_count)
-        lows = cut.rows(_low_row(), low_count)
+        merged = cut.rows(_MERGED_ROW, merged_count)
+        placed = cut.rows(_PLACED_ROW, placed_count)
+        lows = cut.rows(_LOW_ROW, low_count)
         cut.end()
         found = cls(lows={ClaimKey(f"{topics[t]}{p}/", epoch): low for t, p, epoch, low in lows})
         front_at = row_at = merged_at = placed_at = 0
@@ -216,6 +188,10 @@ class Bases:
         return found
 
 
+def _packed(kind: struct.Struct, rows: Iterable[tuple[object, ...]]) -> bytes:
+    return b"".join(starmap(kind.pack, rows))
+
+
 class _Names:
     """Each once, with a number."""
 
@@ -226,7 +202,7 @@ class _Names:
         return self.all.setdefault(name, len(self.all))
 
     def pack(self) -> bytes:
-        return np.array([len(name) for name in self.all], "<u4").tobytes() + b"".join(self.all)
+        return struct.pack(f"<{len(self.all)}I", *map(len, self.all)) + b"".join(self.all)
 
 
 class _Cut:
@@ -244,12 +220,10 @@ class _Cut:
         return taken
 
     def names(self, count: int) -> list[bytes]:
-        sizes = np.frombuffer(self.take(4 * count), "<u4").tolist()
-        return [self.take(size) for size in sizes]
+        return [self.take(size) for size in struct.unpack(f"<{count}I", self.take(4 * count))]
 
-    def rows(self, kind: np.dtype[np.void], count: int) -> list[tuple[int, ...]]:
-        found: list[tuple[int, ...]] = np.frombuffer(self.take(kind.itemsize * count), kind).tolist()
-        return found
+    def rows(self, kind: struct.Struct, count: int) -> list[tuple[Any, ...]]:
+        return list(kind.iter_unpack(self.take(kind.size * count)))
 
     def end(self) -> None:
         if self._at != len(self._data):
