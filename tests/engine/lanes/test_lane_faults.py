@@ -348,7 +348,8 @@ def test_N04_a_close_that_meets_an_upload_of_its_own_lane_fences_behind_it(
         log = store.create_topic("t").partition(0)
         log.append(b"a")
         lane = lane_of(store)
-        create, places = lane._ours_or_others, []
+        create = lane._ours_or_others
+        places: list[int] = []
 
         def beside(header: EntryHeader, *rest: Any) -> Any:
             if not places:
