@@ -7,7 +7,6 @@ the block ends with an exception.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from types import TracebackType
 
 from logstore.engine.memory.results import Receipt
 from logstore.engine.partition.atomic_batches import begin_atomic, finish_atomic
@@ -110,9 +109,7 @@ class AtomicBlock:
         self._check_open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self._give_up()
             return

@@ -110,9 +110,7 @@ class TopicInternals:
             self.partition(i)  # type: ignore[arg-type]  # it says what is wrong with it
 
     def many(
-        self,
-        positions: Mapping[int, int | Literal["end"]] | Literal["end"] | None,
-        visibility: Visibility,
+        self, positions: Mapping[int, int | Literal["end"]] | Literal["end"] | None, visibility: Visibility
     ) -> tuple[ManyPartitions, dict[int, int]]:
         """A reader of several partitions, and where to begin. `"end"` asks the store, unless this process writes."""
         first = self.partition(0)._internal

@@ -115,6 +115,7 @@ SPECIAL = {
 }
 FACADES = {
     "logstore.objects",
+    "logstore.aio",
     "logstore.groups",
     "logstore.ingest",
     "logstore.ingest.postgres",

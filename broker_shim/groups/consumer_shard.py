@@ -10,14 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from broker_shim.groups.assignors import Topics
-from broker_shim.groups.consumer_group import (
-    JOINING,
-    Beat,
-    ConsumerGroup,
-    ConsumerLimits,
-    Heartbeat,
-    Refused,
-)
+from broker_shim.groups.consumer_group import JOINING, Beat, ConsumerGroup, ConsumerLimits, Heartbeat, Refused
 from broker_shim.groups.consumer_records import ConsumerKey, keys_of, read_into, values_of
 from broker_shim.partitions.state_log import Change, StateLog
 from broker_shim.wire.codes import Code

@@ -18,17 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from enum import Enum
 
-from broker_shim.groups.member import (
-    Effect,
-    Joined,
-    JoinRequest,
-    Limits,
-    Member,
-    Reply,
-    Save,
-    Synced,
-    Token,
-)
+from broker_shim.groups.member import Effect, Joined, JoinRequest, Limits, Member, Reply, Save, Synced, Token
 from broker_shim.wire.codes import Code
 
 

@@ -35,9 +35,7 @@ class TopicRules:
         level = _whole(values.get(f"compression.{codec}.level"), int(LEVELS.get(codec, "-1")))
         stamps = values.get("message.timestamp.type") == "LogAppendTime"
         wanted = Rewrite(
-            _CODECS.get(codec),
-            level if codec in LEVELS and (codec, level) != ("gzip", -1) else None,
-            stamps,
+            _CODECS.get(codec), level if codec in LEVELS and (codec, level) != ("gzip", -1) else None, stamps
         )
         self.rewrite = None if wanted == Rewrite() else wanted
 

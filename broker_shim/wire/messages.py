@@ -59,9 +59,7 @@ _INTEGERS = {
     "duration64": struct.Struct(">q"),
     "datetime_i64": struct.Struct(">q"),
 }
-_OF_OUR_OWN = {
-    "WritableTxnMarker": [_FieldPlan("started_ms", "int64", False, False, None, 10_000, -1)],
-}
+_OF_OUR_OWN = {"WritableTxnMarker": [_FieldPlan("started_ms", "int64", False, False, None, 10_000, -1)]}
 """Tagged fields that our brokers add to each other's requests; whoever does not know them steps over them."""
 _SAME_AS = {"records": "bytes", "timedelta_i32": "duration32", "timedelta_i64": "duration64"}
 _ZEROS: dict[str, Any] = {"string": "", "bytes": b"", "bool": False, "uuid": UUID(int=0), "float64": 0.0}

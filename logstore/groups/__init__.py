@@ -1,8 +1,9 @@
 """Groups of embedded readers: saved positions, and partitions shared out among members in many processes.
 
-Lives here: `documents` (a group's two kinds of objects as values, and what follows from them: no I/O), `membership` (the
-protocol: join, save, give up, replace, leave; no thread), `group` (what users hold: it reads, and keeps its sign of life),
-`lag` (how far behind, for members and for the command line).
+Lives here: `documents` (a group's two kinds of objects as values, and what follows from them: no I/O), `stored_group` (those
+objects in the store), `membership` (the protocol: join, save, give up, replace, leave; no thread), `group` (what users hold:
+it reads, and keeps its sign of life), `places` (what users say of partitions and positions), `lag` (how far behind, for
+members and for the command line). For asyncio: `logstore.aio.group`.
 
 May import: `topic` and what lies below it. Called by `store`, `aio` and the commands. Who may save which position is
 modelled in `tests/model/groups.py`; why it is done so is in `docs/decisions/0015-groups-of-embedded-readers.md`.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from logstore.errors import CorruptData, UnsupportedStore
@@ -276,3 +277,21 @@ def _parse(key: str, data: bytes, what: str, parsed: Callable[[dict[str, Any]], 
         return parsed(content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptData(key, None, f"{what} cannot be read ({error})") from error
+
+
+class Plan(NamedTuple):
+    """What a document means for one member. `to_give`: what it owns and another should. `is_hungry`: others have to give
+    something up for it."""
+
+    document: Document
+    life: str
+    owned: Mapping[Place, Owner] = MappingProxyType({})
+    to_give: frozenset[Place] = frozenset()
+    is_hungry: bool = False
+
+    @classmethod
+    def of(cls, document: Document, life: str, slot: int) -> Plan:
+        owned, goals = document.owned_by(slot), document.wanted()
+        to_give = frozenset(place for place in owned if goals.get(place, slot) != slot)
+        is_hungry = any(goal == slot and place not in owned for place, goal in goals.items())
+        return cls(document, life, owned, to_give, is_hungry)

@@ -14,8 +14,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
-from types import TracebackType
-from typing import Literal, TypeGuard
 
 from logstore.config import Visibility, check_visibility
 from logstore.engine.partition.many_partitions import Cursor, ManyPartitions, Taken, look_at
@@ -26,6 +24,7 @@ from logstore.groups.documents import Place
 from logstore.groups.host import Host, find_topics
 from logstore.groups.lag import PartitionLag, lag
 from logstore.groups.membership import Membership
+from logstore.groups.places import Places, Seek, Start, named, place_of, resolved, several
 from logstore.layout.groups import check_group_name
 from logstore.layout.paths import check_topic_name
 from logstore.objects.fan_out import fan_out
@@ -36,10 +35,6 @@ SESSION_TIMEOUT_S = 30.0
 MAX_POLL_INTERVAL_S = 300.0
 MAX_RECORDS = 500
 _ITERATE_S = 60.0
-
-Start = Literal["beginning", "end"]
-Seek = int | datetime | Start
-Places = int | Place | Iterable[int | Place]
 
 
 class _Share:
@@ -88,7 +83,7 @@ class Group:
     ) -> None:
         self._host = host
         self._name = check_group_name(name)
-        self._topics = tuple(sorted({check_topic_name(each) for each in _several(topics)}))
+        self._topics = tuple(sorted({check_topic_name(each) for each in several(topics)}))
         if member is not None:
             check_group_name(member)
         for setting, value in (
@@ -261,14 +256,14 @@ class Group:
             self._check_open()
             self._sync()
             if isinstance(positions, Mapping):
-                wanted = {self._place(each): to for each, to in positions.items()}
+                wanted = {place_of(each, self._topics): to for each, to in positions.items()}
             else:
                 wanted = dict.fromkeys(self._shares, positions)
             for place in wanted:
                 if place not in self._shares:
                     raise ValueError(f"{place[0]}/{place[1]} is not this member's: it has {self.assignment}")
             calls = [
-                partial(_resolved, self._log(place), to, self._visibility) for place, to in wanted.items()
+                partial(resolved, self._log(place), to, self._visibility) for place, to in wanted.items()
             ]
             for place, offset in zip(wanted, fan_out(calls, at_least=2), strict=True):
                 share = self._shares[place]
@@ -282,7 +277,7 @@ class Group:
         with self._using:
             self._check_open()
             self._sync()
-            for place in self._named(partitions):
+            for place in set(self._shares) if partitions is None else named(partitions, self._topics):
                 self._paused.add(place)
                 self._unbuffer(place)
             self._read_shares()
@@ -291,7 +286,7 @@ class Group:
         """Go on with partitions that were paused, or with all."""
         with self._using:
             self._check_open()
-            self._paused -= self._named(partitions) if partitions is not None else set(self._paused)
+            self._paused -= named(partitions, self._topics) if partitions is not None else set(self._paused)
             self._read_shares()
 
     def lag(self) -> list[PartitionLag]:
@@ -328,9 +323,7 @@ class Group:
     def __enter__(self) -> Group:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # Inside
@@ -470,45 +463,3 @@ class Group:
 
     def _log(self, place: Place) -> PartitionLog:
         return self._host.topic(place[0]).partition(place[1])
-
-    def _named(self, partitions: Places | None) -> set[Place]:
-        if partitions is None:
-            return set(self._shares)
-        if isinstance(partitions, int) or _is_place(partitions):
-            return {self._place(partitions)}
-        several: Iterable[int | Place] = partitions  # type: ignore[assignment]  # one place is an iterable of others
-        return {self._place(each) for each in several}
-
-    def _place(self, given: int | Place) -> Place:
-        if isinstance(given, int) and len(self._topics) == 1:
-            return self._topics[0], given
-        if _is_place(given):
-            return given
-        raise ValueError(
-            f"{given!r}: this group reads {len(self._topics)} topics, so name a (topic, partition)"
-        )
-
-
-def _is_place(given: object) -> TypeGuard[Place]:
-    return isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str)
-
-
-def _several(topics: str | Iterable[str]) -> list[str]:
-    names = [topics] if isinstance(topics, str) else list(topics)
-    if not names:
-        raise ValueError("a group reads at least one topic")
-    return names
-
-
-def _resolved(log: PartitionLog, to: Seek, visibility: Visibility) -> int:
-    if to == "beginning":
-        log.refresh()
-        return log.low_watermark
-    if to == "end":
-        return log._internal.end_now(visibility)
-    if isinstance(to, datetime):
-        found = log.offset_for_timestamp(int(to.timestamp() * 1000))
-        return log._internal.end_now(visibility) if found is None else found
-    if not isinstance(to, int) or isinstance(to, bool):
-        raise TypeError(f'{to!r}: an offset, "beginning", "end" or a datetime')
-    return to

@@ -14,22 +14,15 @@ import random
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from types import MappingProxyType
 from typing import NamedTuple
 
 from logstore.engine.host.clock import Clock
-from logstore.errors import (
-    Fenced,
-    Indeterminate,
-    ObjectNotFound,
-    OutcomeUnknown,
-    StoreUnavailable,
-    UnknownTopic,
-)
-from logstore.groups.documents import Document, Member, Owner, Place, Saved, Slot
-from logstore.layout.groups import SLOTS_MAX, group_document, group_prefix, group_slot, slot_of
+from logstore.errors import Fenced, Indeterminate, OutcomeUnknown, StoreUnavailable, UnknownTopic
+from logstore.groups.documents import Document, Member, Place, Plan, Saved, Slot
+from logstore.groups.stored_group import StoredGroup, slots_in
+from logstore.layout.groups import SLOTS_MAX, group_slot
 from logstore.objects.protocol import ObjectStore
-from logstore.objects.settled import Doubts, put_settled
+from logstore.objects.settled import Doubts
 
 logger = logging.getLogger(__name__)
 
@@ -55,17 +48,6 @@ class Seen(NamedTuple):
     since: float
 
 
-class Plan(NamedTuple):
-    """What a document means for one member. `to_give`: what it owns and another should. `is_hungry`: others have to give
-    something up for it."""
-
-    document: Document
-    life: str
-    owned: Mapping[Place, Owner] = MappingProxyType({})
-    to_give: frozenset[Place] = frozenset()
-    is_hungry: bool = False
-
-
 class Membership:
     """Safe for threads: one request at a time. `fenced` says why this life is over; `join` begins another."""
 
@@ -81,7 +63,7 @@ class Membership:
         session_timeout: float,
         find_topics: Callable[[Iterable[str]], Mapping[str, tuple[str, int]]],
     ) -> None:
-        self._objects = objects
+        self._stored = StoredGroup(objects, group)
         self._clock = clock
         self._rng = rng
         self._group = group
@@ -89,13 +71,10 @@ class Membership:
         self._topics = topics
         self._session_timeout = session_timeout
         self._find_topics = find_topics
-        self._key = group_document(group)
         self._lock = threading.RLock()  # held during I/O: who saves waits for a look that is under way
         self.life = ""
         self.slot = -1
         self.fenced: str | None = "it has not joined"
-        self.document = Document()
-        self._etag: str | None = None
         self._held = Slot(0, None)
         self._slot_etag = ""
         self._unsure_of: str | None = None
@@ -107,16 +86,18 @@ class Membership:
     # What a member knows, from memory
 
     @property
+    def document(self) -> Document:
+        """The group as last seen."""
+        return self._stored.document
+
+    @property
     def plan(self) -> Plan:
         """What the document, as last seen, means for this member; nothing once it was replaced."""
         document = self.document
         if self.fenced or not self._is_member(document):
             return Plan(document, self.life)
         if self._plan.document is not document or self._plan.life != self.life:
-            owned, goals = document.owned_by(self.slot), document.wanted()
-            to_give = frozenset(place for place in owned if goals.get(place, self.slot) != self.slot)
-            lacks = any(slot == self.slot and place not in owned for place, slot in goals.items())
-            self._plan = Plan(document, self.life, owned, to_give, lacks)
+            self._plan = Plan.of(document, self.life, self.slot)
         return self._plan
 
     def position(self, place: Place, plan: Plan | None = None) -> int | None:
@@ -160,12 +141,11 @@ class Membership:
         """Whoever had it before can save nothing any more. What that one has saved stays in it until it is folded.
 
         `busy`: slots that somebody has who is joining just now, or died while it did; members free those of the dead."""
-        existing = self._listed_slots()
-        document, _ = self._read_document()
+        existing = slots_in(self._stored.listed())
+        document, _ = self._stored.read()
         mine = [slot for slot, member in document.members.items() if self._name and member.name == self._name]
         slot = mine[0] if mine else self._choose({*document.members, *busy}, existing, attempt)
-        key = group_slot(self._group, slot)
-        held = self._read_slot(slot) if slot in existing else None
+        held = self._stored.read_slot(slot) if slot in existing else None
         if held is None:
             new, etag = Slot(1, self.life), None
         else:
@@ -175,7 +155,7 @@ class Membership:
                 return False
             new = was.taken(self.life)
         with Doubts():
-            info = put_settled(self._objects, key, new.pack(), etag)
+            info = self._stored.put_slot(slot, new, etag)
             if info is None:
                 busy.add(slot)
                 return False
@@ -202,8 +182,7 @@ class Membership:
             known = old.members.get(self.slot)
             if known is not None and known.life == self.life:
                 return None
-            now = self._objects.head(group_slot(self._group, self.slot))
-            lost = now is None or now.etag != self._slot_etag
+            lost = self._stored.slot_etag(self.slot) != self._slot_etag
             if lost:
                 return None
             found = self._find_topics(self._topics)
@@ -227,12 +206,7 @@ class Membership:
                 return old.folded(self.slot, self._held).next(self.life).shared_out()
 
             self._swap(left)
-            put_settled(
-                self._objects,
-                group_slot(self._group, self.slot),
-                self._held.taken(None).pack(),
-                self._slot_etag,
-            )
+            self._stored.put_slot(self.slot, self._held.taken(None), self._slot_etag)
 
     def _is_member(self, document: Document) -> bool:
         known = document.members.get(self.slot)
@@ -265,25 +239,25 @@ class Membership:
             return [place for place in positions if place not in owned]
 
     def _put_slot(self, saved: Mapping[Place, Saved]) -> None:
-        key, doubts = group_slot(self._group, self.slot), 0
+        doubts = 0
         new = self._held.saving(self.life, saved)
         while True:
             try:
-                info = put_settled(self._objects, key, new.pack(), self._slot_etag)
+                info = self._stored.put_slot(self.slot, new, self._slot_etag)
             except Indeterminate as error:
                 doubts += 1
                 if doubts >= 5:
                     raise OutcomeUnknown(
-                        f"{key}: the positions may be saved or not ({error}): commit again"
+                        f"{group_slot(self._group, self.slot)}: the positions may be saved or not ({error}): commit again"
                     ) from error
-                if self._objects.head(key) is None:
+                if self._stored.slot_etag(self.slot) is None:
                     raise self._lost("the group's objects are gone") from error
                 continue
             if info is not None:
                 self._held, self._slot_etag = new, info.etag
                 self._beat_at = self._clock.monotonic()
                 return
-            found = self._read_slot(self.slot)
+            found = self._stored.read_slot(self.slot)
             if found is None:
                 raise self._lost("the group's objects are gone")
             if found[0].life != self.life:
@@ -333,7 +307,7 @@ class Membership:
             return
 
         def bumped(old: Document) -> Document | None:
-            return old.next(self.life) if self._etag == unsure_of else None
+            return old.next(self.life) if self._stored.etag == unsure_of else None
 
         try:
             self._swap(bumped)
@@ -361,11 +335,11 @@ class Membership:
         """One listing, and what follows from it."""
         with self._lock:
             self._check_alive()
-            listed = {info.key: info.etag for info in self._objects.list(group_prefix(self._group))}
+            listed = self._stored.listed()
             self._looked_at = now = self._clock.monotonic()
-            if listed.get(self._key) != self._etag:
-                self._read_document()
-            slots = {slot: etag for key, etag in listed.items() if (slot := slot_of(key)) is not None}
+            if listed.get(self._stored.key) != self._stored.etag:
+                self._stored.read()
+            slots = slots_in(listed)
             if not self._is_member(self.document) or slots.get(self.slot) != self._slot_etag:
                 self._look_at_own_slot()
             self._note(slots, now)
@@ -376,7 +350,7 @@ class Membership:
                 self._look_at_topics(now)
 
     def _look_at_own_slot(self) -> None:
-        found = self._read_slot(self.slot)
+        found = self._stored.read_slot(self.slot)
         if found is None or found[0].life != self.life or not self._is_member(self.document):
             raise self._lost("another has taken its place")
 
@@ -410,14 +384,14 @@ class Membership:
 
     def _replace(self, slot: int, member: Member) -> None:
         """Swap its slot, so that it can save nothing any more; then fold what it holds."""
-        found = self._read_slot(slot)
+        found = self._stored.read_slot(slot)
         if found is not None and found[0].life == member.life:
             held, etag = found
             if etag != self._seen[slot].etag:
                 return  # it lives
             freed = held.taken(None)
             try:
-                done = put_settled(self._objects, group_slot(self._group, slot), freed.pack(), etag)
+                done = self._stored.put_slot(slot, freed, etag)
             except Indeterminate:
                 return  # the next look shows it
             if done is None:
@@ -452,12 +426,10 @@ class Membership:
                 continue
             if now - self._seen[slot].since < self._session_timeout:
                 continue
-            found = self._read_slot(slot)
+            found = self._stored.read_slot(slot)
             if found is not None and found[0].life is not None and found[1] == etag:
                 with suppress(Indeterminate):
-                    put_settled(
-                        self._objects, group_slot(self._group, slot), found[0].taken(None).pack(), etag
-                    )
+                    self._stored.put_slot(slot, found[0].taken(None), etag)
             self._known_free[slot] = etag
 
     def _look_at_topics(self, now: float) -> None:
@@ -483,7 +455,7 @@ class Membership:
         if covered(self.document) is not None:
             self._swap(covered)
 
-    # The objects
+    # The document
 
     def _swap(self, change: Change, *, gives: bool = False) -> None:
         """Replace the document by what `change` makes of it. Asked again until ours stands or there is nothing to do.
@@ -491,21 +463,20 @@ class Membership:
         `gives`: if it fails, nothing may be saved before it is known what came of it, because it may still come."""
         doubts = Doubts()
         for attempt in range(ATTEMPTS_MAX):
-            old, etag = self._read_document()
+            old, etag = self._stored.read()
             new = change(old)
             if new is None:
                 return
             self._unsure_of = etag if gives else None
             with doubts:
-                info = put_settled(self._objects, self._key, new.pack(), etag)
+                done = self._stored.replace(new, etag)
                 self._unsure_of = None
-                if info is not None:
-                    self.document, self._etag = new, info.etag
+                if done:
                     return
             if attempt:
                 self._pause(attempt)
         raise StoreUnavailable(
-            f"{self._key}: others changed the group {ATTEMPTS_MAX} times while we tried to: try again"
+            f"{self._stored.key}: others changed the group {ATTEMPTS_MAX} times while we tried to: try again"
         )
 
     def _pause(self, attempt: int) -> None:
@@ -514,28 +485,3 @@ class Membership:
         condition = threading.Condition()
         with condition:
             self._clock.wait(condition, self._rng.random() * limit)
-
-    def _read_document(self) -> tuple[Document, str | None]:
-        """The etag first: if the object changes in between, a swap of that version fails."""
-        info = self._objects.head(self._key)
-        if info is None:
-            self.document, self._etag = Document(), None
-        elif info.etag != self._etag:
-            try:
-                self.document = Document.parse(self._key, self._objects.get(self._key))
-                self._etag = info.etag
-            except ObjectNotFound:
-                self.document, self._etag = Document(), None
-        return self.document, self._etag
-
-    def _read_slot(self, slot: int) -> tuple[Slot, str] | None:
-        key = group_slot(self._group, slot)
-        info = self._objects.head(key)
-        try:
-            return None if info is None else (Slot.parse(key, self._objects.get(key)), info.etag)
-        except ObjectNotFound:
-            return None
-
-    def _listed_slots(self) -> dict[int, str]:
-        listed = self._objects.list(group_prefix(self._group))
-        return {slot: info.etag for info in listed if (slot := slot_of(info.key)) is not None}

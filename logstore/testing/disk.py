@@ -88,11 +88,7 @@ class _File:
         if kept == "lost" or whole == safe:
             return safe, self.safe_mtime_ns
         middle = (len(safe) + len(whole)) // 2
-        found = {
-            "kept": whole,
-            "zeros": safe + bytes(len(whole) - len(safe)),
-            "torn": whole[:middle],
-        }[kept]
+        found = {"kept": whole, "zeros": safe + bytes(len(whole) - len(safe)), "torn": whole[:middle]}[kept]
         return found, self.mtime_ns
 
 

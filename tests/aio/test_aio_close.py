@@ -10,6 +10,7 @@ import pytest
 
 import logstore
 import logstore.aio
+from logstore.aio.threads import THREADS
 from logstore.errors import Closed
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore, GatedStore
@@ -62,10 +63,7 @@ def test_L06_close_does_not_wait_behind_appends_that_wait_for_room() -> None:
         await log.flush()
         objects.down()
         await log.append(b"x" * 2048, ack="buffered")
-        waiting = [
-            asyncio.create_task(log.append(b"y" * 2048, ack="buffered"))
-            for _ in range(2 * logstore.aio.THREADS)
-        ]
+        waiting = [asyncio.create_task(log.append(b"y" * 2048, ack="buffered")) for _ in range(2 * THREADS)]
         await asyncio.sleep(0)  # each has begun, and the threads are taken or will be
         with pytest.raises(logstore.LogStoreError, match="offsets 1 to 1"):
             await store.close(timeout=0.1)

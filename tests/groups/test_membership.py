@@ -226,7 +226,7 @@ def test_P02_many_who_join_at_once_take_nobodys_place() -> None:
         joining.result(PATIENCE_S)
     for _ in range(2):
         for each in everybody:
-            each._objects = objects  # the rest may be quick
+            each._stored._objects = objects  # the rest may be quick
             each.look()
             each.give(each.plan.to_give)
     assert [len(each.plan.owned) for each in everybody] == [2] * 12

@@ -6,9 +6,10 @@ import sys
 from typing import Any
 
 from tests.model import combining_runs, groups_runs, lanes_runs, places_runs, transactions_runs
+from tests.model.harness import Contrast
 from tests.model.lanes import Lanes
 from tests.model.places import Places
-from tests.model.runs import CONTRASTS, RULES, Contrast
+from tests.model.runs import CONTRASTS, RULES
 from tests.model.search import Outcome, Violation, World, search
 
 INTRODUCTION = """\
@@ -112,7 +113,7 @@ def _kind(runs: Any, world: World, found: Outcome) -> str | None:
 
 def _found(contrast: Contrast) -> Outcome:
     return search(
-        contrast.run.world(contrast.variant()), contrast.run.prelude, progress="stuck" in contrast.kinds
+        contrast.run.world(contrast.variant), contrast.run.prelude, progress="stuck" in contrast.kinds
     )
 
 

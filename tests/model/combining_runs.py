@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from tests.model.actors import Actor, Said
 from tests.model.combining import At, Combining, CombiningJudge, Pending, Segment, Step
+from tests.model.harness import Contrast, Holds
 from tests.model.search import World
 from tests.model.store import Create, Delete, Get, ListKeys, Objects, Put, Request
 
@@ -167,19 +168,6 @@ class PostsAgainEarly(Combining):
 
     def should_post_again(self, at: At, born: int) -> bool:
         return at.next > born
-
-
-class Holds(NamedTuple):
-    name: str
-    run: Run
-    seen: frozenset[str]
-    progress: bool = False
-
-
-class Contrast(NamedTuple):
-    variant: type[Combining]
-    kind: str
-    run: Run
 
 
 CONTRASTS = [

@@ -22,6 +22,7 @@ from tests.model.groups import (
     Tag,
     slot_key,
 )
+from tests.model.harness import Contrast, Holds
 from tests.model.search import World
 from tests.model.store import OK, Create, Delete, Get, Objects, Put, Request, Swap
 
@@ -208,19 +209,6 @@ class BelievesTheRefusal(Groups):
             return None
         found = yield Get(slot_key(slot))
         return found
-
-
-class Holds(NamedTuple):
-    name: str
-    run: Run
-    seen: frozenset[str]
-    progress: bool = False
-
-
-class Contrast(NamedTuple):
-    variant: type[Groups]
-    kind: str
-    run: Run
 
 
 CONTRASTS = [

@@ -14,6 +14,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from tests.model.actors import Actor, Said
+from tests.model.harness import Contrast as Contrast
+from tests.model.harness import Holds as Holds
 from tests.model.lanes import (
     DATA,
     FENCE,
@@ -522,23 +524,6 @@ class VoidWithoutId(Lanes):
 
 
 ANY = ("any",)
-
-
-class Holds(NamedTuple):
-    """A run in which nothing is found, and what must have happened in it for that to mean something."""
-
-    name: str
-    run: Run
-    seen: frozenset[str]
-    progress: bool = False
-
-
-class Contrast(NamedTuple):
-    """A broken rule, the violation that the search must find first, and where."""
-
-    variant: type[Lanes]
-    kind: str
-    run: Run
 
 
 BUFFERED, ATOMIC, APART = (("ahead", 3),), (("atomic", True),), (("apart", True),)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from tests.model import variants as v
 from tests.model.actors import Actor
+from tests.model.harness import Contrast, Holds
 from tests.model.judge import LogJudge
 from tests.model.protocol import MANIFEST, NONE, REPLICATED, SHARED, Rules
 from tests.model.search import World
@@ -60,8 +61,8 @@ class Run(NamedTuple):
     prelude: str = ""
     """What has happened before the search begins: deep runs would take too long from nothing."""
 
-    def world(self, rules: Rules | None = None) -> World:
-        return World(LogJudge(), cast(rules or Rules(), self.words), self.faults, self.kinds, late_arrival)
+    def world(self, variant: type[Rules] = Rules) -> World:
+        return World(LogJudge(), cast(variant(), self.words), self.faults, self.kinds, late_arrival)
 
 
 def late_arrival(request: Request, before: Objects, after: Objects) -> str | None:
@@ -75,23 +76,6 @@ def late_arrival(request: Request, before: Objects, after: Objects) -> str | Non
         case Swap():
             return "a late swap"
     return f"a late {type(request).__name__.lower()}"
-
-
-class Holds(NamedTuple):
-    """A run in which nothing is found, and what must have happened in it for that to mean something."""
-
-    name: str
-    run: Run
-    seen: frozenset[str]
-    progress: bool = False
-
-
-class Contrast(NamedTuple):
-    """A broken rule, the violations that the search may find first, and where."""
-
-    variant: type[Rules]
-    kinds: tuple[str, ...]
-    run: Run
 
 
 MAINTAINED = "merger*1 collector*1"

@@ -6,48 +6,37 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.model import variants
-from tests.model.judge import Told
+from tests.model import runs, variants
+from tests.model.harness import Contrast, Holds, Model, name_of, words_of
 from tests.model.protocol import EXCLUSIVE, MANIFEST, NONE, Rules
-from tests.model.runs import CONTRASTS, DEEP, RULES, WIDE, Contrast, Holds, Run
-from tests.model.search import Outcome, World, search, walk
-from tests.model.store import Objects
+from tests.model.runs import CONTRASTS, DEEP, RULES, WIDE, Run
+from tests.model.search import search, walk
+
+MODEL = Model(Rules, runs, variants)
 
 
-@pytest.mark.parametrize("holds", RULES, ids=lambda holds: holds.name.replace(" ", "_"))
+@pytest.mark.parametrize("holds", RULES, ids=name_of)
 def test_C01_to_C07_the_rules_hold_in_every_interleaving(holds: Holds) -> None:
-    _, found = _searched(holds)
-    assert found.kind is None, str(found)
-    assert found.whole
-    _shows_something(found, holds)
+    MODEL.check_holds(holds)
 
 
-@pytest.mark.parametrize(
-    "contrast", CONTRASTS, ids=lambda contrast: f"{contrast.variant.__name__}-{contrast.kinds[0]}"
-)
+@pytest.mark.parametrize("contrast", CONTRASTS, ids=name_of)
 def test_C01_to_C07_a_broken_rule_is_caught(contrast: Contrast) -> None:
-    found = search(
-        contrast.run.world(contrast.variant()), contrast.run.prelude, progress="stuck" in contrast.kinds
-    )
-    assert found.kind in contrast.kinds, str(found)
+    MODEL.check_caught(contrast)
 
 
-@pytest.mark.parametrize("run", sorted({contrast.run for contrast in CONTRASTS}), ids=lambda run: run.words)
+@pytest.mark.parametrize("run", sorted({contrast.run for contrast in CONTRASTS}), ids=words_of)
 def test_the_rules_hold_where_a_broken_one_was_caught(run: Run) -> None:
     """So it is the broken rule that was caught, not the cast."""
-    found = search(run.world(), run.prelude, limit=2_000)
-    assert found.kind is None, str(found)
+    MODEL.check_cast(run)
 
 
 def test_every_variant_is_searched() -> None:
-    broken = {made for made in vars(variants).values() if isinstance(made, type) and issubclass(made, Rules)}
-    assert broken - {Rules} == {contrast.variant for contrast in CONTRASTS}
+    MODEL.check_every_variant_is_searched()
 
 
 def test_the_order_of_listing_and_manifest_does_not_make_the_sweep_safe() -> None:
@@ -56,7 +45,7 @@ def test_the_order_of_listing_and_manifest_does_not_make_the_sweep_safe() -> Non
     class OtherOrder(Rules):
         list_and_manifest = variants.ManifestFirst.list_and_manifest
 
-    found = search(_named("two merges, a sweep").run.world(OtherOrder()))
+    found = search(MODEL.named("two merges, a sweep").run.world(OtherOrder))
     assert found.kind is None, str(found)
     assert "a stray" in found.seen
 
@@ -65,7 +54,7 @@ def test_the_order_of_listing_and_manifest_does_not_make_the_sweep_safe() -> Non
 
 
 def test_two_collections_and_every_append_acked() -> None:
-    for objects, told in _ends("two shared writers, two collections"):
+    for objects, told in MODEL.ends("two shared writers, two collections"):
         manifest = objects.get(MANIFEST, NONE)
         if manifest.until == 2 and len(told.acked) == 3 and not manifest.retired:
             assert objects[0].collected
@@ -75,7 +64,7 @@ def test_two_collections_and_every_append_acked() -> None:
 
 
 def test_a_sleeper_wakes_after_the_topic_was_deleted() -> None:
-    for objects, told in _ends("deletion without a manifest"):
+    for objects, told in MODEL.ends("deletion without a manifest"):
         stale = [
             key for key, held in objects.items() if isinstance(key, int) and held.id[:2] == ("y", "fence")
         ]
@@ -86,7 +75,7 @@ def test_a_sleeper_wakes_after_the_topic_was_deleted() -> None:
 
 
 def test_an_emptied_place_is_filled_again_by_a_late_copy() -> None:
-    for objects, _ in _ends("an exclusive writer is taken over"):
+    for objects, _ in MODEL.ends("an exclusive writer is taken over"):
         manifest = objects.get(MANIFEST, NONE)
         for place in range(manifest.until):
             held = objects.get(place)
@@ -100,20 +89,16 @@ def test_an_emptied_place_is_filled_again_by_a_late_copy() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("holds", WIDE, ids=lambda holds: holds.name.replace(" ", "_"))
+@pytest.mark.parametrize("holds", WIDE, ids=name_of)
 def test_C01_to_C07_the_rules_hold_in_a_million_states(holds: Holds) -> None:
-    found = search(holds.run.world(), limit=1_000_000)
-    assert found.kind is None, str(found)
-    assert holds.seen <= found.seen
+    MODEL.check_many_states(holds)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("holds", DEEP, ids=lambda holds: holds.name.replace(" ", "_"))
+@pytest.mark.parametrize("holds", DEEP, ids=name_of)
 def test_C01_to_C07_the_rules_hold_in_random_walks(holds: Holds, seed: int) -> None:
-    found = walk(holds.run.world(), steps=300_000, seed=seed)
-    assert found.kind is None, str(found)
-    _shows_something(found, holds)
+    MODEL.check_walk(holds, seed)
 
 
 def test_the_same_seed_walks_the_same_way() -> None:
@@ -122,7 +107,7 @@ def test_the_same_seed_walks_the_same_way() -> None:
 
 
 def test_a_walk_finds_a_broken_rule() -> None:
-    found = walk(DEEP[0].run.world(variants.FenceUnchecked()), steps=20_000, seed=1)
+    found = walk(DEEP[0].run.world(variants.FenceUnchecked), steps=20_000, seed=1)
     assert found.kind == "lost"
     assert found.trace
 
@@ -140,6 +125,9 @@ _ACTORS = (
     "combining_runs.py",
     "groups.py",
     "groups_runs.py",
+    "transactions.py",
+    "transactions_runs.py",
+    "together.py",
 )
 
 
@@ -159,24 +147,3 @@ def test_nothing_hides_in_an_actor() -> None:
         for node in ast.walk(tree):
             if isinstance(node, (ast.Yield, ast.YieldFrom)):
                 assert id(node) in whole, f"{name}:{node.lineno}: a `yield` within an expression"
-
-
-def _shows_something(found: Outcome, holds: Holds) -> None:
-    assert holds.seen <= found.seen, f"never seen: {sorted(holds.seen - found.seen)}"
-    assert found.over, "nobody ever came to an end"
-
-
-def _named(name: str) -> Holds:
-    return next(holds for holds in RULES if holds.name == name)
-
-
-@cache
-def _searched(holds: Holds) -> tuple[World, Outcome]:
-    world = holds.run.world()
-    return world, search(world, holds.run.prelude, progress=holds.progress)
-
-
-def _ends(name: str) -> Iterator[tuple[Objects, Told]]:
-    """What stands, and what was told, wherever every actor of that run has come to its end."""
-    world, found = _searched(_named(name))
-    return ((world.objects(state), world.told(state)) for state in found.over)

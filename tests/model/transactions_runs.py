@@ -7,6 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tests.model.actors import Actor
+from tests.model.harness import Contrast, Holds
 from tests.model.search import Outcome, Violation, World
 from tests.model.store import Get
 from tests.model.together import IDLE, Change, Together
@@ -225,19 +226,6 @@ class NotToldYet(Together):
 
     def tell(self, places: str, marker: Marker) -> Step:
         yield from self.mark(places[0], marker)
-
-
-class Holds(NamedTuple):
-    name: str
-    run: Run
-    seen: frozenset[str] = frozenset()
-    progress: bool = False
-
-
-class Contrast(NamedTuple):
-    variant: type[Transactions]
-    kind: str
-    run: Run
 
 
 def judged(world: World, found: Outcome) -> Violation | None:

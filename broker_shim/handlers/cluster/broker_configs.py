@@ -78,12 +78,7 @@ def describe(config: BrokerConfig, me: Node) -> list[Entry]:
         ("socket.request.max.bytes", config.max_frame_bytes, INT, "max_frame_bytes"),
         ("ssl.client.auth", "required" if config.tls_client_ca else "none", STRING, "tls_client_ca"),
         ("super.users", config.super_users, STRING, "super_users"),
-        (
-            "unclean.leader.election.enable",
-            SETTINGS["unclean.leader.election.enable"].default,
-            BOOLEAN,
-            "",
-        ),
+        ("unclean.leader.election.enable", SETTINGS["unclean.leader.election.enable"].default, BOOLEAN, ""),
     ]
     entries = []
     for name, value, kind, flag in rows:

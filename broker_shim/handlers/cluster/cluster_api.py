@@ -138,11 +138,7 @@ class ClusterApi:
 
     async def describe_quotas(self, call: Call) -> Response:
         if not call.may(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER):
-            return {
-                "error_code": Code.CLUSTER_AUTHORIZATION_FAILED,
-                "error_message": None,
-                "entries": None,
-            }
+            return {"error_code": Code.CLUSTER_AUTHORIZATION_FAILED, "error_message": None, "entries": None}
         return {"error_code": Code.NONE, "error_message": None, "entries": []}
 
     async def alter_quotas(self, call: Call) -> Response:

@@ -9,14 +9,7 @@ from typing import Any
 
 from broker_shim.auth.acls import Operation, Resource
 from broker_shim.groups.assignors import TopicInfo
-from broker_shim.groups.consumer_group import (
-    JOINING,
-    ConsumerGroup,
-    ConsumerMember,
-    Heartbeat,
-    Held,
-    Refused,
-)
+from broker_shim.groups.consumer_group import JOINING, ConsumerGroup, ConsumerMember, Heartbeat, Held, Refused
 from broker_shim.groups.consumer_records import by_topic
 from broker_shim.groups.coordinator import Coordinator
 from broker_shim.handlers.call import Call, Response

@@ -30,7 +30,6 @@ from logstore.format.batches.markers import Marker
 from logstore.layout.broker import INTERNAL_TOPIC, INTERNAL_TOPICS
 
 LAST_IDEMPOTENT_EPOCH = 0x7FFE
-MARKERS_AT_ONCE = 64
 
 
 class TransactionApi:

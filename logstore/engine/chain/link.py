@@ -150,13 +150,6 @@ def _link_from_whole(store: ObjectStore, key: str) -> Link:
         return Link(summary, len(data), None if header.has_extras else NO_EXTRAS)
 
 
-def _extras_of(summary: SegmentSummary, tail: bytes) -> Extras | None:
-    try:
-        return summary.parse_extras(tail)
-    except FormatError:
-        return None
-
-
 def claim_of(key: str) -> Claim | None:
     """That of a part of a lane's entry, whose key it is; None for any other object. It began there or before, and no fence
     has ended it by then."""

@@ -15,11 +15,12 @@ import hashlib
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 from logstore.engine.replicated.source_ranges import SourceRange
 from logstore.engine.write.admission import Run
-from logstore.errors import DivergentWriters
+from logstore.errors import CorruptData, DivergentWriters
 from logstore.format.batches.record import Record
 from logstore.format.stored.segment import SegmentHeader, WriterMode
 
@@ -107,7 +108,10 @@ class DivergenceCheck:
         """Note the segments from source offset `lower` on from before the noted ones, as far as they are near."""
         left = LOOK_BACK
         while not self._too_far and lower < self._first_source and self._first_seq > 0:
-            header = header_at(self._first_seq - 1) if left and len(self._theirs) < _REMEMBERED else None
+            header = None
+            if left and len(self._theirs) < _REMEMBERED:
+                with suppress(CorruptData):  # the reader's business: this does without it
+                    header = header_at(self._first_seq - 1)
             if header is None or header.mode is not WriterMode.REPLICATED:
                 self._too_far = True
                 return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from logstore.engine.host.counters import FlushDone
 from logstore.engine.replicated.divergence import NO_DIGEST, digest
 from logstore.engine.replicated.source_ranges import SourceRange
 from logstore.engine.shared.chain_cursor import ChainCursor
@@ -21,6 +22,11 @@ class Attempt:
     header: SegmentHeader
     data: memoryview
     summary: SegmentSummary
+
+    def flushed(self, seconds: float | None = None) -> FlushDone:
+        """It is stored. `seconds`: how long that took, if we saw it."""
+        header, charged = self.header, sum(held.charged for held in self.ranges)
+        return FlushDone(header.base_offset, header.end_offset, len(self.data), charged, seconds, waited=None)
 
 
 def build_attempt(cursor: ChainCursor, ranges: list[SourceRange], now_ms: int, codec_id: int) -> Attempt:

@@ -55,11 +55,10 @@ from logstore.errors import (
     GapError,
     LogStoreError,
     StraddlingTransaction,
-    fresh,
 )
 from logstore.format.batches.codecs import CODEC_IDS
 from logstore.format.batches.record import Record
-from logstore.format.stored.segment import SegmentHeader, WriterMode
+from logstore.format.stored.segment import WriterMode
 
 logger = logging.getLogger(__name__)
 
@@ -266,7 +265,7 @@ class ReplicatedWriter(WriterLifecycle):
                     self._chain.paths.topic, self._chain.paths.partition
                 ) as flush:
                     still_stands = self._cursor.commit(attempt.header, attempt.data, attempt.summary)
-                    flushed = self._flushed(attempt, self._runtime.clock.monotonic() - began)
+                    flushed = attempt.flushed(self._runtime.clock.monotonic() - began)
                     flush.done(flushed)
             except LostRace:
                 with self._lock:
@@ -329,6 +328,10 @@ class ReplicatedWriter(WriterLifecycle):
         before = self.frontier
         self._cursor.rejoin()
         self._divergence = DivergenceCheck(str(self._chain.paths), self._cursor.tail.next_seq, self.frontier)
+        self._peers_moved(before)
+
+    def _peers_moved(self, before: int) -> None:
+        """Whether they did: what the frontier was before is told by the caller."""
         with self._lock:
             if self.frontier > before:
                 self.stats.peer_commits += 1
@@ -341,9 +344,7 @@ class ReplicatedWriter(WriterLifecycle):
             link = self._cursor.advance()
         except StalePlace as stale:
             if attempt is not None and stale.found and stale.found.writer_id == attempt.header.writer_id:
-                self._committed(
-                    attempt, self._flushed(attempt)
-                )  # its answer was lost, and its records were collected since
+                self._committed(attempt)  # its answer was lost, and its records were collected since
             else:
                 self._take_back_attempt()
             self._rejoin()
@@ -358,15 +359,10 @@ class ReplicatedWriter(WriterLifecycle):
                 f"its source range begins at {header.source_lower}, but the partition has the source up to {before}",
             )
         if attempt is not None and header.writer_id == attempt.header.writer_id:
-            self._committed(
-                attempt, self._flushed(attempt)
-            )  # its answer was lost, and somebody looked before we asked again
+            self._committed(attempt)  # its answer was lost, and somebody looked before we asked again
             return True
         self._divergence.stored(header)
-        with self._lock:
-            if self.frontier > before:
-                self.stats.peer_commits += 1
-                self.stats.progressed(self._runtime.clock.monotonic())
+        self._peers_moved(before)
         if attempt is not None and header.seq == attempt.header.seq:
             self._take_back_attempt()
         return True
@@ -386,7 +382,7 @@ class ReplicatedWriter(WriterLifecycle):
         for number, held in enumerate(touched):
             try:
                 if not held.exact:
-                    self._divergence.look_back(held.lower, self._header_at)
+                    self._divergence.look_back(held.lower, self._chain.header_at)
                     self._divergence.ours(held, frontier)
             except BaseException:
                 self._hold_again(touched[number:])  # `stop` tells them, or they are tried again
@@ -403,19 +399,8 @@ class ReplicatedWriter(WriterLifecycle):
                 self.stats.dropped += dropped
             self._hold_again([held])
 
-    def _header_at(self, seq: int) -> SegmentHeader | None:
-        try:
-            return self._chain.header_at(seq)
-        except CorruptData:  # the reader's business: the audit does without it
-            return None
-
-    def _flushed(self, attempt: Attempt, seconds: float | None = None) -> FlushDone:
-        header, charged = attempt.header, sum(held.charged for held in attempt.ranges)
-        return FlushDone(
-            header.base_offset, header.end_offset, len(attempt.data), charged, seconds, waited=None
-        )
-
-    def _committed(self, attempt: Attempt, flushed: FlushDone) -> None:
+    def _committed(self, attempt: Attempt, flushed: FlushDone | None = None) -> None:
+        flushed = flushed or attempt.flushed()
         self._divergence.stored(attempt.header)
         with self._lock:
             told = self._attempt is not attempt  # by `stop`, which came while it was under way
@@ -432,13 +417,8 @@ class ReplicatedWriter(WriterLifecycle):
     def _resolve(self, held: SourceRange, outcome: Applied | LogStoreError, *, dropped: int) -> None:
         with self._lock:
             self.stats.dropped += dropped
-        self._runtime.budget.give_back(held.charged)
-        held.charged = 0
-        if held.future.set_running_or_notify_cancel():
-            if isinstance(outcome, Applied):
-                held.future.set_result(outcome)
-            else:
-                held.future.set_exception(fresh(outcome))
+        self._runtime.budget.give_back(held.uncharge())
+        held.tell(outcome)
 
     # Taking over
 
@@ -463,10 +443,7 @@ class ReplicatedWriter(WriterLifecycle):
     def _let_go(self) -> tuple[int, list[Future[Any]]]:
         held = (self._attempt.ranges if self._attempt is not None else []) + self._held.clear()
         self._attempt = None
-        freed = sum(one.charged for one in held)
-        for one in held:
-            one.charged = 0
-        return freed, [one.future for one in held]
+        return sum(one.uncharge() for one in held), [one.future for one in held]
 
     def _log_stop(self, error: LogStoreError) -> None:
         if not isinstance(error, Closed):

@@ -23,7 +23,7 @@ from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from logstore.engine.write.admission import Run, admit_columns, admit_records
-from logstore.errors import RecordTooLarge, StraddlingTransaction
+from logstore.errors import LogStoreError, RecordTooLarge, StraddlingTransaction, fresh
 from logstore.format.batches.record import Record
 
 
@@ -60,6 +60,19 @@ class SourceRange:
     charged: int
     exact: bool = False
     future: Future[Applied] = field(default_factory=Future)
+
+    def uncharge(self) -> int:
+        """It takes no room any more. Returns how much it took."""
+        freed, self.charged = self.charged, 0
+        return freed
+
+    def tell(self, outcome: Applied | LogStoreError) -> None:
+        """What has become of it."""
+        if self.future.set_running_or_notify_cancel():
+            if isinstance(outcome, Applied):
+                self.future.set_result(outcome)
+            else:
+                self.future.set_exception(fresh(outcome))
 
     @property
     def records(self) -> list[Record]:

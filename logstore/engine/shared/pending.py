@@ -22,13 +22,16 @@ What goes wrong with looking for others' appends changes nothing of our own: it 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
 
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.link import Link
+from logstore.engine.memory.topic_settings import TopicLimits
+from logstore.engine.shared.chain_cursor import ChainCursor
+from logstore.engine.shared.pace import Pace
 from logstore.errors import CorruptData, LogStoreError, ObjectNotFound
 from logstore.format.batches.batch import BatchInfo, split
 from logstore.format.errors import FormatError
@@ -105,19 +108,17 @@ class KnownPlaces:
 class Scout:
     """Looks for what others have put aside and fetches it, on a thread of the task pool, while our own uploads go on.
 
-    `place`: where the writer is. `room`: as many bytes are fetched. `is_far`: whether it is worth a thread for each.
+    It knows its writer's place in the chain and its pace: whether the store is far enough for a thread for each object.
     """
 
-    def __init__(
-        self, chain: Chain, place: Callable[[], int], room: Callable[[], int], is_far: Callable[[], bool]
-    ) -> None:
-        self.known = KnownPlaces(place())
+    def __init__(self, chain: Chain, topic: TopicLimits, cursor: ChainCursor, pace: Pace) -> None:
+        self.known = KnownPlaces(cursor.tail.next_seq)
         self.unneeded: list[PendingName] = []
         self.should_look = False
         self._chain = chain
-        self._place = place
-        self._room = room
-        self._is_far = is_far
+        self._topic = topic
+        self._cursor = cursor
+        self._pace = pace
         self._found: list[Pending] | None = None
 
     def run(self) -> None:
@@ -128,15 +129,28 @@ class Scout:
         for _ in range(min(len(self.unneeded), _DELETED_AT_ONCE)):
             self._delete(self.unneeded.pop())
 
+    def needs_no_more(self, name: PendingName | None) -> None:
+        """What was put aside under that name, if anything was, may be deleted."""
+        if name is not None:
+            self.unneeded.append(name)
+
     def take(self) -> list[Pending] | None:
         """What the last look has found; None if there was none since this was asked."""
         found, self._found = self._found, None
         return found
 
+    def may_go(self, found: list[Pending], ours: bytes, epoch: int, seq: int) -> list[Pending]:
+        """Those that a writer in that epoch may take along into place `seq`: others' alone."""
+        return [
+            one
+            for one in found
+            if one.name.id != ours and one.header.epoch == epoch and self.known.may_take(one.name, seq)
+        ]
+
     def standing(self) -> list[tuple[PendingName, int]]:
         """What may go into the next place, and its size, oldest first; nothing if that cannot be found out. What is dead is
         not needed any more."""
-        paths, seq = self._chain.paths, self._place()
+        paths, seq = self._chain.paths, self._cursor.tail.next_seq
         try:
             listed = [
                 (name, info.size)
@@ -153,11 +167,11 @@ class Scout:
     def fetch(self, names: list[tuple[PendingName, int]]) -> None:
         """From then on `take` has something to say."""
         calls = [partial(self._fetch, name) for name in self._that_fit(names)]
-        found = fan_out(calls, at_once=_FETCHED_AT_ONCE, at_least=2, ahead=self._is_far())
+        found = fan_out(calls, at_once=_FETCHED_AT_ONCE, at_least=2, ahead=not self._pace.is_cheap)
         self._found = [pending for pending in found if pending is not None]
 
     def _that_fit(self, names: list[tuple[PendingName, int]]) -> Iterator[PendingName]:
-        room = self._room()
+        room = self._topic.segment_bytes
         for number, (name, size) in enumerate(names[:TAKEN_MAX]):
             room -= size
             if number and room < 0:

@@ -17,10 +17,13 @@ from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
 
+from logstore.config import StoreConfig
 from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef
+from logstore.engine.write.admission import admit_records
 from logstore.errors import Fenced, GapError, InvalidRecord
-from logstore.format.batches.batch import BatchInfo, split
+from logstore.format.batches.batch import BatchInfo, encode_batch, split
+from logstore.format.batches.codecs import CODEC_IDS
 from logstore.format.batches.sequences import (
     MODULUS,
     KnownProducers,
@@ -172,3 +175,22 @@ def batch_headers(reader: SegmentReader, refs: Iterable[SegmentRef]) -> Iterable
         return infos
 
     return [info for infos in fan_out(partial(of, ref) for ref in refs) for info in infos]
+
+
+def numbered_batches(
+    records: object, producer_id: int, epoch: int, sequence: int, config: StoreConfig, now_ms: int
+) -> bytes:
+    """The records as batches that carry their producer's numbers."""
+    encoded = []
+    for run in admit_records(records, config.max_batch_bytes):
+        raw, info = encode_batch(
+            run.records,
+            now_ms=now_ms,
+            codec_id=CODEC_IDS[config.compression],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
+        encoded.append(raw)
+        sequence = advance(sequence, info.count)
+    return b"".join(encoded)

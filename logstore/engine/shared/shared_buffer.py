@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from logstore.engine.host.counters import FlushDone
 from logstore.engine.memory.pending_batch import Exposure, PendingBatch
 from logstore.engine.memory.results import Receipt
 from logstore.engine.shared.pending import Pending
@@ -24,6 +25,9 @@ from logstore.format.batches.sequences import Sequences
 from logstore.format.stored.extras import NO_EXTRAS, AppendId, Extras
 from logstore.format.stored.segment import EncodedBatch, SegmentHeader, SegmentSummary, build_segment
 from logstore.layout.paths import PendingName
+
+_PUT_ASIDE_AGAIN = 16
+"""After so many places in which it was not: who commits may not know the place where it was born, having come later."""
 
 
 class Joined(NamedTuple):
@@ -93,10 +97,7 @@ class SharedBuffer:
         return entry.join(receipt, len(records))
 
     def add_encoded(
-        self,
-        receipt: Receipt,
-        batches: Sequence[tuple[memoryview, BatchInfo]],
-        sequences: Sequences | None,
+        self, receipt: Receipt, batches: Sequence[tuple[memoryview, BatchInfo]], sequences: Sequences | None
     ) -> Future[Receipt]:
         """An entry of its own: one append, stored whole."""
         entry = Entry(sequences=sequences)
@@ -180,6 +181,15 @@ class SharedWindow:
         )
         return build_segment(header, self._placed(header))[0]
 
+    def is_overlooked(self, seq: int) -> bool:
+        """The chain has got to place `seq` without it: time to put it aside again?"""
+        if self.again_at is None:
+            self.again_at = seq + _PUT_ASIDE_AGAIN
+        elif seq >= self.again_at:
+            self.is_aside = False
+            return True
+        return False
+
     def is_dead(self, identity: bytes) -> None:
         """As it was put aside nobody will commit it any more; from now on it is `identity`."""
         self.id, self.aside, self.is_aside, self.again_at = identity, None, False, None
@@ -240,6 +250,11 @@ class SharedWindow:
         for other in self._others:
             yield other, base_offset
             base_offset += other.count
+
+    def flushed(self, base_offset: int, seconds: float, size: int, now: float) -> FlushDone:
+        """Of our records alone: a segment may hold those of others, and theirs ours."""
+        end = base_offset + self.count
+        return FlushDone(base_offset, end, size, self.charged, seconds, waited=now - self.since)
 
     def place(self, base_offset: int) -> list[tuple[Future[Receipt], Receipt]]:
         """It is committed there: every append of it has its offsets now."""

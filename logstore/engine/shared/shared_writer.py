@@ -28,7 +28,6 @@ from logstore.config import Ack
 from logstore.engine.chain.chain import Chain, LostRace, StalePlace
 from logstore.engine.chain.link import Link
 from logstore.engine.chain.segment_table import LostRange
-from logstore.engine.host.counters import FlushDone
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.results import Receipt
 from logstore.engine.memory.topic_settings import TopicLimits
@@ -39,27 +38,18 @@ from logstore.engine.shared.chain_cursor import ChainCursor
 from logstore.engine.shared.deduplicator import StoredAppends, recent_appends
 from logstore.engine.shared.pace import READ_MAX, Pace
 from logstore.engine.shared.pending import KnownPlaces, Pending, Scout, appends_in
-from logstore.engine.shared.producer_table import sequences_of
+from logstore.engine.shared.producer_table import numbered_batches, sequences_of
 from logstore.engine.shared.shared_buffer import SharedBuffer, SharedWindow
-from logstore.engine.write.admission import admit_records
 from logstore.engine.write.commit_loop import CommitLoop
 from logstore.engine.write.group_commit import GroupCommitWait
 from logstore.engine.write.lifecycle import WriterStats
 from logstore.engine.write.writer_health import WriterHealth
 from logstore.engine.write.writer_protocol import Writer
-from logstore.errors import (
-    LogStoreError,
-    OutcomeUnknown,
-    fresh,
-)
-from logstore.format.batches.batch import BatchInfo, encode_batch
+from logstore.errors import LogStoreError, OutcomeUnknown, fresh
+from logstore.format.batches.batch import BatchInfo
 from logstore.format.batches.codecs import CODEC_IDS
 from logstore.format.batches.record import Record
-from logstore.format.batches.sequences import advance
 from logstore.format.stored.segment import SegmentFlags, WriterMode
-
-_PUT_ASIDE_AGAIN = 16
-"""After so many places in which it was not: who commits may not know the place where it was born, having come later."""
 
 
 @dataclass(slots=True)
@@ -88,12 +78,7 @@ class SharedWriter(Writer):
         self._on_commit = on_commit
         self._cursor = ChainCursor(runtime, chain, state, WriterMode.SHARED)
         self._pace = Pace(runtime.rng)
-        self._scout = Scout(
-            chain,
-            lambda: self._cursor.tail.next_seq,
-            lambda: topic.segment_bytes,
-            lambda: not self._pace.is_cheap,
-        )
+        self._scout = Scout(chain, topic, self._cursor, self._pace)
         self._stored = StoredAppends(chain, runtime.reader)
         batch_bytes = min(OPEN_BATCH_BYTES, runtime.config.max_batch_bytes)
         self._buffer = SharedBuffer(CODEC_IDS[runtime.config.compression], batch_bytes)
@@ -172,19 +157,8 @@ class SharedWriter(Writer):
 
     def numbered(self, records: object, producer_id: int, epoch: int, sequence: int) -> bytes:
         """The records as batches that carry their producer's numbers, ready for `add_encoded`."""
-        config, now_ms, encoded = self._runtime.config, self._runtime.clock.now_ms(), []
-        for run in admit_records(records, config.max_batch_bytes):
-            raw, info = encode_batch(
-                run.records,
-                now_ms=now_ms,
-                codec_id=CODEC_IDS[config.compression],
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                base_sequence=sequence,
-            )
-            encoded.append(raw)
-            sequence = advance(sequence, info.count)
-        return b"".join(encoded)
+        config, now_ms = self._runtime.config, self._runtime.clock.now_ms()
+        return numbered_batches(records, producer_id, epoch, sequence, config, now_ms)
 
     def next_sequence(self, producer_id: int) -> tuple[int, int] | None:
         """Epoch and next number of a producer; None if nothing of it is known: asks the store."""
@@ -213,7 +187,9 @@ class SharedWriter(Writer):
     def run(self) -> None:
         """One step: try to commit the window there is, or the next one."""
         with self._lock:
-            self._group_commit.wait(lambda: self._buffer.appends, self._need_not_linger)
+            self._group_commit.wait(
+                lambda: self._buffer.appends, lambda: self._window is not None or self._closing
+            )
             window = self._prepare()
         if window is not None and not self._commit_loop.take(lambda: self._attempt(window)):
             self._after_window()
@@ -226,9 +202,6 @@ class SharedWriter(Writer):
             self._scout.run()  # to hand it over would take longer
         else:
             self._runtime.task_pool.at(self._scout, self._runtime.clock.monotonic())
-
-    def _need_not_linger(self) -> bool:
-        return self._window is not None or self._closing
 
     def _prepare(self) -> SharedWindow | None:
         if self.failed is None and self._window is None:
@@ -267,7 +240,8 @@ class SharedWriter(Writer):
             paths = self._chain.paths
             with self._runtime.observer.flush(paths.topic, paths.partition) as flush:
                 still_stands = self._cursor.commit(header, data, summary)
-                flush.done(self._done(window, header.base_offset, clock.monotonic() - began, len(data)))
+                now = clock.monotonic()
+                flush.done(window.flushed(header.base_offset, now - began, len(data), now))
         except LostRace:
             self._pace.took(clock.monotonic() - began)
             self._lost_race(window)
@@ -297,12 +271,8 @@ class SharedWriter(Writer):
         if found is None:
             return []
         self._pace.looked(bool(found))
-        seq, epoch, known = self._cursor.tail.next_seq, self._cursor.epoch, self._scout.known
-        others = [
-            other
-            for other in found
-            if other.name.id != window.id and other.header.epoch == epoch and known.may_take(other.name, seq)
-        ]
+        seq = self._cursor.tail.next_seq
+        others = self._scout.may_go(found, window.id, self._cursor.epoch, seq)
         if any(other.is_numbered for other in others):
             self._stored.cover(seq)
             others = self._stored.admitted(window.entries, others)
@@ -350,12 +320,7 @@ class SharedWriter(Writer):
             return 0.0
         if not is_end:
             return 0.0
-        if window.again_at is None:
-            window.again_at = seq + _PUT_ASIDE_AGAIN
-        elif seq >= window.again_at:
-            window.is_aside = False
-            return 0.0
-        return self._wait_for_others(window)
+        return 0.0 if window.is_overlooked(seq) else self._wait_for_others(window)
 
     def _wait_for_others(self, window: SharedWindow) -> float:
         """Nothing new stands. If that lasts, whoever has waited longest commits for all."""
@@ -373,8 +338,7 @@ class SharedWriter(Writer):
     def _put_aside(self, window: SharedWindow) -> None:
         """One PUT that nobody contends for. May be repeated: it is the same append."""
         clock = self._runtime.clock
-        if window.aside is not None:
-            self._scout.unneeded.append(window.aside)
+        self._scout.needs_no_more(window.aside)
         data = window.put_aside(self._cursor.header(window.count))
         assert window.aside is not None
         began = clock.monotonic()
@@ -444,9 +408,8 @@ class SharedWriter(Writer):
             return
         self._stored.cover(self._cursor.tail.next_seq)
         while self._stored.misses_some(window.entries) and not self._read(window, 1):
-            self._stored.cover(
-                self._cursor.tail.next_seq
-            )  # the producer may have been at another writer meanwhile
+            # the producer may have been at another writer meanwhile
+            self._stored.cover(self._cursor.tail.next_seq)
         with self._lock:
             if self._is_done(window):
                 return
@@ -466,8 +429,7 @@ class SharedWriter(Writer):
 
     def _committed(self, window: SharedWindow, base_offset: int, seconds: float, size: int = 0) -> None:
         """It stands there, by our segment of `size` bytes, or by another's."""
-        if window.aside is not None:
-            self._scout.unneeded.append(window.aside)
+        self._scout.needs_no_more(window.aside)
         with self._lock:
             if self.failed is not None:
                 return  # given up by close() while the upload was under way
@@ -475,18 +437,14 @@ class SharedWriter(Writer):
             self._window_done()
             self._group_commit.after_commit(len(placed), self._buffer.appends, seconds)
             self.stats.commits += 1
-            done = self._done(window, base_offset, seconds, size)
+            now = self._runtime.clock.monotonic()
+            done = window.flushed(base_offset, seconds, size, now)
             self._counted.flushed(done)
-            self.stats.progressed(self._runtime.clock.monotonic())
+            self.stats.progressed(now)
         paths = self._chain.paths
         self._runtime.observer.stored(paths.topic, paths.partition, done)
         self._runtime.budget.give_back(window.charged)
         complete(placed)
-
-    def _done(self, window: SharedWindow, base_offset: int, seconds: float, size: int) -> FlushDone:
-        """Of our records alone: a segment may hold those of others, and theirs ours."""
-        waited = self._runtime.clock.monotonic() - window.since
-        return FlushDone(base_offset, base_offset + window.count, size, window.charged, seconds, waited)
 
     def _window_done(self) -> None:
         """Holds the lock."""
@@ -523,6 +481,7 @@ class SharedWriter(Writer):
         durable, frontier = self._state.durable, self._cursor.tail.end_offset
         held = self.failed is None and self._pending() > 0
         stalled = held and self._idle_seconds() > self._runtime.config.stall_after
+        oldest = self._oldest_at if self._window is None else self._window.since
         return replace(
             self._told("shared", self._cursor.epoch, frontier, stalled),
             lag=max(0, durable - frontier),
@@ -531,11 +490,6 @@ class SharedWriter(Writer):
             next_offset=self.next_offset,
             unflushed_records=self._pending() if held else 0,
             unflushed_bytes=self._buffer.charged + (self._window.charged if self._window is not None else 0),
-            unflushed_seconds=self._held_seconds() if held else 0.0,
+            unflushed_seconds=round(self._runtime.clock.monotonic() - oldest, 3) if held else 0.0,
             held_at_offset=durable if stalled else None,
         )
-
-    def _held_seconds(self) -> float:
-        """For how long the oldest record that is not stored has waited. Holds the lock."""
-        since = self._oldest_at if self._window is None else self._window.since
-        return round(self._runtime.clock.monotonic() - since, 3)

@@ -219,11 +219,7 @@ def check_crc(raw: Buffer, info: BatchInfo) -> None:
 
 
 def validate(
-    raw: Buffer,
-    *,
-    max_batch_bytes: int,
-    max_decoded_bytes: int = MAX_DECODED_BYTES,
-    control: bool = False,
+    raw: Buffer, *, max_batch_bytes: int, max_decoded_bytes: int = MAX_DECODED_BYTES, control: bool = False
 ) -> list[BatchInfo]:
     """Check foreign bytes completely: batches that a producer may send, back to back, nothing else.
 

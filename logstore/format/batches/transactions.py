@@ -49,10 +49,6 @@ class Transactions:
     def is_used(self) -> bool:
         return bool(self.open or self.last_ends or self._markers)
 
-    @property
-    def aborted_count(self) -> int:
-        return len(self._markers)
-
     def last_stable(self, end: int) -> int:
         """Up to where everything below `end` is decided."""
         for transaction in self.open.values():

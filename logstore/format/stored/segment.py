@@ -17,27 +17,34 @@ All integers are little endian, except inside the batches, which are Kafka's.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, IntFlag
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 from crc32c import crc32c
 
 from logstore.format.batches.batch import HEADER_SIZE as BATCH_HEADER_SIZE
 from logstore.format.batches.batch import (
     PATCH_SIZE,
-    BatchInfo,
     check_crc,
     check_stored,
-    patch_head,
     read_info,
 )
 from logstore.format.errors import FormatError, UnsupportedVersion
+from logstore.format.stored.encoded_batch import EncodedBatch as EncodedBatch
+from logstore.format.stored.encoded_batch import as_stored as as_stored
+from logstore.format.stored.encoded_batch import place as place
+from logstore.format.stored.encoded_batch import place_all as place_all
 from logstore.format.stored.extras import NO_EXTRAS, Extras
 from logstore.format.stored.pages import in_one_piece
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    from logstore.format.lazy_numpy import np
 
 FORMAT_VERSION = 1
 EXTRAS_VERSION = 2
@@ -50,8 +57,6 @@ TAIL_SIZE = 64 * 1024  # what one ranged GET of the tail asks for: footer and 1,
 
 _HEADER = struct.Struct("<8sHHBBHQQqqq16sqqqq16s")
 _CRC = struct.Struct("<I")
-_COUNT = struct.Struct(">i")  # of a batch's records: the last field of its header
-_COUNT_AT = BATCH_HEADER_SIZE - _COUNT.size
 HEADER_SIZE = _HEADER.size + _CRC.size
 _FOOTER = struct.Struct(
     "<QIIqqQ"
@@ -62,20 +67,26 @@ EMPTY_SIZE = HEADER_SIZE + FOOTER_SIZE
 """Of a segment without records."""
 
 NO_TIMESTAMP = -1
+INDEX_ROW_SIZE = 44
 
-INDEX_ROW = np.dtype(
-    [
-        ("base_offset", "<i8"),
-        ("position", "<u8"),
-        ("size", "<u4"),
-        ("count", "<u4"),
-        ("max_timestamp_ms", "<i8"),
-        ("min_timestamp_ms", "<i8"),
-        ("head_crc", "<u4"),  # of the batch's first 16 bytes, which lie outside of its own CRC
-    ]
-)
 
-Index = npt.NDArray[Any]
+@cache
+def index_row() -> np.dtype[np.void]:
+    """What the index says of a batch, in `INDEX_ROW_SIZE` bytes."""
+    return np.dtype(
+        [
+            ("base_offset", "<i8"),
+            ("position", "<u8"),
+            ("size", "<u4"),
+            ("count", "<u4"),
+            ("max_timestamp_ms", "<i8"),
+            ("min_timestamp_ms", "<i8"),
+            ("head_crc", "<u4"),  # of the batch's first 16 bytes, which lie outside of its own CRC
+        ]
+    )
+
+
+Index: TypeAlias = "npt.NDArray[Any]"
 Bytes = bytes | bytearray | memoryview
 
 
@@ -210,7 +221,7 @@ class SegmentSummary:
 
     @property
     def index_size(self) -> int:
-        return self.batches * INDEX_ROW.itemsize
+        return self.batches * INDEX_ROW_SIZE
 
     @property
     def object_size(self) -> int:
@@ -256,7 +267,7 @@ class SegmentSummary:
             raise FormatError(f"the index has {len(data)} bytes, not {self.index_size}", self.index_position)
         if crc32c(data) != self.index_crc:
             raise FormatError("the index's checksum does not match", self.index_position)
-        index = np.frombuffer(data, INDEX_ROW)
+        index = np.frombuffer(data, index_row())
         _check_dense(self.header, index, self.index_position)
         return index
 
@@ -268,79 +279,11 @@ class SegmentSummary:
         return Extras.parse(memoryview(tail)[end - self.extras_size : end], self.extras_position)
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedBatch:
-    """A batch ready to be stored: its bytes in two parts, so that giving it an offset copies nothing.
-
-    `head` holds the fields outside the batch's CRC (base offset, length, leader epoch), `body` all that follows.
-    """
-
-    head: bytes
-    body: memoryview
-    base_offset: int
-    count: int
-    min_timestamp_ms: int
-    max_timestamp_ms: int
-
-    @property
-    def size(self) -> int:
-        return len(self.head) + len(self.body)
-
-    @property
-    def end_offset(self) -> int:
-        return self.base_offset + self.count
-
-    @property
-    def records(self) -> int:
-        """How many it holds: fewer than `count`, the offsets that it stands for, if compaction has taken some away."""
-        return _COUNT.unpack_from(self.body, _COUNT_AT - PATCH_SIZE)[0]  # type: ignore[no-any-return]
-
-    def tobytes(self) -> bytes:
-        return b"".join((self.head, self.body))
-
-    def at(self, base_offset: int, leader_epoch: int) -> EncodedBatch:
-        """The same in another place: only the head is new."""
-        head = patch_head(base_offset, self.size, leader_epoch)
-        return replace(self, head=head, base_offset=base_offset)
-
-
-def place(raw: memoryview, info: BatchInfo, base_offset: int, leader_epoch: int) -> EncodedBatch:
-    """Give the batch in `raw` its offset. Sixteen bytes are new, the others are not even copied."""
-    return EncodedBatch(
-        patch_head(base_offset, info.size, leader_epoch),
-        raw[PATCH_SIZE:],
-        base_offset,
-        info.count,
-        info.min_timestamp_ms,
-        info.max_timestamp_ms,
-    )
-
-
-def place_all(
-    batches: Iterable[tuple[memoryview, BatchInfo]], base_offset: int, leader_epoch: int
-) -> list[EncodedBatch]:
-    """One behind the other, from `base_offset` on."""
-    placed = []
-    for raw, info in batches:
-        placed.append(place(raw, info, base_offset, leader_epoch))
-        base_offset += info.count
-    return placed
-
-
-def as_stored(
-    raw: memoryview, base_offset: int, count: int, min_timestamp_ms: int, max_timestamp_ms: int
-) -> EncodedBatch:
-    """A batch that has its offset: `raw` as it lies in a segment or a WAL, of which the rest is known."""
-    return EncodedBatch(
-        bytes(raw[:PATCH_SIZE]), raw[PATCH_SIZE:], base_offset, count, min_timestamp_ms, max_timestamp_ms
-    )
-
-
 def build_segment(
     header: SegmentHeader, batches: Sequence[EncodedBatch], extras: Extras = NO_EXTRAS
 ) -> tuple[memoryview, SegmentSummary]:
     """The whole object, in one piece, read-only, and what its footer says."""
-    index = np.zeros(len(batches), INDEX_ROW)
+    index = np.zeros(len(batches), index_row())
     said = extras.pack()
     parts: list[Bytes] = [header.pack(has_extras=bool(said))]
     position, crc = HEADER_SIZE, 0
@@ -467,7 +410,7 @@ def _rebuild(header: SegmentHeader, data: memoryview, damage: FormatError) -> tu
     records = 0
     while len(data) - position >= BATCH_HEADER_SIZE and position + len(
         rows
-    ) * INDEX_ROW.itemsize + FOOTER_SIZE < len(data):
+    ) * INDEX_ROW_SIZE + FOOTER_SIZE < len(data):
         try:
             size = read_info(data, position).size
             info = check_stored(data[position : position + size])
@@ -488,7 +431,7 @@ def _rebuild(header: SegmentHeader, data: memoryview, damage: FormatError) -> tu
         )
         position += info.size
         records += info.count
-    index = np.array(rows, INDEX_ROW)
+    index = np.array(rows, index_row())
     if header.is_sparse:
         _cover(header, index)
     crc = crc32c(data[HEADER_SIZE:position])

@@ -33,14 +33,7 @@ from typing import Any, TypeVar
 import psycopg
 import psycopg.errors
 
-from logstore.errors import (
-    AppendTimeout,
-    BufferFull,
-    LogStoreError,
-    OutcomeUnknown,
-    StoreError,
-    UnknownTopic,
-)
+from logstore.errors import AppendTimeout, BufferFull, LogStoreError, OutcomeUnknown, StoreError, UnknownTopic
 from logstore.ingest.aside import aside
 from logstore.ingest.collector import Collector
 from logstore.ingest.postgres.envelope import Envelope

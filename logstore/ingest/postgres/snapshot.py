@@ -77,9 +77,7 @@ def copy_rows(
     relation = table.relation
     columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in relation.columns)
     query = sql.SQL("select {} from {} {}").format(
-        columns,
-        sql.SQL("" if table.in_parts else "only"),
-        sql.Identifier(relation.schema, relation.table),
+        columns, sql.SQL("" if table.in_parts else "only"), sql.Identifier(relation.schema, relation.table)
     )
     if table.row_filter is not None:
         query += sql.SQL(" where " + table.row_filter)

@@ -187,11 +187,7 @@ class S3Store:
         except sdk.ClientError as error:
             if _status(error)[0] == 404:
                 raise from_answer(
-                    f"head s3://{self.bucket}",
-                    404,
-                    "NoSuchBucket",
-                    "no such bucket",
-                    write=False,
+                    f"head s3://{self.bucket}", 404, "NoSuchBucket", "no such bucket", write=False
                 ) from error
         self._bucket_seen = True
 

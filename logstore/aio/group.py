@@ -1,30 +1,22 @@
-"""A member of a group for asyncio. Apart from the rest of this room, so that who uses no asyncio does not load it."""
+"""A member of a group for asyncio."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from datetime import datetime
-from types import TracebackType
-from typing import ParamSpec, Protocol, TypeVar
 
+from logstore.aio.threads import Threads, call_in
 from logstore.errors import Closed
 from logstore.format.batches.record import TopicRecord
 from logstore.groups import group as blocking
 from logstore.groups.documents import Place
-from logstore.groups.group import MAX_RECORDS, Places, Seek, Start
+from logstore.groups.group import MAX_RECORDS
 from logstore.groups.lag import PartitionLag
+from logstore.groups.places import Places, Seek, Start
 
-P = ParamSpec("P")
-T = TypeVar("T")
 _ITERATE_S = 3600.0
-
-
-class Threads(Protocol):
-    """Runs what may block."""
-
-    async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
 
 
 class Group:
@@ -109,13 +101,5 @@ class Group:
     async def __aenter__(self) -> Group:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-def call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
-    """From any thread."""
-    with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
-        loop.call_soon_threadsafe(call)
