@@ -109,7 +109,7 @@ class ParquetFiles:
         ended.write()
         ended.writer.close()
         ended.sink.flush()
-        # What follows maps the whole file. Arrow keeps what it freed; some of it goes back first, so that the two do not add up.
+        # What follows maps the whole file. Arrow keeps what it freed: it goes back first, so that the two do not add up.
         pa.default_memory_pool().release_unused()
         name = f"{self._table.folder(bucket)}{uuid.uuid4().hex}.parquet"
         with mmap.mmap(ended.sink.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
