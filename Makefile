@@ -13,7 +13,7 @@ STEPS ?= 1000000
 # Spark releases beside the one in .venv, and the tests that show what a release can do.
 SPARK_VERSIONS ?= 4.0.5 4.1.4 4.3.0
 SPARK_TESTS := $(addprefix tests/spark/,read/test_spark_batch.py write/test_spark_stream.py test_credentials.py \
-    read/test_worker_memory.py test_docs.py test_example.py)
+    read/test_worker_memory.py test_docs.py test_example.py test_union.py)
 COVERING := $(addprefix tests/,aio api engine format layout process upsert)
 
 BENCH := $(BIN)/python -m pytest -q -s -p no:cacheprovider --timeout=900 --benchmark-max-time=0.2 --benchmark-min-rounds=3

@@ -19,12 +19,14 @@ from logstore.arrow.plan.log_partitions import LogPartition, load
 from logstore.arrow.plan.planner import within
 from logstore.arrow.plan.splits import Range, Split, cut
 from logstore.arrow.scan.columns import COLUMNS, arrow_schema
+from logstore.arrow.scan.gathered import HELD_BYTES_MAX, GatheredStore
 from logstore.arrow.scan.split_scan import Scan
 from logstore.errors import UnsupportedStore
 from logstore.layout.catalog import TopicDescriptor
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import ObjectStore
 from logstore.objects.url import MEMORY, url_of
+from logstore.objects.wrappers.slices import is_slice
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,12 +90,29 @@ def batches_of(query: Query, store: ObjectStore, topic: TopicDescriptor) -> pa.R
     scan = _scan("", query.columns, query.bounds)
     parts = (
         _Part(
-            _exactly(scan.rows_from(store, split), query.columns, split.bounds),
+            _exactly(scan.rows_from(gathered, split), query.columns, split.bounds),
             sum(ref.size for ref in split.refs),
         )
-        for split in splits
+        for gathered, group in _gathered(store, splits)
+        for split in group
     )
     return pa.RecordBatchReader.from_batches(arrow_schema(query.columns), _one_after_another(parts))
+
+
+def _gathered(store: ObjectStore, splits: Iterable[Split]) -> Iterator[tuple[ObjectStore, tuple[Split, ...]]]:
+    """Partitions that follow each other and whose slices of lanes' entries fit into what is held of them: each entry is
+    fetched once for all of them, and not once for each."""
+    group: list[Split] = []
+    size = 0
+    for split in splits:
+        more = sum(ref.size for ref in split.refs if is_slice(ref.key))
+        if group and size + more > HELD_BYTES_MAX:
+            yield GatheredStore(store, group), tuple(group)
+            group, size = [], 0
+        group.append(split)
+        size += more
+    if group:
+        yield GatheredStore(store, group), tuple(group)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -17,6 +17,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from logstore.arrow.plan.entry_runs import in_order, over_entries
 from logstore.arrow.plan.log_partitions import LogPartition, load
 from logstore.arrow.plan.planner import within
 from logstore.arrow.plan.splits import Range, cut, limited_by_bytes
@@ -50,6 +51,8 @@ COMMIT_BYTES = 128 << 20
 
 _SPLIT_BYTES = 1 << 20
 """Stored bytes that are read ahead at once: a large segment is read in parts."""
+_GROUP_BYTES = 4 << 20
+"""The same of lanes' entries, in which many partitions lie together."""
 _ATTEMPTS = 20
 
 
@@ -281,8 +284,10 @@ class Materializer:
         files = ParquetFiles(self._table, self._file_bytes)
         scan = Scan("", READ_COLUMNS, fail_on_data_loss=True)
         known = self._table.file_schema
-        for split in cut(ranges, max_bytes=_SPLIT_BYTES):
-            for batch in scan.rows_from(objects, split):
+        for task in over_entries(
+            cut(ranges, max_bytes=_SPLIT_BYTES), max_bytes=_GROUP_BYTES, group_bytes=_GROUP_BYTES
+        ):
+            for batch in scan.rows_of_from(objects, in_order([task])):
                 rows, misfits = lake_rows(batch, topic.incarnation, self._values)
                 unparsed += misfits
                 if not covers(known, rows.schema):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from logstore.arrow.plan.entry_runs import in_order, over_entries
 from logstore.arrow.plan.log_partitions import load
 from logstore.arrow.plan.planner import within
 from logstore.arrow.plan.splits import Range, Split, cut
@@ -64,14 +65,15 @@ class Tail:
     incarnation: str
     values: Values | None
 
-    def rows(self, objects: ObjectStore, split: Split) -> Iterator[pa.RecordBatch]:
-        """Whether a value fits is asked of all its fields, also if few are wanted: a row must not look different once it
-        is in the table. Only if none is wanted, values are not read."""
+    def rows(self, objects: ObjectStore, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
+        """Of some of the splits. Whether a value fits is asked of all its fields, also if few are wanted: a row must not
+        look different once it is in the table. Only if none is wanted, values are not read."""
         read = [name for name in LOG_COLUMNS if name in self.schema.names]
         if not {*LOG_COLUMNS, "incarnation"}.issuperset(self.schema.names):
             read.append("value")
         # A scan without columns would have no rows; offsets come without a look at a record.
-        for batch in Scan("", tuple(read or ["offset"]), fail_on_data_loss=True).rows_from(objects, split):
+        scan = Scan("", tuple(read or ["offset"]), fail_on_data_loss=True)
+        for batch in scan.rows_of_from(objects, splits):
             found, _ = lake_rows(batch, self.incarnation, self.values)
             yield from found.select(self.schema.names).cast(self.schema).to_batches()
 
@@ -106,5 +108,4 @@ def tail_of(
 def _rows(found: TableFormat, tail: Tail, objects: ObjectStore) -> Iterator[pa.RecordBatch]:
     for batch in found.read(tail.schema.names):
         yield batch.select(tail.schema.names).cast(tail.schema)
-    for split in tail.splits:
-        yield from tail.rows(objects, split)
+    yield from tail.rows(objects, in_order(over_entries(tail.splits)))

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from logstore.arrow.plan.bounds import EVERYTHING
 from logstore.arrow.plan.log_partitions import LogPartition, load, open_store
-from logstore.arrow.plan.planner import plan_batch
+from logstore.arrow.plan.planner import plan_batch, plan_tasks
 from logstore.arrow.plan.request import Subscription
 from logstore.layout.catalog import Catalog
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import close_store
 from logstore.spark.options.read_options import read_options
-from logstore.spark.read.views import scan_of, schema_of
+from logstore.spark.read.views import rows_of_task, scan_of, schema_of
 from logstore.spark.read.where import bounds_of, columns_in
 
 if TYPE_CHECKING:
@@ -104,18 +104,18 @@ def scan(spark: SparkSession, url: str, *, where: str | None = None, **options: 
     how = scan_of(checked, schema)
     store = open_store(url)
     try:
-        splits = plan_batch(store, checked, bounds)
+        tasks = plan_tasks(checked, plan_batch(store, checked, bounds))
     finally:
         close_store(store)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from how.rows(splits[number])
+                yield from rows_of_task(how, tasks[number])
 
     # Spark shows the function's name in the plan and in its UI: there it says what is read.
     read.__name__ = f"logstore {_named(checked.subscription)} in {checked.path}"
-    rows = spark.range(0, len(splits), 1, max(1, len(splits))).mapInArrow(read, schema)
+    rows = spark.range(0, len(tasks), 1, max(1, len(tasks))).mapInArrow(read, schema)
     if where is None:
         return rows
     found = rows.where(where)

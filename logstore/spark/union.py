@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from logstore.arrow.plan.entry_runs import in_order, over_entries
 from logstore.arrow.plan.log_partitions import open_store
 from logstore.arrow.plan.splits import packed
 from logstore.config import MIB
@@ -54,7 +55,7 @@ def table(
     finally:
         close_store(store)
     rows = from_arrow_schema(tail.schema)
-    tasks = packed(tail.splits, _TASK_BYTES)
+    tasks = packed(in_order(over_entries(tail.splits)), _TASK_BYTES)
     tail = replace(tail, splits=())  # they are in the tasks, and travel once
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -62,8 +63,7 @@ def table(
         try:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    for split in tasks[number]:
-                        yield from tail.rows(objects, split)
+                    yield from tail.rows(objects, tasks[number])
         finally:
             close_store(objects)
 

@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,8 @@ import pytest
 
 import logstore
 from logstore.lake import Materializer
-from tests.support.lake.tables import FORMATS, durable, events, places, rows_of, target
+from logstore.lake.target import open_target
+from tests.support.lake.tables import FORMATS, Place, durable, events, places, rows_of, target
 
 MakeTopic = Callable[..., logstore.Topic]
 
@@ -244,13 +246,27 @@ class Copiers:
             process.stdout.close()
 
 
-def race(store: logstore.Store, store_url: str, where: str, kills: int, rng: random.Random) -> None:
-    """Two copy side by side while records come. One after the other is killed; in the end one more finishes."""
+def race(
+    store: logstore.Store,
+    store_url: str,
+    where: str,
+    kills: int,
+    rng: random.Random,
+    between: Callable[[int], None] | None = None,
+) -> None:
+    """Two copy side by side while records come. One after the other is killed, and `between` does what it likes with the
+    table; in the end one more finishes. In the middle of many kills the topic is deleted and created anew."""
     topic = store.create_topic("orders", partitions=2)
     copiers = Copiers(store_url, where)
+    former: Counter[Place] = Counter()
     at = 0
     try:
         for turn in range(kills):
+            if turn and turn == kills // 2:
+                Materializer(topic, where, schema="infer").run_once()
+                former = durable(topic)
+                store.delete_topic("orders")
+                topic = store.create_topic("orders", partitions=2)
             fill(topic, at, at + 60, **({"colour": "red"} if turn else {}))
             at += 60
             mine, other = copiers.start(3), copiers.start(1)
@@ -260,12 +276,39 @@ def race(store: logstore.Store, store_url: str, where: str, kills: int, rng: ran
             else:
                 other.communicate(timeout=240)
                 assert other.returncode == 0
+            if between is not None:
+                between(turn)
     finally:
         copiers.stop()
     Materializer(topic, where, schema="infer").run_once()
     found = rows_of(where)
-    assert found.num_rows == len(places(found)) == topic.to_arrow(["offset"]).num_rows == at
-    assert places(found) == durable(topic)
+    assert found.num_rows == len(places(found)) == at
+    assert places(found) == former + durable(topic)
+
+
+def maintained(where: str, turn: int) -> None:
+    """What owners of tables do to them: every third turn few large files, every fourth no history. Delta: compaction,
+    checkpoint, clean-up of the log, vacuum. Iceberg: a rewrite of all rows, snapshots expired."""
+    form = open_target(where)
+    if not form.load():
+        return
+    if where.startswith("delta:"):
+        if turn % 3 == 2:
+            form.compact()
+        if turn % 4 == 3:
+            assert form.load(), "a vacuum takes all files that its handle does not know"
+            table: Any = form._loaded  # type: ignore[attr-defined]
+            table.create_checkpoint()
+            table.cleanup_metadata()
+            table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+        return
+    loaded: Any = form._loaded  # type: ignore[attr-defined]
+    if turn % 3 == 2:
+        loaded.overwrite(loaded.scan().to_arrow())
+    current = loaded.refresh().current_snapshot()
+    if turn % 4 == 3 and current is not None:
+        expired = [one.snapshot_id for one in loaded.snapshots() if one.snapshot_id != current.snapshot_id]
+        loaded.maintenance.expire_snapshots().by_ids(expired).commit()
 
 
 @pytest.mark.timeout(300)
@@ -291,8 +334,11 @@ def test_T02_two_that_race_in_a_bucket_leave_each_record_once(moto: Any, tmp_pat
 def test_T02_twenty_kills_leave_each_record_once(
     form: str, home: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    """The table is compacted and its history dropped between, and the topic is deleted and created anew."""
     server = None if home == "folder" else request.getfixturevalue(home)
     url = (tmp_path / "log").as_uri() if server is None else server.url()
     seed = int(os.environ.get("SOAK_SEED", "1"))
     with logstore.open(url) as store:
-        race(store, url, target(form, tmp_path / "lake", server), 20, random.Random(f"{seed} {form} {home}"))
+        where = target(form, tmp_path / "lake", server)
+        rng = random.Random(f"{seed} {form} {home}")
+        race(store, url, where, 20, rng, lambda turn: maintained(where, turn))

@@ -1,4 +1,4 @@
-"""T02: what is in a table is read by others, each by its own means: Polars and DuckDB. (Spark: tests/spark.)"""
+"""T02: what is in a table is read by others, each by its own means: Polars, DuckDB and daft. (Spark: tests/spark.)"""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import duckdb
 import polars
 import pyarrow as pa
 import pyarrow.parquet
+import pytest
 
 import logstore
 from logstore.lake import Materializer
+from logstore.lake import table as union
 from logstore.lake.target import open_target
-from tests.support.lake.tables import events, target
+from tests.support.lake.tables import FORMATS, events, half_copied, target
 
 SCHEMA = pa.schema([("id", pa.int64()), ("kind", pa.string())])
 
@@ -57,3 +59,31 @@ def test_T02_an_iceberg_table_is_read_by_polars_and_duckdb(tmp_path: Path) -> No
         field.metadata[b"PARQUET:field_id"] for path in files(where) for field in pa.parquet.read_schema(path)
     ]
     assert len(ids) == 2 * len(table.file_schema), "readers that go by field ids find them in the files"
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_T02_a_table_is_read_by_daft(form: str, tmp_path: Path) -> None:
+    """Daft goes by the field ids of Iceberg's files alone. It is 150 MB, so it is in no extra of ours."""
+    daft: Any = pytest.importorskip("daft", reason="daft is not here: pip install daft, and this test runs")
+    where = filled(tmp_path, form)
+    if form == "delta":
+        frame = daft.read_deltalake(where.removeprefix("delta:"))
+    else:
+        table: Any = open_target(where)
+        assert table.load()
+        frame = daft.read_iceberg(table._loaded)
+    found = frame.select("id", "kind", "partition", "offset").to_pydict()
+    assert sorted(found["id"]) == list(range(60))
+    assert all(kind == f"kind-{number % 3}" for number, kind in zip(found["id"], found["kind"], strict=True))
+    assert len(set(zip(found["partition"], found["offset"], strict=True))) == 60
+
+
+def test_T05_table_and_log_as_one_are_read_by_daft(tmp_path: Path) -> None:
+    """From the stream of Arrow batches that DuckDB and Polars take."""
+    daft: Any = pytest.importorskip("daft", reason="daft is not here: pip install daft, and this test runs")
+    where = target("delta", tmp_path / "lake")
+    with logstore.open((tmp_path / "log").as_uri()) as store:
+        topic = half_copied(store, where, schema="infer")
+        frame = daft.from_arrow(union(topic, where, ["kind", "id"]).read_all())
+        assert frame.sum("id").to_pydict() == {"id": [sum(range(79))]}
+        assert frame.count_rows() == 80

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Collection, Sequence
 
 from logstore.arrow.plan.bounds import EVERYTHING, Bounds
+from logstore.arrow.plan.entry_runs import TASK_BYTES, Task, over_entries
 from logstore.arrow.plan.log_partitions import LogPartition, load, side_by_side, subscribed, warn_if_nothing
 from logstore.arrow.plan.positions import EARLIEST, LATEST, Bound
 from logstore.arrow.plan.request import ReadOptions
@@ -47,6 +48,18 @@ def plan(options: ReadOptions, ranges: list[Range], bounds: Bounds = EVERYTHING)
     if logger.isEnabledFor(logging.INFO):
         logger.info("%s", summary(options.path, ranges, splits))
     return splits
+
+
+def plan_tasks(options: ReadOptions, splits: list[Split]) -> list[Task]:
+    """What each task reads: its split, or, where partitions lie together in lanes and nobody asked for a number of
+    tasks, all that is in a run of entries."""
+    asked = options.min_partitions is not None or options.max_records_per_partition is not None
+    if asked or options.view != "log":
+        return list(splits)
+    tasks = over_entries(splits, min(options.max_bytes_per_partition, TASK_BYTES))
+    if len(tasks) != len(splits):
+        logger.info("%d splits lie together in lanes: they are %d tasks", len(splits), len(tasks))
+    return tasks
 
 
 def summary(path: str, ranges: Sequence[Range], splits: Sequence[Split]) -> str:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from logstore.arrow.plan.log_partitions import open_store
 from logstore.arrow.plan.splits import Split
-from logstore.arrow.scan.batch_joiner import CHUNK_ROWS, BatchJoiner
+from logstore.arrow.scan.batch_joiner import BatchJoiner
 from logstore.arrow.scan.columns import STORED_COLUMNS
 from logstore.arrow.scan.constants import with_constants
 from logstore.arrow.scan.fetch import Fetcher
-from logstore.arrow.scan.split_scan import RELOADS, Scan
+from logstore.arrow.scan.split_scan import RELOADS, Scan, grouped
 from logstore.errors import CorruptData, ObjectNotFound
 from logstore.objects import ObjectStore, close_store
 
@@ -35,7 +35,7 @@ class LatestScan:
         """The last record of each key in the split."""
         store = open_store(self.scan.path)
         try:
-            yield from _grouped(self.rows_from(store, split))
+            yield from grouped(self.rows_from(store, split))
         finally:
             close_store(store)
 
@@ -84,19 +84,3 @@ class _Newest:
                     kept.append(row)
         kept.reverse()
         return batch.take(pa.array(kept, pa.int64()))
-
-
-def _grouped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches that are worth sending."""
-    import pyarrow as pa
-
-    group: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        group.append(batch)
-        rows += batch.num_rows
-        if rows >= CHUNK_ROWS:
-            yield pa.concat_batches(group)
-            group, rows = [], 0
-    if rows:
-        yield pa.concat_batches(group)

@@ -8,7 +8,7 @@ are data loss, judged as `failOnDataLoss` says. Damaged bytes always end the tas
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from logstore.arrow.scan.batch_joiner import CHUNK_ROWS, BatchJoiner
 from logstore.arrow.scan.columns import INDEX_COLUMNS, STORED_COLUMNS
 from logstore.arrow.scan.constants import with_constants
 from logstore.arrow.scan.fetch import Fetcher
+from logstore.arrow.scan.gathered import GatheredStore
 from logstore.engine.chain.chain import Chain
 from logstore.errors import CorruptData, ObjectNotFound, UnknownTopic
 from logstore.format.stored.segment import Index
@@ -51,8 +52,21 @@ class Scan:
         finally:
             close_store(store)
 
-    def rows_from(self, store: ObjectStore, split: Split) -> Iterator[pa.RecordBatch]:
+    def rows_of(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
+        """The records of splits that lie in the same entries of lanes, one after the other."""
+        store = open_store(self.path)
+        try:
+            yield from self.rows_of_from(store, splits)
+        finally:
+            close_store(store)
+
+    def rows_of_from(self, store: ObjectStore, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
         """The same from a store that is open."""
+        gathered = GatheredStore(store, splits)
+        yield from grouped(batch for split in splits for batch in self.rows_from(gathered, split))
+
+    def rows_from(self, store: ObjectStore, split: Split) -> Iterator[pa.RecordBatch]:
+        """The records of a split, from a store that is open."""
         read = self._offsets if INDEX_COLUMNS.issuperset(self.columns) else self._records
         topic, partition = split.paths.topic, split.paths.partition
         position, reloads = split.start, 0
@@ -147,3 +161,19 @@ def _offset_batches(index: Index, start: int, stop: int) -> Iterator[pa.RecordBa
     offsets = offsets[np.searchsorted(offsets, start) : np.searchsorted(offsets, stop)]
     for first in range(0, len(offsets), CHUNK_ROWS):
         yield pa.RecordBatch.from_arrays([pa.array(offsets[first : first + CHUNK_ROWS])], ["offset"])
+
+
+def grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches that are worth sending."""
+    import pyarrow as pa
+
+    group: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        group.append(batch)
+        rows += batch.num_rows
+        if rows >= CHUNK_ROWS:
+            yield pa.concat_batches(group) if len(group) > 1 else batch
+            group, rows = [], 0
+    if rows:
+        yield pa.concat_batches(group)

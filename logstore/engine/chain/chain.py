@@ -194,13 +194,13 @@ class Chain:
             self._keep(key, tail)
         return link
 
-    def follow(self, tail: ChainTail, max_age: float | None = None) -> list[Link] | None:
+    def follow(self, tail: ChainTail, since: float | None = None) -> list[Link] | None:
         """What was committed after `tail`, in order; None if that cannot be told from here, because places behind it were
         emptied: `load` tells. If nothing was committed it takes one request, two behind an exclusive writer's segment; in a
-        lane, two for all partitions that ask within `max_age` seconds."""
+        lane, two for all its partitions, and none if it was read `since` then."""
         links: list[Link] = []
         if tail.claim is not None:
-            found = parts_behind(self._lanes, self.paths, tail, max_age)
+            found = parts_behind(self._lanes, self.paths, tail, since)
             if found.is_stale:
                 return None
             links = found.links
@@ -228,7 +228,7 @@ class Chain:
             return links
         for known in links:
             tail = tail.after(known.header, known.said)
-        behind = self.follow(tail, max_age)  # the last of them is a claim: what follows is in its lane
+        behind = self.follow(tail, since)  # the last of them is a claim: what follows is in its lane
         return None if behind is None else links + behind
 
     def owner_of(self, tail: ChainTail) -> bytes:

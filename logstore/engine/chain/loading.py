@@ -72,9 +72,8 @@ class Loader:
             until is not None
             and (found.links[-1].header.seq if found.links else tail.next_seq - 1) + 1 < until
         ):
-            found = parts_behind(
-                self._lanes, self._paths, tail, max_age=0.0
-            )  # it has gone on since the lane was read
+            # It has gone on since the lane was read.
+            found = parts_behind(self._lanes, self._paths, tail, self._lanes.now())
         if found.is_stale and view.manifest_version:
             raise StaleManifest
         for link in found.links:

@@ -22,12 +22,12 @@ class PartsBehind(NamedTuple):
 
 
 def parts_behind(
-    lanes: LaneReader, paths: PartitionPaths, tail: ChainTail, max_age: float | None = None
+    lanes: LaneReader, paths: PartitionPaths, tail: ChainTail, since: float | None = None
 ) -> PartsBehind:
-    """Two requests if nothing is new, for all partitions of the lane that ask within `max_age` seconds."""
+    """Two requests if nothing is new, for all partitions of the lane: none if it was read `since` then."""
     claim = tail.claim
     assert claim is not None, "only a claim leads into a lane"
-    found = lanes.look(claim, ClaimKey(paths.prefix, tail.epoch), max_age, tail.next_seq)
+    found = lanes.look(claim, ClaimKey(paths.prefix, tail.epoch), since, tail.next_seq)
     lane = LanePaths(claim.lane)
     links = [
         link_of_part(part, slice_key(lane.entry(entry), part.position, part.size), claim)

@@ -85,28 +85,28 @@ class LaneReader:
         self._keep = keep
         self._clock = clock
         self._max_age = max_age
-        self._lock = threading.Lock()  # guards the dict
+        self._lock = threading.Lock()  # guards the dict, and the moment
+        self._moment = -math.inf
         self._lanes: dict[str, _Known] = {}
 
-    def look(
-        self, claim: Claim, key: ClaimKey, max_age: float | None = None, from_seq: int = 0
-    ) -> ClaimParts:
+    def look(self, claim: Claim, key: ClaimKey, since: float | None = None, from_seq: int = 0) -> ClaimParts:
         """What there is of the claim, from a place in the partition's chain on: two requests if nothing is new, none if the
-        lane was read `max_age` seconds ago."""
+        lane was read `since` then."""
         known = self._known(claim.lane)
-        oldest = self._clock.monotonic() - (self._max_age if max_age is None else max_age)
+        oldest = self.now() - self._max_age if since is None else since
         with known.reading:
             known.asked.add(key)
             state = known.state
-            if (
-                state is None or known.read_at <= oldest
-            ):  # at the same moment, too: who asks wants to know what is new
+            if state is None or known.is_older_than(oldest):
                 state, _ = self._refresh(known)
             return self._parts(state, key, from_seq)
 
     def now(self) -> float:
-        """For `based`."""
-        return self._clock.monotonic()
+        """A moment for `look` and `based`: later than all before, also by a clock that stands, so that what was read before
+        it and what is read after it are never confused."""
+        with self._lock:
+            self._moment = max(self._clock.monotonic(), math.nextafter(self._moment, math.inf))
+            return self._moment
 
     def based(self, lane: str, since: float) -> dict[str, Based]:
         """By prefix: the partitions that are known whole by what the lane says of them. It is read, unless that was done
@@ -249,7 +249,7 @@ class LaneReader:
         """The lane up to its first empty place, and from which place on it was read just now."""
         log = known.log
         while True:
-            read_at = self._clock.monotonic()
+            read_at = self.now()
             state = known.state
             if state is None:
                 state = LaneState(log.checkpoint())

@@ -34,7 +34,7 @@ def look_at(logs: Iterable[Partition]) -> None:
     known = list(logs)
     if not known:
         return
-    began_at = known[0].clock.monotonic()
+    began_at = known[0].lanes.now()
     new = load(known)
     calls = [partial(log.refresh_since, began_at) for log in known if log not in new]
     for _ in fan_out(calls, at_least=2):
@@ -180,8 +180,10 @@ class ManyPartitions:
         self._look_at = now + self._interval
         asked = {*self._next_to_ask()}
         due = [cursor for cursor in self._cursors if cursor in asked]
-        for _ in fan_out([partial(cursor.log.refresh_since, now) for cursor in due], at_least=2):
-            pass
+        if due:
+            began_at = due[0].log.lanes.now()
+            for _ in fan_out([partial(each.log.refresh_since, began_at) for each in due], at_least=2):
+                pass
         self._cursors = [*(each for each in self._cursors if each not in asked), *due]
 
     def _next_to_ask(self) -> Iterator[Cursor]:

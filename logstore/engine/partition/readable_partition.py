@@ -135,7 +135,7 @@ class ReadablePartition:
         self._load()[2].refresh()
 
     def refresh_since(self, began_at: float) -> None:
-        """The same. A lane that was read from then on, by the store's clock, is not asked again."""
+        """The same. A lane that was read from then on (`lanes.now()`) is not asked again."""
         self._load()[2].refresh(since=began_at)
 
     @property

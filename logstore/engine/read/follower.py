@@ -6,7 +6,6 @@ the next segment, at most every `follow_interval`, and only while somebody waits
 
 from __future__ import annotations
 
-import math
 from typing import Protocol
 
 from logstore.config import Visibility
@@ -37,8 +36,8 @@ class Follower:
         now = self._runtime.clock.monotonic()
         if self._log.follows and now - self._asked_at >= min_interval:
             self._asked_at = now
-            max_age = min_interval if since is None else now - math.nextafter(since, -math.inf)  # then, too
-            catch_up(self._chain, self._state, max_age=max_age)
+            since = self._runtime.lanes.now() - min_interval if since is None else since
+            catch_up(self._chain, self._state, since=since)
 
     def wait_for(self, offset: int, visibility: Visibility, wait: float) -> None:
         """Wait until there is something at `offset`, up to `wait` seconds, or until the log is closed."""

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from logstore.arrow.plan.entry_runs import Task
 from logstore.arrow.plan.log_partitions import open_store
-from logstore.arrow.plan.planner import plan_batch
+from logstore.arrow.plan.planner import plan_batch, plan_tasks
 from logstore.arrow.plan.request import ReadOptions
-from logstore.arrow.plan.splits import Split
 from logstore.objects import close_store
-from logstore.spark.read.views import scan_of
+from logstore.spark.read.views import rows_of_task, scan_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class SplitPartition(InputPartition):
-    """One split, as Spark hands it to a task."""
+    """What a task reads, as Spark hands it over."""
 
-    def __init__(self, split: Split | None) -> None:
-        super().__init__(split)
+    def __init__(self, task: Task | None) -> None:
+        super().__init__(task)
 
 
 class LogReader(DataSourceReader):
@@ -40,11 +40,11 @@ class LogReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         store = open_store(self._options.path)
         try:
-            splits = plan_batch(store, self._options)
+            tasks = plan_tasks(self._options, plan_batch(store, self._options))
         finally:
             close_store(store)
         # Spark makes a single None of an empty list, so say it ourselves.
-        return [SplitPartition(split) for split in splits] or [SplitPartition(None)]
+        return [SplitPartition(task) for task in tasks] or [SplitPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return iter(()) if partition.value is None else self._scan.rows(partition.value)
+        return iter(()) if partition.value is None else rows_of_task(self._scan, partition.value)

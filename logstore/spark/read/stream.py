@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from logstore.arrow.plan.heads import Heads
 from logstore.arrow.plan.log_partitions import LogPartition, open_store, subscribed, warn_if_nothing
-from logstore.arrow.plan.planner import check_named, plan, start_offset, within
+from logstore.arrow.plan.planner import check_named, plan, plan_tasks, start_offset, within
 from logstore.arrow.plan.positions import Offsets, from_json, to_json
 from logstore.arrow.plan.rate import Key, limited
 from logstore.arrow.plan.request import ReadOptions
@@ -25,7 +25,7 @@ from logstore.arrow.plan.splits import Range, limited_by_bytes
 from logstore.errors import UnknownTopic
 from logstore.objects import ObjectStore
 from logstore.spark.read.batch import SplitPartition
-from logstore.spark.read.views import scan_of
+from logstore.spark.read.views import rows_of_task, scan_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -173,10 +173,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             first = within(found[key], begun.get(key, _FIRST), fail)
             ranges.append(Range(found[key], first, within(found[key], stop, fail)))
-        return [SplitPartition(split) for split in plan(options, ranges)]
+        return [SplitPartition(task) for task in plan_tasks(options, plan(options, ranges))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self._scan.rows(partition.value)
+        return rows_of_task(self._scan, partition.value)
 
     def _still_there(self, begun: dict[Key, int], current: Collection[Key]) -> dict[Key, int]:
         """The offsets of partitions that exist. One whose topic was deleted may have had records that nobody read."""

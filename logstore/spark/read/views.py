@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from logstore.arrow.plan.entry_runs import Task
 from logstore.arrow.plan.request import ReadOptions
+from logstore.arrow.plan.splits import Split
 from logstore.arrow.scan.latest import LatestScan
 from logstore.arrow.scan.split_scan import Scan
 from logstore.arrow.scan.upsert import STORED, UpsertScan
 from logstore.spark.options.schema import columns_of, spark_schema, upsert_schema
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 AnyScan = Scan | LatestScan | UpsertScan
@@ -29,3 +33,11 @@ def scan_of(options: ReadOptions, schema: StructType) -> AnyScan:
         return UpsertScan(Scan(options.path, STORED, options.fail_on_data_loss))
     scan = Scan(options.path, columns_of(schema), options.fail_on_data_loss)
     return LatestScan(scan) if options.view == "latest" else scan
+
+
+def rows_of_task(scan: AnyScan, task: Task) -> Iterator[pa.RecordBatch]:
+    """What a task reads, on its executor."""
+    if isinstance(task, Split):
+        return scan.rows(task)
+    assert isinstance(scan, Scan), "views are of whole partitions"
+    return scan.rows_of(task)

@@ -317,3 +317,24 @@ def test_B13_a_compacted_topic_gives_what_is_left_of_it(spark: SparkSession, tmp
     assert sorted((row.offset, bytes(row.value)) for row in frame.collect()) == left
     assert frame.count() == len(left), "offsets alone are not told by the index"
     assert read(spark, where, minPartitions=4).count() == len(left)
+
+
+def test_S05_partitions_that_lie_together_in_a_lane_are_read_by_one_task(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from logstore.spark import scan
+
+    where = (tmp_path / "lanes").as_uri()
+    with logstore.open(where, lanes=1, ack="buffered", flush_interval=3600.0) as store:
+        topic = store.create_topic("orders", partitions=12)
+        for turn in range(4):
+            for number in range(12):
+                topic.partition(number).append(numbered(10 * turn, 10 * turn + 10))
+            store.flush()
+    expected = sorted((number, n, b"v%d" % n) for number in range(12) for n in range(40))
+    for frame in (read(spark, where), scan(spark, where, subscribe="orders")):
+        assert frame.rdd.getNumPartitions() == 1
+        assert sorted((row.partition, row.offset, bytes(row.value)) for row in frame.collect()) == expected
+        assert frame.where("partition = 7 and offset >= 38").count() == 2
+    assert read(spark, where, columns="offset").count() == 480
+    assert read(spark, where, minPartitions=12).rdd.getNumPartitions() >= 12

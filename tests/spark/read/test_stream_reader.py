@@ -6,6 +6,7 @@ import json
 import pickle
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -452,6 +453,34 @@ def test_S06_an_idle_stream_asks_the_store_once_in_a_poll_interval_and_two_reque
     now[0] += 1.0
     heads.current()
     assert metered.requests == asked + 1 + 2 * 2, "the topic; each partition's next segment and horizon"
+
+
+def test_S05_S06_a_micro_batch_of_many_partitions_in_a_lane_is_one_task_and_an_idle_stream_asks_for_the_lane(
+    tmp_path: Path,
+) -> None:
+    where = (tmp_path / "lanes").as_uri()
+    with logstore.open(where, lanes=1, ack="buffered", flush_interval=3600.0) as store:
+        topic = store.create_topic("orders", partitions=40)
+        stream = reader(where)
+        start: dict[str, Any] = {}
+        for turn in range(3):
+            for number in range(40):
+                topic.partition(number).append([b"a", b"b"])
+            store.flush()
+            start = start or stream.initialOffset()
+            end = stream.latestOffset(start, ALL)
+            assert len(stream.partitions(start, end)) == 1
+            found = micro_batch(stream, start, end)
+            assert sorted(found) == [(n, 2 * turn + at) for n in range(40) for at in range(2)]
+            start = end
+        metered = MeteredStore(open_url(where))
+        now = [100.0]
+        heads = Heads(metered, Subscription(topics=("orders",)), 1.0, lambda: now[0])
+        for _ in range(3):
+            asked = metered.requests
+            assert {found.end for found in heads.current().values()} == {6}
+            now[0] += 1.0
+        assert metered.requests - asked <= 8, "the topic, its claims and the lane; not 40 times something"
 
 
 def test_S06_a_stream_that_missed_segments_before_they_were_merged_away_finds_the_log_again(
