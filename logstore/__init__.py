@@ -6,13 +6,8 @@ durable it is: `buffered` (this process), `local` (this disk, fsynced), or `dura
 """
 
 from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from logstore.config import StoreConfig, StoreSettings, TopicConfig, TopicOptions
-from logstore.engine.memory.partition_state import Marks
-from logstore.engine.memory.results import ReadResult, Receipt
-from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import (
     AppendTimeout,
     BufferFull,
@@ -42,9 +37,6 @@ from logstore.errors import (
     UnknownTopic,
     UnsupportedStore,
 )
-from logstore.format.batches.record import Record, TopicRecord
-from logstore.store import Store, open
-from logstore.topic import Topic
 
 if TYPE_CHECKING:
     from logstore import aio as aio
@@ -55,6 +47,13 @@ if TYPE_CHECKING:
     from logstore import testing as testing
     from logstore import upsert as upsert
     from logstore import writers as writers
+    from logstore.config import StoreConfig, StoreSettings, TopicConfig, TopicOptions
+    from logstore.engine.memory.partition_state import Marks
+    from logstore.engine.memory.results import ReadResult, Receipt
+    from logstore.engine.partition.partition_log import PartitionLog
+    from logstore.format.batches.record import Record, TopicRecord
+    from logstore.store import Store, open
+    from logstore.topic import Topic
 
 __version__ = "0.1.0"
 """Of the distribution too, which is called `embedded-logstore`: pyproject.toml reads it here."""
@@ -104,13 +103,28 @@ __all__ = [
 ]
 
 _MODULES = ("aio", "errors", "groups", "ingest", "objects", "testing", "upsert", "writers")
+_HOMES = {
+    "logstore.config": ("StoreConfig", "StoreSettings", "TopicConfig", "TopicOptions"),
+    "logstore.engine.memory.partition_state": ("Marks",),
+    "logstore.engine.memory.results": ("ReadResult", "Receipt"),
+    "logstore.engine.partition.partition_log": ("PartitionLog",),
+    "logstore.format.batches.record": ("Record", "TopicRecord"),
+    "logstore.store": ("Store", "open"),
+    "logstore.topic": ("Topic",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
+if not TYPE_CHECKING:  # or every misspelt name would have a type
 
-def __getattr__(name: str) -> ModuleType:
-    """`logstore.aio.open(…)` after `import logstore` alone; who uses none of these modules does not wait for them."""
-    if name in _MODULES:
-        return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """`logstore.aio.open(…)` after `import logstore` alone. Who uses nothing of a module does not wait for it: a
+        command that looks at a store needs no writer."""
+        if name in _MODULES:
+            return import_module(f"{__name__}.{name}")
+        if name not in _HOME_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -34,10 +34,9 @@ from logstore.objects.closing import close_store
 from logstore.objects.homes.disk import Disk
 from logstore.objects.protocol import ObjectStore
 from logstore.objects.url import open_url
-from logstore.objects.wrappers.foreign import ForeignErrors
-from logstore.objects.wrappers.metered import MeteredStore, OperationStats
-from logstore.objects.wrappers.retrying import RetryingStore, RetryPolicy, repeat
-from logstore.objects.wrappers.slices import SlicedStore
+from logstore.objects.wrappers.layers import READ_RETRIES, Layers
+from logstore.objects.wrappers.metered import OperationStats
+from logstore.objects.wrappers.retrying import repeat
 from logstore.process import at_exit, forked
 from logstore.topic import Topic
 
@@ -49,7 +48,6 @@ logger = logging.getLogger(__name__)
 _UNSTORED_MAX = 100
 _LAST_WORD_S = 0.1  # for threads that end by themselves, when the deadline has passed
 _FORKED = "the store was in use when this process was forked, and is the parent's: open it again here"
-READ_RETRIES = RetryPolicy(attempts=4, base_s=0.05, cap_s=0.5)
 DEGRADED_AFTER_S = 5.0
 
 
@@ -112,9 +110,8 @@ class Store:
         self.objects = objects
         self.config = config
         self._owned = owned
-        self._metered = MeteredStore(objects)
-        bare = ForeignErrors(SlicedStore(self._metered))
-        wrapped = self._retrying = RetryingStore(bare, READ_RETRIES)
+        self._metered, bare, wrapped = Layers.round(objects)
+        self._retrying = wrapped
         self._runtime = Runtime(wrapped, config, clock, rng, disk)
         self._lanes = Lanes(self._runtime, LaneMaintenance(self._runtime).split)
         self._catalog = Catalog(wrapped)

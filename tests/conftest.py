@@ -169,6 +169,7 @@ def no_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Maintenance runs where the test says, so that the same seed gives the same run."""
     monkeypatch.setattr(checkpoint, "EVERY_SEGMENTS", 1 << 30)
     monkeypatch.setattr(checkpoint, "EVERY_PARTS", 1 << 30)
+    monkeypatch.setattr(checkpoint, "LANES_MAX", 1 << 30)
 
 
 @pytest.fixture

@@ -15,10 +15,11 @@ from logstore.cost.prices import GB, STANDARD
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.many_chains import load_some
 from logstore.engine.chain.view import ChainView
+from logstore.engine.lanes.lane_reader import LaneReader
 from logstore.errors import CorruptData, UnsupportedStore
+from logstore.layout.catalog import TopicDescriptor
 from logstore.layout.paths import PartitionPaths
-from logstore.store import Store
-from logstore.topic import Topic
+from logstore.objects.protocol import ObjectStore
 
 LOOK_MAX = 256
 _LANES_LOOKED_FOR = 64
@@ -48,21 +49,19 @@ Facts = list[PartitionFacts] | CorruptData | UnsupportedStore | None
 
 
 def look_at(
-    store: Store,
-    topics: Sequence[Topic],
+    objects: ObjectStore,
+    topics: Sequence[TopicDescriptor],
     numbers: Mapping[str, Sequence[int]] | None = None,
     most: int | None = None,
 ) -> dict[str, Facts]:
     """All partitions of these topics, or those with these `numbers`, by the topic's name. `most`: at most so many that are
     in no lane; a topic of which some would be left is None."""
-    objects, lanes = store._runtime.store, store._runtime.lanes
+    lanes = LaneReader(objects)
     wanted: dict[str, list[Chain]] = {}
     for topic in topics:
-        incarnation = topic._internal.descriptor.incarnation
         chosen = range(topic.partitions) if numbers is None else numbers[topic.name]
-        wanted[topic.name] = [
-            Chain(objects, PartitionPaths(topic.name, incarnation, number), lanes=lanes) for number in chosen
-        ]
+        paths = (PartitionPaths(topic.name, topic.incarnation, number) for number in chosen)
+        wanted[topic.name] = [Chain(objects, each, lanes=lanes) for each in paths]
     first = [chains[0] for chains in islice(wanted.values(), _LANES_LOOKED_FOR) if chains]
     every = dict.fromkeys([*first, *(chain for chains in wanted.values() for chain in chains)])
     views = load_some(list(every), lanes, len(every) if most is None else most)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from functools import partial
 
 import pytest
 
 from logstore.engine.chain import segment_reader
 from logstore.engine.chain.chain import Chain
 from logstore.engine.maintenance import checkpoint
+from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import StoreUnavailable
 from logstore.format.stored.manifest import Manifest, SegmentTable
 from logstore.format.stored.segment import WriterMode
@@ -136,6 +138,30 @@ def test_L21_N04_taking_over_from_a_lane_that_has_ended_puts_a_seal_and_a_claim(
         faulty.forget_calls()
         log.append(b"y")
         assert requests(faulty) == {"put": 1}
+
+
+def has_checkpoint(log: PartitionLog) -> bool:
+    """None is due any more because of the lanes of others."""
+    checkpointer = log._internal._checkpointer
+    return checkpointer is not None and checkpointer._lanes_behind < checkpoint.LANES_MAX
+
+
+def test_L21_opening_stays_cheap_where_processes_come_and_go() -> None:
+    """Each leaves a lane of its own. After a few of them a manifest holds all that the partition has in lanes."""
+    objects, worst = MemoryStore(), 0
+    with running(objects) as store:
+        partition(store).append(b"0")
+    for life in range(1, 30):
+        faulty = FaultyStore(objects)
+        with running(faulty) as store:
+            log = store.topic("t").partition(0)
+            log.open_writer()
+            worst = max(worst, len(faulty.calls))
+            assert log.append(b"%d" % life).offset == life
+            until(partial(has_checkpoint, log))
+    assert worst <= 11 * checkpoint.LANES_MAX
+    with open_store(objects, writer="read_only") as store:
+        assert pairs(store.topic("t").partition(0)) == [(life, b"%d" % life) for life in range(30)]
 
 
 def test_C02_N08_an_idle_poll_in_a_lane_costs_two_requests() -> None:

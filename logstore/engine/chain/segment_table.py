@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, NamedTuple
 
 from logstore.format.stored.manifest import SegmentTable
 from logstore.format.stored.segment import SegmentSummary
 from logstore.layout.paths import PartitionPaths
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    from logstore.format.lazy_numpy import np
 
 
 class SegmentRef(NamedTuple):

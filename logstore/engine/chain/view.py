@@ -30,6 +30,7 @@ class ChainView:
     `settled`: how many rows, and which tail, come before the first part of a lane's entry; None if there is none.
     `parts`: those parts, empty ones too.
     `cleaned`: how far compaction by key has come, as the manifest says.
+    `claims`: how many were met behind the manifest.
     """
 
     segments: Segments
@@ -42,6 +43,7 @@ class ChainView:
     settled: tuple[int, ChainTail] | None = None
     parts: list[Link] = field(default_factory=list)
     cleaned: Cleaned = NOTHING_CLEANED
+    claims: int = 0
 
     def add(self, link: Link) -> None:
         """The next segment of the chain."""
@@ -49,6 +51,7 @@ class ChainView:
             self.settled = len(self.segments), self.tail
         if self.settled is not None:
             self.parts.append(link)
+        self.claims += link.key is None and link.said.claim is not None
         self.segments.add(link.header.seq, link.size, link.summary, link.key)
         self.tail = self.tail.after(link.header, link.said)
 
@@ -56,6 +59,11 @@ class ChainView:
     def part_count(self) -> int:
         """How many of its segments are parts of lanes' entries."""
         return 0 if self.settled is None else len(self.segments) - self.settled[0]
+
+    @property
+    def lane_count(self) -> int:
+        """In how many lanes whoever loads the partition has to look, because no manifest holds what it has there."""
+        return max(self.claims, len({key.split("/")[1] for key in self.segments.table.placed.values()}))
 
     def without_parts(self) -> ChainView:
         """As far as a manifest can tell it: up to the first part of a lane's entry."""

@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 EVERY_SEGMENTS = 64
 EVERY_PARTS = 512
 """Of a lane's entries, whose own checkpoint knows them: so a flush of many partitions stays few requests."""
+LANES_MAX = 8
+"""In so many a partition may have something, of processes that came and went, before a manifest holds all of it: each of
+them is a few requests more for whoever opens the partition."""
 
 
 class Checkpointer:
@@ -34,26 +37,29 @@ class Checkpointer:
         runtime: Runtime,
         chain: Chain,
         state: PartitionState,
-        manifest_next_seq: int,
+        view: ChainView,
         maintenance: Maintenance,
         refresh_settings: Callable[[], None],
     ) -> None:
         self._runtime = runtime
         self._chain = chain
         self._state = state
-        self._next_seq = manifest_next_seq
+        self._next_seq = view.manifest_next_seq
+        self._lanes_behind = view.lane_count
         self._maintenance = maintenance
         self._refresh_settings = refresh_settings
 
     def after_commit(self) -> None:
         """Ask for a checkpoint if enough segments have come since the last one."""
         every = EVERY_SEGMENTS if self._state.tail.claim is None else EVERY_PARTS
-        if self._state.tail.next_seq - self._next_seq >= every:
+        if self._state.tail.next_seq - self._next_seq >= every or self._lanes_behind >= LANES_MAX:
             self._runtime.task_pool.at(self, self._runtime.clock.monotonic())
 
     def run(self) -> None:
         try:
-            self._maintain(self.write())
+            view = self.write()
+            self._lanes_behind = 0
+            self._maintain(view)
         except PreconditionFailed as error:
             # Which is as good as ours.
             logger.debug("%s: another process was faster with the checkpoint: %s", self._chain.paths, error)

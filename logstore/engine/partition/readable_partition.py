@@ -289,7 +289,7 @@ class ReadablePartition:
             self._runtime,
             self._chain,
             state,
-            view.manifest_next_seq,
+            view,
             self.maintenance,
             self._settings.refresh,
         )

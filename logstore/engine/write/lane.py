@@ -770,7 +770,8 @@ class Lane:
             if standing is None:
                 return
             with self._lock:
-                self._known.take(standing)
+                if standing.header.seq == self._known.next_seq and not self._flight:
+                    self._known.take(standing)  # else an upload of ours, which began past the deadline
             if standing.header.kind is EntryKind.FENCE:
                 return
 

@@ -13,11 +13,10 @@ The checkpoint's own checksum covers it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
-
-import numpy as np
+from itertools import starmap
+from typing import Any, NamedTuple
 
 from logstore.format.batches.codecs import ZSTD, compress, decompress
 from logstore.format.errors import FormatError
@@ -26,26 +25,21 @@ from logstore.format.stored.manifest import FRONT_SIZE, SegmentTable
 from logstore.format.stored.segment import Bytes
 
 _COUNTS = struct.Struct("<IIIIIIII")
-_BASE_ROW = np.dtype(
-    [
-        ("topic", "<u4"),
-        ("partition", "<u4"),
-        ("epoch", "<u8"),
-        ("next_seq", "<u8"),
-        ("end_offset", "<i8"),
-        ("reserved_until", "<i8"),
-        ("source_upper", "<i8"),
-        ("since", "<u8"),
-        ("owner", "<u4"),
-        ("has_front", "<u4"),
-        ("rows", "<u4"),
-        ("merged", "<u4"),
-        ("placed", "<u4"),
-    ]
-)
-_MERGED_ROW = np.dtype([("seq", "<i8"), ("identity", "V16")])
-_PLACED_ROW = np.dtype([("seq", "<i8"), ("lane", "<u4"), ("entry", "<u8"), ("position", "<u8")])
-_LOW_ROW = np.dtype([("topic", "<u4"), ("partition", "<u4"), ("epoch", "<u8"), ("low", "<i8")])
+
+_BASE_ROW = struct.Struct("<IIQQqqqQIIIII")
+"""Topic, partition, epoch, next seq, end offset, reserved until, source upper, since, owner, has front, rows, merged,
+placed."""
+
+_MERGED_ROW = struct.Struct("<q16s")
+"""Seq, identity."""
+
+_PLACED_ROW = struct.Struct("<qIQQ")
+"""Seq, lane, entry, position."""
+
+_LOW_ROW = struct.Struct("<IIQq")
+"""Topic, partition, epoch, low."""
+
+
 _SIZE_MAX = 1 << 30
 
 
@@ -120,19 +114,19 @@ class Bases:
                 (seq, lanes.number(one.lane.encode()), one.entry, one.position)
                 for seq, one in base.placed.items()
             ]
-        lows = np.array([(*claim(key), low) for key, low in self.lows.items()], _LOW_ROW)
+        lows = [(*claim(key), low) for key, low in self.lows.items()]
         columns = zip(*(base.table.columns() for base in self.of.values()), strict=True)
         body = b"".join(
             (
                 topics.pack(),
                 lanes.pack(),
                 owners.pack(),
-                np.array(rows, _BASE_ROW).tobytes(),
+                _packed(_BASE_ROW, rows),
                 b"".join(base.front for base in self.of.values()),
                 *(column.tobytes() for one in columns for column in one),
-                np.array(merged, _MERGED_ROW).tobytes(),
-                np.array(placed, _PLACED_ROW).tobytes(),
-                lows.tobytes(),
+                _packed(_MERGED_ROW, merged),
+                _packed(_PLACED_ROW, placed),
+                _packed(_LOW_ROW, lows),
             )
         )
         counts = _COUNTS.pack(
@@ -194,6 +188,10 @@ class Bases:
         return found
 
 
+def _packed(kind: struct.Struct, rows: Iterable[tuple[object, ...]]) -> bytes:
+    return b"".join(starmap(kind.pack, rows))
+
+
 class _Names:
     """Each once, with a number."""
 
@@ -204,7 +202,7 @@ class _Names:
         return self.all.setdefault(name, len(self.all))
 
     def pack(self) -> bytes:
-        return np.array([len(name) for name in self.all], "<u4").tobytes() + b"".join(self.all)
+        return struct.pack(f"<{len(self.all)}I", *map(len, self.all)) + b"".join(self.all)
 
 
 class _Cut:
@@ -222,12 +220,10 @@ class _Cut:
         return taken
 
     def names(self, count: int) -> list[bytes]:
-        sizes = np.frombuffer(self.take(4 * count), "<u4").tolist()
-        return [self.take(size) for size in sizes]
+        return [self.take(size) for size in struct.unpack(f"<{count}I", self.take(4 * count))]
 
-    def rows(self, kind: np.dtype[np.void], count: int) -> list[tuple[int, ...]]:
-        found: list[tuple[int, ...]] = np.frombuffer(self.take(kind.itemsize * count), kind).tolist()
-        return found
+    def rows(self, kind: struct.Struct, count: int) -> list[tuple[Any, ...]]:
+        return list(kind.iter_unpack(self.take(kind.size * count)))
 
     def end(self) -> None:
         if self._at != len(self._data):

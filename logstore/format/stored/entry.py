@@ -17,9 +17,9 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import starmap
 from typing import NamedTuple
 
-import numpy as np
 from crc32c import crc32c
 
 from logstore.format.errors import FormatError, UnsupportedVersion
@@ -38,24 +38,14 @@ _FOOTER = struct.Struct(
 _END = struct.Struct("<I8s")
 FOOTER_SIZE = HEADER_SIZE + _FOOTER.size + _END.size
 
-_PART_ROW = np.dtype(
-    [
-        ("topic", "<u4"),
-        ("partition", "<u4"),
-        ("epoch", "<u8"),
-        ("seq", "<u8"),
-        ("flags", "<u4"),
-        ("base_offset", "<i8"),
-        ("end_offset", "<i8"),
-        ("reserved_until", "<i8"),
-        ("position", "<u8"),
-        ("size", "<u8"),
-        ("records", "<u8"),
-        ("min_timestamp_ms", "<i8"),
-        ("max_timestamp_ms", "<i8"),
-    ]
-)
-_SEAL_ROW = np.dtype([("topic", "<u4"), ("partition", "<u4"), ("epoch", "<u8")])
+_PART_ROW = struct.Struct("<IIQQIqqqQQQqq")
+"""Topic, partition, epoch, seq, flags, base offset, end offset, reserved until, position, size, records,
+min and max timestamp in ms."""
+
+_SEAL_ROW = struct.Struct("<IIQ")
+"""Topic, partition, epoch."""
+
+
 _NAME = struct.Struct("<H")
 _NAMES_GUESS = 4096
 FIRST = bytes(16)
@@ -169,23 +159,21 @@ class Entry:
             (length,) = _NAME.unpack_from(directory, at)
             at += _NAME.size + length
             names.append(directory[at - length : at].decode())
-        part_rows = np.frombuffer(directory, _PART_ROW, parts, at)
-        at += part_rows.nbytes
-        seal_rows = np.frombuffer(directory, _SEAL_ROW, seals, at)
-        at += seal_rows.nbytes
-        if at + note_size != size:
+        seals_at = at + parts * _PART_ROW.size
+        note_at = seals_at + seals * _SEAL_ROW.size
+        if note_at + note_size != size:
             raise FormatError("the lane entry's directory does not fit its counts", None)
         return cls(
             header,
             tuple(
                 Part(ClaimKey(f"{names[topic]}{partition}/", epoch), *rest)
-                for topic, partition, epoch, *rest in part_rows.tolist()
+                for topic, partition, epoch, *rest in _PART_ROW.iter_unpack(directory[at:seals_at])
             ),
             tuple(
                 ClaimKey(f"{names[topic]}{partition}/", epoch)
-                for topic, partition, epoch in seal_rows.tolist()
+                for topic, partition, epoch in _SEAL_ROW.iter_unpack(directory[seals_at:note_at])
             ),
-            directory[at:],
+            directory[note_at:],
         )
 
 
@@ -196,7 +184,7 @@ def tail_needed(tail: Bytes) -> int:
 
 def tail_for(parts: int) -> int:
     """How many of an object's last bytes tell of so many parts, of few topics: a guess before the first look."""
-    return FOOTER_SIZE + parts * _PART_ROW.itemsize + _NAMES_GUESS
+    return FOOTER_SIZE + parts * _PART_ROW.size + _NAMES_GUESS
 
 
 def object_size(tail: Bytes) -> int:
@@ -245,8 +233,8 @@ def build_entry(
         rows.append((*split(claim), *rest))
         placed.append(Part(claim, *rest))
         position += len(data)
-    part_rows = np.array(rows, _PART_ROW).tobytes()
-    seal_rows = np.array([split(claim) for claim in seals], _SEAL_ROW).tobytes()
+    part_rows = b"".join(starmap(_PART_ROW.pack, rows))
+    seal_rows = b"".join(_SEAL_ROW.pack(*split(claim)) for claim in seals)
     names = b"".join(_NAME.pack(len(name.encode())) + name.encode() for name in topics)
     directory = names + part_rows + seal_rows + note
     size = position + len(directory) + FOOTER_SIZE

@@ -11,12 +11,17 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 from crc32c import crc32c
 
 from logstore.format.errors import FormatError
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from logstore.format.lazy_numpy import np
 
 _FRONT = struct.Struct("<II")
 _PART = struct.Struct("<HI")
@@ -26,7 +31,11 @@ _CLAIM = 3
 _CLEANED = 4
 _MARK = struct.Struct("<qq")
 _SINCE = struct.Struct("<Q")
-_APPEND_ROW = np.dtype([("id", "V16"), ("base_offset", "<i8"), ("count", "<u4")])
+
+
+@cache
+def _append_row() -> np.dtype[np.void]:
+    return np.dtype([("id", "V16"), ("base_offset", "<i8"), ("count", "<u4")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +108,7 @@ class Extras:
         if self.owner:
             parts += (_PART.pack(_OWNER, len(self.owner)), self.owner)
         if self.appends:
-            rows = np.array([(one.id, one.base_offset, one.count) for one in self.appends], _APPEND_ROW)
+            rows = np.array([(one.id, one.base_offset, one.count) for one in self.appends], _append_row())
             parts += (_PART.pack(_APPENDS, rows.nbytes), rows.tobytes())
         if self.claim is not None:
             claim = self.claim.pack()
@@ -132,7 +141,7 @@ class Extras:
             if tag == _OWNER:
                 owner = bytes(part)
             elif tag == _APPENDS:
-                appends = tuple(AppendId(*row) for row in np.frombuffer(part, _APPEND_ROW).tolist())
+                appends = tuple(AppendId(*row) for row in np.frombuffer(part, _append_row()).tolist())
             elif tag == _CLAIM:
                 claim = Claim.parse(bytes(part))
             elif tag == _CLEANED:

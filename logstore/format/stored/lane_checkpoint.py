@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from itertools import starmap
 from typing import NamedTuple
 
-import numpy as np
 from crc32c import crc32c
 
 from logstore.format.batches.codecs import ZSTD, compress, decompress
@@ -31,33 +31,16 @@ _FRONT = struct.Struct("<8sHHIQ8sQQ16sQIIIIQI")
 _CRC = struct.Struct("<I")
 FRONT_SIZE = _FRONT.size + _CRC.size
 _END = struct.Struct("<I8s")
-_CLAIM_ROW = np.dtype(
-    [
-        ("topic", "<u4"),
-        ("partition", "<u4"),
-        ("epoch", "<u8"),
-        ("next_seq", "<u8"),
-        ("end_offset", "<i8"),
-        ("reserved_until", "<i8"),
-        ("is_sealed", "<u4"),
-    ]
-)
-_PART_ROW = np.dtype(
-    [
-        ("claim", "<u4"),
-        ("entry", "<u8"),
-        ("seq", "<u8"),
-        ("flags", "<u4"),
-        ("base_offset", "<i8"),
-        ("end_offset", "<i8"),
-        ("reserved_until", "<i8"),
-        ("position", "<u8"),
-        ("size", "<u8"),
-        ("records", "<u8"),
-        ("min_timestamp_ms", "<i8"),
-        ("max_timestamp_ms", "<i8"),
-    ]
-)
+
+_CLAIM_ROW = struct.Struct("<IIQQqqI")
+"""Topic, partition, epoch, next seq, end offset, reserved until, what has become of it."""
+
+_PART_COLUMNS = "IQQIqqqQQQqq"
+"""Of a part, each a column of its own: claim, entry, seq, flags, base offset, end offset, reserved until, position, size,
+records, min and max timestamp in ms."""
+_SPLIT_ROW = struct.Struct("<QQ")
+
+
 _BODY_MAX = 1 << 30
 _SEALED, _LEFT, _BEGUN = 1, 2, 4
 
@@ -119,24 +102,24 @@ class LaneCheckpoint:
             topic, partition = key.prefix[:-1].rsplit("/", 1)
             return topics.setdefault(topic + "/", len(topics)), int(partition), key.epoch
 
-        claims = np.array(
-            [
-                (*split(key), *rest, _SEALED * is_sealed | _BEGUN * is_begun | _LEFT * is_left)
-                for key, *rest, is_sealed, is_begun, is_left in self.claims
-            ],
-            _CLAIM_ROW,
-        )
-        parts = np.array([(numbers[part[0]], entry, *part[1:]) for entry, part in self.parts], _PART_ROW)
+        claims = [
+            (*split(key), *rest, _SEALED * is_sealed | _BEGUN * is_begun | _LEFT * is_left)
+            for key, *rest, is_sealed, is_begun, is_left in self.claims
+        ]
+        parts = [(numbers[part[0]], entry, *part[1:]) for entry, part in self.parts]
         names = "\n".join(topics).encode()
-        columns = [np.ascontiguousarray(parts[name]).tobytes() for name in _PART_ROW.names or ()]
+        columns = [
+            struct.pack(f"<{len(parts)}{kind}", *column)
+            for kind, column in zip(_PART_COLUMNS, zip(*parts, strict=True), strict=bool(parts))
+        ]
         body = compress(
             ZSTD,
             b"".join(
                 (
-                    np.array(self.kept, "<u8").tobytes(),
-                    np.array(self.splits, "<u8").tobytes(),
+                    struct.pack(f"<{len(self.kept)}Q", *self.kept),
+                    b"".join(starmap(_SPLIT_ROW.pack, self.splits)),
                     names,
-                    claims.tobytes(),
+                    b"".join(starmap(_CLAIM_ROW.pack, claims)),
                     *columns,
                     self.owner,
                 )
@@ -175,13 +158,15 @@ class LaneCheckpoint:
         if len(data) != end + _END.size or _END.unpack_from(data, end) != (crc32c(data[:end]), MAGIC):
             raise FormatError("the lane checkpoint's checksum does not match", end)
         body = decompress(ZSTD, bytes(data[FRONT_SIZE:body_end]), max_size=_BODY_MAX)
-        at = kept_count * 8
-        kept = tuple(np.frombuffer(body, "<u8", kept_count).tolist())
-        pairs = np.frombuffer(body, "<u8", 2 * front[15], at).reshape(-1, 2).tolist()
-        splits = tuple(Split(until, at_ms) for until, at_ms in pairs)
-        at += 16 * front[15]
-        topics = body[at : at + names_size].decode().split("\n")
-        at += names_size
+        splits_at = kept_count * 8
+        names_at = splits_at + front[15] * _SPLIT_ROW.size
+        claims_at = names_at + names_size
+        at = claims_at + claim_count * _CLAIM_ROW.size
+        if at + part_count * struct.calcsize("<" + _PART_COLUMNS) + front[2] != len(body):
+            raise FormatError("the lane checkpoint's counts do not fit its size", FRONT_SIZE)
+        kept = struct.unpack_from(f"<{kept_count}Q", body)
+        splits = tuple(Split(*row) for row in _SPLIT_ROW.iter_unpack(body[splits_at:names_at]))
+        topics = body[names_at:claims_at].decode().split("\n")
         claims = [
             CheckpointedClaim(
                 ClaimKey(f"{topics[topic]}{partition}/", epoch),
@@ -192,18 +177,15 @@ class LaneCheckpoint:
                 bool(state & _BEGUN),
                 bool(state & (_LEFT if front[1] > 1 else _SEALED)),
             )
-            for topic, partition, epoch, next_seq, end_offset, reserved, state in np.frombuffer(
-                body, _CLAIM_ROW, claim_count, at
-            ).tolist()
+            for topic, partition, epoch, next_seq, end_offset, reserved, state in _CLAIM_ROW.iter_unpack(
+                body[claims_at:at]
+            )
         ]
-        at += claim_count * _CLAIM_ROW.itemsize
         columns = []
-        for name in _PART_ROW.names or ():
-            kind = _PART_ROW[name]
-            columns.append(np.frombuffer(body, kind, part_count, at).tolist())
-            at += part_count * kind.itemsize
-        if at + front[2] != len(body):
-            raise FormatError("the lane checkpoint's counts do not fit its size", FRONT_SIZE)
+        for kind in _PART_COLUMNS:
+            column = struct.Struct(f"<{part_count}{kind}")
+            columns.append(column.unpack_from(body, at))
+            at += column.size
         parts = tuple(
             CheckpointedPart(entry, Part(claims[claim].key, *rest))
             for claim, entry, *rest in zip(*columns, strict=True)

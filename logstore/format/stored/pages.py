@@ -14,8 +14,13 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from logstore.format.lazy_numpy import np
+
 
 PAGES_FROM = 1 << 20
 """From here on a segment is worth pages of its own: malloc reuses what is smaller."""

@@ -20,10 +20,9 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, IntFlag
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 from crc32c import crc32c
 
 from logstore.format.batches.batch import HEADER_SIZE as BATCH_HEADER_SIZE
@@ -40,6 +39,12 @@ from logstore.format.stored.encoded_batch import place as place
 from logstore.format.stored.encoded_batch import place_all as place_all
 from logstore.format.stored.extras import NO_EXTRAS, Extras
 from logstore.format.stored.pages import in_one_piece
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    from logstore.format.lazy_numpy import np
 
 FORMAT_VERSION = 1
 EXTRAS_VERSION = 2
@@ -62,20 +67,26 @@ EMPTY_SIZE = HEADER_SIZE + FOOTER_SIZE
 """Of a segment without records."""
 
 NO_TIMESTAMP = -1
+INDEX_ROW_SIZE = 44
 
-INDEX_ROW = np.dtype(
-    [
-        ("base_offset", "<i8"),
-        ("position", "<u8"),
-        ("size", "<u4"),
-        ("count", "<u4"),
-        ("max_timestamp_ms", "<i8"),
-        ("min_timestamp_ms", "<i8"),
-        ("head_crc", "<u4"),  # of the batch's first 16 bytes, which lie outside of its own CRC
-    ]
-)
 
-Index = npt.NDArray[Any]
+@cache
+def index_row() -> np.dtype[np.void]:
+    """What the index says of a batch, in `INDEX_ROW_SIZE` bytes."""
+    return np.dtype(
+        [
+            ("base_offset", "<i8"),
+            ("position", "<u8"),
+            ("size", "<u4"),
+            ("count", "<u4"),
+            ("max_timestamp_ms", "<i8"),
+            ("min_timestamp_ms", "<i8"),
+            ("head_crc", "<u4"),  # of the batch's first 16 bytes, which lie outside of its own CRC
+        ]
+    )
+
+
+Index: TypeAlias = "npt.NDArray[Any]"
 Bytes = bytes | bytearray | memoryview
 
 
@@ -210,7 +221,7 @@ class SegmentSummary:
 
     @property
     def index_size(self) -> int:
-        return self.batches * INDEX_ROW.itemsize
+        return self.batches * INDEX_ROW_SIZE
 
     @property
     def object_size(self) -> int:
@@ -256,7 +267,7 @@ class SegmentSummary:
             raise FormatError(f"the index has {len(data)} bytes, not {self.index_size}", self.index_position)
         if crc32c(data) != self.index_crc:
             raise FormatError("the index's checksum does not match", self.index_position)
-        index = np.frombuffer(data, INDEX_ROW)
+        index = np.frombuffer(data, index_row())
         _check_dense(self.header, index, self.index_position)
         return index
 
@@ -272,7 +283,7 @@ def build_segment(
     header: SegmentHeader, batches: Sequence[EncodedBatch], extras: Extras = NO_EXTRAS
 ) -> tuple[memoryview, SegmentSummary]:
     """The whole object, in one piece, read-only, and what its footer says."""
-    index = np.zeros(len(batches), INDEX_ROW)
+    index = np.zeros(len(batches), index_row())
     said = extras.pack()
     parts: list[Bytes] = [header.pack(has_extras=bool(said))]
     position, crc = HEADER_SIZE, 0
@@ -399,7 +410,7 @@ def _rebuild(header: SegmentHeader, data: memoryview, damage: FormatError) -> tu
     records = 0
     while len(data) - position >= BATCH_HEADER_SIZE and position + len(
         rows
-    ) * INDEX_ROW.itemsize + FOOTER_SIZE < len(data):
+    ) * INDEX_ROW_SIZE + FOOTER_SIZE < len(data):
         try:
             size = read_info(data, position).size
             info = check_stored(data[position : position + size])
@@ -420,7 +431,7 @@ def _rebuild(header: SegmentHeader, data: memoryview, damage: FormatError) -> tu
         )
         position += info.size
         records += info.count
-    index = np.array(rows, INDEX_ROW)
+    index = np.array(rows, index_row())
     if header.is_sparse:
         _cover(header, index)
     crc = crc32c(data[HEADER_SIZE:position])

@@ -17,7 +17,7 @@ from logstore.engine.maintenance.compaction import batches_of
 from logstore.engine.memory.catch_up import reload
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import CorruptData
-from logstore.format.stored.segment import FOOTER_SIZE, HEADER_SIZE, INDEX_ROW, parse_segment
+from logstore.format.stored.segment import FOOTER_SIZE, HEADER_SIZE, INDEX_ROW_SIZE, parse_segment
 from logstore.objects import MemoryStore
 from logstore.testing import ManualClock
 from tests.support.engine.damage import Damaged, cuts, extensions, flips, shifts, swaps
@@ -129,7 +129,7 @@ def test_L20_every_cut_of_a_segment_is_found(place: Place, path: str) -> None:
 
 
 def test_L20_added_moved_and_exchanged_bytes_of_a_segment_are_found(place: Place, path: str) -> None:
-    sizes = (INDEX_ROW.itemsize, 61, 16)
+    sizes = (INDEX_ROW_SIZE, 61, 16)
     kinds: Iterator[Damaged] = every(
         extensions(place.sound), shifts(place.sound, 13), *(swaps(place.sound, size) for size in sizes)
     )

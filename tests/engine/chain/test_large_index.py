@@ -11,11 +11,11 @@ from logstore.engine.chain import segment_reader
 from logstore.errors import CorruptData
 from logstore.format.batches.batch import encode_batch
 from logstore.format.batches.record import Record
-from logstore.format.stored.segment import INDEX_ROW, TAIL_SIZE
+from logstore.format.stored.segment import INDEX_ROW_SIZE, TAIL_SIZE
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore
 
-BATCHES = 2 * TAIL_SIZE // INDEX_ROW.itemsize
+BATCHES = 2 * TAIL_SIZE // INDEX_ROW_SIZE
 
 
 @pytest.fixture

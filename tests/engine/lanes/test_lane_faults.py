@@ -337,3 +337,27 @@ def test_L23_a_part_that_is_split_before_its_writer_hears_of_it_is_committed(
         assert log.append(expected[9][1]).offset == 9
         assert pairs(log) == expected
     assert seen(objects) == expected
+
+
+def test_N04_a_close_that_meets_an_upload_of_its_own_lane_fences_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Past the deadline an upload may begin after the close has looked, and take the place that it has chosen."""
+    objects = MemoryStore()
+    with running(objects) as store:
+        log = store.create_topic("t").partition(0)
+        log.append(b"a")
+        lane = lane_of(store)
+        create = lane._ours_or_others
+        places: list[int] = []
+
+        def beside(header: EntryHeader, *rest: Any) -> Any:
+            if not places:
+                log.append(b"b")
+            places.append(header.seq)
+            return create(header, *rest)
+
+        monkeypatch.setattr(lane, "_ours_or_others", beside)
+        lane.close(store._runtime.clock.monotonic() + PATIENCE_S)
+        assert places == [1, 2]
+    assert seen(objects) == [(0, b"a"), (1, b"b")]

@@ -455,3 +455,24 @@ def test_N03_what_a_partition_holds_when_it_is_given_up_is_stored_with_the_seal(
         assert state.has_ended_whole
         assert owner.topic("t").partition(0).append(b"c").offset == 2, "nothing stays reserved"
     assert seen(faulty, 0) == [(0, b"a"), (1, b"b"), (2, b"c")]
+
+
+def test_N10_the_release_before_lanes_meets_a_newer_format_first() -> None:
+    """It reads segments of format 1 and manifests up to 3, and refuses what is newer: in the chain of a partition that is in
+    a lane, the claim; where a manifest stands, that one. It never sees an end where the chain goes on in a lane."""
+    objects = MemoryStore()
+    with running(objects) as store:
+        log = store.create_topic("t").partition(0)
+        for value in (b"a", b"b"):
+            log.append(value)
+        paths = log._internal.paths
+        assert version_at(objects, paths.segment(0)) > 1, "the claim"
+        assert log._internal._checkpointer is not None
+        assert log._internal._checkpointer.write() is not None
+        assert version_at(objects, paths.manifest) > 3
+    assert seen(objects, 0) == [(0, b"a"), (1, b"b")]
+
+
+def version_at(objects: ObjectStore, key: str) -> int:
+    """Of the format, behind the magic."""
+    return int.from_bytes(objects.get(key)[8:10], "little")

@@ -110,6 +110,7 @@ def test_W01_every_segment_is_created_and_none_is_overwritten(objects: ObjectSto
 # W02
 
 
+@pytest.mark.usefixtures("no_checkpoints")
 def test_W02_uppers_form_an_unbroken_chain_whoever_writes(objects: ObjectStore) -> None:
     """Three writers take the partition from each other as fast as they can; each append is acked or refused."""
     acked: list[tuple[int, bytes]] = []

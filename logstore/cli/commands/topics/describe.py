@@ -20,7 +20,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     with open_store(args, writer="read_only") as store:
         topic = find_topic(store, args.topic)
         numbers = [log.partition for log in chosen(topic, args.partition)]
-        facts = look_at(store, [topic], {topic.name: numbers})[topic.name]
+        facts = look_at(store._runtime.store, [topic._internal.descriptor], {topic.name: numbers})[topic.name]
         if not isinstance(facts, list):
             raise facts or AssertionError("all of them were asked for")
         config, size = topic.config, sum(each.bytes for each in facts)

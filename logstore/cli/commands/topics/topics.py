@@ -10,11 +10,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from logstore.cli.places import open_store
+from logstore.cli.places import open_objects
 from logstore.cli.survey import LOOK_MAX, PartitionFacts, age, look_at, storage_dollars
 from logstore.cli.terminal.output import Output
 from logstore.cli.terminal.units import shown_dollars, shown_duration, shown_size
-from logstore.topic import Topic
+from logstore.layout.catalog import Catalog, TopicDescriptor
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,15 +24,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    with open_store(args, writer="read_only") as store:
-        listed = store._described()
-        topics = [topic for _, topic in listed if isinstance(topic, Topic)]
-        looked_at = look_at(store, topics, most=None if args.exact else LOOK_MAX)
+    with open_objects(args) as objects:
+        listed = Catalog(objects).described()
+        topics = [topic for _, topic in listed if isinstance(topic, TopicDescriptor)]
+        looked_at = look_at(objects, topics, most=None if args.exact else LOOK_MAX)
         damage: Exception | None = None
         rows: list[dict[str, Any]] = []
         for name, topic in listed:
-            facts = looked_at[name] if isinstance(topic, Topic) else topic
-            if isinstance(topic, Topic) and not isinstance(facts, Exception):
+            facts = looked_at[name] if isinstance(topic, TopicDescriptor) else topic
+            if isinstance(topic, TopicDescriptor) and not isinstance(facts, Exception):
                 rows.append(_fields(name, topic, facts))
             else:
                 damage = damage or (facts if isinstance(facts, Exception) else None)
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-def _fields(name: str, topic: Topic | None, facts: list[PartitionFacts] | None) -> dict[str, Any]:
+def _fields(name: str, topic: TopicDescriptor | None, facts: list[PartitionFacts] | None) -> dict[str, Any]:
     """None is what is not known."""
     known: list[PartitionFacts] = facts or []
     size = sum(each.bytes for each in known)
