@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 from weakref import WeakSet
 
@@ -27,12 +26,7 @@ from logstore.engine.partition.partition_log import PartitionLog
 from logstore.engine.partition.writer_metrics import WriterMetrics
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.lanes import Lanes
-from logstore.errors import (
-    Closed,
-    OutcomeUnknown,
-    ReadOnly,
-    UnknownTopic,
-)
+from logstore.errors import Closed, OutcomeUnknown, ReadOnly, UnknownTopic
 from logstore.layout.catalog import Catalog, KafkaChange, TopicDescriptor, Unreadable
 from logstore.layout.marker import enter
 from logstore.layout.paths import PartitionPaths
@@ -448,9 +442,13 @@ class Store:
             groups = list(self._groups)
         leaving = [threading.Thread(target=group.close, daemon=True) for group in groups]
         for thread in leaving:
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # Python 3.12 starts none once the interpreter ends
+                thread.run()
         for thread in leaving:
-            thread.join(waitable(deadline - self._runtime.clock.monotonic()))
+            if thread.ident is not None:
+                thread.join(waitable(deadline - self._runtime.clock.monotonic()))
 
     def _let_go(self, logs: list[Partition], timeout: float) -> None:
         """The end of `close`: of threads, files and connections, and of the marker that says that it is open."""
@@ -493,7 +491,5 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

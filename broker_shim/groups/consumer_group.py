@@ -148,7 +148,7 @@ class ConsumerGroup:
     _seen: Topics | None = None
     """What `topics` was made from."""
     _is_due: bool = False
-    """It must be assigned anew as soon as its topics are known."""
+    """It must be assigned again as soon as its topics are known."""
 
     # ── heartbeats ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -184,13 +184,13 @@ class ConsumerGroup:
             raise Refused(Code.INVALID_REQUEST, why)
 
     def _join(self, said: Heartbeat) -> tuple[ConsumerMember, bool]:
-        """The member, and whether the group has to be assigned anew for it."""
+        """The member, and whether the group has to be assigned again for it."""
         known = self.members.get(said.member_id)
         if known is not None:
             self._identify(said.member_id, said.instance_id)
             if known.previous_epoch == JOINING:
                 return known, False  # the answer to its first request was lost
-            # It begins anew, with nothing. In a new epoch: whoever else uses this id is fenced.
+            # It begins again, with nothing. In a new epoch: whoever else uses this id is fenced.
             away = known.epoch == LEAVING_FOR_NOW
             self._hold(known, NOTHING, NOTHING)
             self._step(known, JOINING, Way.STABLE)

@@ -162,7 +162,7 @@ class HostedPartition:
             log.warning("%s could not be taken: %s", self, error)
             self._queue.close(error)
             self._let_go()
-            self._loop.call_soon(self._wake)  # it is opened anew: what is known of its end no longer counts
+            self._loop.call_soon(self._wake)  # it is reopened: what is known of its end no longer counts
             raise
         else:
             log.info("%s is ours, epoch %d", self, self.log._internal.epoch)

@@ -51,7 +51,7 @@ class FetchRequest(NamedTuple):
     session_epoch: int
     topics: list[tuple[TopicKey, list[PartitionFetch]]]
     forgotten: list[tuple[TopicKey, list[int]]] = []  # noqa: RUF012
-    """Of a session: what its client does not want to hear of any more."""
+    """Of a session: what its client does not want any more."""
     rack: str = ""
 
 

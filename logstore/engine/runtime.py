@@ -88,6 +88,14 @@ class Runtime:
             thread.start()
             self._remember(thread)
 
+    def spawn_or_run(self, name: str, call: Callable[[], object]) -> None:
+        """`spawn`, or, where no thread can be started any more, run it here: Python 3.12 starts none once the
+        interpreter ends."""
+        try:
+            self.spawn(name, call)
+        except RuntimeError:
+            call()
+
     def _remember_thread(self) -> None:
         with self._pause:
             self._remember(threading.current_thread())

@@ -1,7 +1,7 @@
 """128-bit hashes of record keys, for many keys at once.
 
 Two sums, modulo 2**64, of the key's 16-bit pieces and its length, each times a random number of its own. The numbers are
-drawn anew for each hasher and leave it never, so that nobody can choose keys that meet: two different keys have the same
+drawn for each hasher and leave it never, so that nobody can choose keys that meet: two different keys have the same
 hash with a probability below 2**-96, whatever they are.
 """
 

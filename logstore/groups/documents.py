@@ -235,7 +235,7 @@ class Document:
         return replace(self, members={**self.members, slot: member}, deleted=False)
 
     def covering(self, found: Mapping[str, tuple[str, int]]) -> Document:
-        """With these topics as they are now: incarnation and number of partitions. One that was created anew begins anew;
+        """With these topics as they are now: incarnation and number of partitions. One that was recreated begins again;
         partitions that were added belong to nobody yet."""
         incarnations, topics = dict(self.incarnations), dict(self.topics)
         for name, (incarnation, count) in found.items():

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 ATTEMPTS_MAX = 100
 TOPICS_S = 30.0
-"""How often somebody looks whether a topic has new partitions, or was created anew."""
+"""How often somebody looks whether a topic has new partitions, or was recreated."""
 LOOKS_A_SESSION = 6
 LOOK_S = 5.0
 """How often a member looks at the others, at the least: as many times in a session, and so often if that is long."""
@@ -433,7 +433,7 @@ class Membership:
             self._known_free[slot] = etag
 
     def _look_at_topics(self, now: float) -> None:
-        """Whether they have new partitions, or were created anew: for each topic one of those who read it looks."""
+        """Whether they have new partitions, or were recreated: for each topic one of those who read it looks."""
         if now < self._topics_at + TOPICS_S:
             return
         self._topics_at = now

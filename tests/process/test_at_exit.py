@@ -58,6 +58,28 @@ def test_buffered_records_are_stored_when_the_program_ends(tmp_path: Path, endin
     assert "was not closed" in ended.stderr
 
 
+def test_records_are_stored_where_no_thread_can_be_started_any_more(tmp_path: Path) -> None:
+    """Python 3.12 starts none once the interpreter ends; here no Python does. A group of readers is left, too."""
+    ended = run(
+        tmp_path,
+        """
+        import atexit, threading
+
+        group = store.group("readers", "t")
+
+        def refuse(self):
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+
+        @atexit.register
+        def no_more_threads():
+            threading.Thread.start = refuse
+        """,
+    )
+    assert (ended.returncode, stored(tmp_path)) == (0, ALL)
+    assert "was not closed" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def test_a_program_that_closes_its_store_hears_nothing(tmp_path: Path) -> None:
     ended = run(tmp_path, "store.close()")
     assert (ended.returncode, ended.stderr, stored(tmp_path)) == (0, "", ALL)

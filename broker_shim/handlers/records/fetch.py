@@ -7,7 +7,7 @@ its partitions together. A `read_committed` consumer sees the log up to the last
 could take back, and nothing that is not decided. It is told which transactions were aborted, and leaves those out.
 
 A fetch that is kept (a session, or a request that is sent again and again) watches its partitions from its first wait on,
-and looks only at those that are `_dirty`: named anew by the client, woken by their log, or not known to be at their end.
+and looks only at those that are `_dirty`: named again by the client, woken by their log, or not known to be at their end.
 So a consumer that has nothing to read costs the same with one partition and with a thousand.
 
 Sizes: each partition up to its own limit, all together up to the response's; whole batches; at least one

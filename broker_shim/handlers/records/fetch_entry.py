@@ -1,4 +1,4 @@
-"""One partition of a fetch: what is asked for, what is found, what its client has heard."""
+"""One partition of a fetch: what is asked for, what is found, what its client was told."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from logstore.errors import OffsetOutOfRange
 @dataclass(slots=True, eq=False)
 class Entry:
     """`is_cold`: the answer needs I/O, or the partition is not open yet. `is_old`: there may be
-    more than the worker that is reading it has seen. `told`: the marks that the client has heard.
+    more than the worker that is reading it has seen. `told`: the watermarks that the client was told.
     """
 
     topic: TopicKey

@@ -80,11 +80,18 @@ class TaskPool:
         return not any(worker.is_alive() for worker in workers)
 
     def _start_worker(self) -> None:
+        """One more, or none: Python 3.12 starts no thread once the interpreter ends, and the system may have none left. Then
+        those that there are do the work; without any, nothing would ever run, and that is an error."""
         worker = threading.Thread(
             target=self._work, name=f"logstore-{self._name}-{len(self._workers)}", daemon=True
         )
+        try:
+            worker.start()
+        except RuntimeError:
+            if not self._workers:
+                raise
+            return
         self._workers.append(worker)
-        worker.start()
 
     def _work(self) -> None:
         while (task := self._next()) is not None:

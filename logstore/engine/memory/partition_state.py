@@ -255,7 +255,7 @@ class PartitionState:
         header = link.header
         if not self.segments.holds(
             header.seq
-        ):  # else it was merged before its writer heard that it had landed
+        ):  # else it was merged before its writer knew that it had landed
             self.segments.add(header.seq, link.size, link.summary, link.key)
         self.tail = self.tail.after(header, link.said)
         self._raise_watermarks(header.end_offset)
@@ -284,7 +284,7 @@ class PartitionState:
             self._raise_low(view.low_watermark)
 
     def raise_low_watermark(self, low: int) -> None:
-        """The records below were deleted: perhaps ones too that a successor wrote of whom the writer here has not heard."""
+        """The records below were deleted: perhaps ones too that a successor wrote of whom the writer here does not know."""
         with self._lock:
             self._raise_low(low)
 

@@ -73,7 +73,7 @@ class Lanes:
             if lane.is_used:
                 ended: Future[None] = Future()
                 ending.append(ended)
-                self._runtime.spawn("lane", partial(_end, lane, deadline, ended))
+                self._runtime.spawn_or_run("lane", partial(_end, lane, deadline, ended))
         wait(ending, waitable(deadline - clock.monotonic()))
 
     def let_go(self) -> None:

@@ -100,7 +100,7 @@ class KnownProducer(Generic[B]):
 
 
 class KnownProducers(dict[int, KnownProducer[B]]):
-    """By id, in the order in which they were heard of last. `remembered`: how many batches of each."""
+    """By id, in the order in which they were last seen. `remembered`: how many batches of each."""
 
     def __init__(self, remembered: int) -> None:
         super().__init__()

@@ -367,7 +367,7 @@ class PostgresIngest:
         self._poke()
 
     def _aside(self, call: Callable[[], T]) -> T:
-        """What asks the store, and may have to wait for it, while `stop` is heard."""
+        """What asks the store, and may have to wait for it, while `stop` is obeyed."""
         return aside(call, self._keep_alive)
 
     def _keep_alive(self) -> None:

@@ -126,7 +126,7 @@ def test_L28_a_list_of_groups_is_not_waited_for_while_the_store_hangs(
     broker = start_broker(store)
     with Wire(broker.port) as client:
         client.ask(Api.FIND_COORDINATOR, 2, key=GROUP, key_type=0)
-        with store.hold("put", prefix=LOG):
+        with store.hold("put"):  # also the fence of who opens it
             assert client.ask(Api.LIST_GROUPS, 4).error_code == Code.COORDINATOR_LOAD_IN_PROGRESS
 
 

@@ -25,6 +25,36 @@ class Sound:
         self.ran.set()
 
 
+def test_tasks_run_on_the_threads_there_are_when_no_more_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    clock, tasks = ManualClock(), [Sound() for _ in range(4)]
+    pool = TaskPool(clock, workers_max=3)
+    try:
+        pool.at(tasks[0], clock.monotonic())
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        for task in tasks[1:]:
+            pool.at(task, clock.monotonic())
+        assert all(task.ran.wait(PATIENCE_S) for task in tasks)
+    finally:
+        assert pool.close(PATIENCE_S)
+
+
+def test_without_any_thread_it_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    clock = ManualClock()
+    pool = TaskPool(clock, workers_max=3)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        pool.at(Sound(), clock.monotonic())
+    assert pool.close(PATIENCE_S)
+
+
 def test_L29_a_task_that_raises_is_said_and_its_thread_runs_the_next(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -79,6 +79,8 @@ class MemberProcess:
 
     def end(self, number: Signals) -> int:
         """Send it, and wait until the process and what it said have ended."""
+        if number == Signals.SIGTERM:
+            self.wait_for("ready")  # from then on it knows what to do
         self.process.send_signal(number)
         code = self.process.wait(PATIENCE_S)
         self._thread.join(PATIENCE_S)
