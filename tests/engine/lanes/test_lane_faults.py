@@ -13,7 +13,7 @@ from logstore.engine.lanes.lane_log import LaneLog
 from logstore.engine.lanes.lane_state import LaneState
 from logstore.engine.write import lane as lane_module
 from logstore.errors import CorruptData, Fenced, UnsupportedStore
-from logstore.format.stored.entry import ClaimKey, EntryHeader, EntryKind, build_entry
+from logstore.format.stored.entry import ClaimKey, Entry, EntryHeader, EntryKind, build_entry
 from logstore.format.stored.lane_checkpoint import LaneCheckpoint
 from logstore.layout.paths import LanePaths
 from logstore.objects import MemoryStore, ObjectStore
@@ -203,8 +203,7 @@ def test_N01_a_lane_of_a_newer_release_is_named() -> None:
     with pytest.raises(UnsupportedStore, match="newer release"):
         seen(objects)
     objects.put(key, b"damaged")
-    with pytest.raises(CorruptData):
-        seen(objects)
+    assert seen(objects) == [(0, b"a")], "one that is damaged can be done without"
 
 
 def test_N01_an_entry_with_no_bytes_is_nobodys() -> None:
@@ -280,7 +279,7 @@ def test_N04_a_close_takes_a_seal_in_and_fences_behind_it() -> None:
         other.topic("t").partition(0).append(b"taken")
         stored = log_of(objects, store)
         store.close()
-        kinds = [entry.header.kind for entry in stored.entries_from(0)]
+        kinds = [entry.header.kind for entry in stored.entries_from(0) if isinstance(entry, Entry)]
         assert kinds[-2:] == [EntryKind.SEAL, EntryKind.FENCE]
 
 
