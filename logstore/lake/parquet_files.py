@@ -20,7 +20,7 @@ from logstore.lake.table_format import DataFile, TableFormat
 
 FILE_BYTES = 32 << 20
 _OPEN_BYTES = 48 << 20
-_GROUP_BYTES = 12 << 20
+_GROUP_BYTES = 8 << 20
 _GROUP_ROWS = 1 << 16
 _BUCKET_US = {"day": 86_400_000_000, "hour": 3_600_000_000}
 
@@ -109,6 +109,8 @@ class ParquetFiles:
         ended.write()
         ended.writer.close()
         ended.sink.flush()
+        # What follows maps the whole file. Arrow keeps what it freed: it goes back first, so that the two do not add up.
+        pa.default_memory_pool().release_unused()
         name = f"{self._table.folder(bucket)}{uuid.uuid4().hex}.parquet"
         with mmap.mmap(ended.sink.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
             with memoryview(mapped) as data:

@@ -124,6 +124,21 @@ def test_W17_an_exclusive_writer_joins_shared_ones(home: Path) -> None:
         assert late.health()["partitions"][0]["mode"] == "shared"
 
 
+def test_W17_a_shared_chain_stays_shared_when_its_fleet_is_gone_until_somebody_takes_it(home: Path) -> None:
+    """Who joins cannot know that it is alone: a worker that has not appended yet has left nothing in the store."""
+    with OtherProcess(home, writer="shared") as fleet:
+        assert fleet.append("first") == [0, 0]
+        fleet.close_store()
+    with logstore.open(home) as late:
+        assert late.topic("t").append(b"second").offset == 1
+        assert late.health()["partitions"][0]["mode"] == "shared"
+    with logstore.open(home, take_over=True) as owner:
+        assert owner.topic("t").append(b"third").offset == 2
+    with logstore.open(home) as next_one:
+        assert next_one.topic("t").append(b"fourth", ack="buffered").offset == 3
+        assert next_one.health()["partitions"][0]["mode"] == "exclusive"
+
+
 def test_W17_one_that_cannot_join_says_why(objects: MemoryStore) -> None:
     with running(objects, writer="shared") as fleet:
         partition(fleet).append(b"first")

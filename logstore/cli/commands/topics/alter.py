@@ -10,7 +10,7 @@ from typing import Any
 
 from logstore.cli.places import TOPIC_SETTINGS, add_topic, add_topic_settings, find_topic, open_existing
 from logstore.cli.terminal.output import Output
-from logstore.cli.terminal.units import duration_or_none, size_or_none
+from logstore.cli.terminal.units import duration_or_none, shown_duration, shown_size, size_or_none
 from logstore.cli.terminal.usage import UsageError
 
 
@@ -49,7 +49,19 @@ def run(args: argparse.Namespace, out: Output) -> int:
             raise UsageError(str(error)) from error
         topic = store.topic(args.topic)
         now = {name: getattr(topic.config, name) for name in TOPIC_SETTINGS}
-        shown = ", ".join(f"{name} {'none' if value is None else value}" for name, value in now.items())
+        shown = ", ".join(
+            f"{name.removesuffix('_seconds').replace('_', '-')} {_shown(name, value)}"
+            for name, value in now.items()
+        )
         fields = {"topic": topic.name, "partitions": topic.partitions} | now
         out.row(fields, f"{topic.name}: {topic.partitions} partition(s), {shown}")
     return 0
+
+
+def _shown(name: str, value: float | bool | None) -> str:
+    """In the units that it was given in."""
+    if value is None:
+        return "none"
+    if name.endswith("_seconds"):
+        return shown_duration(value)
+    return shown_size(int(value)) if name.endswith("_bytes") else str(value)
