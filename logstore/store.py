@@ -228,7 +228,12 @@ class Store:
         `delete_grace`. It appends nothing, so a `read_only` store may do it too.
         """
         self._check_open()
-        return self._sweeper.garbage(topic) if dry_run else self._sweeper.collect(topic)
+        if dry_run:
+            return self._sweeper.garbage(topic)
+        gone = self._sweeper.collect(topic)
+        if topic is None:
+            self._lanes.collect()
+        return gone
 
     def _topic(self, descriptor: TopicDescriptor) -> Topic:
         with self._lock:

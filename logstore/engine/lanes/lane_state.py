@@ -339,6 +339,10 @@ class LaneState:
                 found[key] = stored.part.seq + 1
         return found
 
+    def has_left_below(self, until: int) -> bool:
+        """Whether entries below `until` hold parts of claims that somebody has ended: of a topic that was deleted, say."""
+        return any(one.is_left and one.parts and one.parts[0].entry < until for one in self.claims.values())
+
     def first_entry_of(self, keys: set[ClaimKey]) -> int:
         """The first entry that holds a part of one of these; the next place if none does."""
         firsts = (self.claims[key].parts[0].entry for key in keys if self.claims[key].parts)

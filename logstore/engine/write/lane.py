@@ -143,6 +143,7 @@ class Lane:
         self._checkpointing = threading.Lock()
         self._checkpoint_etag: str | None = None
         self._deleted_until = 0
+        self._collecting = False
         self._splitter = splitter
         self._leaver = _Leaver(self)
         self._left: tuple[str, list[ClaimKey]] | None = None  # the lane that is given up, and its claims
@@ -730,6 +731,18 @@ class Lane:
             except StoreError as error:
                 logger.warning("%s: no checkpoint this time: %s", self, error)
 
+    def collect(self) -> None:
+        """Let go of entries that hold what others have taken over, or was deleted: what the partitions of this process have
+        in them becomes objects of their own, now and not when much has come."""
+        with self._lock:
+            if not self._writers or self._left is not None or self._life.is_over:
+                return
+            until, was_split = self._known.next_seq - 1, bool(self._known.splits)
+        self._collecting = self._runtime.lanes.snapshot(self.name).has_left_below(until)
+        if self._collecting or was_split:
+            self.write_checkpoint()
+        self._collecting = False
+
     def _put_checkpoint(self) -> bool:
         """Whether ours stands. If not, somebody else has split the lane, which he may once all its claims have ended, or has
         noted a low watermark; or our life is over, and the one that stands knows more than we do: it is not replaced."""
@@ -786,6 +799,7 @@ class Lane:
             state = self._known
             until = state.next_seq - 1  # the newest stays
             is_due = until - state.split_until >= SPLIT_EVERY or state.part_count >= SPLIT_PARTS
+            is_due = is_due or self._collecting
             wanted = state.parts_below(until) if is_due else {}
         if is_due:
             left = {key for key, next_seq in wanted.items() if not self._split_out(key, next_seq)}

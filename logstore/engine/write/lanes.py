@@ -60,6 +60,11 @@ class Lanes:
         """Those that are in use, from memory alone."""
         return [lane.overview() for lane in self._lanes if lane.is_used]
 
+    def collect(self) -> None:
+        """Let go of entries that hold what was deleted."""
+        for lane in self._lanes:
+            lane.collect()
+
     def begin_close(self) -> None:
         for lane in self._lanes:
             lane.begin_close()
