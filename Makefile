@@ -18,7 +18,7 @@ COVERING := $(addprefix tests/,aio api engine format layout process upsert)
 
 BENCH := $(BIN)/python -m pytest -q -s -p no:cacheprovider --timeout=900 --benchmark-max-time=0.2 --benchmark-min-rounds=3
 # The suites without a JVM or a PostgreSQL.
-QUICK := codec append read growth compaction group_commit memory local_peers object_peers object_stores recovery tracker upsert
+QUICK := codec append read growth compaction group_commit lanes memory local_peers object_peers object_stores recovery tracker upsert
 
 .PHONY: setup demo test test-again coverage lint format soak simulate spark-versions compat fuzz docs docs-serve wheel bench bench-quick bench-loaded bench-check profile clean
 

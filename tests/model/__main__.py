@@ -5,12 +5,20 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from tests.model import combining_runs, groups_runs, lanes_runs, places_runs, transactions_runs
+from tests.model import (
+    combining_runs,
+    groups_runs,
+    lanes_runs,
+    places_runs,
+    transactions_runs,
+    transfers_runs,
+)
 from tests.model.harness import Contrast
 from tests.model.lanes import Lanes
 from tests.model.places import Places
 from tests.model.runs import CONTRASTS, RULES
 from tests.model.search import Outcome, Violation, World, search
+from tests.model.transfers import Transfers
 
 INTRODUCTION = """\
 # What the model finds
@@ -47,6 +55,13 @@ PLACES = """
 ## Lanes as they are built: a part has a place in its partition's chain
 
 The rules are in `places.py`, and `logstore/engine/lanes` and `logstore/engine/write` follow them. Words as above.
+"""
+TRANSFERS = """
+## One entry claims many partitions
+
+The rules are in `transfers.py`: what is said above, and an entry that ends claims and says in which lane they go on. `d`
+takes over with a seal and a fence in the partition's chain, the others by such an entry. In the runs of a new topic its
+partitions begin in a lane that nobody owns.
 """
 COMBINING = """
 ## Shared writers: the winner commits for all
@@ -125,6 +140,7 @@ def main(wanted: list[str]) -> None:
         others: list[Any] = [
             *lanes_runs.CONTRASTS,
             *places_runs.CONTRASTS,
+            *transfers_runs.CONTRASTS,
             *combining_runs.CONTRASTS,
             *groups_runs.CONTRASTS,
             *transactions_runs.CONTRASTS,
@@ -158,6 +174,7 @@ def main(wanted: list[str]) -> None:
         )
     _table(lanes_runs, LANES, Lanes)
     _table(places_runs, PLACES, Places)
+    _table(transfers_runs, TRANSFERS, Transfers)
     _table(combining_runs, COMBINING)
     _table(groups_runs, GROUPS)
     _table(transactions_runs, TRANSACTIONS)

@@ -55,13 +55,15 @@ class Batch(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """`seals`: the claims that end here, behind its batches. Of a void entry only id and prev may be left."""
+    """`seals`: the claims that end here, behind its batches. Of a void entry only id and prev may be left. `moves`: where
+    claims that end here go on (`transfers`)."""
 
     kind: str
     id: tuple[Any, ...]
     prev: Any = None
     batches: tuple[Batch, ...] = ()
     seals: frozenset[tuple[str, int]] = frozenset()
+    moves: tuple[Any, ...] = ()
 
 
 class Claim(NamedTuple):

@@ -44,7 +44,7 @@ class Segment(NamedTuple):
 
 class Known(NamedTuple):
     """What a lane says of a claim. `seq`, `end`, `reserved`: of the partition's chain before the first of `parts`, which are
-    pairs of an entry's place and a batch."""
+    pairs of an entry's place and a batch. `moved`: the fence behind them, if it is in the lane (`transfers`)."""
 
     part: str
     claim: int
@@ -54,6 +54,7 @@ class Known(NamedTuple):
     sealed: bool = False
     left: bool = False
     parts: tuple[tuple[int, Batch], ...] = ()
+    moved: Segment | None = None
 
 
 class Tail(NamedTuple):
@@ -112,6 +113,10 @@ class Places(Lanes):
     def owned(self, who: str, lane: str) -> tuple[tuple[Own, ...], dict[Any, Any]]:
         stands = {Place(part, 0): Segment((who, part), 1, 0, lane=lane) for part in self.parts}
         return tuple(Own(part, 1, 0, 0, seq=1) for part in self.parts), stands
+
+    def first(self, part: str) -> Tail:
+        """Of a partition that nobody has written."""
+        return Tail(part)
 
     # A lane
 
@@ -193,7 +198,7 @@ class Places(Lanes):
             found = yield Get(("manifest", part))
             base = Manifest() if found is None else found
             del found
-            followed = yield from self.follow(base.tail or Tail(part), base.batches)
+            followed = yield from self.follow(base.tail or self.first(part), base.batches)
             if followed is not None:
                 return base, *followed
             yield Said("seen", ("a manifest was stale",))
@@ -210,14 +215,24 @@ class Places(Lanes):
                 tail, more = self.along(tail, known)
                 tail = tail._replace(open=not self.has_ended(at, tail), alive=self.is_alive(at, tail))
                 got += more
+                moved = known.moved
                 del at, known, more
                 if tail.open:
                     return tail, got
+                if self.goes_where(tail, moved):
+                    tail = after(tail, moved)
+                    del moved
+                    continue
+                del moved
             found = yield Get(Place(tail.part, tail.seq))
             if found is None:
                 return tail, got
             tail, got = after(tail, found), got + batch_of(tail, found)
             del found
+
+    def goes_where(self, tail: Tail, moved: Segment | None) -> bool:
+        """Whether the next place of the chain is in the lane that the claim was in."""
+        return moved is not None
 
     def is_stale(self, known: Known, tail: Tail) -> bool:
         return known.seq > tail.seq
@@ -371,7 +386,7 @@ class Places(Lanes):
     # Readers
 
     def reader(self, who: str, rounds: int) -> Actor:
-        tail, offset = Tail("p"), 0
+        tail, offset = self.first("p"), 0
         while rounds:
             need = yield Begin()
             found = yield from self.follow(tail, ())
@@ -533,7 +548,7 @@ class PlaceJudge(LaneJudge):
         rules = self._rules
         assert isinstance(rules, Places)
         base = objects.get(("manifest", part), Manifest())
-        tail, got, why = base.tail or Tail(part), list(base.batches), None
+        tail, got, why = base.tail or rules.first(part), list(base.batches), None
         while why is None:
             if tail.lane:
                 at, _ = standing(rules, objects, tail.lane, set())
@@ -546,6 +561,11 @@ class PlaceJudge(LaneJudge):
                     if batch.seq >= tail.seq:
                         got.append(batch)
                         tail = tail._replace(seq=batch.seq + 1, end=batch.end, reserved=batch.reserved)
+                if known.moved is not None:
+                    if known.moved.id[-1] != tail.seq or known.moved.base < tail.end:
+                        why = "lost", f"{known.moved} is not at place {tail.seq} of {part}, behind {tail.end}"
+                    tail = after(tail, known.moved)
+                    continue
                 if not (tail.since < at.ended or known.sealed):
                     break
             found = objects.get(Place(part, tail.seq))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -20,12 +20,22 @@ from logstore.engine.lanes.lane_log import LaneLog, LaneRace
 from logstore.engine.lanes.lane_overview import LaneOverview
 from logstore.engine.lanes.lane_state import LaneState
 from logstore.format.stored.claim_base import ClaimBase
-from logstore.format.stored.entry import ClaimKey, Entry, EntryHeader, EntryKind, build_entry
+from logstore.format.stored.entry import (
+    ClaimKey,
+    Entry,
+    EntryHeader,
+    EntryKind,
+    Part,
+    build_entry,
+    build_transfer,
+    fence_row,
+)
 from logstore.format.stored.extras import Claim
-from logstore.format.stored.lane_checkpoint import CheckpointedPart
+from logstore.format.stored.lane_checkpoint import CheckpointedPart, Moved
+from logstore.format.stored.segment import SegmentFlags
 from logstore.layout.paths import LanePaths
 from logstore.objects.protocol import ObjectStore
-from logstore.objects.settled import Doubts
+from logstore.objects.settled import Doubts, put_settled
 from logstore.objects.wrappers.slices import slice_key
 
 _SYSTEM_CLOCK = SystemClock()
@@ -33,11 +43,13 @@ _SYSTEM_CLOCK = SystemClock()
 
 class ClaimParts(NamedTuple):
     """What a claim has in its lane. `next_seq`: the place in the partition's chain of the first part there; what lies before
-    it is in the partition's manifest. `is_left`: nothing will follow in the lane, and somebody may have gone on behind."""
+    it is in the partition's manifest. `is_left`: nothing will follow in the lane, and somebody may have gone on behind:
+    in another lane if it was `moved`, else in the partition's own chain."""
 
     next_seq: int
     parts: tuple[CheckpointedPart, ...]
     is_left: bool
+    moved: Moved | None = None
 
 
 class Based(NamedTuple):
@@ -46,6 +58,30 @@ class Based(NamedTuple):
     key: ClaimKey
     base: ClaimBase
     parts: tuple[CheckpointedPart, ...]
+    low: int
+    has_ended: bool = False  # with its whole lane
+
+
+class Wanted(NamedTuple):
+    """A claim that is to go on in another lane. `next_seq`, `end_offset`, `reserved_until`: where the partition's chain
+    ends, as far as its taker knows. `judged`: whom it was judged to be of, by who adopted the lane. `ahead`: so many offsets
+    are reserved for the next claim. `is_exact`: not if the chain has gone on since."""
+
+    key: ClaimKey
+    next_seq: int
+    end_offset: int
+    reserved_until: int
+    judged: bytes
+    ahead: int = 0
+    is_exact: bool = False
+
+
+class Taken(NamedTuple):
+    """What a transfer has taken: the parts that the taker did not know, the fence behind them, what it says; and the low
+    watermark as far as the old lane says."""
+
+    parts: tuple[CheckpointedPart, ...]
+    moved: Moved
     low: int
 
 
@@ -64,6 +100,23 @@ class _Known:
         self.sealing = threading.Lock()
         self.state: LaneState | None = None
         self.read_at = -math.inf
+        # What was told of its partitions, and when: read without the lock, and replaced as a whole.
+        self.told: dict[str, Based] = {}
+        self.left: frozenset[str] = frozenset()  # partitions that were in it
+        self.told_at = -math.inf
+
+    def is_as_of(self, moment: float) -> None:
+        """What is known of it is all that there was then."""
+        self.read_at = moment
+        if self.told_at > -math.inf:
+            self.told_at = moment
+
+    def forget(self, prefixes: Iterable[str]) -> None:
+        """They are elsewhere since it told of them."""
+        gone = frozenset(prefixes)
+        self.left |= gone
+        for prefix in gone:
+            self.told.pop(prefix, None)
 
     def is_older_than(self, moment: float) -> bool:
         """Also if it has expired, for those to whom nothing is ever too old."""
@@ -116,11 +169,31 @@ class LaneReader:
             state = known.state
             if state is None or known.is_older_than(since):
                 state, _ = self._refresh(known)
-            lows = state.bases.lows
-            return {
-                prefix: Based(key, base, tuple(state.claims[key].parts), lows.get(key, 0))
-                for prefix, (key, base) in state.usable_bases().items()
-            }
+            known.told = _told(state)
+            known.left = frozenset(key.prefix for key, one in state.claims.items() if one.is_left)
+            known.told_at = known.read_at
+            return dict(known.told)
+
+    def tell(self, lane: str, oldest: float) -> None:
+        """Make sure that `recall` knows the lane as it was read since then. Asks nobody if it was."""
+        if self._known(lane).told_at < oldest:
+            self.based(lane, oldest)
+
+    def recall(self, prefix: str, oldest: float) -> tuple[str, Based] | None:
+        """The lane that told of the partition since then, and what. From memory, without waiting for anybody."""
+        with self._lock:
+            lanes = [(lane, known) for lane, known in self._lanes.items() if known.told_at >= oldest]
+        for lane, known in lanes:
+            found = known.told.get(prefix)
+            if found is not None:
+                return lane, found
+        return None
+
+    def is_unborn(self, lane: str, prefix: str, oldest: float) -> bool:
+        """Whether nobody had written the partition, which begins in that lane, when the lane told of its own since then.
+        From memory, likewise."""
+        known = self._known(lane)
+        return known.told_at >= oldest and prefix not in known.left
 
     def expire(self) -> None:
         """Whatever was read is too old for the next question."""
@@ -219,11 +292,94 @@ class LaneReader:
                                 known.state = None
                             elif known.state is not None and known.state.next_seq == header.seq:
                                 known.state.take(entry)  # else somebody has read it meanwhile
+                            known.forget(each.prefix for each in wanted)
                         if not is_past:
                             return
         finally:
             with self._lock:
                 known.to_end.remove((key, judged))
+
+    def transfer(
+        self,
+        lane: str,
+        wanted: Sequence[Wanted],
+        successor: Claim,
+        new_id: Callable[[], bytes],
+        now_ms: int,
+        owner: bytes,
+        doubtful: set[ClaimKey],
+    ) -> dict[ClaimKey, Taken]:
+        """End these claims of the lane and let them go on in that of `successor`: one entry for all of them, at the first
+        empty place. Each fence has the place behind the last part, as the lane stands right before the entry, and begins
+        past what was reserved. Returns those that were taken. Of the others somebody was faster, or the partition's manifest
+        holds more than their taker knows, or another has adopted the lane: their takers look again.
+
+        It is checked like a seal; what the checkpoint says afterwards holds every low watermark that was noted for these
+        claims before they went on. `doubtful`: claims of which an earlier call does not know what became; those that stand
+        are taken, too.
+        """
+        known, doubts = self._known(lane), Doubts()
+        with known.reading:
+            # Whether the next place is empty the create itself tells.
+            state, began = (None, 0) if known.state is None else (known.state, known.state.next_seq)
+            while True:
+                if state is None:
+                    state, began = self._refresh(known)
+                read_at = self.now()
+                moved = {
+                    one.key: found
+                    for one in wanted
+                    if one.key in doubtful
+                    and (found := state.moved_of(one.key)) is not None
+                    and (found.claim.lane, found.owner) == (successor.lane, owner)
+                }
+                rows = {one.key: fence for one in wanted if (fence := _fence(state, one)) is not None}
+                if not rows and not moved:
+                    return {}
+                header = EntryHeader(EntryKind.TRANSFER, state.next_seq, new_id(), state.edge, now_ms)
+                data, entry = build_transfer(header, list(rows.values()), successor, owner)
+                try:
+                    with doubts:
+                        if rows:
+                            doubtful |= rows.keys()
+                            known.log.commit(header, data)
+                        checkpoint = known.log.checkpoint()
+                        if checkpoint is None or checkpoint.split_until <= began:
+                            if rows:
+                                state.take(entry)
+                                moved |= {key: Moved(row, successor, owner) for key, row in rows.items()}
+                            doubtful -= moved.keys()
+                            known.is_as_of(read_at)  # nobody else had put anything there
+                            known.forget(key.prefix for key in moved)
+                            lows = LaneState(checkpoint).bases.lows
+                            return {
+                                one.key: Taken(
+                                    self._parts(state, one.key, one.next_seq).parts,
+                                    moved[one.key],
+                                    lows.get(one.key, 0),
+                                )
+                                for one in wanted
+                                if one.key in moved
+                            }
+                        known.state = None
+                except LaneRace:
+                    doubtful -= rows.keys()
+                state = None
+
+    def checkpoint_ownerless(self, lane: str, nonce: bytes, every: int) -> None:
+        """Of a lane that nobody owns and nobody splits: say what it holds, if there are so many entries since that was said.
+        Anybody may, and the one who was faster knows enough."""
+        known = self._known(lane)
+        with known.reading:
+            state = known.state
+            if state is None or state.next_seq % every:
+                return
+            paths = known.log.paths
+            head = self._store.head(paths.checkpoint)  # the etag first: what comes in between is not replaced
+            found = known.log.checkpoint()
+            if found is None or found.next_seq < state.next_seq:
+                state.version = 0 if found is None else found.version
+                put_settled(self._store, paths.checkpoint, state.checkpoint(nonce).pack(), head and head.etag)
 
     @staticmethod
     def _is_left(known: _Known, key: ClaimKey) -> bool:
@@ -275,4 +431,32 @@ class LaneReader:
         if known is None:
             return ClaimParts(0, (), False)
         first = bisect_left(known.parts, from_seq, key=lambda stored: stored.part.seq)
-        return ClaimParts(known.next_seq, tuple(known.parts[first:]), known.is_left)
+        return ClaimParts(known.next_seq, tuple(known.parts[first:]), known.is_left, known.moved)
+
+
+def _told(state: LaneState) -> dict[str, Based]:
+    lows = state.bases.lows
+    return {
+        prefix: Based(
+            key, base, tuple(state.claims[key].parts), lows.get(key, 0), state.claims[key].is_sealed
+        )
+        for prefix, (key, base) in state.usable_bases().items()
+    }
+
+
+def _fence(state: LaneState, wanted: Wanted) -> Part | None:
+    """With which the claim goes on, if nobody has ended it; None if its taker must look again."""
+    key, one = wanted.key, state.claims.get(wanted.key)
+    seq, start = wanted.next_seq, max(wanted.end_offset, wanted.reserved_until)
+    if wanted.judged != state.owner:
+        return None
+    if one is not None:
+        if one.is_left or one.next_seq > seq:
+            return None
+        if one.parts and one.parts[-1].part.seq >= seq:
+            if wanted.is_exact:
+                return None
+            last = one.parts[-1].part
+            seq, start = last.seq + 1, max(last.end_offset, last.reserved_until)
+    next_key = ClaimKey(key.prefix, key.epoch + 1)
+    return fence_row(next_key, seq, SegmentFlags.FENCE, start, start + wanted.ahead)

@@ -13,7 +13,13 @@ from logstore.engine.lanes.lane_overview import LaneOverview
 from logstore.format.errors import FormatError
 from logstore.format.stored.claim_base import Bases, ClaimBase
 from logstore.format.stored.entry import ClaimKey, Entry, EntryKind, Part
-from logstore.format.stored.lane_checkpoint import CheckpointedClaim, CheckpointedPart, LaneCheckpoint, Split
+from logstore.format.stored.lane_checkpoint import (
+    CheckpointedClaim,
+    CheckpointedPart,
+    LaneCheckpoint,
+    Moved,
+    Split,
+)
 from logstore.format.stored.owner import shown
 
 logger = logging.getLogger(__name__)
@@ -26,7 +32,8 @@ class ClaimState:
     """`next_seq`, `end_offset` and `reserved_until`: of the partition's chain before the first of `parts`, all of which no
     manifest holds, as far as the lane's checkpoint knows. `is_sealed`: no part will follow. `is_begun`: nothing of it is in
     the lane yet, so it may not stand. `is_left`: a seal names the claim, and only then may somebody have gone on behind it:
-    a fence stops the owner and lets nobody in."""
+    a fence stops the owner and lets nobody in. `moved`: the claim went on in another lane, and nobody goes on in the
+    partition's own chain."""
 
     next_seq: int
     end_offset: int
@@ -35,6 +42,7 @@ class ClaimState:
     is_sealed: bool = False
     is_begun: bool = False
     is_left: bool = False
+    moved: Moved | None = None
 
     @property
     def end_seq(self) -> int:
@@ -58,8 +66,8 @@ class LaneState:
         self._packed_bases: bytes | None = known.bases
         self._bases: Bases | None = None
         self.claims = {
-            key: ClaimState(next_seq, end, reserved, [], sealed, begun, left)
-            for key, next_seq, end, reserved, sealed, begun, left in known.claims
+            key: ClaimState(next_seq, end, reserved, [], sealed, begun, left, moved)
+            for key, next_seq, end, reserved, sealed, begun, left, moved in known.claims
         }
         for stored in known.parts:
             self.claims[stored.part.claim].parts.append(stored)
@@ -85,6 +93,9 @@ class LaneState:
         if header.kind is EntryKind.ADOPTION:
             self.owner = entry.owner
             return True
+        if header.kind is EntryKind.TRANSFER:
+            self._move(entry)
+            return True
         if header.kind is EntryKind.FENCE:
             self.ended_before = self.next_seq
             for one in self.claims.values():
@@ -97,6 +108,15 @@ class LaneState:
             one = self.claims.setdefault(key, ClaimState(0, 0, 0))
             one.is_sealed = one.is_left = True
 
+    def _move(self, entry: Entry) -> None:
+        """The first entry that names a claim decides where it goes on."""
+        successor, owner = entry.successor, entry.owner
+        for key, fence in zip(entry.seals, entry.parts, strict=True):
+            one = self.claims.setdefault(key, ClaimState(0, 0, 0))
+            if not one.is_left:
+                one.is_sealed = one.is_left = True
+                one.moved = Moved(fence, successor, owner)
+
     def has_ended(self, key: ClaimKey, since: int) -> bool:
         """Whether a claim that began at `since` has: by a seal that names it, or with the whole lane."""
         state = self.claims.get(key)
@@ -106,6 +126,11 @@ class LaneState:
         """Whether a seal names the claim."""
         state = self.claims.get(key)
         return state is not None and state.is_left
+
+    def moved_of(self, key: ClaimKey) -> Moved | None:
+        """With which fence the claim went on in another lane, if it did."""
+        one = self.claims.get(key)
+        return None if one is None else one.moved
 
     @property
     def bases(self) -> Bases:
@@ -155,6 +180,11 @@ class LaneState:
         """The owner has made a claim, and its checkpoints name it from now on."""
         self.claims[key] = ClaimState(next_seq, end_offset, reserved_until, is_begun=True)
 
+    def begun_at(self, key: ClaimKey, next_seq: int, end_offset: int, reserved_until: int) -> None:
+        """It stands there. Somebody may have ended it since, which counts."""
+        one = self.claims[key]
+        one.next_seq, one.end_offset, one.reserved_until = next_seq, end_offset, reserved_until
+
     def carried_on(self) -> dict[str, ClaimKey]:
         """By partition: the claims that go on with the next life of the lane. Each has something in it, so it stands; and
         nobody goes on behind a claim before it has ended."""
@@ -184,6 +214,7 @@ class LaneState:
                     one.is_sealed,
                     one.is_begun,
                     one.is_left,
+                    one.moved,
                 )
                 for key, one in self.claims.items()
             ),

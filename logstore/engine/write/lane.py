@@ -18,9 +18,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -35,17 +37,19 @@ from logstore.engine.chain.tail import ChainTail
 from logstore.engine.chain.view import ChainView
 from logstore.engine.lanes.lane_log import LaneLog, LaneRace
 from logstore.engine.lanes.lane_overview import LaneOverview
+from logstore.engine.lanes.lane_reader import Taken, Wanted
 from logstore.engine.lanes.lane_state import LaneState
 from logstore.engine.memory.flush_window import FlushWindow
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.atomic_append import AtomicAppend, all_locked
+from logstore.engine.write.claiming import Claiming
 from logstore.engine.write.flushed import Flushed, Released
 from logstore.engine.write.group_commit import GroupCommitWait
 from logstore.engine.write.lane_bases import bases_of, settled
 from logstore.engine.write.lane_life import LaneLife
 from logstore.errors import CorruptData, Fenced, LogStoreError, OutcomeUnknown, StoreError, UnsupportedStore
 from logstore.format.stored.claim_base import Bases
-from logstore.format.stored.entry import ClaimKey, Entry, EntryHeader, EntryKind, NewPart, build_entry
+from logstore.format.stored.entry import ClaimKey, Entry, EntryHeader, EntryKind, NewPart, Part, build_entry
 from logstore.format.stored.extras import Claim, Extras
 from logstore.format.stored.segment import SegmentFlags
 from logstore.layout.paths import LanePaths, PartitionPaths
@@ -59,6 +63,8 @@ ENTRY_BYTES = 4 << 20
 """An entry takes no further partition once it is as large, and another upload begins beside those in flight once as much
 waits: so a loud partition delays the others by its share and no more."""
 CHECKPOINT_EVERY = 64
+LEFT_UNREAD = 8
+"""So many entries a lane that is closed leaves to be read; if there are more, a checkpoint says what they hold."""
 _IN_ORDER_S = 0.05
 
 SPLIT_EVERY = 1024
@@ -133,8 +139,11 @@ class Lane:
         self._checkpoint = _LaneCheckpointer(self)
         self._checkpointing = threading.Lock()
         self._checkpoint_etag: str | None = None
+        self._checkpointed = 0  # up to which place
         self._deleted_until = 0
         self._splitter = splitter
+        self._claiming = Claiming(runtime, self.claim)
+        self._unclaimed: dict[ClaimKey, float] = {}  # of open writers, and when they want to be flushed
 
     def rename(self, name: str) -> None:
         """Before the first claim. Takes no lock."""
@@ -151,6 +160,11 @@ class Lane:
         with self._lock:
             self._known, self._checkpoint_etag = state, None
             self._writers.clear()  # of a life before this one, all stopped
+
+    @property
+    def is_entered(self) -> bool:
+        """Whether claims can be made at once."""
+        return not self._life.is_over
 
     def carried_on(self, prefix: str) -> ChainTail | None:
         """Where the chain of a partition of the life before ends; None if it is none."""
@@ -172,16 +186,56 @@ class Lane:
         with self._lock:
             self._known.begin(key, next_seq, end_offset, reserved_until)
 
+    def take(self, lane: str, wanted: Wanted, *, is_patient: bool = False) -> Future[Taken | None]:
+        """Let a claim of another lane go on in this one, together with all that are asked for at the same time."""
+        start = max(wanted.end_offset, wanted.reserved_until)
+        self.begin(
+            ClaimKey(wanted.key.prefix, wanted.key.epoch + 1),
+            wanted.next_seq + 1,
+            start,
+            start + wanted.ahead,
+        )
+        return self._claiming.ask(lane, wanted, is_patient=is_patient)
+
+    def expect(self, key: ClaimKey) -> None:
+        """A writer of that claim is made before it stands: what it holds waits."""
+        with self._lock:
+            self._unclaimed[key] = math.inf
+
+    def stands(self, writer: Flushed) -> None:
+        """The claim of a writer that was expected does."""
+        with self._lock:
+            due = self._unclaimed.pop(writer.claim_key)
+        if due < math.inf:
+            self.at(writer, due)
+
+    def taken(self, fence: Part) -> None:
+        """It stands, perhaps behind parts that were not known before."""
+        with self._lock:
+            self._known.begun_at(fence.claim, fence.seq + 1, fence.end_offset, fence.reserved_until)
+
     def add(self, key: ClaimKey, writer: Flushed) -> None:
         """The claim stands, and this is its writer."""
         with self._lock:
             self._writers[key] = writer
+
+    def replace(self, old: ClaimKey, writer: Flushed) -> None:
+        """The claim of a writer that was expected does not stand, and never will. It has another one."""
+        with self._lock:
+            self._writers.pop(old, None)
+            self._writers[writer.claim_key] = writer
+            due = self._unclaimed.pop(old, math.inf)
+        if due < math.inf:
+            self.at(writer, due)
 
     # Asking for a flush
 
     def at(self, writer: Flushed, due: float) -> None:
         """Flush this writer's partition when the clock reaches `due`. Called with its partition's lock held."""
         with self._lock:
+            if (later := self._unclaimed.get(writer.claim_key)) is not None:
+                self._unclaimed[writer.claim_key] = min(due, later)
+                return
             known = self._due.get(writer)
             if known is not None and known <= due:
                 return
@@ -667,7 +721,7 @@ class Lane:
         """Whether ours stands. If not, somebody else has split the lane, which he may once all its claims have ended, or has
         noted a low watermark; or our life is over, and the one that stands knows more than we do: it is not replaced."""
         with self._lock:
-            writers = list(self._writers.values())
+            writers = [writer for key, writer in self._writers.items() if key not in self._unclaimed]
         known = settled(writers)
         with self._lock:
             claims = {key: replace(claim) for key, claim in self._known.claims.items()}
@@ -694,6 +748,7 @@ class Lane:
         self._checkpoint_etag = stored.etag
         with self._lock:
             self._known.version = checkpoint.version
+            self._checkpointed = checkpoint.next_seq
         return True
 
     def _split(self) -> None:
@@ -771,7 +826,11 @@ class Lane:
                 return
             with self._lock:
                 self._known.take(standing)
+                is_long = self._known.next_seq - self._checkpointed > LEFT_UNREAD
             if standing.header.kind is EntryKind.FENCE:
+                if is_long and runtime.clock.monotonic() < deadline:
+                    with suppress(StoreError):  # whoever takes the partitions over reads more
+                        self._put_checkpoint()
                 return
 
     def overview(self) -> LaneOverview:

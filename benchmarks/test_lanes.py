@@ -1,0 +1,362 @@
+"""N01, N04: what a lane costs and carries, at S3's latency, beside a store that commits each partition by itself.
+
+Requests are counted at the store. Times are ratios of two runs that take turns in one process: over 1,000 partitions to over
+one, an ack to a PUT. Every ack is checked against the log before a figure counts.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import logstore
+from benchmarks.measure import Figures, percentile
+from logstore.objects import LocalStore, MemoryStore, ObjectStore
+from logstore.testing import S3_LATENCY, FaultyStore, SlowStore
+
+SUITE = "lanes"
+MANY = 1000
+PRODUCERS = 64
+PUT_S = S3_LATENCY["put"].p50_s
+_FILL = """
+import sys, time, logstore
+store = logstore.open(sys.argv[1], lanes=1)
+topic = store.create_topic("t", int(sys.argv[2]))
+waiting = [topic.partition(n).submit(b"a") for n in range(topic.partitions)]
+assert {ack.result().offset for ack in waiting} == {0}
+print("filled", flush=True)
+time.sleep(3600)
+"""
+
+
+def far_away(objects: ObjectStore) -> SlowStore:
+    """As S3 is."""
+    get, put = S3_LATENCY["get"], S3_LATENCY["put"]
+    return SlowStore(objects, get=get, put=put, head=get, list=get, delete=get)
+
+
+def slow(objects: ObjectStore) -> FaultyStore:
+    """The same; what is asked of it is counted."""
+    return FaultyStore(far_away(objects))
+
+
+def puts(counted: FaultyStore) -> int:
+    return counted.count("put")
+
+
+def test_flush_rounds(figures: Figures) -> None:
+    """10 rounds of 64 open partitions."""
+    for lanes, name in ((1, "one lane"), (0, "without")):
+        counted = slow(MemoryStore())
+        with logstore.open(counted, lanes=lanes, flush_interval=3600) as store:
+            topic = store.create_topic("t", 64)
+            logs = [topic.partition(number) for number in range(64)]
+            for log in logs:
+                log.append(b"open", ack="buffered")
+            store.flush()
+            counted.forget_calls()
+            for _ in range(10):
+                for log in logs:
+                    log.append(b"x" * 100, ack="buffered")
+                store.flush()
+            assert all(log.durable_high_watermark == 11 for log in logs)
+            ceiling = 12 if lanes else None
+            figures.add(
+                SUITE,
+                f"10 flush rounds of 64 partitions, {name}",
+                puts(counted),
+                "PUT",
+                target=ceiling,
+                lower_is_better=True,
+            )
+
+
+def produce(
+    append: Sequence[Callable[[bytes], tuple[int, int]]], seconds: float
+) -> tuple[list[float], dict[tuple[int, int], bytes], float]:
+    """A thread for each, appending again as soon as it is acked: ack latencies, what was acked where, how long it took."""
+    latencies: list[float] = []
+    acked: dict[tuple[int, int], bytes] = {}
+    lock, start, end = threading.Lock(), threading.Barrier(len(append) + 1), 0.0
+
+    def run(number: int) -> None:
+        mine: list[float] = []
+        stored: dict[tuple[int, int], bytes] = {}
+        start.wait()
+        while time.perf_counter() < end:
+            value = b"%d-%d" % (number, len(mine))
+            began = time.perf_counter()
+            stored[append[number](value)] = value
+            mine.append(time.perf_counter() - began)
+        with lock:
+            assert not acked.keys() & stored.keys(), "an offset was acked twice"
+            latencies.extend(mine)
+            acked.update(stored)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(append))]
+    for thread in threads:
+        thread.start()
+    began = time.perf_counter()
+    end = began + seconds
+    start.wait()
+    for thread in threads:
+        thread.join()
+    return latencies, acked, time.perf_counter() - began
+
+
+def in_turn(topic: logstore.Topic, number: int) -> Callable[[bytes], tuple[int, int]]:
+    """Appends to one partition after the other, durably."""
+    turn = number
+
+    def append(value: bytes) -> tuple[int, int]:
+        nonlocal turn
+        place = turn % topic.partitions
+        turn += PRODUCERS
+        return place, topic.partition(place).append(value).offset
+
+    return append
+
+
+def test_durable_producers_over_many_partitions(figures: Figures, quick: bool) -> None:
+    """64 producers over 1,000 partitions, and over one, in turns."""
+    seconds, turns = (1.0, 3) if quick else (3.0, 5)
+    found: dict[int, list[tuple[float, float, float]]] = {1: [], MANY: []}
+    counted = {partitions: slow(MemoryStore()) for partitions in found}
+    stores = {partitions: logstore.open(counted[partitions], lanes=1) for partitions in found}
+    topics = {partitions: store.create_topic("t", partitions) for partitions, store in stores.items()}
+    for partitions, topic in topics.items():
+        for ack in [topic.partition(number).submit(b"open") for number in range(partitions)]:
+            ack.result()
+    for _ in range(turns):
+        for partitions, topic in topics.items():
+            counted[partitions].forget_calls()
+            producers = [in_turn(topic, number) for number in range(PRODUCERS)]
+            latencies, acked, took = produce(producers, seconds)
+            rate = len(latencies) / took
+            found[partitions].append((rate, percentile(latencies, 0.5), puts(counted[partitions]) / took))
+            for (place, offset), value in list(acked.items())[:: max(1, len(acked) // 50)]:
+                assert next(topic.partition(place).records(offset, offset + 1)).value == value
+    for store in stores.values():
+        store.close()
+    one, many = (
+        [statistics.median(column) for column in zip(*found[partitions], strict=True)]
+        for partitions in (1, MANY)
+    )
+    name = "64 durable producers, 1,000 partitions to 1"
+    figures.add(SUITE, f"{name}: acks", many[0] / one[0], "×", target=0.9, acks_per_s=round(many[0]))
+    figures.add(
+        SUITE,
+        f"{name}: p50 of an ack",
+        many[1] / one[1],
+        "×",
+        target=1.3,
+        lower_is_better=True,
+        p50_ms=round(many[1] * 1e3, 1),
+    )
+    figures.add(
+        SUITE,
+        "64 durable producers, 1,000 partitions",
+        many[2],
+        "PUT/s",
+        target=40,
+        lower_is_better=True,
+    )
+
+
+@pytest.mark.parametrize("what", ["a new topic", "its owner closed", "its owner was killed"])
+def test_opening_many(what: str, tmp_path: Path, figures: Figures, quick: bool) -> None:
+    """Open and append once to each of 1,000 partitions: `submit` all, then wait. The least of some turns."""
+    spent: list[tuple[int, float, float]] = []
+    for turn in range(2 if quick else 5):
+        home = LocalStore(tmp_path / str(turn))
+        if what != "a new topic":
+            filled = subprocess.Popen(
+                [sys.executable, "-c", _FILL, str(tmp_path / str(turn)), str(MANY)],
+                stdout=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+            assert filled.stdout is not None
+            assert filled.stdout.readline() == b"filled\n"
+            filled.kill()
+            filled.wait()
+        if what == "its owner closed":
+            with logstore.open(home, lanes=1) as store:
+                topic = store.topic("t")
+                for ack in [topic.partition(number).submit(b"b") for number in range(MANY)]:
+                    ack.result()
+        counted = slow(home)
+        with logstore.open(counted, lanes=1) as store:
+            topic = store.create_topic("t", MANY, exist_ok=True)
+            counted.forget_calls()
+            began, cpu = time.perf_counter(), time.process_time()
+            waiting = [topic.partition(number).submit(b"c") for number in range(MANY)]
+            offsets = {ack.result().offset for ack in waiting}
+            took = time.perf_counter() - began
+            spent.append((len(counted.calls), took, time.process_time() - cpu))
+            assert len(offsets) == 1
+    requests, seconds, cpu = (min(column) for column in zip(*spent, strict=True))
+    most = 200 if what == "its owner was killed" else 100
+    name = f"open and append to 1,000 partitions, {what}"
+    figures.add(SUITE, f"{name}: requests", requests, "requests", target=most, lower_is_better=True)
+    figures.add(
+        SUITE,
+        f"{name}: time",
+        seconds,
+        "s",
+        target=2.0 if most == 200 else 1.0,
+        lower_is_better=True,
+        cpu_s=round(cpu, 2),
+    )
+
+
+def test_one_partition_moves_under_load(figures: Figures, quick: bool) -> None:
+    """1 of 64 partitions, whose owner has not been asked; all others go on meanwhile."""
+    objects = MemoryStore()
+    slowest: list[float] = []
+    failed = 0
+    for _ in range(1 if quick else 3):
+        with logstore.open(slow(objects), lanes=1) as owner:
+            topic = owner.create_topic("t", 64, exist_ok=True)
+            for ack in [topic.partition(number).submit(b"open") for number in range(64)]:
+                ack.result()
+            latencies: list[float] = []
+            stop = threading.Event()
+
+            def go_on(number: int, topic: logstore.Topic, stop: threading.Event, told: list[float]) -> None:
+                nonlocal failed
+                while not stop.is_set():
+                    began = time.perf_counter()
+                    try:
+                        topic.partition(number).append(b"x")
+                    except logstore.LogStoreError:
+                        failed += 1
+                    told.append(time.perf_counter() - began)
+
+            threads = [
+                threading.Thread(target=go_on, args=(number, topic, stop, latencies))
+                for number in range(1, 64)
+            ]
+            for thread in threads:
+                thread.start()
+            time.sleep(0.3)
+            latencies.clear()
+            with logstore.open(slow(objects), lanes=1, take_over=True) as taker:
+                taker.topic("t").partition(0).append(b"moved")
+                time.sleep(0.2)
+                stop.set()
+                for thread in threads:
+                    thread.join()
+            slowest.append(max(latencies))
+    figures.add(SUITE, "move 1 of 64 under load: failed acks elsewhere", failed, "acks", lower_is_better=True)
+    figures.add(
+        SUITE,
+        "move 1 of 64 under load: the slowest ack elsewhere, in PUT times",
+        statistics.median(slowest) / PUT_S,
+        "×",
+        target=5.0,
+        lower_is_better=True,
+    )
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_buffered_throughput(partitions: int, figures: Figures, quick: bool) -> None:
+    """Lists of 1,000 records of 1 KB, uncompressed, through one lane."""
+    value = os.urandom(1000)
+    block = [value] * 1000
+    size = 64 if quick else 256
+    with logstore.open(far_away(MemoryStore()), lanes=1, ack="buffered", compression="none") as store:
+        topic = store.create_topic("t", partitions)
+        for number in range(partitions):
+            topic.partition(number).append(b"open")
+        store.flush()
+        began = time.perf_counter()
+        for number in range(size):
+            topic.partition(number % partitions).append(block)
+        store.flush(timeout=120)
+        seconds = time.perf_counter() - began
+        assert sum(topic.partition(number).durable_high_watermark for number in range(partitions)) == (
+            size * 1000 + partitions
+        )
+    plural = "s" if partitions > 1 else ""
+    figures.add(
+        SUITE,
+        f"buffered throughput, one lane, {partitions} partition{plural}",
+        size * 1e6 / seconds / (1 << 20),
+        "MiB/s",
+        target=150,
+    )
+
+
+def test_a_lone_producer(figures: Figures, quick: bool) -> None:
+    """Its durable ack, in PUT times: the same store is put to directly, in turns."""
+    store = SlowStore(MemoryStore(), put=PUT_S)
+    acks: list[float] = []
+    direct: list[float] = []
+    with logstore.open(store, lanes=1) as opened:
+        log = opened.create_topic("t").partition(0)
+        log.append(b"open")
+        for number in range(30 if quick else 100):
+            began = time.perf_counter()
+            log.append(b"x")
+            acks.append(time.perf_counter() - began)
+            began = time.perf_counter()
+            store.put(f"direct/{number}", b"x", if_absent=True)
+            direct.append(time.perf_counter() - began)
+    figures.add(
+        SUITE,
+        "a lone producer's durable ack, in PUT times",
+        statistics.median(acks) / statistics.median(direct),
+        "×",
+        target=1.1,
+        lower_is_better=True,
+    )
+
+
+@pytest.mark.parametrize("linger", [0.0, 0.1, 0.25, 1.0])
+@pytest.mark.parametrize("rate", [50, 1000])
+def test_durable_linger(linger: float, rate: int, figures: Figures, quick: bool) -> None:
+    """So many durable appends a second, one by one, over 64 partitions: what is paid, and how long an ack takes."""
+    if quick:
+        pytest.skip("nothing of it is guarded")
+    seconds = 10.0
+    counted = slow(MemoryStore())
+    took: list[float] = []
+
+    def noted(submitted: float, _: object) -> None:
+        took.append(time.perf_counter() - submitted)
+
+    with logstore.open(counted, lanes=1, durable_linger=linger) as store:
+        topic = store.create_topic("t", 64)
+        for ack in [topic.partition(number).submit(b"open") for number in range(64)]:
+            ack.result()
+        counted.forget_calls()
+        began = time.perf_counter()
+        waiting = []
+        for number in range(int(rate * seconds)):
+            time.sleep(max(0.0, began + number / rate - time.perf_counter()))
+            submitted = time.perf_counter()
+            ack = topic.partition(number % 64).submit(b"x" * 100)
+            ack.add_done_callback(partial(noted, submitted))
+            waiting.append(ack)
+        for ack in waiting:
+            ack.result()
+        spent = time.perf_counter() - began
+    a_second = puts(counted) / spent
+    figures.add(
+        SUITE,
+        f"durable_linger={linger:g}, {rate:,} appends a second",
+        a_second,
+        "PUT/s",
+        lower_is_better=True,
+        dollars_a_month=round(a_second * 30 * 86400 * 5e-6),
+        p50_ms=round(percentile(took, 0.5) * 1e3),
+    )
