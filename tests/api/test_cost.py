@@ -134,7 +134,7 @@ def test_L21_N04_taking_over_from_a_lane_that_has_ended_puts_a_seal_and_a_claim(
         faulty.forget_calls()
         log.open_writer()
         assert faulty.count("put") == 2
-        assert sum(requests(faulty).values()) <= 11
+        assert sum(requests(faulty).values()) <= 12
         faulty.forget_calls()
         log.append(b"y")
         assert requests(faulty) == {"put": 1}

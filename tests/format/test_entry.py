@@ -9,7 +9,15 @@ import pytest
 from logstore.format.batches.codecs import ZSTD, compress, decompress
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.stored.claim_base import Bases
-from logstore.format.stored.entry import Entry, EntryHeader, EntryKind, build_entry, object_size, tail_needed
+from logstore.format.stored.entry import (
+    Entry,
+    EntryHeader,
+    EntryKind,
+    build_entry,
+    check_whole,
+    object_size,
+    tail_needed,
+)
 from logstore.format.stored.lane_checkpoint import FRONT_SIZE, LaneCheckpoint, parse_split_until
 from logstore.format.stored.segment import parse_segment
 from tests.golden import write_formats as written
@@ -56,6 +64,38 @@ def test_L20_a_golden_adoption_and_the_checkpoint_behind_it_give_what_was_writte
         damaged[place] ^= 0x10
         with pytest.raises(FormatError):
             LaneCheckpoint.parse(bytes(damaged))
+
+
+def test_L20_a_golden_entry_says_twice_what_it_holds() -> None:
+    data = golden("entry-v1-told-twice.seg")
+    entry = check_whole(data)
+    assert (entry.header, entry.note) == (written.TOLD_HEADER, b"bases")
+    first = entry.parts[0].position
+    for place in range(len(data)):
+        damaged = bytearray(data)
+        damaged[place] ^= 0x10
+        told = []
+        for parse in (Entry.parse, Entry.parse_front):
+            try:
+                told.append(parse(damaged))
+            except FormatError:
+                continue
+        assert told, place
+        for one in told:
+            assert (one.header, one.parts, one.seals) == (entry.header, entry.parts, entry.seals), place
+        in_a_part = first <= place < entry.parts[-1].position + entry.parts[-1].size
+        if not in_a_part:
+            with pytest.raises(FormatError):
+                check_whole(damaged)
+    for size in range(first, len(data)):
+        assert Entry.parse_front(data[:size]).parts == entry.parts
+    with pytest.raises(FormatError):
+        Entry.parse_front(golden("entry-v1.seg"))
+    assert check_whole(golden("entry-v1.seg")) == Entry.parse(golden("entry-v1.seg"))
+
+
+def test_L20_a_golden_checkpoint_names_what_is_lost() -> None:
+    assert LaneCheckpoint.parse(golden("lane-checkpoint-v4")) == written.LOST_CHECKPOINT
 
 
 def test_N07_each_flipped_byte_outside_of_the_parts_is_found() -> None:

@@ -167,6 +167,19 @@ def entry_bytes() -> bytes:
     return bytes(build_entry(ENTRY_HEADER, parts, [LANE_PARTITIONS[1]], b"a process")[0])
 
 
+TOLD_HEADER = replace(ENTRY_HEADER, known_until=7)
+
+
+def told_twice_bytes() -> bytes:
+    """The same with a second directory at its front, and a header that says which places before it were known."""
+    data, summary = build_segment(HEADER, batches())
+    parts = [
+        NewPart(key, 42 + place, 0, 1000, 1023, 1023, 23, *_times(summary), data)
+        for place, key in enumerate(LANE_PARTITIONS)
+    ]
+    return bytes(build_entry(TOLD_HEADER, parts, [LANE_PARTITIONS[1]], b"bases")[0])
+
+
 def _times(summary: SegmentSummary) -> tuple[int, int]:
     return summary.min_timestamp_ms, summary.max_timestamp_ms
 
@@ -227,6 +240,11 @@ ADOPTED_CHECKPOINT = replace(
 )
 """Of a lane that somebody has adopted, with a claim of which it has nothing yet."""
 
+LOST_CHECKPOINT = replace(
+    ADOPTED_CHECKPOINT, lost=(5, 7), in_doubt=frozenset([LANE_PARTITIONS[0], ADOPTION_CLAIM])
+)
+"""Of a lane of which two entries could not be read."""
+
 HOLD = holds.Hold("delta:s3://bucket/orders", 604800.0, {0: 1000, 7: 23}, STAMP_MS)
 
 
@@ -239,9 +257,11 @@ def main() -> None:
         f"manifest-v{manifest.FORMAT_VERSION}": MANIFEST.pack(),
         f"manifest-v{manifest.EXTRAS_VERSION}": MANIFEST_V4.pack(),
         f"entry-v{entry.FORMAT_VERSION}.seg": entry_bytes(),
+        f"entry-v{entry.FORMAT_VERSION}-told-twice.seg": told_twice_bytes(),
         f"adoption-v{entry.FORMAT_VERSION}.seg": adoption_bytes(),
         f"lane-checkpoint-v{lane_checkpoint.FORMAT_VERSION}": LANE_CHECKPOINT.pack(),
         f"lane-checkpoint-v{lane_checkpoint.ADOPTED_VERSION}": ADOPTED_CHECKPOINT.pack(),
+        f"lane-checkpoint-v{lane_checkpoint.LOST_VERSION}": LOST_CHECKPOINT.pack(),
         f"wal-v{wal.FORMAT_VERSION}.wal": wal_bytes(),
         f"hold-v{holds.FORMAT_VERSION}": HOLD.pack(),
     }

@@ -8,6 +8,8 @@ Processes, their uploads and their doubts are those of `lanes`. What differs is 
   `until` afterwards, and may reach further (`next`) than what was split: it repeats the parts in between.
 * Nobody goes on behind a claim before a seal names it (`left`): so who knows a partition as it once was, in a lane, learns
   from the lane alone what became of it (`planner`), and asks for nothing of the partition's own.
+* What cannot be read (`JUNK`) may stand in a place of a lane: somebody's, or a seal that was damaged. Its owner never goes
+  on behind it, because it may have been a seal: it ends all its claims, and claims the partitions anew for another lane.
 * A lane ends with a fence, which ends all claims that began before it (`since`): it stops the owner, and lets nobody in.
   The next life of a named lane begins with
   an `adopt`: nothing ends, but what the former life puts behind it does not name it, and is void.
@@ -20,12 +22,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from tests.model.actors import Actor, Said
-from tests.model.lanes import FENCE, SEAL, Batch, Entry, Lanes, Own, Place, Step, Upload, Writer
+from tests.model.lanes import FENCE, SEAL, Batch, Entry, Lanes, Own, Place, Step, Upload, Writer, records_of
 from tests.model.lanes_judge import LaneJudge, Log
 from tests.model.search import Violation
-from tests.model.store import Begin, Get, Objects, Snapshot
+from tests.model.store import Begin, Create, Get, Objects, Put, Snapshot
 
-ADOPT = "adopt"
+ADOPT, JUNK = "adopt", "junk"
 
 
 class Segment(NamedTuple):
@@ -136,6 +138,58 @@ class Places(Lanes):
 
     def stops(self, found: Entry) -> bool:
         return found.kind in (FENCE, ADOPT)
+
+    def blocked(self, who: str, at: Writer, ups: tuple[Upload, ...], found: Entry) -> Step:
+        if found.kind == JUNK and self.stops_at_junk():
+            yield Said("seen", ("an owner moves",))
+            yield Said("denied", records_of(ups))
+            at = yield from self.move(who, at)
+            return at, ()
+        result = yield from super().blocked(who, at, ups, found)
+        return result
+
+    def stops_at_junk(self) -> bool:
+        return True
+
+    def move(self, who: str, at: Writer) -> Step:
+        """To another lane: end all claims in this one, and claim the partitions anew, where their chains say."""
+        parts = "".join(own.part for own in at.own)
+        seals = frozenset((own.part, own.claim) for own in at.own)
+        yield from self.leave(who, at, seals)
+        at = yield from self.take(who, at._replace(lane=f"{at.lane}'", seq=0, prev=None, own=()), parts)
+        return at
+
+    def leave(self, who: str, at: Writer, seals: frozenset[Any]) -> Step:
+        yield from self.end_lane(at.lane, Entry(SEAL, (who, "leave"), seals=seals))
+
+    def junk(self, who: str, rounds: int) -> Actor:
+        """Puts what nobody can read where lane A ends."""
+        while rounds:
+            objects = yield Snapshot()
+            seq = 0
+            while Place("A", seq) in dict(objects):
+                seq += 1
+            yield Create(Place("A", seq), Entry(JUNK, (who, seq)))
+            del objects, seq
+            rounds -= 1
+
+    def rot(self, who: str, rounds: int) -> Actor:
+        """Damages a seal of lane A. (What it was stays known to the judge.)"""
+        while rounds:
+            objects = yield Snapshot()
+            seals = tuple(
+                sorted(
+                    (place, entry)
+                    for place, entry in objects
+                    if isinstance(entry, Entry) and entry.kind == SEAL and place.chain == "A"
+                )
+            )
+            del objects
+            if seals:
+                yield Put(seals[0][0], seals[0][1]._replace(kind=JUNK))
+                yield Said("seen", ("a seal is damaged",))
+            del seals
+            rounds -= 1
 
     def checkpoint(self, lane: str) -> Step:
         found = yield Get(("checkpoint", lane))
@@ -525,6 +579,13 @@ def standing(rules: Places, objects: Objects, lane: str, kept: set[int]) -> tupl
     return split_over(at, base.until), kept
 
 
+def _as_it_was(what: Any) -> Any:
+    """A damaged seal, once it was restored."""
+    if isinstance(what, Entry) and what.kind == JUNK and what.seals:
+        return what._replace(kind=SEAL)
+    return what
+
+
 class PlaceJudge(LaneJudge):
     """The log of a partition is what its manifest says, and what follows that in lanes and in its own chain. Every place is
     used once, in order."""
@@ -532,6 +593,7 @@ class PlaceJudge(LaneJudge):
     def view(self, objects: Objects, part: str) -> tuple[Log, Violation | None]:
         rules = self._rules
         assert isinstance(rules, Places)
+        objects = {key: _as_it_was(what) for key, what in objects.items()}
         base = objects.get(("manifest", part), Manifest())
         tail, got, why = base.tail or Tail(part), list(base.batches), None
         while why is None:

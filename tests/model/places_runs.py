@@ -379,6 +379,33 @@ class GoesOnWithTheEnded(Places):
         return tail.lane == at.lane
 
 
+# What cannot be read
+
+
+class GoesOnBehindJunk(Places):
+    """An owner goes on behind what it cannot read, as behind a void entry."""
+
+    def stops_at_junk(self) -> bool:
+        return False
+
+
+class MovesWithoutASeal(Places):
+    """An owner claims its partitions anew, and does not end its claims in the lane that it leaves."""
+
+    def leave(self, who: str, at: Writer, seals: frozenset[Any]) -> Step:
+        return
+        yield
+
+    def goes_on(self, at: Writer, tail: Tail) -> bool:
+        return False
+
+    def ended(self, who: str, at: Any, wanted: Any) -> Step:
+        if at is not None and at.lane.endswith("'"):
+            return wanted
+        done = yield from super().ended(who, at, wanted)
+        return done
+
+
 def _broken(variant: type[Places], kind: str, words: str, faults: int = 0, rules: Any = ()) -> Contrast:
     return Contrast(variant, kind, Run(words, faults, rules=rules, judge=PlaceJudge))
 
@@ -418,6 +445,8 @@ CONTRASTS = [
     _broken(PlansAcrossASeal, "short", "a:o1 b:p1 planner*1"),
     _broken(PlansByAnOldBase, "misread", "a:o11 planner*1 split/A*1"),
     _broken(PlansWithoutALook, "short", "a:o11 planner*1 split/A*1"),
+    _broken(GoesOnBehindJunk, "lost", "a:o11 b:p1 rot*1"),
+    _broken(MovesWithoutASeal, "lost", "a:o111 junk*1"),
     _broken(HalfAnAppend, "half", "a:o1 b:p1", rules=MIXED),
     _broken(ShownBehindAnAppend, "reused", "a:o11 b:p1", rules=MIXED + BUFFERED),
 ]
@@ -436,6 +465,7 @@ BY_LANE, ASKED = "a lane tells all of a partition", "a partition is asked for"
 AGAIN, STALE = "a lane is read again", "a manifest was stale"
 LOST_PLACE, STOPPED = "another's claim", "a shared writer was stopped"
 RESUMED = "a claim of the own lane goes on"
+MOVED, ROTTEN = "an owner moves", "a seal is damaged"
 
 RULES = [
     _holds("p is taken over", "a:o2 b:p1", 1, *LATE, SEALED, VOIDED, progress=True),
@@ -471,6 +501,11 @@ RULES = [
     _holds("a planner, and shared writers", "a:o1x w~1 planner*1", 0, "closed", BY_LANE, ASKED),
     _holds("shared writers behind a claim", "a:o1 w~1 v~1", 0, SEALED),
     _holds("and a claim behind them", "a:o1 w~2 b:p1", 0, STOPPED, LOST_PLACE, SEALED),
+    _holds("something unreadable in a lane", "a:o21 junk*1", 1, MOVED),
+    _holds("something unreadable, and a taker", "a:o11 b:p1 junk*1", 0, MOVED, SEALED, LOST_PLACE),
+    _holds("something unreadable, and split", "a:o111 junk*1 split/A*1", 0, MOVED, "split"),
+    _holds("a damaged seal", "a:o11 b:p1 rot*1", 0, MOVED, ROTTEN, SEALED, LOST_PLACE),
+    _holds("a damaged seal, buffered acks", "a:o11 b:p1 rot*1", 0, MOVED, ROTTEN, rules=BUFFERED),
     _holds("buffered acks", "a:o12 b:p1", 1, *LATE, SEALED, VOIDED, rules=BUFFERED),
     _holds("atomic, others in its entry", "a:o2 b:p1", 1, *LATE, SEALED, VOIDED, rules=MIXED),
     _holds("the same, split", "a:o11 b:p1 split/A*1", 0, "split", SEALED, rules=MIXED + BUFFERED),

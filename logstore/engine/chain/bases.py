@@ -132,6 +132,8 @@ def view_of(paths: PartitionPaths, lane: str, based: Based) -> ChainView | None:
     entry = LanePaths(lane).entry
     for stored in based.parts:
         part = stored.part
+        if part.seq > view.tail.next_seq:
+            return None  # one is missing before it
         if part.seq >= base.next_seq:
             view.add(link_of_part(part, slice_key(entry(stored.entry), part.position, part.size), claim))
     return view

@@ -29,7 +29,7 @@ from logstore.engine.chain.segment_table import SegmentRef
 from logstore.engine.chain.tail import ChainTail
 from logstore.engine.chain.view import ChainView
 from logstore.engine.lanes.lane_reader import LaneReader
-from logstore.errors import Indeterminate, OutcomeUnknown
+from logstore.errors import Indeterminate, OutcomeUnknown, fresh
 from logstore.format.stored.entry import ClaimKey
 from logstore.format.stored.segment import SegmentFlags, SegmentHeader, WriterMode
 from logstore.layout.paths import PartitionPaths
@@ -201,8 +201,10 @@ class Chain:
         links: list[Link] = []
         if tail.claim is not None:
             found = parts_behind(self._lanes, self.paths, tail, since)
-            if found.is_stale:
+            if found.is_stale or found.missing:
                 return None
+            if found.damage is not None and not (found.if_unsplit and tail.horizon.front):
+                raise fresh(found.damage)
             links = found.links
             if not found.is_left:
                 return links

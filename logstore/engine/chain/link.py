@@ -145,6 +145,8 @@ def _link_from_whole(store: ObjectStore, key: str) -> Link:
             header = SegmentHeader.parse(data)
         except FormatError:
             raise CorruptData(key, None, damage.why) from damage
+        if header.has_extras and header.flags & _CLAIMING:
+            raise CorruptData(key, header.base_offset, damage.why) from damage
         # The offsets are known, so the chain goes on; reading them raises what is wrong.
         summary = SegmentSummary(header, 0, 0, NO_TIMESTAMP, FAR_FUTURE_MS, len(data), 0, 0)
         return Link(summary, len(data), None if header.has_extras else NO_EXTRAS)

@@ -6,16 +6,18 @@ import logging
 from functools import partial
 
 from logstore.engine.chain.horizon import read_horizon
-from logstore.engine.chain.link import Link, link_of, tail_of
+from logstore.engine.chain.link import FAR_FUTURE_MS, Link, link_of, tail_of
 from logstore.engine.chain.newer_release import too_new
-from logstore.engine.chain.parts import parts_behind
+from logstore.engine.chain.parts import add_damage, add_hole, add_part, parts_behind
 from logstore.engine.chain.segment_table import Segments
 from logstore.engine.chain.tail import ChainTail
 from logstore.engine.chain.view import Assembly, ChainView, Stored, in_order
 from logstore.engine.lanes.lane_reader import LaneReader
 from logstore.errors import CorruptData, ObjectNotFound
 from logstore.format.errors import FormatError, UnsupportedVersion
+from logstore.format.stored.extras import Extras
 from logstore.format.stored.manifest import Manifest, SegmentTable
+from logstore.format.stored.segment import NO_TIMESTAMP, SegmentFlags, SegmentHeader, SegmentSummary
 from logstore.layout.paths import PartitionPaths
 from logstore.objects.fan_out import fan_out
 from logstore.objects.protocol import ObjectStore
@@ -54,7 +56,7 @@ class Loader:
                 unlisted = self._unlisted(view.tail.next_seq, stored.first)
                 for one, missed in zip(unlisted, self._links(unlisted), strict=True):
                     assembly.add(one, missed)
-            assembly.add(stored, link)
+            assembly.add(stored, self._claim_at(view, stored, link) or link)
         self._add_parts(view, None)
         assembly.finish()
         return view
@@ -78,7 +80,32 @@ class Loader:
             raise StaleManifest
         for link in found.links:
             if until is None or link.header.seq < until:
-                view.add(link)
+                add_part(view, link, found.missing.get(link.header.seq))
+        if until is None and found.damage is not None and not (found.if_unsplit and view.manifest_version):
+            add_damage(view, found.damage)
+
+    def _claim_at(self, view: ChainView, stored: Stored, link: Link | CorruptData | None) -> Link | None:
+        """If that cannot be read and is a claim: as the lane tells it in which the chain goes on. Else the records behind it
+        would be out of reach."""
+        if isinstance(link, Link) or stored.identity is not None:
+            return None
+        found = self._lanes.claim_behind(self._paths.prefix, stored.first)
+        if found is None:
+            return None
+        key, claim, end, reserved = found
+        logger.error(
+            "%s cannot be read (%s); the chain goes on in lane %s, which says so",
+            stored.info.key,
+            link,
+            claim.lane,
+        )
+        if end > view.tail.end_offset:
+            add_hole(view, end, stored.info.key)  # it may have held records that a WAL had kept
+        header = SegmentHeader(
+            stored.first, key.epoch, end, end, bytes(16), 0, reserved, flags=SegmentFlags.FENCE
+        )
+        summary = SegmentSummary(header, 0, 0, NO_TIMESTAMP, FAR_FUTURE_MS, stored.info.size, 0, 0)
+        return Link(summary, stored.info.size, Extras(claim=claim))
 
     def _from_manifest(self) -> ChainView:
         try:
@@ -99,7 +126,8 @@ class Loader:
         for info in self._store.list(self._paths.prefix, after):
             seq = self._paths.seq_of(info.key)
             if seq is not None:
-                if info.size:  # one of no bytes is a put that was cut off
+                # One of no bytes is a put that was cut off, unless it was a claim: a lane goes on behind it.
+                if info.size or self._lanes.claim_behind(self._paths.prefix, seq) is not None:
                     segments.append(Stored(seq, seq, None, info))
             elif not with_merged:
                 if info.key >= self._paths.manifest:

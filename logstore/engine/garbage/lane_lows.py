@@ -7,12 +7,17 @@ anybody else says it here. The owner takes that in before its next one.
 
 from __future__ import annotations
 
+import logging
+
 from logstore.engine.chain.chain import Chain
 from logstore.engine.lanes.lane_log import LaneLog
 from logstore.engine.lanes.lane_state import LaneState
+from logstore.errors import CorruptData
 from logstore.format.stored.entry import ClaimKey
 from logstore.layout.paths import LanePaths
 from logstore.objects.settled import put_settled
+
+logger = logging.getLogger(__name__)
 
 _TRIES = 3
 
@@ -28,7 +33,11 @@ def note_low(chain: Chain, low: int) -> bool:
     for _ in range(_TRIES):
         # The etag first: what comes between the two requests is not replaced.
         head = chain.store.head(log.paths.checkpoint)
-        state = LaneState(log.checkpoint())
+        try:
+            state = LaneState(log.checkpoint())
+        except CorruptData as damage:
+            logger.error("%s; nothing of %s is deleted this time", damage, chain.paths)
+            return False
         if state.bases.lows.get(key, 0) >= low:
             return True
         state.raise_lows({key: low})

@@ -2,23 +2,38 @@
 
 `put(‹seq›.seg, if_absent=True)` is the commit of everything in the entry, of all partitions at once. An answer that is lost,
 or that says no, is settled by a look at the place itself: the entry's id is random and new for each attempt at a new place.
+
+An entry says what it holds at its end and at its front, so one damage hides nothing but the bytes that it hits. Of one that
+cannot be read at all, or is missing although a later entry knows of it, there is a `LostEntry`.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from logstore.errors import CorruptData, ObjectNotFound, UnsupportedStore
+from logstore.errors import CorruptData, Indeterminate, ObjectNotFound, UnsupportedStore
 from logstore.format.errors import FormatError, UnsupportedVersion
-from logstore.format.stored.entry import HEADER_SIZE, Entry, EntryHeader, object_size, tail_for, tail_needed
+from logstore.format.stored.entry import (
+    FOOTER_SIZE,
+    HEADER_SIZE,
+    Entry,
+    EntryHeader,
+    object_size,
+    tail_for,
+    tail_needed,
+)
 from logstore.format.stored.lane_checkpoint import FRONT_SIZE, LaneCheckpoint, parse_split_until
 from logstore.format.stored.segment import TAIL_SIZE, Bytes
 from logstore.layout.paths import LanePaths
 from logstore.objects.fan_out import fan_out
 from logstore.objects.protocol import ObjectStore
 from logstore.objects.settled import settle
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Keep = Callable[[str, Entry, bytes], None]
@@ -30,6 +45,14 @@ class LaneRace(Exception):
     def __init__(self, winner: EntryHeader) -> None:
         super().__init__(f"entry {winner.seq} of the lane was made by another")
         self.winner = winner
+
+
+@dataclass(frozen=True, slots=True)
+class LostEntry:
+    """What was in the place cannot be known. `damage`: why, with the object's name."""
+
+    seq: int
+    damage: CorruptData
 
 
 class LaneLog:
@@ -47,62 +70,128 @@ class LaneLog:
         then call again with the same bytes.
         """
         key = self.paths.entry(header.seq)
+        is_torn = False
 
         def look() -> EntryHeader | None:
+            nonlocal is_torn
             try:
                 front = self.store.get(key, 0, HEADER_SIZE)
+                is_torn = front == b""
+                return self._header(key, front) if front else None
             except ObjectNotFound:
                 return None
-            return self._checked(key, lambda: EntryHeader.parse(front)) if front else None
 
-        winner = settle(
-            key,
-            lambda: self.store.put(key, data, if_absent=True),
-            look,
-            lambda standing: standing.id == header.id,
-        )
+        def is_ours(standing: EntryHeader) -> bool:
+            return standing.id == header.id
+
+        try:
+            winner = settle(key, lambda: self.store.put(key, data, if_absent=True), look, is_ours)
+        except Indeterminate:
+            if not is_torn:
+                raise
+            winner = settle(key, lambda: self._replace_torn(key, data), look, is_ours)
         if winner is not None:
             raise LaneRace(winner)
 
+    def _header(self, key: str, front: bytes) -> EntryHeader:
+        """There are two of them."""
+        try:
+            return EntryHeader.parse(front)
+        except UnsupportedVersion as newer:
+            raise self._too_new(key, newer) from newer
+        except FormatError:
+            return self._checked(key, lambda: EntryHeader.parse(self.store.get(key, -FOOTER_SIZE)))
+
+    def _replace_torn(self, key: str, data: Bytes) -> None:
+        """An object of no bytes is there: a server was killed in the middle of a put, whose caller was told nothing."""
+        torn = self.store.head(key)
+        if torn is None or torn.size:
+            raise Indeterminate(f"{key}: it had no bytes and has changed since; asking again")
+        logger.warning(
+            "%s: an object of no bytes stood there, left by a put that was cut off; replacing it", key
+        )
+        self.store.put(key, data, if_match=torn.etag)
+
     def entry_at(self, seq: int, parts: int = 0) -> Entry | None:
         """What is there; one request, or two for an entry of more than a few hundred parts and more than the `parts` that
-        were expected."""
+        were expected. `CorruptData` if it cannot be read."""
         key = self.paths.entry(seq)
         try:
             tail = self.store.get(key, -max(TAIL_SIZE, tail_for(parts)))
             if not tail:
                 return None  # a put that was cut off: nobody has committed it
-            needed = self._checked(key, lambda: tail_needed(tail))
-            if needed > len(tail):
-                tail = self.store.get(key, -needed)
+            entry = self._parsed(key, tail)
         except ObjectNotFound:
             return None
-        entry = self._checked(key, lambda: Entry.parse(tail))
         if entry.header.seq != seq:
             raise CorruptData(key, None, f"the object holds entry {entry.header.seq}")
-        if self._keep is not None and object_size(tail) == len(tail):
-            self._keep(key, entry, tail)
         return entry
 
-    def entries_from(self, seq: int, parts: int = 0) -> list[Entry]:
+    def _parsed(self, key: str, tail: bytes) -> Entry:
+        try:
+            needed = tail_needed(tail)
+            if needed > len(tail):
+                tail = self.store.get(key, -needed)
+            entry = Entry.parse(tail)
+            if self._keep is not None and object_size(tail) == len(tail):
+                self._keep(key, entry, tail)
+            return entry
+        except UnsupportedVersion as newer:
+            raise self._too_new(key, newer) from newer
+        except FormatError as damage:
+            logger.error("%s: %s; its front is read instead", key, damage)
+            return self._from_front(key, damage)
+
+    def _from_front(self, key: str, damage: FormatError) -> Entry:
+        data = self.store.get(key)
+        try:
+            return Entry.parse_front(data)
+        except UnsupportedVersion as newer:
+            raise self._too_new(key, newer) from newer
+        except FormatError:
+            raise CorruptData(key, None, damage.why) from damage
+
+    def look_at(self, seq: int, parts: int = 0) -> Entry | LostEntry | None:
+        """`entry_at`, for those who go on behind one that cannot be read."""
+        try:
+            return self.entry_at(seq, parts)
+        except CorruptData as damage:
+            return LostEntry(seq, damage)
+
+    def entries_from(self, seq: int, parts: int = 0) -> list[Entry | LostEntry]:
         """The entries from `seq` up to the first empty place: a listing, and one request for each. `parts`: how many one of
-        them may hold, about."""
-        found: list[Entry] = []
+        them may hold, about. A place is lost, not empty, if an entry behind it knows what was there."""
+        seen, known_until = self.standing(seq, parts)
+        found: list[Entry | LostEntry] = []
+        while True:
+            place = seq + len(found)
+            # A listing is no snapshot: what it does not show is asked for by name.
+            entry = seen.get(place) or self.look_at(place, parts)
+            if entry is None and place < known_until:
+                entry = LostEntry(
+                    place, CorruptData(self.paths.entry(place), None, "the lane's entry is missing")
+                )
+            if entry is None:
+                return found
+            found.append(entry)
+
+    def standing(self, seq: int, parts: int = 0) -> tuple[dict[int, Entry | LostEntry], int]:
+        """What is listed from `seq` on, by place, in order; and below which place these know what was there."""
         after = self.paths.entry(seq - 1) if seq else self.paths.prefix
         listed = [
             number
             for info in self.store.list(self.paths.prefix, after)
             if info.size and (number := self.paths.seq_of(info.key)) is not None
         ]
-        run = [number for place, number in enumerate(listed) if number == seq + place]
-        for entry in fan_out(partial(self.entry_at, number, parts) for number in run):
-            if entry is None:
-                return found
-            found.append(entry)
-        # A listing is no snapshot: what it does not show is asked for by name.
-        while (entry := self.entry_at(seq + len(found), parts)) is not None:
-            found.append(entry)
-        return found
+        looked = fan_out(partial(self.look_at, number, parts) for number in listed)
+        seen = {number: entry for number, entry in zip(listed, looked, strict=True) if entry is not None}
+        known = (entry.header.known_until for entry in seen.values() if isinstance(entry, Entry))
+        return seen, max(known, default=0)
+
+    def goes_on_behind(self, seq: int) -> bool:
+        """Whether there is an entry in a later place."""
+        later = self.store.list(self.paths.prefix, self.paths.entry(seq))
+        return any(info.size and self.paths.seq_of(info.key) is not None for info in later)
 
     def checkpoint(self) -> LaneCheckpoint | None:
         """The stored one; None if there is none yet."""
@@ -115,20 +204,35 @@ class LaneLog:
 
     def split_until(self) -> int:
         """Below this place entries may have been emptied, as of now: one small request."""
-        key = self.paths.checkpoint
-        try:
-            front = self.store.get(key, 0, FRONT_SIZE)
-        except ObjectNotFound:
-            return 0
-        return self._checked(key, lambda: parse_split_until(front))
+        return self.split_until_of(self.front())
 
-    @staticmethod
-    def _checked(key: str, parse: Callable[[], T]) -> T:
+    def split_until_of(self, front: bytes | None) -> int:
+        """What those first bytes of the checkpoint say."""
+        return 0 if front is None else self._checked(self.paths.checkpoint, lambda: parse_split_until(front))
+
+    def is_there(self, seq: int) -> bool:
+        """Whether an object is in the place, whatever it holds."""
+        info = self.store.head(self.paths.entry(seq))
+        return info is not None and info.size > 0
+
+    def front(self) -> bytes | None:
+        """The checkpoint's first bytes; None if there is none."""
+        try:
+            return self.store.get(self.paths.checkpoint, 0, FRONT_SIZE)
+        except ObjectNotFound:
+            return None
+
+    @classmethod
+    def _checked(cls, key: str, parse: Callable[[], T]) -> T:
         try:
             return parse()
         except UnsupportedVersion as error:
-            raise UnsupportedStore(
-                f"{key}: {error.why}. A newer release has written it: use that, or a later one"
-            ) from error
+            raise cls._too_new(key, error) from error
         except FormatError as damage:
             raise CorruptData(key, None, damage.why) from damage
+
+    @staticmethod
+    def _too_new(key: str, error: UnsupportedVersion) -> UnsupportedStore:
+        return UnsupportedStore(
+            f"{key}: {error.why}. A newer release has written it: use that, or a later one"
+        )

@@ -1,6 +1,11 @@
 """What a lane holds, as far as it was read: the parts of each claim, which claims have ended, where the next entry goes.
 
 `take` is the one judge of an entry: the owner, takers, readers and maintenance all go by it.
+
+**A place that is lost** (`LostEntry`) may have held data that counted, or did not. The next entry tells: one that names the
+last entry before that place goes around it, so nothing counted there; one whose maker knew what was there tells by its links
+which of those in between count. Until then these are not judged. Which partitions had records in a lost place, their next
+parts tell: places in a partition's chain have no gap. A claim that has none since is *in doubt*: it may have lost its end.
 """
 
 from __future__ import annotations
@@ -9,6 +14,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from logstore.engine.lanes.lane_log import LostEntry
 from logstore.engine.lanes.lane_overview import LaneOverview
 from logstore.format.errors import FormatError
 from logstore.format.stored.claim_base import Bases, ClaimBase
@@ -26,7 +32,7 @@ class ClaimState:
     """`next_seq`, `end_offset` and `reserved_until`: of the partition's chain before the first of `parts`, all of which no
     manifest holds, as far as the lane's checkpoint knows. `is_sealed`: no part will follow. `is_begun`: nothing of it is in
     the lane yet, so it may not stand. `is_left`: a seal names the claim, and only then may somebody have gone on behind it:
-    a fence stops the owner and lets nobody in."""
+    a fence stops the owner and lets nobody in. `lost_at`: the first lost place since its last part, if there is one."""
 
     next_seq: int
     end_offset: int
@@ -35,11 +41,22 @@ class ClaimState:
     is_sealed: bool = False
     is_begun: bool = False
     is_left: bool = False
+    lost_at: int | None = None
 
     @property
     def end_seq(self) -> int:
         """The place in the partition's chain behind the last part."""
         return self.parts[-1].part.seq + 1 if self.parts else self.next_seq
+
+
+@dataclass(slots=True)
+class _Doubt:
+    """Places from `first` on are lost, and nothing tells yet which of those behind them count. `is_split`: none is lost from
+    there on; it is not known what stood before it."""
+
+    first: int
+    waiting: list[Entry] = field(default_factory=list)
+    is_split: bool = False
 
 
 class LaneState:
@@ -63,23 +80,35 @@ class LaneState:
         }
         for stored in known.parts:
             self.claims[stored.part.claim].parts.append(stored)
+        self.lost = dict.fromkeys(known.lost, "the lane's entry could not be read")  # by place: why
+        for key in known.in_doubt:
+            one = self.claims[key]
+            last = one.parts[-1].entry if one.parts else -1
+            one.lost_at = next((seq for seq in known.lost if seq > last), None)
+        self._doubt: _Doubt | None = None
+        self.is_rebuilt = False  # without a checkpoint
+        self._starts_are_known = True
+        self.front = 0  # what stood before it is not known
 
-    def take(self, entry: Entry) -> bool:
+    def take(self, entry: Entry | LostEntry) -> bool:
         """The entry at the next place. Whether it counts: a data entry that does not name the last one that counts is void,
         because its owner did not know of that."""
+        if isinstance(entry, LostEntry):
+            self._lose(entry.seq, entry.damage.why)
+            return False
         header = entry.header
         assert header.seq == self.next_seq, "entries are taken in order"
+        if self._doubt is not None and not self._settle(self._doubt, entry):
+            self._doubt.waiting.append(entry)
+            self.next_seq += 1
+            return False
         self.next_seq += 1
         if header.kind is EntryKind.DATA and header.prev != self.edge:
             self.kept.append(header.seq)
             return False
         self.edge = header.id
         if header.kind is EntryKind.DATA:
-            for part in entry.parts:
-                self._add(header.seq, part)
-            if entry.bases:
-                self._add_bases(entry.bases)
-            self._leave(entry.seals)  # by its owner, who gives the partitions up
+            self._take_data(entry)
             return True
         self.kept.append(header.seq)
         if header.kind is EntryKind.ADOPTION:
@@ -91,6 +120,78 @@ class LaneState:
                 one.is_sealed = True
         self._leave(entry.seals)
         return True
+
+    def _take_data(self, entry: Entry) -> None:
+        for part in entry.parts:
+            self._add(entry.header.seq, part)
+        if entry.bases:
+            self._add_bases(entry.bases)
+        self._leave(entry.seals)  # by its owner, who gives the partitions up
+
+    def skip_to(self, seq: int) -> None:
+        """Nothing is known of the places before, but that all data there was split: no checkpoint can be read."""
+        if self._doubt is not None:
+            self.kept += (one.header.seq for one in self._doubt.waiting)
+        self.next_seq, self._doubt = seq, _Doubt(seq, is_split=True)
+        self.front, self._starts_are_known = seq, False
+
+    def _lose(self, seq: int, why: str) -> None:
+        assert seq == self.next_seq, "entries are taken in order"
+        self.next_seq += 1
+        self.kept.append(seq)
+        self.lost[seq] = why
+        self._starts_are_known = False
+        if self._doubt is None or self._doubt.is_split:
+            self._doubt = _Doubt(seq, [] if self._doubt is None else self._doubt.waiting)
+        for one in self.claims.values():
+            if one.lost_at is None and not one.is_left:
+                one.lost_at = seq
+
+    def _settle(self, doubt: _Doubt, entry: Entry) -> bool:
+        """Whether this one tells what counts of the lost places, and of those behind them."""
+        header, waiting = entry.header, {one.header.id: one for one in doubt.waiting}
+        counting: list[Entry] = []
+        prev = header.prev
+        while (before := waiting.pop(prev, None)) is not None:
+            counting.append(before)
+            prev = before.header.prev
+        is_data = header.kind is EntryKind.DATA
+        tells = header.known_until >= (doubt.first if doubt.is_split else max(self.lost) + 1)
+        if is_data and prev == self.edge:
+            self._find(doubt.first)
+        elif not tells and is_data:
+            return False
+        elif (
+            not tells or prev == self.edge
+        ):  # it counts whatever is before it, and its maker may not have known either
+            counting = []
+            for one in doubt.waiting:
+                self._doubt_parts(doubt.first, one)
+        for one in reversed(counting):
+            self._take_data(one)
+        self.edge = header.prev
+        self.kept += (one.header.seq for one in doubt.waiting if one not in counting)
+        self._doubt = None
+        return True
+
+    def _find(self, first: int) -> None:
+        """Nothing has counted in the places that were lost from `first` on."""
+        self.lost = {seq: why for seq, why in self.lost.items() if seq < first}
+        for one in self.claims.values():
+            if one.lost_at is not None and one.lost_at >= first:
+                one.lost_at = None
+
+    def _doubt_parts(self, first: int, entry: Entry) -> None:
+        """Nobody can tell any more whether it counts."""
+        self.lost[entry.header.seq] = self.lost.get(first, "whether it counts cannot be told")
+        for part in entry.parts:
+            one = self.claims.setdefault(part.claim, ClaimState(0, 0, 0))
+            if one.lost_at is None and not one.is_left:
+                one.lost_at = first
+
+    def first_lost(self, since: int) -> int | None:
+        """The first place from there on that is lost."""
+        return min((seq for seq in self.lost if seq >= since), default=None)
 
     def _leave(self, keys: Iterable[ClaimKey]) -> None:
         for key in keys:
@@ -139,16 +240,19 @@ class LaneState:
         found: dict[str, tuple[ClaimKey, ClaimBase]] = {}
         for key, base in self.bases.of.items():
             one = self.claims.get(key)
-            if one is not None and not one.is_left and one.next_seq <= base.next_seq:
+            if one is None or one.is_left or one.lost_at is not None:
+                continue
+            if one.next_seq <= base.next_seq:
                 found[key.prefix] = key, base
         return found
 
     def _add(self, entry: int, part: Part) -> None:
         claim = self.claims.get(part.claim)
         if claim is None:
-            claim = self.claims[part.claim] = ClaimState(part.seq, part.base_offset, part.base_offset)
+            first = part.seq if self._starts_are_known else 0
+            claim = self.claims[part.claim] = ClaimState(first, part.base_offset, part.base_offset)
         if not claim.is_sealed:
-            claim.is_begun = False
+            claim.is_begun, claim.lost_at = False, None
             claim.parts.append(CheckpointedPart(entry, part))
 
     def begin(self, key: ClaimKey, next_seq: int, end_offset: int, reserved_until: int) -> None:
@@ -158,7 +262,11 @@ class LaneState:
     def carried_on(self) -> dict[str, ClaimKey]:
         """By partition: the claims that go on with the next life of the lane. Each has something in it, so it stands; and
         nobody goes on behind a claim before it has ended."""
-        return {key.prefix: key for key, one in self.claims.items() if not one.is_sealed and not one.is_begun}
+        return {
+            key.prefix: key
+            for key, one in self.claims.items()
+            if not (one.is_sealed or one.is_begun or one.lost_at is not None)
+        }
 
     def copy(self) -> LaneState:
         """For an owner, who goes on with it by himself."""
@@ -192,6 +300,8 @@ class LaneState:
             tuple(self.splits),
             self.owner,
             self.bases.pack() if self._packed_bases is None else self._packed_bases,
+            tuple(sorted(self.lost)),
+            frozenset(key for key, one in self.claims.items() if one.lost_at is not None),
         )
 
     @property

@@ -17,12 +17,13 @@ from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.view import ChainView
 from logstore.engine.garbage.garbage import Garbage
 from logstore.engine.lanes.lane_log import LaneLog
+from logstore.engine.lanes.lane_reader import lanes_of, whole_state
 from logstore.engine.lanes.lane_state import LaneState
 from logstore.engine.maintenance.maintenance import Maintenance
 from logstore.engine.runtime import Runtime
 from logstore.errors import LogStoreError
 from logstore.format.stored.entry import ClaimKey
-from logstore.layout.paths import LANES_PREFIX, LanePaths, PartitionPaths
+from logstore.layout.paths import LanePaths, PartitionPaths
 from logstore.objects.fan_out import fan_out
 from logstore.objects.protocol import ObjectInfo
 from logstore.objects.settled import put_settled
@@ -63,10 +64,8 @@ class LaneMaintenance:
         return [garbage for log in self._logs() for garbage in self._due(log, self._as_if_split(log))]
 
     def _as_if_split(self, log: LaneLog) -> LaneState:
-        state = LaneState(log.checkpoint())
-        for entry in log.entries_from(state.next_seq):
-            state.take(entry)
-        if state.next_seq - 1 > state.split_until and state.has_ended_whole:
+        state = whole_state(log)
+        if state.next_seq - 1 > state.split_until and state.has_ended_whole and not state.lost:
             state.note_split(state.next_seq - 1, self._runtime.clock.now_ms())
         return state
 
@@ -81,16 +80,17 @@ class LaneMaintenance:
         return gone
 
     def _logs(self) -> list[LaneLog]:
-        names = dict.fromkeys(
-            info.key.removeprefix(LANES_PREFIX).split("/", 1)[0]
-            for info in self._runtime.store.list(LANES_PREFIX)
-        )
-        return [LaneLog(self._runtime.store, LanePaths(name)) for name in names]
+        store = self._runtime.store
+        return [LaneLog(store, LanePaths(name)) for name in lanes_of(store)]
 
     def _collect(self, log: LaneLog) -> list[Garbage]:
         state = self._runtime.lanes.snapshot(log.paths.lane)
         until = state.next_seq - 1
-        if until > state.split_until and state.has_ended_whole:
+        if state.lost:
+            logger.error(
+                "%s: entries of it are lost, so it is left as it is: places %s", log.paths, sorted(state.lost)
+            )
+        elif (until > state.split_until or state.is_rebuilt) and state.has_ended_whole:
             self._split_ended(log, until)
         due = self._due(log, LaneState(log.checkpoint()))
         for _ in fan_out(partial(self._runtime.store.delete, item.key) for item in due):
@@ -100,9 +100,7 @@ class LaneMaintenance:
     def _split_ended(self, log: LaneLog, until: int) -> None:
         # The etag first: what comes between the two requests is not replaced.
         head: ObjectInfo | None = self._runtime.store.head(log.paths.checkpoint)
-        state = LaneState(log.checkpoint())
-        for entry in log.entries_from(state.next_seq):
-            state.take(entry)
+        state = whole_state(log)
         views = {key: self.split(key, seq) for key, seq in state.parts_below(until).items()}
         left = {key for key, view in views.items() if view is None}
         state.note_split(min(until, state.first_entry_of(left)), self._runtime.clock.now_ms())

@@ -43,7 +43,15 @@ from logstore.engine.write.flushed import Flushed, Released
 from logstore.engine.write.group_commit import GroupCommitWait
 from logstore.engine.write.lane_bases import bases_of, settled
 from logstore.engine.write.lane_life import LaneLife
-from logstore.errors import CorruptData, Fenced, LogStoreError, OutcomeUnknown, StoreError, UnsupportedStore
+from logstore.errors import (
+    CorruptData,
+    Fenced,
+    Indeterminate,
+    LogStoreError,
+    OutcomeUnknown,
+    StoreError,
+    UnsupportedStore,
+)
 from logstore.format.stored.claim_base import Bases
 from logstore.format.stored.entry import ClaimKey, Entry, EntryHeader, EntryKind, NewPart, build_entry
 from logstore.format.stored.extras import Claim, Extras
@@ -91,6 +99,7 @@ class _Upload:
     """An entry that is to be committed, and what it was made from."""
 
     load: _Load
+    log: LaneLog
     data: memoryview
     entry: Entry
     fate: _Fate = _Fate.SENT
@@ -135,6 +144,8 @@ class Lane:
         self._checkpoint_etag: str | None = None
         self._deleted_until = 0
         self._splitter = splitter
+        self._leaver = _Leaver(self)
+        self._left: tuple[str, list[ClaimKey]] | None = None  # the lane that is given up, and its claims
 
     def rename(self, name: str) -> None:
         """Before the first claim. Takes no lock."""
@@ -144,7 +155,11 @@ class Lane:
     # Claims
 
     def enter(self, may_stop: TakeOver) -> None:
-        """Before anything is committed: of a lane with a name, be its next life."""
+        """Before anything is committed: of a lane with a name, be its next life. If the one that was used so far cannot be
+        used any more, another one."""
+        if self._left is not None:
+            self.leave()
+            self._begin_anew()
         self._life.enter(may_stop, self._adopted)
 
     def _adopted(self, state: LaneState) -> None:
@@ -175,7 +190,11 @@ class Lane:
     def add(self, key: ClaimKey, writer: Flushed) -> None:
         """The claim stands, and this is its writer."""
         with self._lock:
-            self._writers[key] = writer
+            is_here = self._left is None and key in self._known.claims
+            if is_here:
+                self._writers[key] = writer
+        if not is_here:
+            writer.stop(OutcomeUnknown(f"{self}: it was given up while the partition was opened: reopen it"))
 
     # Asking for a flush
 
@@ -337,9 +356,9 @@ class Lane:
             claims = {writer.claim_key: self._known.claims[writer.claim_key] for writer in new}
         note = bases_of(settled(new), claims, Bases()).pack() if new else b""
         with self._lock:
-            seq, prev = self._next_place()
-        header = EntryHeader(EntryKind.DATA, seq, runtime.new_id(), prev, runtime.clock.now_ms())
-        return _Upload(load, *build_entry(header, parts, _given_up(load.windows), note))
+            (seq, prev), known_until = self._next_place(), self._known.next_seq
+        header = EntryHeader(EntryKind.DATA, seq, runtime.new_id(), prev, runtime.clock.now_ms(), known_until)
+        return _Upload(load, self._log, *build_entry(header, parts, _given_up(load.windows), note))
 
     def _next_place(self) -> tuple[int, bytes]:
         """Behind what is in flight, and the id of the entry before it. Holds the lock."""
@@ -419,11 +438,15 @@ class Lane:
             return
         try:
             with runtime.observer.flush(str(self), 0):
-                self._log.commit(upload.entry.header, upload.data)
+                upload.log.commit(upload.entry.header, upload.data)
         except LaneRace:
             runtime.breaker.success()
             fate = _Fate.LOST
-        except (CorruptData, OutcomeUnknown, UnsupportedStore) as error:
+        except CorruptData as error:
+            runtime.breaker.success()
+            logger.error("%s: what is in our place cannot be read: %s", self, error)
+            fate = _Fate.LOST  # it is looked at once more, when it is the oldest
+        except UnsupportedStore as error:
             runtime.breaker.success()
             self._stop_all(error)
             fate = _Fate.GIVEN_UP
@@ -565,8 +588,10 @@ class Lane:
             sender.upload = upload
             self._retry_later(sender, upload, error)
             return
-        if standing is None or was_split:
-            upload.fate = _Fate.LANDED  # ours stood there, and its records are in their partitions' manifests
+        if standing is None or was_split or standing.header.id == upload.entry.header.id:
+            upload.fate = (
+                _Fate.LANDED
+            )  # ours stands; or it did, and its records are in their partitions' manifests
             return
         with self._lock:
             is_ours = standing.header.kind is EntryKind.DATA and standing.header.prev == self._known.edge
@@ -594,7 +619,11 @@ class Lane:
 
     def _was_split(self, seq: int) -> bool:
         """Whether what stood at the place was split and deleted: then what is there now came later, and is in the past."""
-        checkpoint = self._log.checkpoint()
+        try:
+            checkpoint = self._log.checkpoint()
+        except CorruptData as damage:
+            logger.error("%s; nobody but us splits this lane", damage)
+            return False
         return checkpoint is not None and seq < checkpoint.split_until and seq not in checkpoint.kept
 
     def _end(self, writer: Flushed, standing: Entry) -> None:
@@ -631,15 +660,53 @@ class Lane:
         return None
 
     def _stop_all(self, error: LogStoreError) -> None:
+        """Whatever stands in our place may have ended any claim, so nobody goes on behind it. `reopen` claims the partitions
+        anew, for another lane."""
         with self._lock:
             writers = list(self._writers.values())
             for upload in self._flight:
                 upload.fate = _Fate.GIVEN_UP
+            if self._left is None:
+                self._left = self.name, [key for key, one in self._known.claims.items() if not one.is_left]
+                self._runtime.lanes.abandon(self.name, self._known.next_seq)
+            self._life.end()
+        self._runtime.task_pool.at(self._leaver, self._runtime.clock.monotonic())
         undecided = self._forget_all()
         for writer in writers:
             writer.stop(error)
         for atomic in undecided:
             atomic.fail(error)
+
+    def leave(self) -> None:
+        """End all claims in the lane that is given up: from then on everybody looks for their partitions where they have
+        gone. If it cannot be done now, it is when the next of them is opened."""
+        with self._lock:
+            left = self._left
+        if left is not None and left[1]:
+            runtime = self._runtime
+            owner, now_ms = runtime.presence.show().pack(), runtime.clock.now_ms()
+            runtime.lanes.end_claims(*left, runtime.new_id, now_ms, owner)
+
+    def leave_soon(self) -> None:
+        """By the task."""
+        try:
+            self.leave()
+        except LogStoreError as error:
+            logger.warning("%s: its claims are ended when a partition of it is reopened: %s", self, error)
+
+    def _begin_anew(self) -> None:
+        """Nothing of the lane that was given up is under way, and its writers have stopped."""
+        with self._checkpointing, self._making, self._settling, self._lock:
+            if self._left is None:
+                return
+            self._left = None
+            if not self._life.is_named:
+                self.name = self._runtime.rng.randbytes(8).hex()
+                self._log = LaneLog(self._runtime.store, LanePaths(self.name))
+            self._known, self._checkpoint_etag, self._deleted_until = LaneState(), None, 0
+            self._writers.clear()
+            self._due.clear()
+        logger.warning("%s: partitions are claimed for it from now on", self)
 
     def _forget_all(self) -> list[AtomicAppend]:
         """Nothing is sent any more. Returns the atomic appends of which nobody will be told what became of them."""
@@ -679,22 +746,37 @@ class Lane:
                 return False
             self._known.put_bases(bases, packed, said)
             checkpoint = self._known.checkpoint(self._runtime.rng.randbytes(8))
-        stored = put_settled(
-            self._runtime.store, self._log.paths.checkpoint, checkpoint.pack(), self._checkpoint_etag
-        )
+        packed, key = checkpoint.pack(), self._log.paths.checkpoint
+        try:
+            stored = put_settled(self._runtime.store, key, packed, self._checkpoint_etag)
+        except Indeterminate:
+            if self._runtime.store.head(key) is not None:
+                raise
+            stored = None  # the one that was to be replaced is gone
         if stored is None:
-            head, found = self._runtime.store.head(self._log.paths.checkpoint), self._log.checkpoint()
-            with self._lock:
-                if head is not None and found is not None and found.next_seq <= self._known.next_seq:
-                    self._checkpoint_etag = head.etag
-                    self._known.raise_lows(LaneState(found).bases.lows)
-                    self._known.version = found.version
-                    self._known.split(found.split_until)
+            self._take_checkpoint()
             return False
         self._checkpoint_etag = stored.etag
         with self._lock:
             self._known.version = checkpoint.version
         return True
+
+    def _take_checkpoint(self) -> None:
+        """The one that stands, before it is replaced. One that got lost, or damaged, says nothing, and is made anew."""
+        head = self._runtime.store.head(self._log.paths.checkpoint)
+        try:
+            found = self._log.checkpoint()
+        except CorruptData as damage:
+            logger.error("%s; it is written anew", damage)
+            found = None
+        with self._lock:
+            if head is None or found is None:
+                self._checkpoint_etag = head and head.etag
+            elif found.next_seq <= self._known.next_seq:
+                self._checkpoint_etag = head.etag
+                self._known.raise_lows(LaneState(found).bases.lows)
+                self._known.version = found.version
+                self._known.split(found.split_until)
 
     def _split(self) -> None:
         """When much has come: the partitions take what they have in old entries into objects of their own. Only once the
@@ -749,15 +831,16 @@ class Lane:
             if self._writers and not self._life.is_over and self._runtime.clock.monotonic() < deadline:
                 self.write_checkpoint()
             return
+        if self._left is not None:
+            self.leave_soon()
+            return
         runtime, failures = self._runtime, 0
         while True:
             with self._lock:
                 if not self._writers or self._flight or self._anew:
                     return
-                state = self._known
-                header = EntryHeader(
-                    EntryKind.FENCE, state.next_seq, runtime.new_id(), state.edge, runtime.clock.now_ms()
-                )
+                seq, edge = self._known.next_seq, self._known.edge
+            header = EntryHeader(EntryKind.FENCE, seq, runtime.new_id(), edge, runtime.clock.now_ms(), seq)
             data, entry = build_entry(header, [])
             try:
                 standing = self._ours_or_others(header, data, entry)
@@ -846,6 +929,16 @@ class _Teller:
 
     def run(self) -> None:
         self._lane.tell()
+
+
+class _Leaver:
+    """The task that ends the claims of a lane that is given up."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+
+    def run(self) -> None:
+        self._lane.leave_soon()
 
 
 class _LaneCheckpointer:

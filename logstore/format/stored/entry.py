@@ -1,6 +1,7 @@
 """An entry of a lane: one object that commits the records of many partitions.
 
     header     fixed size: what kind it is, its place in the lane, its id and the id of the entry before it
+    copy       of the directory, zstd, with a checksum of its own; of data without the note. Releases before it have none
     parts      for each partition a whole segment (`segment`), back to back, verbatim
     directory  topics; a fixed-width row for each part; a row for each claim that ends here; a note: who ended it, or
                where the chains stood whose first parts are here (`claim_base`)
@@ -8,7 +9,8 @@
 
 A part is an ordinary segment in every byte, with a header, an index and checksums of its own: who reads a partition reads a
 slice of the entry and needs to know nothing of lanes, and damage in a part is found by those alone who read it. The tail
-alone (footer and directory) tells what the entry holds of whom.
+alone (footer and directory) tells what the entry holds of whom. If it is damaged, or was cut off, the front tells the same
+(`Entry.parse_front`), so no single damage hides whose records are here.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from logstore.format.batches.codecs import ZSTD, compress, decompress
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.stored.pages import in_one_piece
 from logstore.format.stored.segment import Bytes
@@ -36,6 +39,9 @@ _FOOTER = struct.Struct(
     "<IIIIQQI"
 )  # topics, parts, seals, size of the note, of the directory, of the object; CRC-32C of the directory
 _END = struct.Struct("<I8s")
+_COPY = struct.Struct("<8sI")  # magic, size of the zstd part; behind that its CRC-32C
+_COPY_MAGIC = b"LOGLDIR\n"
+_COPY_MAX = 1 << 30
 FOOTER_SIZE = HEADER_SIZE + _FOOTER.size + _END.size
 
 _PART_ROW = struct.Struct("<IIQQIqqqQQQqq")
@@ -47,6 +53,7 @@ _SEAL_ROW = struct.Struct("<IIQ")
 
 
 _NAME = struct.Struct("<H")
+_COUNTS = struct.Struct("<IIII")  # topics, parts, seals, size of the note
 _NAMES_GUESS = 4096
 FIRST = bytes(16)
 """What the first entry of a lane names as the one before it."""
@@ -93,17 +100,20 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EntryHeader:
-    """`id` is random and new for each attempt at a new place; `prev` is the id of the last entry before it that counts."""
+    """`id` is random and new for each attempt at a new place; `prev` is the id of the last entry before it that counts.
+    `known_until`: who made it knew what is in all places below, so an empty one among them was emptied; 0: not said."""
 
     kind: EntryKind
     seq: int
     id: bytes
     prev: bytes
     created_at_ms: int
+    known_until: int = 0
 
     def pack(self) -> bytes:
+        behind = self.seq - self.known_until + 1 if self.known_until else 0
         fields = _HEADER.pack(
-            MAGIC, FORMAT_VERSION, self.kind, 0, 0, self.seq, self.id, self.prev, self.created_at_ms
+            MAGIC, FORMAT_VERSION, self.kind, 0, behind, self.seq, self.id, self.prev, self.created_at_ms
         )
         return fields + _CRC.pack(crc32c(fields))
 
@@ -113,7 +123,7 @@ class EntryHeader:
             raise FormatError(
                 f"a lane entry's header has {HEADER_SIZE} bytes, here are {len(data)}", len(data)
             )
-        magic, version, kind, _, _, seq, identity, prev, created = _HEADER.unpack_from(data)
+        magic, version, kind, _, behind, seq, identity, prev, created = _HEADER.unpack_from(data)
         if magic != MAGIC:
             raise FormatError("no lane entry: the magic is missing", 0)
         if _CRC.unpack_from(data, _HEADER.size)[0] != crc32c(bytes(data[: _HEADER.size])):
@@ -122,7 +132,8 @@ class EntryHeader:
             raise UnsupportedVersion(
                 f"lane entry format {version}, kind {kind}; this release reads {FORMAT_VERSION}", 8
             )
-        return cls(EntryKind(kind), seq, identity, prev, created)
+        known_until = max(0, seq - behind + 1) if behind else 0
+        return cls(EntryKind(kind), seq, identity, prev, created, known_until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +164,32 @@ class Entry:
         directory = bytes(tail[end - size : end]) if size <= end else b""
         if len(directory) != size or crc32c(directory) != crc:
             raise FormatError("the lane entry's directory is damaged", None)
+        return cls._from(header, directory, (topics, parts, seals, note_size), 0)
+
+    @classmethod
+    def parse_front(cls, data: Bytes) -> Entry:
+        """From the whole object, or what is left of it, if its end does not tell. Of data without its note."""
+        header = EntryHeader.parse(data)
+        magic, size = (
+            _COPY.unpack_from(data, HEADER_SIZE) if len(data) >= HEADER_SIZE + _COPY.size else (b"", 0)
+        )
+        if magic != _COPY_MAGIC:
+            raise FormatError("the lane entry has no second directory, or that is damaged, too", HEADER_SIZE)
+        at = HEADER_SIZE + _COPY.size
+        packed = bytes(data[at : at + size])
+        if len(data) < at + size + _CRC.size or _CRC.unpack_from(data, at + size)[0] != crc32c(packed):
+            raise FormatError("the lane entry's second directory is damaged", at)
+        body = decompress(ZSTD, packed, max_size=_COPY_MAX)
+        topics, parts, seals, note_size = _COUNTS.unpack_from(body)
+        counts = topics, parts, seals, note_size
+        return cls._from(header, body[_COUNTS.size :], counts, at + size + _CRC.size)
+
+    @classmethod
+    def _from(
+        cls, header: EntryHeader, directory: bytes, counts: tuple[int, int, int, int], start: int
+    ) -> Entry:
+        """`start`: where the positions in its rows count from."""
+        topics, parts, seals, note_size = counts
         names: list[str] = []
         at = 0
         for _ in range(topics):
@@ -161,13 +198,16 @@ class Entry:
             names.append(directory[at - length : at].decode())
         seals_at = at + parts * _PART_ROW.size
         note_at = seals_at + seals * _SEAL_ROW.size
-        if note_at + note_size != size:
+        if note_at + note_size != len(directory):
             raise FormatError("the lane entry's directory does not fit its counts", None)
+        part_rows = _PART_ROW.iter_unpack(directory[at:seals_at])
+        if start:
+            part_rows = ((*row[:8], row[8] + start, *row[9:]) for row in part_rows)
         return cls(
             header,
             tuple(
                 Part(ClaimKey(f"{names[topic]}{partition}/", epoch), *rest)
-                for topic, partition, epoch, *rest in _PART_ROW.iter_unpack(directory[at:seals_at])
+                for topic, partition, epoch, *rest in part_rows
             ),
             tuple(
                 ClaimKey(f"{names[topic]}{partition}/", epoch)
@@ -227,21 +267,54 @@ def build_entry(
         topic, partition = claim.prefix[:-1].rsplit("/", 1)
         return topics.setdefault(topic + "/", len(topics)), int(partition), claim.epoch
 
-    position, rows, placed = HEADER_SIZE, [], []
+    position, rows = 0, []
     for claim, seq, flags, base, end, reserved, records, low_ms, high_ms, data in parts:
-        rest = (seq, flags, base, end, reserved, position, len(data), records, low_ms, high_ms)
-        rows.append((*split(claim), *rest))
-        placed.append(Part(claim, *rest))
+        rows.append(
+            (*split(claim), seq, flags, base, end, reserved, position, len(data), records, low_ms, high_ms)
+        )
         position += len(data)
-    part_rows = b"".join(starmap(_PART_ROW.pack, rows))
     seal_rows = b"".join(_SEAL_ROW.pack(*split(claim)) for claim in seals)
     names = b"".join(_NAME.pack(len(name.encode())) + name.encode() for name in topics)
-    directory = names + part_rows + seal_rows + note
-    size = position + len(directory) + FOOTER_SIZE
+    kept = b"" if header.kind is EntryKind.DATA else note  # the bases can be done without
+    copy = _copy(
+        _COUNTS.pack(len(topics), len(parts), len(seals), len(kept)),
+        names,
+        *starmap(_PART_ROW.pack, rows),
+        seal_rows,
+        kept,
+    )
+    start = HEADER_SIZE + len(copy)
+    rows = [(*row[:8], row[8] + start, *row[9:]) for row in rows]
+    directory = names + b"".join(starmap(_PART_ROW.pack, rows)) + seal_rows + note
+    size = start + position + len(directory) + FOOTER_SIZE
     front = header.pack()
     footer = front + _FOOTER.pack(
         len(topics), len(parts), len(seals), len(note), len(directory), size, crc32c(directory)
     )
     footer += _END.pack(crc32c(footer), MAGIC)
-    pieces: list[Bytes] = [front, *(part.data for part in parts), directory, footer]
-    return in_one_piece(pieces, size), Entry(header, tuple(placed), tuple(seals), note)
+    pieces: list[Bytes] = [front, copy, *(part.data for part in parts), directory, footer]
+    placed = tuple(Part(part.claim, *row[3:]) for part, row in zip(parts, rows, strict=True))
+    return in_one_piece(pieces, size), Entry(header, placed, tuple(seals), note)
+
+
+def _copy(*directory: bytes) -> bytes:
+    packed = compress(ZSTD, b"".join(directory))
+    return _COPY.pack(_COPY_MAGIC, len(packed)) + packed + _CRC.pack(crc32c(packed))
+
+
+def check_whole(data: Bytes) -> Entry:
+    """Every byte outside of the parts: both directories say the same, and so do the headers. For `verify`; an entry of
+    releases before has one directory."""
+    entry = Entry.parse(data)
+    if object_size(data) != len(data):
+        raise FormatError(
+            f"the lane entry says that it has {object_size(data)} bytes, here are {len(data)}", None
+        )
+    if EntryHeader.parse(data) != entry.header:
+        raise FormatError("the lane entry's header and footer differ", 0)
+    starts = [part.position for part in entry.parts]
+    if min(starts, default=len(data) - tail_needed(data)) > HEADER_SIZE:
+        front = Entry.parse_front(data)
+        if (front.parts, front.seals) != (entry.parts, entry.seals):
+            raise FormatError("the lane entry's two directories differ", HEADER_SIZE)
+    return entry

@@ -25,6 +25,8 @@ FORMAT_VERSION = 2
 """In 1 there were no bases, and a claim that had ended may have been gone on behind."""
 ADOPTED_VERSION = 3
 """Somebody has adopted the lane, and is named: releases that do not know this know no adoptions either."""
+LOST_VERSION = 4
+"""Entries before its place could not be read: releases that do not know this would not say what may be lost."""
 MAGIC = b"LOGLCP\r\n"
 
 _FRONT = struct.Struct("<8sHHIQ8sQQ16sQIIIIQI")
@@ -42,7 +44,7 @@ _SPLIT_ROW = struct.Struct("<QQ")
 
 
 _BODY_MAX = 1 << 30
-_SEALED, _LEFT, _BEGUN = 1, 2, 4
+_SEALED, _LEFT, _BEGUN, _IN_DOUBT = 1, 2, 4, 8
 
 
 class CheckpointedClaim(NamedTuple):
@@ -79,7 +81,8 @@ class LaneCheckpoint:
     records are in the manifests of their partitions; `kept` are the places below it that hold a seal, a fence or a void
     entry, which stay. `edge`: the id of the last entry that counts. `ended_before`: the place behind the last fence, which
     has ended all claims that began before it. `splits`: when what was split, for whoever deletes it. `owner`: a document
-    about the process that adopted the lane last, or nothing. `bases`: `Bases`, packed, because few need them."""
+    about the process that adopted the lane last, or nothing. `bases`: `Bases`, packed, because few need them. `lost`: places
+    whose entries could not be read, and `in_doubt` the claims that may have had their last records there."""
 
     version: int = 0
     nonce: bytes = bytes(8)
@@ -93,6 +96,8 @@ class LaneCheckpoint:
     splits: tuple[Split, ...] = ()
     owner: bytes = b""
     bases: bytes = b""
+    lost: tuple[int, ...] = ()
+    in_doubt: frozenset[ClaimKey] = frozenset()
 
     def pack(self) -> bytes:
         topics: dict[str, int] = {}
@@ -103,7 +108,14 @@ class LaneCheckpoint:
             return topics.setdefault(topic + "/", len(topics)), int(partition), key.epoch
 
         claims = [
-            (*split(key), *rest, _SEALED * is_sealed | _BEGUN * is_begun | _LEFT * is_left)
+            (
+                *split(key),
+                *rest,
+                _SEALED * is_sealed
+                | _BEGUN * is_begun
+                | _LEFT * is_left
+                | _IN_DOUBT * (key in self.in_doubt),
+            )
             for key, *rest, is_sealed, is_begun, is_left in self.claims
         ]
         parts = [(numbers[part[0]], entry, *part[1:]) for entry, part in self.parts]
@@ -122,12 +134,13 @@ class LaneCheckpoint:
                     b"".join(starmap(_CLAIM_ROW.pack, claims)),
                     *columns,
                     self.owner,
+                    struct.pack(f"<{len(self.lost)}Q", *self.lost),
                 )
             ),
         )
         front = _FRONT.pack(
             MAGIC,
-            ADOPTED_VERSION if self.owner else FORMAT_VERSION,
+            LOST_VERSION if self.lost else ADOPTED_VERSION if self.owner else FORMAT_VERSION,
             len(self.owner),
             len(self.bases),
             self.version,
@@ -162,11 +175,15 @@ class LaneCheckpoint:
         names_at = splits_at + front[15] * _SPLIT_ROW.size
         claims_at = names_at + names_size
         at = claims_at + claim_count * _CLAIM_ROW.size
-        if at + part_count * struct.calcsize("<" + _PART_COLUMNS) + front[2] != len(body):
+        owner_at = at + part_count * struct.calcsize("<" + _PART_COLUMNS)
+        lost_at = owner_at + front[2]
+        lost_size = len(body) - lost_at
+        if lost_size % 8 or (lost_size != 0 if front[1] < LOST_VERSION else lost_size < 0):
             raise FormatError("the lane checkpoint's counts do not fit its size", FRONT_SIZE)
         kept = struct.unpack_from(f"<{kept_count}Q", body)
         splits = tuple(Split(*row) for row in _SPLIT_ROW.iter_unpack(body[splits_at:names_at]))
         topics = body[names_at:claims_at].decode().split("\n")
+        rows = list(_CLAIM_ROW.iter_unpack(body[claims_at:at]))
         claims = [
             CheckpointedClaim(
                 ClaimKey(f"{topics[topic]}{partition}/", epoch),
@@ -177,9 +194,7 @@ class LaneCheckpoint:
                 bool(state & _BEGUN),
                 bool(state & (_LEFT if front[1] > 1 else _SEALED)),
             )
-            for topic, partition, epoch, next_seq, end_offset, reserved, state in _CLAIM_ROW.iter_unpack(
-                body[claims_at:at]
-            )
+            for topic, partition, epoch, next_seq, end_offset, reserved, state in rows
         ]
         columns = []
         for kind in _PART_COLUMNS:
@@ -201,8 +216,10 @@ class LaneCheckpoint:
             parts,
             front[14],
             splits,
-            body[at:],
+            body[owner_at:lost_at],
             bytes(data[body_end:end]),
+            struct.unpack_from(f"<{lost_size // 8}Q", body, lost_at),
+            frozenset(claim.key for claim, row in zip(claims, rows, strict=True) if row[-1] & _IN_DOUBT),
         )
 
 
@@ -213,8 +230,8 @@ def parse_split_until(front: Bytes) -> int:
     fields = _FRONT.unpack_from(front)
     if fields[0] != MAGIC or _CRC.unpack_from(front, _FRONT.size)[0] != crc32c(bytes(front[: _FRONT.size])):
         raise FormatError("the lane checkpoint's front is damaged", 0)
-    if not 1 <= fields[1] <= ADOPTED_VERSION:
+    if not 1 <= fields[1] <= LOST_VERSION:
         raise UnsupportedVersion(
-            f"lane checkpoint format {fields[1]}; this release reads up to {ADOPTED_VERSION}", 8
+            f"lane checkpoint format {fields[1]}; this release reads up to {LOST_VERSION}", 8
         )
     return int(fields[6])

@@ -23,10 +23,12 @@ DIGESTS = {
     "adoption-v1.seg": "d78d7f127247a3e0c4bad1ea89f03482f40a7e9a011bf4f4b6af8404f471aa2e",
     "collected-v1.seg": "8d99d05c8c86d1486a7f47498c06898b9109a677a6c497c96a22cd83067a1d10",
     "entry-v1.seg": "521c5bb0b92e3bbd865d580c22f8f79f078ac8851c5180156e66eb5c494afd2b",
+    "entry-v1-told-twice.seg": "c545ed3b3b8e6b1164f9eb92562304f4eb0d1994aba00c121d2823ac6454dd00",
     "hold-v1": "4569666300a4fc0026a0fa94fb2ac0fa5ad611f8b2ba2620a3614a38a7840c9e",
     "lane-checkpoint-v1": "6a9ab08988c440975f445a5d53e61ca0100ae40e0361f9832159b315a52629a4",
     "lane-checkpoint-v2": "31e463af3a4cf10c7d3f95dea7b78ed21238767c702110c3d93db92fc428f4a7",
     "lane-checkpoint-v3": "e0c6a2c3feedb16e8defd63345ffc933100dd715b86ad2812deeea69c3218105",
+    "lane-checkpoint-v4": "8593cb3d6179679b4863d9970798e1c68c9a21b41e11541c813d03b7ef1531f3",
     "manifest-v1": "e73b4573fa2dddf20acfd35a6865ee3f7b34287b44877e62d2d590c23eca0245",
     "manifest-v2": "fa157c0b1679c08e5ef5cb8d9b94a986c59c582b0a100ed5ae461b30e9dd3b06",
     "manifest-v3": "721bfb9828329fa00e1bb000c7b51832d8034a5ede2834f4fbdf724dbc6546f4",
@@ -126,7 +128,7 @@ def test_todays_writer_makes_the_same_bytes() -> None:
 
 def test_the_writer_script_leaves_existing_files_alone(capsys: pytest.CaptureFixture[str]) -> None:
     written.main()
-    assert capsys.readouterr().out.count("exists, left alone") == 12
+    assert capsys.readouterr().out.count("exists, left alone") == 14
 
 
 def test_L20_golden_files_open_through_the_engine(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from logstore.engine.chain.chain import Chain
 from logstore.engine.maintenance.lane_maintenance import LaneMaintenance
 from logstore.engine.partition import many_partitions
 from logstore.errors import Fenced
-from logstore.format.stored.entry import EntryKind
+from logstore.format.stored.entry import Entry, EntryKind
 from logstore.format.stored.lane_checkpoint import LaneCheckpoint
 from logstore.layout.paths import LANES_PREFIX, LanePaths, PartitionPaths
 from logstore.objects import MemoryStore, ObjectStore
@@ -329,6 +329,10 @@ def test_N04_those_who_take_over_at_the_same_time_share_a_seal() -> None:
             gate.open()
             assert len({future.result().offset for future in taking}) == 1
         log = taker._runtime.lanes._lanes[lane].log
-        seals = [entry for entry in log.entries_from(0) if entry.header.kind is EntryKind.SEAL]
+        seals = [
+            entry
+            for entry in log.entries_from(0)
+            if isinstance(entry, Entry) and entry.header.kind is EntryKind.SEAL
+        ]
         assert len(seals) <= 3
         assert sum(len(entry.seals) for entry in seals) == 30

@@ -22,6 +22,7 @@ from logstore.engine.lanes.lane_state import LaneState
 from logstore.engine.memory.topic_settings import TopicSettings
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.engine.runtime import Runtime
+from logstore.format.stored.entry import Entry
 from logstore.format.stored.segment import SegmentHeader
 from logstore.layout.paths import LANES_PREFIX, LanePaths, PartitionPaths
 from logstore.objects import ObjectStore
@@ -94,7 +95,7 @@ def parts_in_lanes(objects: ObjectStore) -> list[tuple[str, SegmentHeader]]:
     for lane in sorted({info.key.split("/")[1] for info in objects.list(LANES_PREFIX)}):
         log, state = LaneLog(objects, LanePaths(lane)), LaneState()
         for entry in log.entries_from(0):
-            if state.take(entry):
+            if state.take(entry) and isinstance(entry, Entry):
                 key = log.paths.entry(entry.header.seq)
                 found += [
                     (
