@@ -103,6 +103,7 @@ class Broker:
             loop,
             shards=config.offsets_partitions,
             id_expiration_s=config.transactional_id_expiration,
+            one_entry=config.transactions_in_one_entry,
         )
         super_users = [name for name in config.super_users.split(";") if name]
         self.authorizer = Authorizer(enabled=config.acls, super_users=super_users)
@@ -130,6 +131,7 @@ class Broker:
         self._handlers = self._table()
         self._beating: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._look_at = 0.0
 
     def _table(self) -> dict[Api, Handler]:
         groups = GroupApi(self.coordinator, self.transactions.shards, self.cluster, self._loop)
@@ -272,6 +274,14 @@ class Broker:
         if self._looking is None and isinstance(error, Fenced | UnknownTopic):
             self._looking = self._loop.create_task(self._look_around())
 
+    def _look_again(self) -> None:
+        """A client asks who leads, and what was ours is another's, at a broker without heartbeats: that one may have lost it
+        since to a third. This answer says what is known; the next one, after a look, what is."""
+        now = self._loop.time()
+        if self._looking is None and self.cluster.was_replaced_somewhere and now >= self._look_at:
+            self._look_at = now + LOOK_AGAIN_S
+            self._looking = self._loop.create_task(self._look_around())
+
     async def _look_around(self) -> None:
         """Somebody fenced us: find out who is there, so that metadata can tell clients. Until then nobody leads what
         was lost, so it is asked until there is an answer.
@@ -324,6 +334,8 @@ class Broker:
         if api is None:
             raise MalformedRequest("no API of this broker")
         self.counters.requests[header.api_key] += 1
+        if api in (Api.METADATA, Api.FIND_COORDINATOR):
+            self._look_again()
         if not api.low <= header.version <= api.high:
             if api is Api.API_VERSIONS:
                 # Whatever the client speaks, it reads version 0 and learns from it what to speak.

@@ -164,7 +164,10 @@ class GroupShard:
             self.log.start(self._write_after(companion, changes, done))
 
     def _write_together(self, companion: Companion, changes: list[Change], done: Done) -> bool:
-        first, mine = companion.part(), self.log.part(changes, done)
+        def written(code: Code) -> None:
+            done(Code.COORDINATOR_LOAD_IN_PROGRESS if code is Code.OPERATION_NOT_ATTEMPTED else code)
+
+        first, mine = companion.part(), self.log.part(changes, written)
         if first is None or mine is None:
             return False
         try:
@@ -209,6 +212,8 @@ class GroupShard:
                 self._committing.setdefault(group, []).append(commits)
 
         def written(code: Code) -> None:
+            if code is not Code.NONE and self.pending.get(producer_id) is ended:
+                self.pending[producer_id] = known
             for group, commits in committed.items():
                 self._committed(group, commits, code)
             done(code)

@@ -16,14 +16,14 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from broker_shim.partitions.producer_recovery import Snapshots
 from broker_shim.partitions.producers import ProducerTable, Remembered
-from broker_shim.partitions.together import Part, append_together
+from broker_shim.partitions.together import NotStored, Part, append_together
 from broker_shim.partitions.topic_rules import TopicRules
 from broker_shim.partitions.transaction_gate import Companion, TransactionGate, Verify
 from broker_shim.wire import codes
@@ -103,11 +103,15 @@ class AppendQueue:
         workers: Executor,
         on_lost: Callable[[BaseException], None],
         on_stable: Callable[[], None],
+        is_still_ours: Callable[[], Coroutine[Any, Any, bool]],
     ) -> None:
-        """`on_stable`: the last stable offset may have moved."""
+        """`on_stable`: the last stable offset may have moved. `is_still_ours`: asks the store."""
         self._on_stable = on_stable
+        self._is_still_ours = is_still_ours
+        self._refusals: list[tuple[Append, Code]] = []
+        self._confirming: asyncio.Task[None] | None = None
         self._gate = TransactionGate(
-            loop, self._in_turn, lambda: snapshots.stands, self._write_first_snapshot
+            loop, self._in_turn, self.refuse, lambda: snapshots.stands, self._write_first_snapshot
         )
         self._log: PartitionLog | None = None
         self._rules = rules
@@ -197,6 +201,31 @@ class AppendQueue:
         self._in_turn(append)
         return append
 
+    def refuse(self, append: Append, code: Code) -> None:
+        """Say no, for what is remembered here. A refusal ends a transaction for its producer: it is said only after a look
+        at the store. If somebody has taken the partition, and nothing was written since, what is remembered is past."""
+        if not append.batch.is_transactional:
+            append.answer(code, -1)
+            return
+        self._refusals.append((append, code))
+        if self._confirming is None:
+            self._confirming = self._loop.create_task(self._confirm())
+
+    async def _confirm(self) -> None:
+        """One look for all that wait for one."""
+        try:
+            while self._refusals:
+                refusals, self._refusals = self._refusals, []
+                try:
+                    is_ours = await self._is_still_ours()
+                except (LogStoreError, OSError) as error:
+                    log.info("%s: nobody knows whether it is still ours: %s", self._log, error)
+                    is_ours = False
+                for append, code in refusals:
+                    append.answer(code if is_ours else Code.NOT_LEADER_OR_FOLLOWER, -1)
+        finally:
+            self._confirming = None
+
     def _in_turn(self, append: Append) -> None:
         if self._waiting or self._busy or not self.is_open:
             self._waiting.append(append)
@@ -228,7 +257,7 @@ class AppendQueue:
         if append.is_idempotent:
             verdict = self._producers.check(append.batch)
             if verdict.code is not Code.NONE:
-                append.answer(verdict.code, -1)
+                self.refuse(append, verdict.code)
                 return True
             if verdict.duplicate is not None:
                 self._answer_duplicate(append, verdict.duplicate)
@@ -378,6 +407,9 @@ class AppendQueue:
 
     def _acked(self, partition: PartitionLog, append: Append, done: Future[Receipt]) -> None:
         error = Closed(f"{partition} was closed") if done.cancelled() else done.exception()
+        if isinstance(error, NotStored) and partition is self._log:
+            self._withdrawn(append)
+            return
         if error is not None:
             append.answer(_code_of(error, append), -1)
             if partition is self._log:
@@ -398,14 +430,30 @@ class AppendQueue:
         if append.is_idempotent:
             self._producers.stored(append.batch, receipt.offset)
         append.end = receipt.last_offset + 1
-        while self._unacked and self._unacked[0].end is not None:
-            self._acked_until = self._unacked[0].end
-            self._unacked.popleft()
+        self._let_acked_go()
         if self._snapshots.grew(len(append.records)):
             # Others of the same upload are durable before we learn of it, and the table does not know where they lie.
             self._producers.transactions.forget_below(partition.low_watermark)
             table = self._producers.dump(min(partition.durable_high_watermark, self._acked_until))
             self._workers.submit(self._snapshots.write, table)
+
+    def _withdrawn(self, append: Append) -> None:
+        """It is not stored, for the sake of another log that had a part of it. All is as if it had not come."""
+        assert self._producers is not None
+        if append.marker is not None:
+            self._gate.ended(append.marker.producer_id)
+        else:
+            self._did_not_begin(append)
+            self._gate.stored(append.batch.producer_id)
+            self._producers.forget(append.batch)
+        append.answer(Code.NOT_LEADER_OR_FOLLOWER, -1)
+        append.end = self._acked_until
+        self._let_acked_go()
+
+    def _let_acked_go(self) -> None:
+        while self._unacked and self._unacked[0].end is not None:
+            self._acked_until = max(self._acked_until, self._unacked[0].end)
+            self._unacked.popleft()
 
     def _answer_duplicate(self, append: Append, known: Remembered) -> None:
         if known.offset is not None:

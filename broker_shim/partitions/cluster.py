@@ -144,6 +144,11 @@ class Cluster:
         self._taken[(topic, partition)] = self._newcomer(self.view)
         self.generation += 1
 
+    @property
+    def was_replaced_somewhere(self) -> bool:
+        """Whether something is another's, as far as this broker knows, which has no heartbeats to learn more from."""
+        return bool(self._taken) and not self.is_several
+
     def _newcomer(self, view: View) -> int:
         """The broker that has probably taken what was ours. Alone, only one that came later does that: an older one
         that still exists there, or has died without signing off, leaves a newer one what it has.

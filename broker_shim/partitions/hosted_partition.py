@@ -82,6 +82,7 @@ class HostedPartition:
         self._loop = host.loop
         self._owner = owner
         self._ack: Ack = "durable" if topic.name in INTERNAL_TOPICS else host.ack
+        self.taken_at = 0.0
         self._was_open = False
         self._is_stale = True
         self._handing_over: asyncio.Future[None] | None = None
@@ -91,7 +92,9 @@ class HostedPartition:
             is_recreated=self.is_recreated,
             acks_early=self._ack != "durable",
         )
-        self._queue = AppendQueue(self._snapshots, rules, host.loop, host.workers, self.lose, self._tell)
+        self._queue = AppendQueue(
+            self._snapshots, rules, host.loop, host.workers, self.lose, self._tell, self.is_still_ours
+        )
         self._learning: asyncio.Task[None] | None = None
         self._followed: tuple[Transactions, int] | None = None  # while it is not ours; up to which offset
         self._watchers: set[Watcher] = set()
@@ -166,6 +169,7 @@ class HostedPartition:
             raise
         else:
             log.info("%s is ours, epoch %d", self, self.log._internal.epoch)
+            self.taken_at = self._loop.time()
             self._queue.open(self.log, table)
             if table.transactions.open:
                 self._owner.found_open(self)
@@ -178,6 +182,18 @@ class HostedPartition:
         if writer.failed is not None:
             raise fresh(writer.failed)
         return self._snapshots.recover(self.log)
+
+    async def is_still_ours(self) -> bool:
+        """Asks the store whether somebody has taken it since we last wrote. Raises what the store says."""
+        if not self.is_owned:
+            return False
+        log = self.log
+        newest = await self._loop.run_in_executor(self._host.workers, log._internal.fetch_epoch)
+        if newest > log._internal.epoch and log is self.log:
+            self.lose(
+                Fenced(f"{self}: a writer of epoch {newest} took over; found out by a look at the store")
+            )
+        return log is self.log and self.is_owned
 
     def lose(self, error: BaseException) -> None:
         """The writer has stopped: forget what only the writer may know, and tell everyone who waits."""

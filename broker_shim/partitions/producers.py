@@ -111,6 +111,19 @@ class ProducerTable:
             if self._of_others is Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 self._of_others = Code.UNKNOWN_PRODUCER_ID
 
+    def forget(self, batch: BatchInfo) -> None:
+        """A batch that was handed to the log is not stored, and never will be; nor is what its producer sent behind it."""
+        producer = self._producers.get(batch.producer_id)
+        if producer is None or producer.epoch != batch.producer_epoch:
+            return
+        left = [
+            each for each in producer.batches if each.pending is None or each.first != batch.base_sequence
+        ]
+        producer.batches.clear()
+        producer.batches.extend(left)
+        if not left:
+            del self._producers[batch.producer_id]
+
     def stored(self, batch: BatchInfo, offset: int) -> None:
         """The log has said where a batch that was in flight lies."""
         producer = self._producers.get(batch.producer_id)

@@ -24,7 +24,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from broker_shim.partitions.hosted_partition import HostedPartition
-from broker_shim.partitions.together import Part
+from broker_shim.partitions.together import NotStored, Part
 from broker_shim.wire.codes import Code
 from logstore.engine.memory.results import Receipt
 from logstore.engine.partition.atomic_batches import checked
@@ -67,6 +67,8 @@ class StateLog:
         self._is_closed = False
         self._records_in_log = 0
         self._last_write: Future[Receipt] | None = None
+        self.proved_at = 0.0
+        """When the log was ours for certain: by the loop's clock, when what is durable was handed to it."""
         self._together = 0
         self._decided = asyncio.Event()
         """Set while nothing that is stored together with others is on its way."""
@@ -139,19 +141,31 @@ class StateLog:
                 self._replaced(record.key, before, record.value)
         self._records_in_log += len(records)
         self._last_write = future
-        future.add_done_callback(lambda each: self._call(self._written, each, done))
+        now = self._loop.time()
+        future.add_done_callback(lambda each: self._call(self._written, each, done, now))
 
     def part(
         self, changes: Iterable[Change], done: Done, first: Callable[[], None] = lambda: None
     ) -> Part | None:
         """The changes as a part of what is stored together; `done` as for `write`, and `first` is called when they are on
-        their way. None if they have to wait for others."""
+        their way. OPERATION_NOT_ATTEMPTED: nothing of it is stored, and this log is still ours. None if they have to wait
+        for others."""
         if self._backlog or self.compacting is not None or self._is_closed:
+            return None
+        stopped = self.hosted.log._internal.stopped
+        if stopped is not None:
+            self._lost(stopped)
             return None
         records = [Record(value, key) for key, value in changes]
         raw, _ = encode_batch(records, now_ms=self.hosted.log._internal.now_ms, codec_id=0)
 
+        before: dict[bytes, bytes | None] = {}
+
         def decided(code: Code) -> None:
+            if code is Code.OPERATION_NOT_ATTEMPTED:
+                for record in records:
+                    if record.key is not None and self.latest.get(record.key) is record.value:
+                        self._mirror(record.key, before[record.key])
             self._together -= 1
             if not self._together:
                 self._decided.set()
@@ -159,6 +173,7 @@ class StateLog:
 
         def submitted(future: Future[Receipt]) -> None:
             first()
+            before.update((record.key, self.latest.get(record.key)) for record in records if record.key)
             self._together += 1
             self._decided.clear()
             self._submitted(records, decided, future)
@@ -181,12 +196,28 @@ class StateLog:
                 [asyncio.wrap_future(self._last_write, loop=self._loop)], timeout=SETTLE_PATIENCE_S
             )
 
-    def _written(self, future: Future[Receipt], done: Done) -> None:
+    async def is_still_ours(self) -> bool:
+        """Asks the store. False, too, if it does not answer."""
+        now = self._loop.time()
+        try:
+            is_ours = await self.hosted.is_still_ours()
+        except (LogStoreError, OSError) as error:
+            log.info("%s: nobody knows whether it is still ours: %s", self.hosted, error)
+            return False
+        if is_ours:
+            self.proved_at = max(self.proved_at, now)
+        return is_ours
+
+    def _written(self, future: Future[Receipt], done: Done, submitted_at: float) -> None:
         error = None if future.cancelled() else future.exception()
+        if isinstance(error, NotStored):
+            done(Code.OPERATION_NOT_ATTEMPTED)
+            return
         if error is not None or future.cancelled():
             self._lost(error or ConnectionError("the log was closed"))
             done(Code.NOT_COORDINATOR)
             return
+        self.proved_at = max(self.proved_at, submitted_at)
         done(Code.NONE)
         self._compact_if_long()
 

@@ -1,8 +1,8 @@
 """What is stored in several partitions of this broker together or not at all: one entry of its lane.
 
 Where the partitions are not in one lane, or there is no room now, nothing has happened, and the caller goes another way. If
-it fails later, because one of the partitions turned out to be another's, nothing of it is stored, and every log that had
-a part of it is opened anew: what was handed to it since may have counted on it.
+it fails later, because one of the partitions turned out to be another's, nothing of it is stored: the logs that are still
+ours hear `NotStored`, and go on as if it had never been handed to them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ from dataclasses import dataclass
 from logstore.engine.memory.results import Receipt
 from logstore.engine.partition.atomic_batches import Batches, atomic_checked
 from logstore.engine.partition.partition_log import PartitionLog
-from logstore.errors import Closed, Fenced
+from logstore.errors import Closed, Fenced, LogStoreError
+
+
+class NotStored(LogStoreError):
+    """Nothing of it is stored, because of another log. This one is as it was, without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,4 @@ def _of(log: PartitionLog, error: BaseException) -> BaseException:
     paths = log._internal.paths
     if not isinstance(error, Fenced) or error.partition in (None, str(paths)):
         return error
-    return Closed(
-        f"{paths}: what was to be stored together with {error.partition} is not, and it is opened anew: {error}"
-    )
+    return NotStored(f"{paths}: what was to be stored together with {error.partition} is not: {error}")

@@ -67,18 +67,20 @@ class _Verification:
 
 
 class TransactionGate:
-    """`go_on`: an append that has waited here takes its turn. `prepare`: writes the snapshot, if there is none; it says what
-    the producer is told."""
+    """`go_on`: an append that has waited here takes its turn. `refuse`: says no to one, for what is remembered here.
+    `prepare`: writes the snapshot, if there is none; it says what the producer is told."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         go_on: Callable[[Any], None],
+        refuse: Callable[[Any, Code], None],
         is_prepared: Callable[[], bool],
         prepare: Callable[[], Coroutine[Any, Any, Code]],
     ) -> None:
         self._loop = loop
         self._go_on = go_on
+        self._refuse = refuse
         self._is_prepared = is_prepared
         self._prepare = prepare
         self._verified: dict[int, int] = {}  # the epochs in which producers may begin a transaction here
@@ -95,7 +97,7 @@ class TransactionGate:
             if is_open.epoch == epoch:
                 append.companion = self._opening.get(pid)
                 return True
-            append.answer(Code.INVALID_TXN_STATE, -1)
+            self._refuse(append, Code.INVALID_TXN_STATE)
             return False
         if pid in self._verifying:
             self._verifying[pid].waiting.append(append)

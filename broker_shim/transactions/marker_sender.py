@@ -43,7 +43,11 @@ class MarkerSender:
         cluster: Cluster,
         peers: Peers,
         loop: asyncio.AbstractEventLoop,
+        *,
+        one_entry: bool,
     ) -> None:
+        """`one_entry`: whether the short cut is taken where it can be."""
+        self._one_entry = one_entry
         self._partitions = partitions
         self._groups = groups
         self._cluster = cluster
@@ -53,7 +57,7 @@ class MarkerSender:
     def is_one_lane(self, state: StateLog, places: Iterable[Place]) -> bool:
         """Whether this broker leads all of these partitions, and commits them together with the coordinator's log."""
         logs = [state.hosted.log]
-        if not in_one_lane(logs):
+        if not self._one_entry or not in_one_lane(logs):
             return False
         for topic, index in places:
             hosted = self._partitions.get(topic, index)
@@ -62,9 +66,16 @@ class MarkerSender:
             logs.append(hosted.log)
         return in_one_lane(logs)
 
+    def taken_at(self, topic: str, index: int) -> float:
+        """Since when this broker writes to the partition, by the loop's clock."""
+        hosted = self._partitions.hosted(topic, index)
+        return 0.0 if hosted is None else hosted.taken_at
+
     def at_once(self, state: Part, marker: Marker, places: Iterable[Place]) -> bool:
         """Store what the coordinator's log is to say together with the marker in every partition. False if that cannot be
         done now: then nothing has happened."""
+        if not self._one_entry or not in_one_lane([state.log]):
+            return False
         parts: list[Part] = []
         for topic, index in places:
             part = self._part_of_end(marker, topic, index)

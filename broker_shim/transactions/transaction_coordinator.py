@@ -41,6 +41,7 @@ class TransactionCoordinator:
         *,
         shards: int,
         id_expiration_s: float,
+        one_entry: bool,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
         self._partitions = partitions
@@ -49,7 +50,7 @@ class TransactionCoordinator:
         self._loop = loop
         self._expiration_ms = int(id_expiration_s * 1000)
         self.now_ms = now_ms
-        self.markers = MarkerSender(partitions, groups, cluster, peers, loop)
+        self.markers = MarkerSender(partitions, groups, cluster, peers, loop, one_entry=one_entry)
         self.shards = Shards(TRANSACTION_TOPIC, shards, self._shard_of, partitions, cluster, loop)
         self._expiry = loop.call_later(EXPIRE_EVERY_S, self._expire)
         self._loading: asyncio.Task[None] | None = None

@@ -39,6 +39,9 @@ MARKER_PATIENCE_S = 1.0
 """How long a request waits for the markers of the transaction before it, rather than be told to come again."""
 WRITE_PATIENCE_S = 10.0
 WRITE_DONE_AFTER_S = 1.0
+PROVED_FOR_S = 1.0
+"""How long ago the log must have been ours for a transaction to begin in memory: a coordinator that was replaced, and does
+not know, finds out by the write."""
 IDLE = (State.EMPTY, State.COMPLETE_ABORT, State.COMPLETE_COMMIT)
 
 
@@ -98,7 +101,11 @@ class TransactionShard:
         if name in self._writing or self._closed:
             return Code.NOT_COORDINATOR if self._closed else Code.CONCURRENT_TRANSACTIONS, None
         self._restored.discard(name)
-        if decision.next.state is State.ONGOING and self._markers.is_one_lane(self.log, decision.next.places):
+        if (
+            decision.next.state is State.ONGOING
+            and self._loop.time() - self.log.proved_at < PROVED_FOR_S
+            and self._markers.is_one_lane(self.log, decision.next.places)
+        ):
             self.transactions[name] = decision.next
             self._in_memory.add(name)
             self._look_after(name)
@@ -107,9 +114,10 @@ class TransactionShard:
         return (decision.code if code is Code.NONE else code), decision.next
 
     def _write(self, name: str, changed: Transaction, done: Callable[[Code], None]) -> None:
-        if changed.state.is_decided and self._end_at_once(name, changed, done):
-            return
+        if not changed.state.is_decided or not self._end_at_once(name, changed, done):
+            self._write_alone(name, changed, done)
 
+    def _write_alone(self, name: str, changed: Transaction, done: Callable[[Code], None]) -> None:
         def written(code: Code) -> None:
             self._writing.discard(name)
             if code is Code.NONE:
@@ -127,6 +135,9 @@ class TransactionShard:
 
         def written(code: Code) -> None:
             self._writing.discard(name)
+            if code is Code.OPERATION_NOT_ATTEMPTED and not self._closed:
+                self._write_alone(name, decided, done)  # one of the partitions is another's: in two steps
+                return
             if code is Code.NONE:
                 self.transactions[name] = ended
                 self._in_memory.discard(name)
@@ -151,7 +162,16 @@ class TransactionShard:
         if is_lost and known is not None and (known.producer_id, known.epoch) == (producer_id, epoch):
             self._restored.discard(name)
             return self._refuse_lost(name, transaction.lost(known, self._now_ms()))
+        if code is not Code.NONE or self.log.proved_at < self._markers.taken_at(*place):
+            return self._confirmed(name, producer_id, epoch, place)
         return code
+
+    async def _confirmed(self, name: str, producer_id: int, epoch: int, place: Place) -> Code:
+        """The answer after a look at the store. A no is final for the producer; a yes must not be older than what the
+        partition knows: a coordinator that was replaced would let a batch in that nobody ends."""
+        if not await self.log.is_still_ours():
+            return Code.NOT_ENOUGH_REPLICAS
+        return transaction.verify(self.transactions.get(name), producer_id, epoch, place)
 
     async def _refuse_lost(self, name: str, aborted: Transaction) -> Code:
         """Afterwards the producer may ask to abort it."""

@@ -57,6 +57,21 @@ def _timed(call: Callable[[], T], now: Now) -> tuple[T, float]:
     return call(), now() - began
 
 
+def _begun(threads: Executor, call: Callable[[], T], now: Now) -> Future[tuple[T, float]]:
+    try:
+        return threads.submit(_timed, call, now)
+    except RuntimeError as refused:
+        # Where the interpreter ends, no pool takes work any more, and a store that is closed there still has some.
+        if "interpreter shutdown" not in str(refused):
+            raise
+    done: Future[tuple[T, float]] = Future()
+    try:
+        done.set_result(_timed(call, now))
+    except Exception as error:
+        done.set_exception(error)
+    return done
+
+
 def _while_quick(calls: Iterator[Callable[[], T]], now: Now) -> Iterator[T]:
     slow_in_a_row = 0
     for call in calls:
@@ -75,7 +90,7 @@ def _while_slow(
     with nullcontext(pool) if pool else ThreadPoolExecutor(at_once, "logstore-side") as threads:
         try:
             for call in calls:
-                under_way.append(threads.submit(_timed, call, now))
+                under_way.append(_begun(threads, call, now))
                 if len(under_way) == at_once:
                     result, took_s = under_way.popleft().result()
                     quick_in_a_row = quick_in_a_row + 1 if took_s < QUICK_S else 0

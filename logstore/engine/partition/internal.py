@@ -17,6 +17,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 from logstore.config import Ack, StoreConfig, TakeOver
+from logstore.engine.chain.chain import Chain
 from logstore.engine.host.clock import waitable
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.results import Receipt, acked
@@ -339,6 +340,12 @@ class Partition(ReadablePartition):
     def epoch(self) -> int:
         """The epoch of the last writer seen; ours, while we are the writer."""
         return self.end_state.tail.epoch
+
+    def fetch_epoch(self) -> int:
+        """The epoch of the newest writer, asked of the store: above ours, if somebody has taken the partition from us and we
+        have not met the fence yet, because we have written nothing since. A few requests."""
+        runtime = self._runtime
+        return Chain(runtime.store, self.paths, runtime.rng, runtime.lanes).load().tail.epoch
 
     @property
     def reserved_end(self) -> int:

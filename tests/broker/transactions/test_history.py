@@ -10,13 +10,16 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import confluent_kafka
 import pytest
 
 from broker_shim.wire.apis import Api
+from broker_shim.wire.codes import Code
 from logstore.objects.homes.memory import MemoryStore
 from tests.support.broker.harness import LocalBroker, Wire
 from tests.support.broker.steps import make_topic
@@ -25,6 +28,8 @@ from tests.support.patience import PATIENCE_S
 
 Start = Callable[..., LocalBroker]
 PARTITIONS = 2
+HANGS_S = 45.0
+"""Less than the 60 s after which the broker would end a transaction by itself."""
 
 
 class Producing(threading.Thread):
@@ -100,6 +105,12 @@ def read_now(wire: Wire) -> list[list[bytes]]:
     return found
 
 
+def nothing_is_open(wire: Wire) -> bool:
+    """Whether every marker stands that was decided: they come after the producer's answer."""
+    answers = [wire.fetch("t", 0, partition=partition) for partition in range(PARTITIONS)]
+    return all(a.error_code == Code.NONE and a.last_stable_offset == a.high_watermark for a in answers)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("seed", "takeovers", "transactions"),
@@ -109,6 +120,7 @@ def test_B14_a_history_with_takeovers(
     start_broker: Start, seed: int, takeovers: int, transactions: int
 ) -> None:
     store, rng = MemoryStore(), random.Random(seed)
+    start_broker = partial(start_broker, transactions_in_one_entry=False)
     broker = start_broker(store, node_id=1)
     with Wire(broker.port) as wire:
         make_topic(wire, partitions=PARTITIONS)
@@ -132,8 +144,9 @@ def test_B14_a_history_with_takeovers(
         assert producer.error is None, producer.error
     with Wire(broker.port) as wire:
         wire.ask(Api.METADATA, 9, topics=[{"name": "t"}])
-        while len(final := read_now(wire)) < PARTITIONS:
-            pass
+        deadline = time.monotonic() + HANGS_S
+        while not (nothing_is_open(wire) and len(final := read_now(wire)) == PARTITIONS):
+            assert time.monotonic() < deadline, "every producer has ended its transactions, and one is open"
     committed = set[bytes]().union(*(p.committed for p in producers))
     aborted = set[bytes]().union(*(p.aborted for p in producers))
     unknown = set[bytes]().union(*(p.unknown for p in producers))

@@ -11,10 +11,11 @@ import pytest
 
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
+from logstore.errors import Closed
 from logstore.format.batches.markers import Marker
 from logstore.objects.homes.memory import MemoryStore
 from tests.support.broker.harness import LocalBroker, Wire
-from tests.support.broker.steps import make_topic
+from tests.support.broker.steps import list_offset, make_topic
 from tests.support.broker.transactions import Transactor, committed_values
 from tests.support.patience import PATIENCE_S
 
@@ -201,3 +202,78 @@ def test_B14_a_decision_is_carried_out_by_whoever_comes_next(start_broker: Start
         producer.wire = wire
         assert producer.add() is NONE
         assert committed_values(wire) == [b"decided"]
+
+
+def test_B14_a_broker_that_was_replaced_refuses_nothing_for_what_it_remembers(start_broker: Start) -> None:
+    """The first one has the old life's transaction open, and has written nothing since another took everything over. What
+    it would say ends the new life's transaction for its producer; it looks first, and sends the producer on."""
+    store = MemoryStore()
+    first = start_broker(store, node_id=1)
+    with Wire(first.port) as old:
+        make_topic(old)
+        former = Transactor(old)
+        assert [former.init(), former.add(), former.send(b"old")] == [NONE] * 3
+        second = start_broker(store, node_id=2)
+        with Wire(second.port) as new:
+            new.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+            producer = Transactor(new)
+            while (code := producer.init()) is Code.CONCURRENT_TRANSACTIONS:
+                pass
+            assert [code, producer.add()] == [NONE] * 2
+            producer.wire = old
+            assert producer.send(b"new") is Code.NOT_LEADER_OR_FOLLOWER
+            producer.wire = new
+            assert producer.send(b"new") is NONE
+            assert producer.end() is NONE
+            assert producer.add() is NONE
+            assert committed_values(new) == [b"new"]
+
+
+def test_B14_a_coordinator_that_was_replaced_lets_no_batch_in(start_broker: Start) -> None:
+    """It believes that a transaction goes on which another one has aborted; the partition is taken back, so its state is
+    newer than what this one remembers."""
+    store = MemoryStore()
+    first = start_broker(store, node_id=1)
+    with Wire(first.port) as old:
+        make_topic(old)
+        former = Transactor(old)
+        assert [former.init(), former.add(), former.send(b"old")] == [NONE] * 3
+        second = start_broker(store, node_id=2)
+        with Wire(second.port) as new:
+            new.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+            after = Transactor(new)
+            while after.init() is Code.CONCURRENT_TRANSACTIONS:
+                pass
+            hosted = first.server.broker.partitions.hosted("t", 0)
+            assert hosted is not None
+
+            async def taken_back() -> None:
+                hosted.lose(Closed("as after an error"))
+                await hosted.take()
+
+            first.run(taken_back())
+            assert former.send(b"zombie") is not NONE
+    third = start_broker(store, node_id=3)
+    with Wire(third.port) as wire:
+        wire.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+        until_stable(wire, list_offset(wire, -1))
+        assert committed_values(wire) == []
+
+
+def test_B09_the_first_of_three_brokers_learns_who_has_replaced_the_second(start_broker: Start) -> None:
+    """None of them has heartbeats. The first one was told of the second; a client that knows no other asks it again."""
+    store = MemoryStore()
+    first = start_broker(store, node_id=1)
+    with Wire(first.port) as wire:
+        make_topic(wire)
+        assert Transactor(wire, "a").init() is NONE
+    for node_id in (2, 3):
+        later = start_broker(store, node_id=node_id)
+        with Wire(later.port) as wire:
+            wire.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+            assert Transactor(wire, "a").init() is NONE
+            with Wire(first.port) as old:
+                Transactor(old, "a").init()  # which meets the fence, if it has not before
+                deadline = time.monotonic() + PATIENCE_S
+                while old.ask(Api.FIND_COORDINATOR, 3, key="a", key_type=1).node_id != node_id:
+                    assert time.monotonic() < deadline, "it still names the one before"

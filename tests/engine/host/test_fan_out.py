@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -126,3 +128,31 @@ def test_who_has_seen_enough_starts_no_more() -> None:
     assert [next(some) for _ in range(20)] == list(range(20))
     some.close()
     assert len(ran) < 20 + 2 * AT_ONCE
+
+
+AT_THE_END = """
+import atexit
+from itertools import count
+from logstore.objects.fan_out import fan_out
+
+def fails():
+    raise ValueError("the twelfth")
+
+@atexit.register
+def end():
+    clock = count()
+    try:
+        for one in fan_out([*(lambda n=n: n for n in range(12)), fails], lambda: next(clock), at_least=2):
+            print(one)
+    except ValueError as error:
+        print(error)
+"""
+
+
+def test_requests_are_made_in_order_where_the_interpreter_ends_and_no_pool_takes_work() -> None:
+    command = [sys.executable, "-c", AT_THE_END]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (ended.returncode, ended.stdout.split("\n")) == (
+        0,
+        [*map(str, range(12)), "the twelfth", ""],
+    ), ended.stderr

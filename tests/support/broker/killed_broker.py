@@ -69,7 +69,8 @@ def main(folder: str, port: str, number: str, when: str, lanes: str) -> int:
 
     vars(entry)["Server"] = Armed
     where = ["--store", f"file://{folder}", "--listen", f"127.0.0.1:{port}"]
-    return entry.main([*where, "--lanes", lanes, "--log-level", "error"])
+    short_cut = ["--transactions-in-one-entry", "true"] if lanes == "1" else []
+    return entry.main([*where, "--lanes", lanes, *short_cut, "--log-level", "error"])
 
 
 if __name__ == "__main__":
