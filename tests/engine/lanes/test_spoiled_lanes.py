@@ -6,6 +6,7 @@ anew, without a restart, and nothing that was acked is lost.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -201,3 +202,58 @@ def test_N07_uploads_that_were_under_way_never_land_in_the_next_lane() -> None:
         assert (log.reopen() if turn == 0 else log).append(b"%d" % turn).offset == 1 + turn
     store.close()
     assert seen(objects, 0) == [(0, b"a0"), *((1 + turn, b"%d" % turn) for turn in range(3))]
+
+
+class _Dying(FaultyStore):
+    """Answers so many more requests, and none after that."""
+
+    left: int | None = None
+
+    def _one_more(self) -> None:
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                self.down()
+
+    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        self._one_more()
+        return super().get(key, start, end)
+
+    def put(self, key: str, data: Any, **conditions: Any) -> Any:
+        self._one_more()
+        return super().put(key, data, **conditions)
+
+
+@pytest.mark.parametrize("requests", [2, 8, 12, 14, 17, 20, 26])
+@pytest.mark.parametrize("settings", [{"lanes": 1}, {"lane": "x"}], ids=["unnamed", "named"])
+def test_N06_killed_while_it_moves_an_owner_has_lost_nothing_that_it_acked(
+    settings: dict[str, Any], requests: int
+) -> None:
+    """Before the seal stands everything is in doubt for others, and refused; behind it they go on."""
+    objects = MemoryStore()
+    dying = _Dying(objects)
+    store, topic = opened(dying, append_timeout=0.3, probe_interval=0.01, **settings)
+    key = next_place(store)
+    objects.put(key, JUNK)
+    dying.left = requests
+    acked = {number: [b"a%d" % number] for number in range(3)}
+    for number in range(3):
+        with suppress(logstore.LogStoreError):
+            topic.partition(number).append(b"never acked")
+        with suppress(logstore.LogStoreError):
+            topic.partition(number).reopen(0.3).append(b"b%d" % number)
+            acked[number].append(b"b%d" % number)
+    crash(store, dying, hanging=True)
+    again = open_store(objects, **settings)
+    for number in range(3):
+        log = again.topic("t").partition(number)
+        values: list[bytes] = []
+        with suppress(CorruptData):
+            log.append(b"next")
+            values = [value for _, value in pairs(log)]
+        if values:
+            assert [value for value in values if value in acked[number]] == acked[number]
+            assert values[-1] == b"next"
+        else:
+            assert acked[number] == [b"a%d" % number], "it is refused, so nobody has gone on"
+    crash(again, hanging=True)
