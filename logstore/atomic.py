@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from logstore.engine.memory.results import Receipt
 from logstore.engine.partition.atomic_batches import begin_atomic, finish_atomic
 from logstore.engine.write.admission import admit_one, encode_runs
-from logstore.engine.write.atomic_append import AtomicAppend
+from logstore.engine.write.lanes.atomic_append import AtomicAppend
 from logstore.errors import Closed, InvalidRecord
 from logstore.format.batches.codecs import CODEC_IDS
 from logstore.format.batches.record import Header, Record

@@ -25,7 +25,7 @@ from logstore.engine.partition.internal import Partition
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.engine.partition.writer_metrics import WriterMetrics
 from logstore.engine.runtime import Runtime
-from logstore.engine.write.lanes import Lanes
+from logstore.engine.write.lanes.lanes import Lanes
 from logstore.errors import Closed, OutcomeUnknown, ReadOnly, UnknownTopic
 from logstore.layout.catalog import Catalog, KafkaChange, TopicDescriptor, Unreadable
 from logstore.layout.marker import enter

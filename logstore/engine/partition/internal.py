@@ -38,7 +38,7 @@ from logstore.engine.write.admission import (
     check_keys,
     encode_runs,
 )
-from logstore.engine.write.lane import Lane
+from logstore.engine.write.lanes.lane import Lane
 from logstore.engine.write.writer_protocol import Writer
 from logstore.errors import (
     AppendTimeout,

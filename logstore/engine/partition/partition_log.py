@@ -21,7 +21,7 @@ from logstore.engine.partition.internal import Appendable, Partition
 from logstore.engine.partition.readable_partition import READ_BYTES, check_start
 from logstore.engine.replicated.replicated_writer import ReplicatedWriter
 from logstore.engine.runtime import Runtime
-from logstore.engine.write.lane import Lane
+from logstore.engine.write.lanes.lane import Lane
 from logstore.errors import Closed, UnknownTopic
 from logstore.format.batches.record import Record
 from logstore.layout.paths import PartitionPaths

@@ -24,7 +24,7 @@ from logstore.engine.replicated.replicated_writer import ReplicatedWriter
 from logstore.engine.runtime import Runtime
 from logstore.engine.shared.shared_writer import SharedWriter
 from logstore.engine.write.exclusive_writer import ExclusiveWriter
-from logstore.engine.write.lane import Lane
+from logstore.engine.write.lanes.lane import Lane
 from logstore.engine.write.lifecycle import WriterLifecycle
 from logstore.engine.write.ownership import WrittenByShared, check_may_stop, shared_in_the_way
 from logstore.engine.write.takeover import take_over

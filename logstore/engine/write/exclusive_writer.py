@@ -42,9 +42,9 @@ from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.engine.memory.waiters import OffsetWaiters, complete
 from logstore.engine.memory.write_buffer import OPEN_BATCH_BYTES, WriteBuffer
 from logstore.engine.runtime import Runtime
-from logstore.engine.write.flushed import Atomic, Committed, Released
 from logstore.engine.write.group_commit import GroupCommitWait
-from logstore.engine.write.lane import ENTRY_BYTES, Lane
+from logstore.engine.write.lanes.flushed import Atomic, Committed, Released
+from logstore.engine.write.lanes.lane import ENTRY_BYTES, Lane
 from logstore.engine.write.lifecycle import WriterStats
 from logstore.engine.write.reservation import Reservation
 from logstore.engine.write.undecided import UndecidedAppends

@@ -20,7 +20,7 @@ from logstore.engine.chain.tail import ChainTail
 from logstore.engine.memory.catch_up import catch_up, reload
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.runtime import Runtime
-from logstore.engine.write.lane import Lane
+from logstore.engine.write.lanes.lane import Lane
 from logstore.engine.write.ownership import check_may_stop
 from logstore.engine.write.reservation import RESERVATION
 from logstore.engine.write.wal import Wal

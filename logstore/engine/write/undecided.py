@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from logstore.engine.memory.results import Receipt
 from logstore.engine.memory.waiters import OffsetWaiters
-from logstore.engine.write.flushed import Atomic
+from logstore.engine.write.lanes.flushed import Atomic
 
 
 class _Placed(NamedTuple):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from logstore.engine.write import lane as lane_module
+from logstore.engine.write.lanes import lane as lane_module
+from logstore.engine.write.lanes import lane_checkpoints
 
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints and splits after a few entries."""
     monkeypatch.setattr(lane_module, "CHECKPOINT_EVERY", 4)
-    monkeypatch.setattr(lane_module, "SPLIT_EVERY", 6)
+    monkeypatch.setattr(lane_checkpoints, "SPLIT_EVERY", 6)

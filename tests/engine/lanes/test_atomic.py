@@ -17,7 +17,7 @@ from crc32c import crc32c
 import logstore
 from logstore.engine.partition.atomic_batches import atomic_batches
 from logstore.engine.write import exclusive_writer as writer_module
-from logstore.engine.write import lane as lane_module
+from logstore.engine.write.lanes import lane as lane_module
 from logstore.engine.write.undecided import UndecidedAppends
 from logstore.errors import (
     BufferFull,

@@ -357,7 +357,7 @@ def split_lane(objects: ObjectStore) -> dict[int, list[bytes]]:
             topic.partition(1).reopen()
     lane = store._lanes.of(topic.partition(0)._internal.paths)
     assert lane is not None
-    lane.write_checkpoint()
+    lane.checkpoints.write()
     for number in range(2):
         topic.partition(number).append(b"last")
         expected[number].append(b"last")
@@ -410,13 +410,13 @@ def test_L20_an_owner_writes_a_damaged_checkpoint_anew(damage: str) -> None:
                 topic.partition(number).append(b"%d" % turn)
         lane = store._lanes.of(topic.partition(0)._internal.paths)
         assert lane is not None
-        lane.write_checkpoint()
+        lane.checkpoints.write()
         (key,) = keys(objects, "checkpoint")
         spoil(objects, key, LOSSES[damage])
         with running(objects, lanes=1) as other:  # a seal is met while it is damaged
             assert other.topic("t").partition(1).append(b"taken").offset == 12
         assert topic.partition(0).append(b"on").offset == 12
-        lane.write_checkpoint()
+        lane.checkpoints.write()
         found = LaneLog(objects, LanePaths(lane.name)).checkpoint()
         assert found is not None
         assert found.split_until > 0

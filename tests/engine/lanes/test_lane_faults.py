@@ -11,7 +11,8 @@ import pytest
 import logstore
 from logstore.engine.lanes.lane_log import LaneLog
 from logstore.engine.lanes.lane_state import LaneState
-from logstore.engine.write import lane as lane_module
+from logstore.engine.write.lanes import lane as lane_module
+from logstore.engine.write.lanes import lane_checkpoints
 from logstore.errors import CorruptData, Fenced, UnsupportedStore
 from logstore.format.stored.entry import ClaimKey, Entry, EntryHeader, EntryKind, build_entry
 from logstore.format.stored.lane_checkpoint import LaneCheckpoint
@@ -241,15 +242,15 @@ def test_N06_a_checkpoint_that_another_has_swapped_is_taken_in() -> None:
         for number in range(3):
             log.append(b"%d" % number)
         lane = lane_of(store)
-        lane.write_checkpoint()
+        lane.checkpoints.write()
         stored = log_of(objects, store)
         foreign = stored.checkpoint()
         assert foreign is not None
         objects.put(
             stored.paths.checkpoint, foreign.pack() and LaneState(foreign).checkpoint(b"o" * 8).pack()
         )
-        lane.write_checkpoint()
-        lane.write_checkpoint()
+        lane.checkpoints.write()
+        lane.checkpoints.write()
         found = stored.checkpoint()
         assert found is not None
         assert found.version > foreign.version + 1
@@ -314,7 +315,7 @@ def test_L23_a_part_that_is_split_before_its_writer_hears_of_it_is_committed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The entry is in the store and its answer on the way, while a split merges all that the lane holds of the partition."""
-    monkeypatch.setattr(lane_module, "SPLIT_EVERY", 6)
+    monkeypatch.setattr(lane_checkpoints, "SPLIT_EVERY", 6)
     objects = MemoryStore()
     gated = GatedStore(objects)
     with running(gated, lanes=1) as store:
@@ -324,12 +325,12 @@ def test_L23_a_part_that_is_split_before_its_writer_hears_of_it_is_committed(
             log.append(value)
         lane = lane_of(store)
         with gated.hold(
-            "put", prefix="lanes/", suffix=f"{lane._known.next_seq:020d}.seg", after=True
+            "put", prefix="lanes/", suffix=f"{lane._book.known.next_seq:020d}.seg", after=True
         ) as gate:
             late = background(log.append, expected[8][1])
             gate.wait_held(PATIENCE_S)
-            lane.write_checkpoint()
-            assert lane._known.split_until, "it has split"
+            lane.checkpoints.write()
+            assert lane._book.known.split_until, "it has split"
             gate.release()
             assert late.result(PATIENCE_S).offset == 8
         assert pairs(log) == expected[:9]

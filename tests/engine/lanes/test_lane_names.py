@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore.engine.write.lane import Lane
+from logstore.engine.write.lanes.lane import Lane
 from logstore.errors import Fenced, PartitionInUse
 from logstore.format.stored.entry import EntryKind
 from logstore.objects import LocalStore, MemoryStore, ObjectStore
@@ -197,7 +197,7 @@ def test_N04_a_claim_that_was_noted_and_never_made_is_not_adopted(often: None) -
         topic.partition(1).append(b"no")
     for turn in range(8):
         topic.partition(0).append(b"%d" % turn)
-    lane_of(first).write_checkpoint()
+    lane_of(first).checkpoints.write()
     crash(first)
     with running(objects, lanes=0) as other:
         assert other.topic("t").partition(1).append(b"other").offset == 0
@@ -233,7 +233,7 @@ def test_C03_an_adoption_whose_answer_is_lost_stands_once(fault: Fault) -> None:
         adoptions = [
             seq
             for seq in state.kept
-            if (entry := lane_of(store)._log.entry_at(seq)) and entry.header.kind is EntryKind.ADOPTION
+            if (entry := lane_of(store)._book.log.entry_at(seq)) and entry.header.kind is EntryKind.ADOPTION
         ]
         assert len(adoptions) == 2, "one for each life"
     assert [seen(objects, number) for number in range(2)] == [[(0, b"a"), (1, b"b")]] * 2
@@ -395,22 +395,22 @@ def test_N04_a_life_that_is_over_does_not_replace_the_checkpoint_of_the_next(
     objects = MemoryStore()
     former = open_store(objects, lane="orders")
     append_to_all(former, 2, b"a")
-    lane_of(former).write_checkpoint()
+    lane_of(former).checkpoints.write()
     with running(objects, lane="orders", delete_grace=0.0) as store:
         for turn in range(20):
             assert append_to_all(store, 2, b"%d" % turn) == [turn + 1] * 2
         lane = lane_of(store)
-        lane.write_checkpoint()
-        before = lane._log.checkpoint()
+        lane.checkpoints.write()
+        before = lane._book.log.checkpoint()
         assert before is not None
-        assert before.split_until > lane_of(former)._known.next_seq, "the test is about that"
+        assert before.split_until > lane_of(former)._book.known.next_seq, "the test is about that"
         if knows:
             with pytest.raises(Fenced):
                 former.topic("t").partition(0).append(b"no")
         for _ in range(3):
-            lane_of(former).write_checkpoint()
+            lane_of(former).checkpoints.write()
         former.close()
-        after = lane._log.checkpoint()
+        after = lane._book.log.checkpoint()
         assert after is not None
         # Not "the same": one of the next life's own may have been on its way.
         assert (after.next_seq, after.split_until) >= (before.next_seq, before.split_until)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore.engine.write import lane as lane_module
+from logstore.engine.write.lanes import lane as lane_module
 from logstore.errors import CorruptData, Fenced, UnknownTopic
 from logstore.objects import LocalStore, MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, Gate, GatedStore
@@ -253,7 +253,7 @@ def test_N06_splits_keep_every_record_readable_and_delete_the_entries(any_home: 
                     other = reader.topic("t").partition(number)
                     other.refresh()
                     assert pairs(other) == pairs(log) == expected[number]
-        store._lanes.of(topic.partition(0)._internal.paths).write_checkpoint()  # type: ignore[union-attr]
+        store._lanes.of(topic.partition(0)._internal.paths).checkpoints.write()  # type: ignore[union-attr]
         assert len(entries(any_home)) < 60, "of 120"
         for number in range(3):
             assert seen(any_home, number) == expected[number]

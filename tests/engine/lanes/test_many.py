@@ -101,7 +101,7 @@ def test_N08_an_entry_of_a_thousand_parts_is_looked_at_with_one_request() -> Non
     objects = MemoryStore()
     store = open_store(objects, lanes=1)
     wanted = filled(store, MANY, 1)
-    store._lanes._lanes[0].write_checkpoint()
+    store._lanes._lanes[0].checkpoints.write()
     filled(store, MANY, 3)
     crash(store)
     found, counted = planned(objects, wanted)
@@ -228,7 +228,7 @@ def test_N08_a_base_that_cannot_be_read_is_done_without() -> None:
     objects = MemoryStore()
     with running(objects, lanes=1) as store:
         wanted = filled(store, 10, 1)
-        store._lanes._lanes[0].write_checkpoint()
+        store._lanes._lanes[0].checkpoints.write()
     [lane] = lanes_of(objects)
     key = LanePaths(lane).checkpoint
     known = LaneCheckpoint.parse(objects.get(key))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from logstore.engine.chain.bases import Settled, base_of
 from logstore.engine.lanes.lane_state import ClaimState
-from logstore.engine.write.flushed import Flushed
+from logstore.engine.write.lanes.flushed import Flushed
 from logstore.format.stored.claim_base import Bases
 from logstore.format.stored.entry import ClaimKey
 

@@ -22,43 +22,37 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from enum import Enum, auto
 from functools import partial
-from typing import NamedTuple
 
 from logstore.config import TakeOver
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.fencing import WHAT_NOW, fenced_by, named
 from logstore.engine.chain.link import Link
 from logstore.engine.chain.tail import ChainTail
-from logstore.engine.chain.view import ChainView
-from logstore.engine.lanes.lane_log import LaneLog, LaneRace
+from logstore.engine.lanes.lane_log import LaneRace
 from logstore.engine.lanes.lane_overview import LaneOverview
 from logstore.engine.lanes.lane_state import LaneState
 from logstore.engine.memory.flush_window import FlushWindow
 from logstore.engine.runtime import Runtime
-from logstore.engine.write.atomic_append import AtomicAppend, all_locked
-from logstore.engine.write.flushed import Flushed, Released
 from logstore.engine.write.group_commit import GroupCommitWait
-from logstore.engine.write.lane_bases import bases_of, settled
-from logstore.engine.write.lane_life import LaneLife
+from logstore.engine.write.lanes.atomic_append import AtomicAppend, all_locked
+from logstore.engine.write.lanes.flushed import Flushed
+from logstore.engine.write.lanes.lane_bases import bases_of, settled
+from logstore.engine.write.lanes.lane_book import LaneBook
+from logstore.engine.write.lanes.lane_checkpoints import LaneCheckpoints, Splitter
+from logstore.engine.write.lanes.upload import Fate, Load, Upload, claims_given_up, part_of
 from logstore.errors import (
     CorruptData,
     Fenced,
-    Indeterminate,
     LogStoreError,
     OutcomeUnknown,
-    StoreError,
     UnsupportedStore,
 )
 from logstore.format.stored.claim_base import Bases
-from logstore.format.stored.entry import ClaimKey, Entry, EntryHeader, EntryKind, NewPart, build_entry
+from logstore.format.stored.entry import ClaimKey, Entry, EntryHeader, EntryKind, build_entry
 from logstore.format.stored.extras import Claim, Extras
 from logstore.format.stored.segment import SegmentFlags
-from logstore.layout.paths import LanePaths, PartitionPaths
-from logstore.objects.fan_out import fan_out
-from logstore.objects.settled import put_settled
+from logstore.layout.paths import PartitionPaths
 from logstore.objects.wrappers.slices import slice_key
 
 logger = logging.getLogger(__name__)
@@ -69,65 +63,22 @@ waits: so a loud partition delays the others by its share and no more."""
 CHECKPOINT_EVERY = 64
 _IN_ORDER_S = 0.05
 
-SPLIT_EVERY = 1024
-SPLIT_PARTS = 100_000
-
-Windows = list[tuple[Flushed, FlushWindow]]
-Splitter = Callable[[ClaimKey, int], ChainView | None]
-"""Makes sure that a partition's manifest holds its chain up to a place, and gives what that says. None if that could not be
-done now."""
-
-
-class _Fate(Enum):
-    SENT = auto()
-    LANDED = auto()
-    LOST = auto()
-    """Another's entry is in its place. What that means is found out when it is the oldest."""
-    GIVEN_UP = auto()
-    """It was made anew, or its writers have stopped: whatever comes of it means nothing."""
-
-
-class _Load(NamedTuple):
-    """What goes into one entry. All that belongs to `atomics` is in the windows."""
-
-    windows: Windows
-    atomics: list[AtomicAppend]
-
-
-@dataclass(slots=True, eq=False)
-class _Upload:
-    """An entry that is to be committed, and what it was made from."""
-
-    load: _Load
-    log: LaneLog
-    data: memoryview
-    entry: Entry
-    fate: _Fate = _Fate.SENT
-    began_at: float = 0.0
-    seconds: float = 0.0
-    failures: int = 0
-    released: list[tuple[Flushed, list[Released]]] = field(default_factory=list)
-    stored: list[AtomicAppend] = field(default_factory=list)
-
 
 class Lane:
     """`_lock` guards all fields; it is held for memory work only, and inside of it no partition's lock is taken."""
 
     def __init__(self, runtime: Runtime, name: str, splitter: Splitter, *, is_named: bool = False) -> None:
-        self.name = name
-        self._life = LaneLife(runtime, name, is_named)
         self._runtime = runtime
-        self._log = LaneLog(runtime.store, LanePaths(name))
-        self._lock = threading.Lock()
+        self._book = LaneBook(runtime, name, is_named)
+        self.checkpoints = LaneCheckpoints(runtime, self._book, splitter)
+        self._lock = self._book.lock
         self._moved = threading.Condition(self._lock)
         self._making = threading.Lock()  # by one thread at a time: windows are in the order of their offsets
         self._settling = threading.Lock()  # likewise: entries are taken in the order of their places
         self._acking = threading.Lock()
-        self._known = LaneState()  # up to the last entry that is certain
-        self._writers: dict[ClaimKey, Flushed] = {}
         self._due: dict[Flushed, float] = {}
-        self._flight: deque[_Upload] = deque()  # in the order of their places
-        self._anew: deque[_Load] = deque()  # what must be sent again, behind a seal, before anything else
+        self._flight: deque[Upload] = deque()  # in the order of their places
+        self._anew: deque[Load] = deque()  # what must be sent again, behind a seal, before anything else
         self._anew_at = float("-inf")  # and not before then
         self._unmade = 0  # tries in a row to make an entry that failed
         self._atomics: list[AtomicAppend] = []  # that wait for their entry, in the order in which they came
@@ -139,61 +90,59 @@ class Lane:
         self._began_at = float("-inf")
         self._closing = False
         self._holds = 0
-        self._checkpoint = _LaneCheckpointer(self)
-        self._checkpointing = threading.Lock()
-        self._checkpoint_etag: str | None = None
-        self._deleted_until = 0
-        self._collecting = False
-        self._splitter = splitter
         self._leaver = _Leaver(self)
-        self._left: tuple[str, list[ClaimKey]] | None = None  # the lane that is given up, and its claims
+
+    @property
+    def name(self) -> str:
+        return self._book.name
 
     def rename(self, name: str) -> None:
         """Before the first claim. Takes no lock."""
-        if not self._known.claims:
-            self.name, self._log = name, LaneLog(self._runtime.store, LanePaths(name))
+        if not self._book.known.claims:
+            self._book.name = name
 
     # Claims
 
     def enter(self, may_stop: TakeOver) -> None:
         """Before anything is committed: of a lane with a name, be its next life. If the one that was used so far cannot be
         used any more, another one."""
-        if self._left is not None:
+        if self._book.left is not None:
             self.leave()
             self._begin_anew()
-        self._life.enter(may_stop, self._adopted)
+        self._book.life.enter(may_stop, self._adopted)
 
     def _adopted(self, state: LaneState) -> None:
         with self._lock:
-            self._known, self._checkpoint_etag = state, None
-            self._writers.clear()  # of a life before this one, all stopped
+            self._book.known = state
+            self.checkpoints.forget()
+            self._book.writers.clear()  # of a life before this one, all stopped
 
     def carried_on(self, prefix: str) -> ChainTail | None:
         """Where the chain of a partition of the life before ends; None if it is none."""
         with self._lock:
-            return self._life.tail_of(prefix, self._known, self._writers)
+            return self._book.life.tail_of(prefix, self._book.known, self._book.writers)
 
     def goes_on(self, key: ClaimKey, tail: ChainTail) -> bool:
         """Whether the claim at the tail is one of the life before, and goes on."""
         with self._lock:
-            return self._life.goes_on(key, tail, self._known, self._writers)
+            return self._book.life.goes_on(key, tail, self._book.known, self._book.writers)
 
     def claim(self) -> Claim:
         """What a fence says that leads a partition's chain into this lane."""
         with self._lock:
-            return Claim(self.name, self._known.next_seq)
+            return Claim(self.name, self._book.known.next_seq)
 
     def begin(self, key: ClaimKey, next_seq: int, end_offset: int, reserved_until: int) -> None:
         """A claim is about to be made: every checkpoint from now on names it."""
         with self._lock:
-            self._known.begin(key, next_seq, end_offset, reserved_until)
+            self._book.known.begin(key, next_seq, end_offset, reserved_until)
 
     def add(self, key: ClaimKey, writer: Flushed) -> None:
         """The claim stands, and this is its writer."""
         with self._lock:
-            is_here = self._left is None and key in self._known.claims
+            is_here = self._book.left is None and key in self._book.known.claims
             if is_here:
-                self._writers[key] = writer
+                self._book.writers[key] = writer
         if not is_here:
             writer.stop(OutcomeUnknown(f"{self}: it was given up while the partition was opened: reopen it"))
 
@@ -264,7 +213,7 @@ class Lane:
                 return
         self._send(sender, upload)
 
-    def _next_upload(self, sender: _Sender) -> _Upload | None:
+    def _next_upload(self, sender: _Sender) -> Upload | None:
         with self._lock:
             if sender not in self._idle:
                 return None
@@ -276,7 +225,7 @@ class Lane:
         while True:
             self._fail_lost(load.atomics)
             with self._lock:
-                load = _Load([pair for pair in load.windows if not self._has_ended(pair[0])], load.atomics)
+                load = Load([pair for pair in load.windows if not self._has_ended(pair[0])], load.atomics)
             if not load.windows:
                 return None
             try:
@@ -304,7 +253,7 @@ class Lane:
         """Holds the lock."""
         return bool(self._anew and not self._flight and self._runtime.clock.monotonic() >= self._anew_at)
 
-    def _make_later(self, load: _Load, error: Exception, *, is_first: bool) -> None:
+    def _make_later(self, load: Load, error: Exception, *, is_first: bool) -> None:
         """The entry could not be made, for want of memory, say. What it was to hold stays readable, and keeps its turn."""
         runtime = self._runtime
         with self._lock:
@@ -322,8 +271,8 @@ class Lane:
     def _has_ended(self, writer: Flushed) -> bool:
         """Whether nothing of the writer's counts any more. Holds the lock: a seal or an adoption that was read is known here
         before its writers have stopped, and what is made behind it would name it."""
-        is_over = writer.failed is not None or self._life.is_over
-        return is_over or self._known.claims[writer.claim_key].is_sealed
+        is_over = writer.failed is not None or self._book.life.is_over
+        return is_over or self._book.known.claims[writer.claim_key].is_sealed
 
     def _lost(self, atomic: AtomicAppend) -> Flushed | None:
         """The writer that an atomic append fails for, if there is one. Holds the lock."""
@@ -347,24 +296,24 @@ class Lane:
         while self._news:
             self._news.popleft()()
 
-    def _made(self, load: _Load) -> _Upload:
+    def _made(self, load: Load) -> Upload:
         """The entry for the place that is next now. It may be another one by the time that the entry is made."""
-        parts = [_part(writer, window) for writer, window in load.windows]
+        parts = [part_of(writer, window) for writer, window in load.windows]
         runtime = self._runtime
         with self._lock:
-            said = self._known.bases.of
+            said = self._book.known.bases.of
             new = [writer for writer, _ in load.windows if writer.claim_key not in said]
-            claims = {writer.claim_key: self._known.claims[writer.claim_key] for writer in new}
+            claims = {writer.claim_key: self._book.known.claims[writer.claim_key] for writer in new}
         note = bases_of(settled(new), claims, Bases()).pack() if new else b""
         with self._lock:
-            (seq, prev), known_until = self._next_place(), self._known.next_seq
+            (seq, prev), known_until = self._next_place(), self._book.known.next_seq
         header = EntryHeader(EntryKind.DATA, seq, runtime.new_id(), prev, runtime.clock.now_ms(), known_until)
-        return _Upload(load, self._log, *build_entry(header, parts, _given_up(load.windows), note))
+        return Upload(load, self._book.log, *build_entry(header, parts, claims_given_up(load.windows), note))
 
     def _next_place(self) -> tuple[int, bytes]:
         """Behind what is in flight, and the id of the entry before it. Holds the lock."""
         if not self._flight:
-            return self._known.next_seq, self._known.edge
+            return self._book.known.next_seq, self._book.known.edge
         last = self._flight[-1].entry.header
         return last.seq + 1, last.id
 
@@ -393,7 +342,7 @@ class Lane:
         self._waiting = 0
         return chosen
 
-    def _load(self, writers: list[Flushed]) -> _Load:
+    def _load(self, writers: list[Flushed]) -> Load:
         """What they have, up to the size of an entry; the rest is due at once."""
         self._fail_lost(self._atomics)
         atomics, windows, size = self._fitting(), [], 0
@@ -410,7 +359,7 @@ class Lane:
             if window is not None:
                 windows.append((writer, window))
                 size += window.charged
-        return _Load(windows, atomics)
+        return Load(windows, atomics)
 
     def _fitting(self) -> list[AtomicAppend]:
         """The atomic appends that go along with the next entry: in their order, as many as fit it together with everything
@@ -428,44 +377,44 @@ class Lane:
             self._atomics = [atomic for atomic in self._atomics if atomic not in chosen]
         return chosen
 
-    def _send(self, sender: _Sender, upload: _Upload) -> None:
+    def _send(self, sender: _Sender, upload: Upload) -> None:
         runtime = self._runtime
         wait = runtime.breaker.delay()
         if wait:
             runtime.task_pool.at(sender, runtime.clock.monotonic() + wait)
             return
-        if upload.fate is _Fate.GIVEN_UP:
-            self._ended(sender, upload, _Fate.GIVEN_UP)
+        if upload.fate is Fate.GIVEN_UP:
+            self._ended(sender, upload, Fate.GIVEN_UP)
             return
         try:
             with runtime.observer.flush(str(self), 0):
                 upload.log.commit(upload.entry.header, upload.data)
         except LaneRace:
             runtime.breaker.success()
-            fate = _Fate.LOST
+            fate = Fate.LOST
         except CorruptData as error:
             runtime.breaker.success()
             logger.error("%s: what is in our place cannot be read: %s", self, error)
-            fate = _Fate.LOST  # it is looked at once more, when it is the oldest
+            fate = Fate.LOST  # it is looked at once more, when it is the oldest
         except UnsupportedStore as error:
             runtime.breaker.success()
             self._stop_all(error)
-            fate = _Fate.GIVEN_UP
+            fate = Fate.GIVEN_UP
         except Exception as error:
             self._retry_later(sender, upload, error)
             return
         else:
             runtime.breaker.success()
-            fate = _Fate.LANDED
+            fate = Fate.LANDED
         self._ended(sender, upload, fate)
 
-    def _retry_later(self, sender: _Sender, upload: _Upload, error: Exception) -> None:
+    def _retry_later(self, sender: _Sender, upload: Upload, error: Exception) -> None:
         runtime = self._runtime
         runtime.breaker.failure()
         with self._lock:
-            given_up = upload.fate is _Fate.GIVEN_UP
+            given_up = upload.fate is Fate.GIVEN_UP
         if given_up:
-            self._ended(sender, upload, _Fate.GIVEN_UP)
+            self._ended(sender, upload, Fate.GIVEN_UP)
             return
         upload.failures += 1
         logger.warning("%s: upload %d of this entry failed, trying again: %s", self, upload.failures, error)
@@ -473,10 +422,10 @@ class Lane:
             writer.attempt_failed(error)
         runtime.task_pool.at(sender, runtime.clock.monotonic() + runtime.backoff(upload.failures))
 
-    def _ended(self, sender: _Sender, upload: _Upload, fate: _Fate) -> None:
+    def _ended(self, sender: _Sender, upload: Upload, fate: Fate) -> None:
         """What came of an upload. Settle whatever is the oldest now, as far as that is known."""
         with self._lock:
-            if upload.fate is _Fate.SENT:
+            if upload.fate is Fate.SENT:
                 upload.fate = fate
             upload.seconds = self._runtime.clock.monotonic() - upload.began_at
         while (done := self._settle_oldest()) is not None:
@@ -487,25 +436,25 @@ class Lane:
                 self._idle.append(sender)
         self._ask_again()
 
-    def _settle_oldest(self) -> _Upload | None:
+    def _settle_oldest(self) -> Upload | None:
         """If the oldest upload's fate is known: take its entry in. Returns it if somebody is to be told."""
         with self._settling:
             with self._lock:
                 oldest = self._flight[0] if self._flight else None
                 fate = None if oldest is None else oldest.fate
-            if oldest is None or fate is _Fate.SENT:
+            if oldest is None or fate is Fate.SENT:
                 return None
-            if fate is _Fate.LANDED:
+            if fate is Fate.LANDED:
                 self._landed(oldest)
-            elif fate is _Fate.LOST:
+            elif fate is Fate.LOST:
                 self._make_anew(oldest)
             return oldest
 
-    def _landed(self, upload: _Upload) -> None:
+    def _landed(self, upload: Upload) -> None:
         entry = upload.entry
-        key = self._log.paths.entry(entry.header.seq)
+        key = self._book.log.paths.entry(entry.header.seq)
         with self._lock:
-            counts = self._known.take(entry)
+            counts = self._book.known.take(entry)
             self._flight.popleft()
         assert counts, "nobody is acked for a void entry"
         together = {writer for atomic in upload.load.atomics for writer in atomic.writers}
@@ -537,9 +486,9 @@ class Lane:
         with self._lock:
             self._group_commit.after_commit(released, self._waiting, upload.seconds)
         if entry.header.seq % CHECKPOINT_EVERY == CHECKPOINT_EVERY - 1:
-            self._runtime.task_pool.at(self._checkpoint, self._runtime.clock.monotonic())
+            self._runtime.task_pool.at(self.checkpoints, self._runtime.clock.monotonic())
 
-    def _ack(self, upload: _Upload) -> None:
+    def _ack(self, upload: Upload) -> None:
         """Tell those who waited, in the order of the entries. Unless one of the callbacks before it takes long: it may wait
         for this very ack."""
         in_order = self._acking.acquire(timeout=_IN_ORDER_S)
@@ -570,20 +519,20 @@ class Lane:
 
     # Another's entry in our place
 
-    def _make_anew(self, upload: _Upload) -> None:
+    def _make_anew(self, upload: Upload) -> None:
         """Take in what is there, stop those whose claims it ends, and go on behind it with what the others had in flight."""
         seq = upload.entry.header.seq
         try:
-            standing = self._log.entry_at(seq)
+            standing = self._book.log.entry_at(seq)
             was_split = self._was_split(seq)
             if standing is None and not was_split:
-                raise CorruptData(self._log.paths.entry(seq), None, "an entry was there and is gone")
+                raise CorruptData(self._book.log.paths.entry(seq), None, "an entry was there and is gone")
         except (CorruptData, UnsupportedStore) as error:
             self._stop_all(error)
             return
         except Exception as error:
             logger.warning("%s: what is at place %d could not be read, trying again: %s", self, seq, error)
-            upload.fate = _Fate.SENT
+            upload.fate = Fate.SENT
             with self._lock:
                 sender = self._idle.pop() if self._idle else _Sender(self)
             sender.upload = upload
@@ -591,29 +540,31 @@ class Lane:
             return
         if standing is None or was_split or standing.header.id == upload.entry.header.id:
             upload.fate = (
-                _Fate.LANDED
+                Fate.LANDED
             )  # ours stands; or it did, and its records are in their partitions' manifests
             return
         with self._lock:
-            is_ours = standing.header.kind is EntryKind.DATA and standing.header.prev == self._known.edge
+            is_ours = standing.header.kind is EntryKind.DATA and standing.header.prev == self._book.known.edge
         if is_ours:
             self._stop_all(
-                CorruptData(self._log.paths.entry(seq), None, "another process puts records into this lane")
+                CorruptData(
+                    self._book.log.paths.entry(seq), None, "another process puts records into this lane"
+                )
             )
             return
         with self._lock:
-            self._known.take(standing)
+            self._book.known.take(standing)
             is_adopted = standing.header.kind is EntryKind.ADOPTION
             if is_adopted:
-                self._life.end()
+                self._book.life.end()
             ended = [
                 writer
-                for key, writer in self._writers.items()
-                if (is_adopted or self._known.claims[key].is_sealed) and writer.failed is None
+                for key, writer in self._book.writers.items()
+                if (is_adopted or self._book.known.claims[key].is_sealed) and writer.failed is None
             ]
             given_up, self._flight = list(self._flight), deque()
             for one in given_up:
-                one.fate = _Fate.GIVEN_UP
+                one.fate = Fate.GIVEN_UP
             self._anew.extendleft(one.load for one in reversed(given_up))
         for writer in ended:
             self._end(writer, standing)
@@ -621,7 +572,7 @@ class Lane:
     def _was_split(self, seq: int) -> bool:
         """Whether what stood at the place was split and deleted: then what is there now came later, and is in the past."""
         try:
-            checkpoint = self._log.checkpoint()
+            checkpoint = self._book.log.checkpoint()
         except CorruptData as damage:
             logger.error("%s; nobody but us splits this lane", damage)
             return False
@@ -652,7 +603,7 @@ class Lane:
     def _deleted(self, key: ClaimKey, paths: PartitionPaths) -> LogStoreError | None:
         """If the claim was ended because the topic was deleted: the partition's own chain says so, behind the last part."""
         with self._lock:
-            seq = self._known.claims[key].end_seq
+            seq = self._book.known.claims[key].end_seq
         chain = Chain(self._runtime.store, paths)
         with suppress(LogStoreError):  # it has stopped in any case: this is for the words
             header = chain.header_at(seq)
@@ -664,13 +615,16 @@ class Lane:
         """Whatever stands in our place may have ended any claim, so nobody goes on behind it. `reopen` claims the partitions
         anew, for another lane."""
         with self._lock:
-            writers = list(self._writers.values())
+            writers = list(self._book.writers.values())
             for upload in self._flight:
-                upload.fate = _Fate.GIVEN_UP
-            if self._left is None:
-                self._left = self.name, [key for key, one in self._known.claims.items() if not one.is_left]
-                self._runtime.lanes.abandon(self.name, self._known.next_seq)
-            self._life.end()
+                upload.fate = Fate.GIVEN_UP
+            if self._book.left is None:
+                self._book.left = (
+                    self.name,
+                    [key for key, one in self._book.known.claims.items() if not one.is_left],
+                )
+                self._runtime.lanes.abandon(self.name, self._book.known.next_seq)
+            self._book.life.end()
         self._runtime.task_pool.at(self._leaver, self._runtime.clock.monotonic())
         undecided = self._forget_all()
         for writer in writers:
@@ -682,7 +636,7 @@ class Lane:
         """End all claims in the lane that is given up: from then on everybody looks for their partitions where they have
         gone. If it cannot be done now, it is when the next of them is opened."""
         with self._lock:
-            left = self._left
+            left = self._book.left
         if left is not None and left[1]:
             runtime = self._runtime
             owner, now_ms = runtime.presence.show().pack(), runtime.clock.now_ms()
@@ -697,15 +651,15 @@ class Lane:
 
     def _begin_anew(self) -> None:
         """Nothing of the lane that was given up is under way, and its writers have stopped."""
-        with self._checkpointing, self._making, self._settling, self._lock:
-            if self._left is None:
+        with self.checkpoints.writing, self._making, self._settling, self._lock:
+            if self._book.left is None:
                 return
-            self._left = None
-            if not self._life.is_named:
-                self.name = self._runtime.rng.randbytes(8).hex()
-                self._log = LaneLog(self._runtime.store, LanePaths(self.name))
-            self._known, self._checkpoint_etag, self._deleted_until = LaneState(), None, 0
-            self._writers.clear()
+            self._book.left = None
+            if not self._book.life.is_named:
+                self._book.name = self._runtime.rng.randbytes(8).hex()
+            self._book.known = LaneState()
+            self.checkpoints.forget()
+            self._book.writers.clear()
             self._due.clear()
         logger.warning("%s: partitions are claimed for it from now on", self)
 
@@ -717,111 +671,6 @@ class Lane:
             self._anew.clear()
             left, self._atomics = self._atomics, []
         return [*(atomic for load in loads for atomic in load.atomics), *left]
-
-    # Checkpoints
-
-    def write_checkpoint(self) -> None:
-        """So that nobody has to read all entries. One that cannot be written now is written later."""
-        with self._checkpointing:
-            try:
-                # Else what we have split may not be said in the store: delete nothing. Twice: the first of a life does not
-                # know which one stands there.
-                if self._put_checkpoint() or self._put_checkpoint():
-                    self._split()
-            except StoreError as error:
-                logger.warning("%s: no checkpoint this time: %s", self, error)
-
-    def collect(self) -> None:
-        """Let go of entries that hold what others have taken over, or was deleted: what the partitions of this process have
-        in them becomes objects of their own, now and not when much has come."""
-        with self._lock:
-            if not self._writers or self._left is not None or self._life.is_over:
-                return
-            until, was_split = self._known.next_seq - 1, bool(self._known.splits)
-        self._collecting = self._runtime.lanes.snapshot(self.name).has_left_below(until)
-        if self._collecting or was_split:
-            self.write_checkpoint()
-        self._collecting = False
-
-    def _put_checkpoint(self) -> bool:
-        """Whether ours stands. If not, somebody else has split the lane, which he may once all its claims have ended, or has
-        noted a low watermark; or our life is over, and the one that stands knows more than we do: it is not replaced."""
-        with self._lock:
-            writers = list(self._writers.values())
-        known = settled(writers)
-        with self._lock:
-            claims = {key: replace(claim) for key, claim in self._known.claims.items()}
-            said = Bases(dict(self._known.bases.of), dict(self._known.bases.lows))
-        bases = bases_of(known, claims, said)
-        packed = bases.pack()
-        with self._lock:
-            if self._life.is_over:
-                return False
-            self._known.put_bases(bases, packed, said)
-            checkpoint = self._known.checkpoint(self._runtime.rng.randbytes(8))
-        packed, key = checkpoint.pack(), self._log.paths.checkpoint
-        try:
-            stored = put_settled(self._runtime.store, key, packed, self._checkpoint_etag)
-        except Indeterminate:
-            if self._runtime.store.head(key) is not None:
-                raise
-            stored = None  # the one that was to be replaced is gone
-        if stored is None:
-            self._take_checkpoint()
-            return False
-        self._checkpoint_etag = stored.etag
-        with self._lock:
-            self._known.version = checkpoint.version
-        return True
-
-    def _take_checkpoint(self) -> None:
-        """The one that stands, before it is replaced. One that got lost, or damaged, says nothing, and is made anew."""
-        head = self._runtime.store.head(self._log.paths.checkpoint)
-        try:
-            found = self._log.checkpoint()
-        except CorruptData as damage:
-            logger.error("%s; it is written anew", damage)
-            found = None
-        with self._lock:
-            if head is None or found is None:
-                self._checkpoint_etag = head and head.etag
-            elif found.next_seq <= self._known.next_seq:
-                self._checkpoint_etag = head.etag
-                self._known.raise_lows(LaneState(found).bases.lows)
-                self._known.version = found.version
-                self._known.split(found.split_until)
-
-    def _split(self) -> None:
-        """When much has come: the partitions take what they have in old entries into objects of their own. Only once the
-        checkpoint that says so stands are the entries deleted, and not before the grace period is over."""
-        runtime = self._runtime
-        with self._lock:
-            state = self._known
-            until = state.next_seq - 1  # the newest stays
-            is_due = until - state.split_until >= SPLIT_EVERY or state.part_count >= SPLIT_PARTS
-            is_due = is_due or self._collecting
-            wanted = state.parts_below(until) if is_due else {}
-        if is_due:
-            left = {key for key, next_seq in wanted.items() if not self._split_out(key, next_seq)}
-            now_ms = runtime.clock.now_ms()
-            with self._lock:
-                state.note_split(min(until, state.first_entry_of(left)), now_ms)
-            if not self._put_checkpoint():
-                return
-        with self._lock:
-            until = state.deletable(runtime.clock.now_ms() - int(runtime.config.delete_grace * 1000))
-            gone = [seq for seq in range(self._deleted_until, until) if seq not in state.kept]
-        for _ in fan_out(partial(runtime.store.delete, self._log.paths.entry(seq)) for seq in gone):
-            pass
-        self._deleted_until = max(self._deleted_until, until)
-
-    def _split_out(self, key: ClaimKey, next_seq: int) -> bool:
-        view = self._splitter(key, next_seq)
-        with self._lock:
-            writer = self._writers.get(key)
-        if view is not None and writer is not None:
-            writer.replace_view(view)
-        return view is not None
 
     # The end
 
@@ -836,24 +685,28 @@ class Lane:
     def is_used(self) -> bool:
         """Whether a partition was ever claimed for it."""
         with self._lock:
-            return bool(self._writers)
+            return bool(self._book.writers)
 
     def close(self, deadline: float) -> None:
         """End the lane with a fence, so that nobody has to seal anything in it. One that cannot be made is no harm.
         A lane with a name is left to its next life: a checkpoint says what there is."""
-        if self._life.is_named:
-            if self._writers and not self._life.is_over and self._runtime.clock.monotonic() < deadline:
-                self.write_checkpoint()
+        if self._book.life.is_named:
+            if (
+                self._book.writers
+                and not self._book.life.is_over
+                and self._runtime.clock.monotonic() < deadline
+            ):
+                self.checkpoints.write()
             return
-        if self._left is not None:
+        if self._book.left is not None:
             self.leave_soon()
             return
         runtime, failures = self._runtime, 0
         while True:
             with self._lock:
-                if not self._writers or self._flight or self._anew:
+                if not self._book.writers or self._flight or self._anew:
                     return
-                seq, edge = self._known.next_seq, self._known.edge
+                seq, edge = self._book.known.next_seq, self._book.known.edge
             header = EntryHeader(EntryKind.FENCE, seq, runtime.new_id(), edge, runtime.clock.now_ms(), seq)
             data, entry = build_entry(header, [])
             try:
@@ -867,17 +720,17 @@ class Lane:
             if standing is None:
                 return
             with self._lock:
-                if standing.header.seq == self._known.next_seq and not self._flight:
-                    self._known.take(standing)  # else an upload of ours, which began past the deadline
+                if standing.header.seq == self._book.known.next_seq and not self._flight:
+                    self._book.known.take(standing)  # else an upload of ours, which began past the deadline
             if standing.header.kind is EntryKind.FENCE:
                 return
 
     def overview(self) -> LaneOverview:
         """As it is now, from memory alone."""
         with self._lock:
-            known = self._known.overview(self.name)
+            known = self._book.known.overview(self.name)
             return known._replace(
-                partitions=len(self._writers), in_flight=len(self._flight), waiting=len(self._due)
+                partitions=len(self._book.writers), in_flight=len(self._flight), waiting=len(self._due)
             )
 
     def let_go(self) -> None:
@@ -889,46 +742,20 @@ class Lane:
     def _ours_or_others(self, header: EntryHeader, data: memoryview, entry: Entry) -> Entry | None:
         """What stands in the place once we have tried to create it."""
         try:
-            self._log.commit(header, data)
+            self._book.log.commit(header, data)
             return entry
         except LaneRace:
-            return self._log.entry_at(header.seq)
+            return self._book.log.entry_at(header.seq)
 
     def __str__(self) -> str:
         return f"lane {self.name}"
-
-
-def _given_up(windows: Windows) -> list[ClaimKey]:
-    """The claims that end with these windows, because their owner gives the partitions up."""
-    return [
-        writer.claim_key
-        for writer, window in windows
-        if writer.hands_over and SegmentFlags.CLOSED in window.header.flags
-    ]
-
-
-def _part(writer: Flushed, window: FlushWindow) -> NewPart:
-    data, summary = window.build()
-    header = window.header
-    return NewPart(
-        writer.claim_key,
-        header.seq,
-        header.flags,
-        header.base_offset,
-        header.end_offset,
-        header.reserved_until,
-        summary.records,
-        summary.min_timestamp_ms,
-        summary.max_timestamp_ms,
-        data,
-    )
 
 
 class _Sender:
     """A task that makes an upload and sees it through. A lane has as many as it may have uploads in flight."""
 
     def __init__(self, lane: Lane) -> None:
-        self.upload: _Upload | None = None
+        self.upload: Upload | None = None
         self._lane = lane
 
     def run(self) -> None:
@@ -953,13 +780,3 @@ class _Leaver:
 
     def run(self) -> None:
         self._lane.leave_soon()
-
-
-class _LaneCheckpointer:
-    """The task that writes a lane's checkpoints, beside its uploads."""
-
-    def __init__(self, lane: Lane) -> None:
-        self._lane = lane
-
-    def run(self) -> None:
-        self._lane.write_checkpoint()

@@ -11,7 +11,8 @@ from zlib import crc32
 from logstore.engine.host.clock import waitable
 from logstore.engine.lanes.lane_overview import LaneOverview
 from logstore.engine.runtime import Runtime
-from logstore.engine.write.lane import Lane, Splitter
+from logstore.engine.write.lanes.lane import Lane
+from logstore.engine.write.lanes.lane_checkpoints import Splitter
 from logstore.layout.paths import PartitionPaths, named_lane
 
 
@@ -63,7 +64,7 @@ class Lanes:
     def collect(self) -> None:
         """Let go of entries that hold what was deleted."""
         for lane in self._lanes:
-            lane.collect()
+            lane.checkpoints.collect()
 
     def begin_close(self) -> None:
         for lane in self._lanes:

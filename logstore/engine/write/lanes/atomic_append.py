@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 
 from logstore.engine.memory.results import Receipt
-from logstore.engine.write.flushed import Flushed
+from logstore.engine.write.lanes.flushed import Flushed
 from logstore.errors import Fenced, LogStoreError, fresh
 from logstore.layout.paths import PartitionPaths
 

@@ -1,0 +1,38 @@
+"""What a process knows of one of its lanes."""
+
+from __future__ import annotations
+
+import threading
+
+from logstore.engine.lanes.lane_log import LaneLog
+from logstore.engine.lanes.lane_state import LaneState
+from logstore.engine.runtime import Runtime
+from logstore.engine.write.lanes.flushed import Flushed
+from logstore.engine.write.lanes.lane_life import LaneLife
+from logstore.format.stored.entry import ClaimKey
+from logstore.layout.paths import LanePaths
+
+
+class LaneBook:
+    """`lock` guards all fields; it is held for memory work only, and inside of it no partition's lock is taken."""
+
+    def __init__(self, runtime: Runtime, name: str, is_named: bool) -> None:
+        self.lock = threading.Lock()
+        self.life = LaneLife(runtime, name, is_named)
+        self.known = LaneState()  # up to the last entry that is certain
+        self.writers: dict[ClaimKey, Flushed] = {}
+        self.left: tuple[str, list[ClaimKey]] | None = None  # the lane that is given up, and its claims
+        self._store = runtime.store
+        self.name = name
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._name = name
+        self.log = LaneLog(self._store, LanePaths(name))
+
+    def __str__(self) -> str:
+        return f"lane {self.name}"

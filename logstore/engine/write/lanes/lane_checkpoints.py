@@ -1,0 +1,156 @@
+"""What a lane writes down, so that nobody has to read all its entries, and what it lets go of.
+
+A checkpoint names the claims and where each partition's parts are. When much has come, the partitions take what they have in
+old entries into objects of their own; only once a checkpoint says so are the entries deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from logstore.engine.chain.view import ChainView
+from logstore.engine.lanes.lane_state import LaneState
+from logstore.engine.runtime import Runtime
+from logstore.engine.write.lanes.lane_bases import bases_of, settled
+from logstore.engine.write.lanes.lane_book import LaneBook
+from logstore.errors import CorruptData, Indeterminate, StoreError
+from logstore.format.stored.claim_base import Bases
+from logstore.format.stored.entry import ClaimKey
+from logstore.objects.fan_out import fan_out
+from logstore.objects.settled import put_settled
+
+logger = logging.getLogger(__name__)
+
+SPLIT_EVERY = 1024
+SPLIT_PARTS = 100_000
+
+Splitter = Callable[[ClaimKey, int], ChainView | None]
+"""Makes sure that a partition's manifest holds its chain up to a place, and gives what that says. None if that could not be
+done now."""
+
+
+class LaneCheckpoints:
+    """A task, which writes the next one beside the lane's uploads. `writing` is held by whoever does so, during I/O."""
+
+    def __init__(self, runtime: Runtime, book: LaneBook, splitter: Splitter) -> None:
+        self.writing = threading.Lock()
+        self._runtime = runtime
+        self._book = book
+        self._splitter = splitter
+        self._etag: str | None = None
+        self._deleted_until = 0
+        self._collecting = False
+
+    def run(self) -> None:
+        self.write()
+
+    def forget(self) -> None:
+        """Another lane, or another life of it, begins: which checkpoint stands is not known."""
+        self._etag, self._deleted_until = None, 0
+
+    def write(self) -> None:
+        """So that nobody has to read all entries. One that cannot be written now is written later."""
+        with self.writing:
+            try:
+                # Else what we have split may not be said in the store: delete nothing. Twice: the first of a life does not
+                # know which one stands there.
+                if self._put() or self._put():
+                    self._split()
+            except StoreError as error:
+                logger.warning("%s: no checkpoint this time: %s", self._book, error)
+
+    def collect(self) -> None:
+        """Let go of entries that hold what others have taken over, or was deleted: what the partitions of this process have
+        in them becomes objects of their own, now and not when much has come."""
+        with self._book.lock:
+            if not self._book.writers or self._book.left is not None or self._book.life.is_over:
+                return
+            until, was_split = self._book.known.next_seq - 1, bool(self._book.known.splits)
+        self._collecting = self._runtime.lanes.snapshot(self._book.name).has_left_below(until)
+        if self._collecting or was_split:
+            self.write()
+        self._collecting = False
+
+    def _put(self) -> bool:
+        """Whether ours stands. If not, somebody else has split the lane, which he may once all its claims have ended, or has
+        noted a low watermark; or our life is over, and the one that stands knows more than we do: it is not replaced."""
+        with self._book.lock:
+            writers = list(self._book.writers.values())
+        known = settled(writers)
+        with self._book.lock:
+            claims = {key: replace(claim) for key, claim in self._book.known.claims.items()}
+            said = Bases(dict(self._book.known.bases.of), dict(self._book.known.bases.lows))
+        bases = bases_of(known, claims, said)
+        packed = bases.pack()
+        with self._book.lock:
+            if self._book.life.is_over:
+                return False
+            self._book.known.put_bases(bases, packed, said)
+            checkpoint = self._book.known.checkpoint(self._runtime.rng.randbytes(8))
+        packed, key = checkpoint.pack(), self._book.log.paths.checkpoint
+        try:
+            stored = put_settled(self._runtime.store, key, packed, self._etag)
+        except Indeterminate:
+            if self._runtime.store.head(key) is not None:
+                raise
+            stored = None  # the one that was to be replaced is gone
+        if stored is None:
+            self._take()
+            return False
+        self._etag = stored.etag
+        with self._book.lock:
+            self._book.known.version = checkpoint.version
+        return True
+
+    def _take(self) -> None:
+        """The one that stands, before it is replaced. One that got lost, or damaged, says nothing, and is made anew."""
+        head = self._runtime.store.head(self._book.log.paths.checkpoint)
+        try:
+            found = self._book.log.checkpoint()
+        except CorruptData as damage:
+            logger.error("%s; it is written anew", damage)
+            found = None
+        with self._book.lock:
+            if head is None or found is None:
+                self._etag = head and head.etag
+            elif found.next_seq <= self._book.known.next_seq:
+                self._etag = head.etag
+                self._book.known.raise_lows(LaneState(found).bases.lows)
+                self._book.known.version = found.version
+                self._book.known.split(found.split_until)
+
+    def _split(self) -> None:
+        """When much has come: the partitions take what they have in old entries into objects of their own. Only once the
+        checkpoint that says so stands are the entries deleted, and not before the grace period is over."""
+        runtime = self._runtime
+        with self._book.lock:
+            state = self._book.known
+            until = state.next_seq - 1  # the newest stays
+            is_due = until - state.split_until >= SPLIT_EVERY or state.part_count >= SPLIT_PARTS
+            is_due = is_due or self._collecting
+            wanted = state.parts_below(until) if is_due else {}
+        if is_due:
+            left = {key for key, next_seq in wanted.items() if not self._split_out(key, next_seq)}
+            now_ms = runtime.clock.now_ms()
+            with self._book.lock:
+                state.note_split(min(until, state.first_entry_of(left)), now_ms)
+            if not self._put():
+                return
+        with self._book.lock:
+            until = state.deletable(runtime.clock.now_ms() - int(runtime.config.delete_grace * 1000))
+            gone = [seq for seq in range(self._deleted_until, until) if seq not in state.kept]
+        for _ in fan_out(partial(runtime.store.delete, self._book.log.paths.entry(seq)) for seq in gone):
+            pass
+        self._deleted_until = max(self._deleted_until, until)
+
+    def _split_out(self, key: ClaimKey, next_seq: int) -> bool:
+        view = self._splitter(key, next_seq)
+        with self._book.lock:
+            writer = self._book.writers.get(key)
+        if view is not None and writer is not None:
+            writer.replace_view(view)
+        return view is not None
