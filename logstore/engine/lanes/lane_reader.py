@@ -374,8 +374,7 @@ def read_state(log: LaneLog) -> tuple[LaneState, list[Entry | LostEntry], bytes 
             raise
         logger.error("%s; the lane is read without it", damage)
         damaged = log.front()
-    state = LaneState()
-    state.is_rebuilt = True
+    state = LaneState(is_rebuilt=True)
     standing, known_until = log.standing(0)
     for place, entry in standing.items():
         if place > max(state.next_seq, known_until):

@@ -62,7 +62,7 @@ class _Doubt:
 class LaneState:
     """Not guarded: each has one user at a time."""
 
-    def __init__(self, checkpoint: LaneCheckpoint | None = None) -> None:
+    def __init__(self, checkpoint: LaneCheckpoint | None = None, *, is_rebuilt: bool = False) -> None:
         known = checkpoint or LaneCheckpoint()
         self.version = known.version
         self.split_until = known.split_until
@@ -86,7 +86,7 @@ class LaneState:
             last = one.parts[-1].entry if one.parts else -1
             one.lost_at = next((seq for seq in known.lost if seq > last), None)
         self._doubt: _Doubt | None = None
-        self.is_rebuilt = False  # without a checkpoint
+        self.is_rebuilt = is_rebuilt  # without a checkpoint
         self._starts_are_known = True
         self.front = 0  # what stood before it is not known
 
