@@ -2,12 +2,12 @@
 
     python -m benchmarks.outage {bulk|single} ‹folder› ‹buffer limit› ‹cache limit› ‹minutes›
 
-Time is driven by hand, so ten minutes take seconds; the producers never stop trying. First the writers are brought up to
-speed (a busy one reserves a million offsets) and the cache is filled by a scan. Then the store goes down, the buffer fills
-and every append is refused for lack of room, over and over, while a reader goes on reading the acked tail. At the end the
-store comes back: everything that was acked must be there, once, in order, and nothing that was refused. Prints one JSON
-object: resident memory after each simulated minute, its peak, and what happened. The store is a folder, so that no object
-counts as our memory.
+Time is driven by hand, so ten minutes take seconds; the producers never stop trying. First the cache is filled by a
+scan and the writers are brought up to speed (a busy one reserves a million offsets). Then the store goes down, the
+buffer fills and every append is refused for lack of room, over and over, while a reader goes on reading the acked tail.
+At the end the store comes back: everything that was acked must be there, once, in order, and nothing that was refused.
+Prints one JSON object: resident memory after each simulated minute, its peak, and what happened. The store is a folder,
+so that no object counts as our memory.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def through(bulk: bool, folder: str, buffer_bytes: int, cache_bytes: int, minute
     )
     topic = store.create_topic("t", partitions=PRODUCERS, segment_bytes=8 * MIB)
     logs = [topic.partition(number) for number in range(PRODUCERS)]
-    get_up_to_speed(store, logs)
     fill_cache(store, logs, cache_bytes)
+    get_up_to_speed(store, logs)  # at the end: what a busy writer reserves shrinks with each quiet flush
     starts = [log.durable_high_watermark for log in logs]
     objects.down = True
     answered = threading.Condition()
