@@ -404,3 +404,25 @@ def test_L24_retention_in_a_lane_moves_the_low_watermark_then_deletes_after_the_
             "the bytes, too"
         )
     assert seen(objects) == young
+
+
+def test_N02_L08_while_the_store_refuses_an_upload_no_other_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would hold its records a second time, as bytes of an entry, for as long as the store is down."""
+    monkeypatch.setattr(lane_module, "ENTRY_BYTES", 1)
+    objects, clock = MemoryStore(), ManualClock()
+    faulty = FaultyStore(objects)
+    with running(faulty, clock, lanes=1) as store:
+        log = store.create_topic("t").partition(0)
+        log.append(b"0")
+        faulty.fail("put", prefix="lanes/", times=None)
+        waiting = [log.submit(b"1")]
+        lane = lane_of(store)
+        until(lambda: [upload.failures for upload in lane._flight] == [1])
+        waiting += [log.submit(b"%d" % number) for number in range(2, 6)]
+        with lane._lock:
+            assert (len(lane._flight), lane._sender_for_more()) == (1, None)
+        faulty.heal()
+        until(lambda: clock.advance(1.0) or all(future.done() for future in waiting))
+        ends = [header.end_offset for _, header in parts_in_lanes(objects)]
+    assert ends == [1, 2, 6], "what came meanwhile is one entry behind it"
+    assert seen(objects) == [(number, b"%d" % number) for number in range(6)]

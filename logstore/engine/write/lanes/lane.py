@@ -188,8 +188,11 @@ class Lane:
         return self._idle[-1]
 
     def _fills_an_entry(self) -> bool:
-        """Whether enough waits for another upload beside those in flight, and may be sent."""
+        """Whether enough waits for another upload beside those in flight, and may be sent. Not while the store refuses one
+        of them: nothing behind it is acked before it is there, and each holds its bytes a second time."""
         if self._anew or (self._flight and self._flight[-1].load.atomics):
+            return False
+        if any(upload.failures for upload in self._flight):
             return False
         return sum(writer.waiting_bytes for writer in self._due) >= ENTRY_BYTES
 
