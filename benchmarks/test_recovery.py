@@ -15,8 +15,9 @@ from benchmarks.measure import Figures, in_turns
 from logstore.engine.chain.segment_table import Segments
 from logstore.format.batches.batch import PATCH_SIZE, encode_batch, patch_head
 from logstore.format.batches.record import Record
+from logstore.format.stored.encoded_batch import EncodedBatch
 from logstore.format.stored.manifest import Manifest, SegmentTable
-from logstore.format.stored.segment import EncodedBatch, SegmentHeader, WriterMode, build_segment
+from logstore.format.stored.segment import SegmentHeader, WriterMode, build_segment
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore

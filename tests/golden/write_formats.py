@@ -19,6 +19,7 @@ from logstore.format.batches.record import Record
 from logstore.format.batches.thinning import locate, thinned
 from logstore.format.stored import entry, lane_checkpoint, manifest, segment, wal
 from logstore.format.stored.claim_base import Bases, ClaimBase, Place
+from logstore.format.stored.encoded_batch import EncodedBatch, as_stored
 from logstore.format.stored.entry import ClaimKey, EntryHeader, EntryKind, NewPart, Part, build_entry
 from logstore.format.stored.extras import AppendId, Claim, Extras
 from logstore.format.stored.lane_checkpoint import CheckpointedClaim, CheckpointedPart, LaneCheckpoint, Split
@@ -26,12 +27,10 @@ from logstore.format.stored.manifest import Manifest, SegmentTable
 from logstore.format.stored.owner import Owner
 from logstore.format.stored.retired import MINUTE_MS, Retired, SeqRange
 from logstore.format.stored.segment import (
-    EncodedBatch,
     SegmentFlags,
     SegmentHeader,
     SegmentSummary,
     WriterMode,
-    as_stored,
     build_segment,
     collected,
 )

@@ -15,8 +15,9 @@ from logstore.engine.chain.view import ChainView
 from logstore.engine.maintenance.replacing import SPAN_MAX, Replacing
 from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.errors import CorruptData, ObjectNotFound
+from logstore.format.stored.encoded_batch import EncodedBatch, as_stored
 from logstore.format.stored.manifest import SegmentTable
-from logstore.format.stored.segment import EncodedBatch, SegmentSummary, as_stored
+from logstore.format.stored.segment import SegmentSummary
 from logstore.layout.paths import for_version
 from logstore.objects.fan_out import fan_out
 

@@ -13,15 +13,10 @@ from logstore.engine.chain.link import claim_of, link_of_ref, summary_of
 from logstore.engine.chain.manifest_changes import change_manifest, named_by, retired_with, stored_manifest
 from logstore.engine.chain.segment_table import SegmentRef, Segments
 from logstore.engine.chain.view import ChainView
+from logstore.format.stored.encoded_batch import EncodedBatch
 from logstore.format.stored.extras import Extras
 from logstore.format.stored.manifest import Manifest, SegmentTable
-from logstore.format.stored.segment import (
-    EncodedBatch,
-    SegmentFlags,
-    SegmentHeader,
-    SegmentSummary,
-    build_segment,
-)
+from logstore.format.stored.segment import SegmentFlags, SegmentHeader, SegmentSummary, build_segment
 
 SPAN_MAX = (1 << 32) - 1
 """So many offsets an object may cover: an index row counts them in 32 bits."""

@@ -20,7 +20,7 @@ from logstore.engine.maintenance.offset_map import OffsetMap
 from logstore.format.batches.batch import BatchInfo, split
 from logstore.format.batches.thinning import Located, emptied, locate, thinned
 from logstore.format.key_hash import KeyHash
-from logstore.format.stored.segment import EncodedBatch, as_stored
+from logstore.format.stored.encoded_batch import EncodedBatch, as_stored
 
 _ROWS = 1 << 15
 _BYTES = 4 << 20

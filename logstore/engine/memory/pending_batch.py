@@ -16,7 +16,7 @@ from operator import attrgetter
 
 from logstore.format.batches.batch import PATCH_SIZE, BatchInfo, encode_batch
 from logstore.format.batches.record import Record
-from logstore.format.stored.segment import EncodedBatch, place
+from logstore.format.stored.encoded_batch import EncodedBatch, place
 
 _base_offset = attrgetter("base_offset")
 

@@ -13,7 +13,8 @@ from logstore.engine.replicated.divergence import NO_DIGEST, digest
 from logstore.engine.replicated.source_ranges import SourceRange
 from logstore.engine.shared.chain_cursor import ChainCursor
 from logstore.engine.write.admission import encode_runs
-from logstore.format.stored.segment import SegmentHeader, SegmentSummary, build_segment, place_all
+from logstore.format.stored.encoded_batch import place_all
+from logstore.format.stored.segment import SegmentHeader, SegmentSummary, build_segment
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,9 @@ from logstore.engine.shared.pace import Pace
 from logstore.errors import CorruptData, LogStoreError, ObjectNotFound
 from logstore.format.batches.batch import BatchInfo, split
 from logstore.format.errors import FormatError
+from logstore.format.stored.encoded_batch import EncodedBatch, as_stored
 from logstore.format.stored.extras import AppendId
-from logstore.format.stored.segment import HEADER_SIZE, EncodedBatch, SegmentHeader, as_stored, parse_segment
+from logstore.format.stored.segment import HEADER_SIZE, SegmentHeader, parse_segment
 from logstore.layout.paths import PENDING_WINDOW, PendingName
 from logstore.objects.fan_out import fan_out
 

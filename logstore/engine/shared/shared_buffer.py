@@ -22,8 +22,9 @@ from logstore.engine.shared.pending import Pending
 from logstore.format.batches.batch import BatchInfo
 from logstore.format.batches.record import Record
 from logstore.format.batches.sequences import Sequences
+from logstore.format.stored.encoded_batch import EncodedBatch
 from logstore.format.stored.extras import NO_EXTRAS, AppendId, Extras
-from logstore.format.stored.segment import EncodedBatch, SegmentHeader, SegmentSummary, build_segment
+from logstore.format.stored.segment import SegmentHeader, SegmentSummary, build_segment
 from logstore.layout.paths import PendingName
 
 _PUT_ASIDE_AGAIN = 16

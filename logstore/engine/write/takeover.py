@@ -32,15 +32,10 @@ from logstore.errors import (
     UnknownTopic,
     fresh,
 )
+from logstore.format.stored.encoded_batch import EncodedBatch
 from logstore.format.stored.entry import ClaimKey
 from logstore.format.stored.extras import Extras
-from logstore.format.stored.segment import (
-    EncodedBatch,
-    SegmentFlags,
-    SegmentHeader,
-    WriterMode,
-    build_segment,
-)
+from logstore.format.stored.segment import SegmentFlags, SegmentHeader, WriterMode, build_segment
 
 
 def take_over(

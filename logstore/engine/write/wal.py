@@ -28,7 +28,7 @@ from logstore.engine.memory.pending_batch import PendingBatch
 from logstore.errors import CorruptData, StoreUnavailable, UnsupportedStore
 from logstore.format.batches.batch import validate
 from logstore.format.errors import FormatError, UnsupportedVersion
-from logstore.format.stored.segment import EncodedBatch, as_stored
+from logstore.format.stored.encoded_batch import EncodedBatch, as_stored
 from logstore.format.stored.wal import HEADER_SIZE, WalHeader, is_unwritten, pack_frame, parse_frames
 from logstore.objects.homes.disk import Folders, fsync_folder, let_go, read_all, write_all
 

@@ -33,10 +33,7 @@ from logstore.format.batches.batch import (
     read_info,
 )
 from logstore.format.errors import FormatError, UnsupportedVersion
-from logstore.format.stored.encoded_batch import EncodedBatch as EncodedBatch
-from logstore.format.stored.encoded_batch import as_stored as as_stored
-from logstore.format.stored.encoded_batch import place as place
-from logstore.format.stored.encoded_batch import place_all as place_all
+from logstore.format.stored.encoded_batch import EncodedBatch
 from logstore.format.stored.extras import NO_EXTRAS, Extras
 from logstore.format.stored.pages import in_one_piece
 

@@ -39,7 +39,8 @@ from logstore.errors import CorruptData, StoreError, UnknownTopic
 from logstore.format.batches.batch import BatchInfo, check_crc, split
 from logstore.format.batches.sequences import advance
 from logstore.format.errors import FormatError
-from logstore.format.stored.segment import WriterMode, build_segment, place_all
+from logstore.format.stored.encoded_batch import place_all
+from logstore.format.stored.segment import WriterMode, build_segment
 from logstore.layout.catalog import Catalog
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import ObjectStore

@@ -21,7 +21,8 @@ from logstore.errors import (
 from logstore.format.batches.batch import encode_batch
 from logstore.format.batches.record import Record
 from logstore.format.errors import FormatError
-from logstore.format.stored.segment import EncodedBatch, SegmentHeader, build_segment
+from logstore.format.stored.encoded_batch import EncodedBatch
+from logstore.format.stored.segment import SegmentHeader, build_segment
 from logstore.objects import MemoryStore, ObjectInfo, ObjectStore
 from logstore.objects.protocol import Buffer
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock

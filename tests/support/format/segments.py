@@ -8,13 +8,8 @@ from crc32c import crc32c
 
 from logstore.format.batches.batch import PATCH_SIZE, encode_batch, patch_head
 from logstore.format.batches.record import Record
-from logstore.format.stored.segment import (
-    EncodedBatch,
-    SegmentHeader,
-    as_stored,
-    build_segment,
-    parse_segment,
-)
+from logstore.format.stored.encoded_batch import EncodedBatch, as_stored
+from logstore.format.stored.segment import SegmentHeader, build_segment, parse_segment
 
 MIB = 1 << 20
 

@@ -542,9 +542,8 @@ class Lane:
             self._retry_later(sender, upload, error)
             return
         if standing is None or was_split or standing.header.id == upload.entry.header.id:
-            upload.fate = (
-                Fate.LANDED
-            )  # ours stands; or it did, and its records are in their partitions' manifests
+            # Ours stands; or it did, and its records are in their partitions' manifests.
+            upload.fate = Fate.LANDED
             return
         with self._lock:
             is_ours = standing.header.kind is EntryKind.DATA and standing.header.prev == self._book.known.edge
