@@ -337,7 +337,9 @@ def test_N04_the_next_life_of_a_lane_with_a_wal_asks_nothing_of_partitions_witho
         for number in (*range(1, 7), *range(8, 40)):
             logs[number].append(b"after")
         asked = sum(stats.requests for stats in again.metrics().values()) - before
-        assert 38 <= asked <= 42, "one for an append, none for the opening of its writer, a checkpoint on the way"
+        assert 38 <= asked <= 42, (
+            "one for an append, none for the opening of its writer, a checkpoint on the way"
+        )
         logs[7].append(b"after")
         assert pairs(logs[7])[1] == (local, b"local")
         assert values(pairs(logs[8])) == [b"durable", b"after"]
