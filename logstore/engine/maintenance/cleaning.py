@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from logstore.engine.chain.chain import Chain
-from logstore.engine.chain.manifest_changes import change_manifest
+from logstore.engine.chain.manifests.manifest_changes import change_manifest
 from logstore.engine.chain.segment_reader import Block, SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef
 from logstore.engine.chain.view import ChainView

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from logstore.engine.chain.chain import Chain
-from logstore.engine.chain.manifest_changes import change_manifest, named_by, stored_manifest
+from logstore.engine.chain.manifests.manifest_changes import change_manifest, named_by, stored_manifest
 from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef, Segments
 from logstore.engine.chain.view import ChainView

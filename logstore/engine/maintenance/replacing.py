@@ -10,7 +10,12 @@ from dataclasses import replace
 
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.link import claim_of, link_of_ref, summary_of
-from logstore.engine.chain.manifest_changes import change_manifest, named_by, retired_with, stored_manifest
+from logstore.engine.chain.manifests.manifest_changes import (
+    change_manifest,
+    named_by,
+    retired_with,
+    stored_manifest,
+)
 from logstore.engine.chain.segment_table import SegmentRef, Segments
 from logstore.engine.chain.view import ChainView
 from logstore.format.stored.encoded_batch import EncodedBatch
