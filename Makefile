@@ -52,8 +52,9 @@ demo: $(CORE_STAMP)
 	@$(MAKE) --no-print-directory setup
 	$(BIN)/python examples/orders_pipeline.py --batch
 
+# Three workers for two cores: tests with servers, clients and disks wait most of their time.
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -m 'not soak' --numprocesses=2 --dist=loadscope
+	$(BIN)/python -m pytest -q -m 'not soak' --numprocesses=3 --dist=loadscope
 
 # What failed in the last `make test`, without a second test beside it. More than five failures are no accident.
 test-again: $(STAMP)
