@@ -10,8 +10,10 @@ crc       CRC-32C of all before it, and the magic again
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
+from operator import itemgetter
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -118,12 +120,7 @@ class LaneCheckpoint:
             )
             for key, *rest, is_sealed, is_begun, is_left in self.claims
         ]
-        parts = [(numbers[part[0]], entry, *part[1:]) for entry, part in self.parts]
         names = "\n".join(topics).encode()
-        columns = [
-            struct.pack(f"<{len(parts)}{kind}", *column)
-            for kind, column in zip(_PART_COLUMNS, zip(*parts, strict=True), strict=bool(parts))
-        ]
         body = compress(
             ZSTD,
             b"".join(
@@ -132,7 +129,7 @@ class LaneCheckpoint:
                     b"".join(starmap(_SPLIT_ROW.pack, self.splits)),
                     names,
                     b"".join(starmap(_CLAIM_ROW.pack, claims)),
-                    *columns,
+                    *_columns(self.parts, numbers),
                     self.owner,
                     struct.pack(f"<{len(self.lost)}Q", *self.lost),
                 )
@@ -152,7 +149,7 @@ class LaneCheckpoint:
             len(self.kept),
             len(names),
             len(claims),
-            len(parts),
+            len(self.parts),
             self.ended_before,
             len(self.splits),
         )
@@ -221,6 +218,16 @@ class LaneCheckpoint:
             struct.unpack_from(f"<{lost_size // 8}Q", body, lost_at),
             frozenset(claim.key for claim, row in zip(claims, rows, strict=True) if row[-1] & _IN_DOUBT),
         )
+
+
+def _columns(stored: Sequence[CheckpointedPart], numbers: Mapping[ClaimKey, int]) -> Iterator[bytes]:
+    """Column by column, without a tuple for each part: there may be tens of thousands, every few seconds."""
+    parts = [one.part for one in stored]
+    claims = map(numbers.__getitem__, map(itemgetter(0), parts))
+    entries = map(itemgetter(0), stored)
+    rest = (map(itemgetter(field), parts) for field in range(1, len(_PART_COLUMNS) - 1))
+    for kind, column in zip(_PART_COLUMNS, (claims, entries, *rest), strict=True):
+        yield struct.pack(f"<{len(parts)}{kind}", *column)
 
 
 def parse_split_until(front: Bytes) -> int:
