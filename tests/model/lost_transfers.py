@@ -8,8 +8,8 @@ What differs from `transfers`, whose rules hold otherwise:
   names; data that names the entry right before goes around it, so nothing counted there.
 * A part ends the doubt: its owner is still there. So does a seal or a transfer that names the claim, because nobody puts one
   for a claim that is in doubt to him: a fence in the partition's own chain would stand beside the one that was lost.
-* A claim in doubt is looked for in all lanes: the next one of the partition, at the next place of its chain, stands if a lane
-  holds a part of it, or says where that one went. Nobody puts a part before his claim stands.
+* A claim in doubt is looked for in all lanes: the next one of the partition, at the next place of its chain, stands if a
+  lane holds a part of it, or says where that one went. Nobody puts a part before his claim stands.
 """
 
 from __future__ import annotations

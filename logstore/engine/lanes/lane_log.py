@@ -61,7 +61,7 @@ class LaneLog:
     def __init__(self, store: ObjectStore, paths: LanePaths, keep: Keep | None = None) -> None:
         self.store = store
         self.paths = paths
-        self._keep = keep
+        self.keep = keep
 
     def commit(self, header: EntryHeader, data: Bytes) -> None:
         """Create the entry. Returns once it is certain that it exists and is ours.
@@ -133,8 +133,8 @@ class LaneLog:
             if needed > len(tail):
                 tail = self.store.get(key, -needed)
             entry = Entry.parse(tail)
-            if self._keep is not None and object_size(tail) == len(tail):
-                self._keep(key, entry, tail)
+            if self.keep is not None and object_size(tail) == len(tail):
+                self.keep(key, entry, tail)
             return entry
         except UnsupportedVersion as newer:
             raise self._too_new(key, newer) from newer
@@ -190,7 +190,11 @@ class LaneLog:
 
     def goes_on_behind(self, seq: int) -> bool:
         """Whether there is an entry in a later place."""
-        later = self.store.list(self.paths.prefix, self.paths.entry(seq))
+        return self.stands_from(seq + 1)
+
+    def stands_from(self, seq: int) -> bool:
+        """Whether there is an entry in this place or a later one."""
+        later = self.store.list(self.paths.prefix, self.paths.entry(seq - 1) if seq else self.paths.prefix)
         return any(info.size and self.paths.seq_of(info.key) is not None for info in later)
 
     def checkpoint(self) -> LaneCheckpoint | None:
