@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from logstore.engine.lanes.lane_log import LaneLog
 from logstore.engine.lanes.lane_state import LaneState
+from logstore.errors import CorruptData
 from logstore.format.stored.claim_base import ClaimBase
 from logstore.format.stored.entry import ClaimKey
 from logstore.format.stored.lane_checkpoint import CheckpointedPart
@@ -41,9 +42,13 @@ class KnownLane:
         self.damaged_front: bytes | None = None  # of the checkpoint, when the state was read without it
         self.split_until = 0  # as last read
         self.is_listed = False  # the last reading began with a listing
-        # What was told of its partitions, and when: read without the lock, and replaced as a whole.
+        self.front: bytes | None = None  # of the checkpoint, as last read
+        self.said_until = 0  # what the checkpoint reaches to, as far as we know
+        self.lows: Mapping[ClaimKey, int] = {}  # what the checkpoint says that begins with
+        self.lows_front: bytes | None = None
+        # What was told of its partitions, and when: read without the lock.
         self.told: dict[str, Based] = {}
-        self.left: frozenset[str] | None = None  # partitions that were in it; None if some of that is lost
+        self.left: set[str] | None = None  # partitions that were in it; None if some of that is lost
         self.told_at = -math.inf
 
     def tell(self, state: LaneState) -> None:
@@ -55,7 +60,7 @@ class KnownLane:
             )
             for prefix, (key, base) in state.usable_bases().items()
         }
-        left = frozenset(key.prefix for key, one in state.claims.items() if one.is_left)
+        left = {key.prefix for key, one in state.claims.items() if one.is_left}
         self.left = None if state.lost else left
         self.told_at = self.read_at
 
@@ -67,12 +72,37 @@ class KnownLane:
 
     def forget(self, prefixes: Iterable[str]) -> None:
         """They are elsewhere since it told of them."""
-        gone = frozenset(prefixes)
-        if self.left is not None:
-            self.left |= gone
-        for prefix in gone:
+        for prefix in prefixes:
+            if self.left is not None:
+                self.left.add(prefix)
             self.told.pop(prefix, None)
 
     def is_older_than(self, moment: float) -> bool:
         """Also if it has expired, for those to whom nothing is ever too old."""
         return self.read_at == -math.inf or self.read_at < moment
+
+    def is_unsplit_from(self, began: int) -> bool:
+        """Whether nothing was split from the place on where the reading began. Asks the store."""
+        self.front = self.log.front()
+        if self.damaged_front is not None and self.front == self.damaged_front:
+            return True
+        try:
+            self.split_until = self.log.split_until_of(self.front)
+        except CorruptData:
+            return False  # it is read without its checkpoint
+        return self.split_until <= began
+
+    def lows_unless_split(self, began: int) -> Mapping[ClaimKey, int] | None:
+        """The low watermarks that the checkpoint says now; None if something was split from the place on where the reading
+        began. One that was read before needs a look at its front."""
+        if not self.is_unsplit_from(began):
+            return None
+        if self.front not in (None, self.damaged_front, self.lows_front):
+            try:
+                checkpoint, self.lows_front = self.log.checkpoint_and_front()
+            except CorruptData:
+                return None
+            self.lows = LaneState(checkpoint).bases.lows
+            if checkpoint is not None and checkpoint.split_until > began:
+                return None
+        return self.lows

@@ -26,7 +26,7 @@ from logstore.format.stored.entry import (
     tail_for,
     tail_needed,
 )
-from logstore.format.stored.lane_checkpoint import FRONT_SIZE, LaneCheckpoint, parse_split_until
+from logstore.format.stored.lane_checkpoint import FRONT_SIZE, LaneCheckpoint, parse_reach, parse_split_until
 from logstore.format.stored.segment import TAIL_SIZE, Bytes
 from logstore.layout.paths import LanePaths
 from logstore.objects.fan_out import fan_out
@@ -199,12 +199,20 @@ class LaneLog:
 
     def checkpoint(self) -> LaneCheckpoint | None:
         """The stored one; None if there is none yet."""
+        return self.checkpoint_and_front()[0]
+
+    def checkpoint_and_front(self) -> tuple[LaneCheckpoint | None, bytes | None]:
+        """And its first bytes, by which it is known again."""
         key = self.paths.checkpoint
         try:
             data = self.store.get(key)
         except ObjectNotFound:
-            return None
-        return self._checked(key, lambda: LaneCheckpoint.parse(data))
+            return None, None
+        return self._checked(key, lambda: LaneCheckpoint.parse(data)), data[:FRONT_SIZE]
+
+    def reach_of(self, front: bytes) -> tuple[int, int]:
+        """The version of the checkpoint that begins with these bytes, and the place that it reaches to."""
+        return self._checked(self.paths.checkpoint, lambda: parse_reach(front))
 
     def split_until(self) -> int:
         """Below this place entries may have been emptied, as of now: one small request."""

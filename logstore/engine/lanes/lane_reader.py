@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -44,6 +44,8 @@ from logstore.objects.settled import Doubts, put_settled
 from logstore.objects.wrappers.slices import slice_key
 
 _SYSTEM_CLOCK = SystemClock()
+SAID_EVERY = 16
+"""A checkpoint of a lane that nobody owns is written after so many entries, and after that share of what it holds."""
 
 
 class ClaimParts(NamedTuple):
@@ -217,7 +219,7 @@ class LaneReader:
                 try:
                     with doubts:
                         known.log.commit(header, data)
-                        if self._still(known, began):
+                        if known.is_unsplit_from(began):
                             state.take(entry)
                             return state.copy()
                         known.state = None
@@ -267,7 +269,7 @@ class LaneReader:
                     with suppress(LaneRace), doubts:  # readers of the lane do not wait for this upload
                         known.log.commit(header, data)
                         with known.reading:
-                            if not self._still(known, began):
+                            if not known.is_unsplit_from(began):
                                 known.state = None
                                 continue
                             if known.state is not None and known.state.next_seq == header.seq:
@@ -350,7 +352,7 @@ class LaneReader:
                         if rows:
                             doubtful |= rows.keys()
                             known.log.commit(header, data)
-                        lows = self._lows_unless_split(known, began)
+                        lows = known.lows_unless_split(began)
                         if lows is not None:
                             if rows:
                                 state.take(entry)
@@ -372,31 +374,28 @@ class LaneReader:
                     doubtful -= rows.keys()
                 state = None
 
-    def _lows_unless_split(self, known: KnownLane, began: int) -> Mapping[ClaimKey, int] | None:
-        """What the checkpoint says of low watermarks; None if something was split from the place on where the reading began.
-        One that is damaged, and has not changed since, says neither."""
-        try:
-            checkpoint = known.log.checkpoint()
-        except CorruptData:
-            return {} if self._still(known, began) else None
-        if checkpoint is not None and checkpoint.split_until > began:
-            return None
-        return LaneState(checkpoint).bases.lows
-
-    def checkpoint_ownerless(self, lane: str, nonce: bytes) -> None:
-        """Of a lane that nobody owns and nobody splits: say what it holds. Anybody may who could read all of it, and the one
-        who was faster knows enough. So what its last entry says is in two places."""
+    def checkpoint_ended(self, lane: str, nonce: bytes, *, is_idle: bool) -> None:
+        """Of a lane for which nobody can commit anything more, as of one that nobody owns: say what it holds, if that is
+        much or nobody is about to add more. Anybody may who could read all of it, and the one who was faster knows enough.
+        So what its last entry says is in two places."""
         known = self._known(lane)
         with known.reading:
             state = known.state
             if state is None or state.lost:
                 return
-            paths = known.log.paths
-            head = self._store.head(paths.checkpoint)  # the etag first: what comes in between is not replaced
-            found = None if head is None else known.log.checkpoint()
-            if found is None or found.next_seq < state.next_seq:
-                state.version = 0 if found is None else found.version
-                put_settled(self._store, paths.checkpoint, state.checkpoint(nonce).pack(), head and head.etag)
+            unsaid = state.next_seq - known.said_until
+            if not (is_idle or unsaid >= max(SAID_EVERY, len(state.claims) // SAID_EVERY)):
+                return
+            if not unsaid or not state.has_ended_whole:
+                return
+            key = known.log.paths.checkpoint
+            head = self._store.head(key)  # the etag first: what comes in between is not replaced
+            front = None if head is None else known.log.front()
+            version, reached = (0, 0) if front is None else known.log.reach_of(front)
+            if reached < state.next_seq:
+                state.version = version
+                put_settled(self._store, key, state.checkpoint(nonce).pack(), head and head.etag)
+            known.said_until = state.next_seq
 
     @staticmethod
     def _is_left(known: KnownLane, key: ClaimKey) -> bool:
@@ -437,30 +436,19 @@ class LaneReader:
             known.is_listed = state is None
             if state is None:
                 state, found, known.damaged_front = read_state(log)
-                began = 0 if state.is_rebuilt else state.next_seq
+                began = known.said_until = 0 if state.is_rebuilt else state.next_seq
             else:
                 began, parts = state.next_seq, state.open_claims
                 while (entry := log.look_at(began + len(found), parts)) is not None:
                     found.append(entry)
             known.state = None  # until it is certain
-            if not self._still(known, began):
+            if not known.is_unsplit_from(began):
                 continue
             for entry in found:
                 state.take(entry)
             state.split(known.split_until)
             known.state, known.read_at = state, read_at
             return state, began
-
-    def _still(self, known: KnownLane, began: int) -> bool:
-        """Whether nothing was split from the place on where the reading began."""
-        front = known.log.front()
-        if known.damaged_front is not None and front == known.damaged_front:
-            return True
-        try:
-            known.split_until = known.log.split_until_of(front)
-        except CorruptData:
-            return False  # it is read without its checkpoint
-        return known.split_until <= began
 
     def _parts(self, state: LaneState, claim: Claim, key: ClaimKey, from_seq: int) -> ClaimParts:
         known, abandoned_at = state.claims.get(key), self._abandoned.get(claim.lane, sys.maxsize)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from itertools import starmap
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
@@ -306,6 +306,16 @@ def _parse_moved(body: bytes, at: int, claims: list[CheckpointedClaim]) -> int:
 
 def parse_split_until(front: Bytes) -> int:
     """From the first `FRONT_SIZE` bytes alone."""
+    return int(_front(front)[6])
+
+
+def parse_reach(front: Bytes) -> tuple[int, int]:
+    """Likewise: its version counter, and the place that it reaches to."""
+    fields = _front(front)
+    return int(fields[4]), int(fields[7])
+
+
+def _front(front: Bytes) -> tuple[Any, ...]:
     if len(front) < FRONT_SIZE:
         raise FormatError("the lane checkpoint is cut short", len(front))
     fields = _FRONT.unpack_from(front)
@@ -315,4 +325,4 @@ def parse_split_until(front: Bytes) -> int:
         raise UnsupportedVersion(
             f"lane checkpoint format {fields[1]}; this release reads up to {TRANSFERRED_VERSION}", 8
         )
-    return int(fields[6])
+    return fields

@@ -22,9 +22,11 @@ from logstore.engine.write.lanes.flushed import Flushed
 from logstore.engine.write.lanes.lane_book import LaneBook
 from logstore.errors import LogStoreError, StoreError
 from logstore.format.stored.entry import ClaimKey, Part
-from logstore.layout.paths import is_birth_lane
 
 logger = logging.getLogger(__name__)
+
+IDLE_S = 1.0
+"""When nobody has asked for a claim for as long, checkpoints say what lanes hold that nobody owns."""
 
 
 class _Asked(NamedTuple):
@@ -35,8 +37,8 @@ class _Asked(NamedTuple):
 
 
 class Claiming:
-    """`_lock` guards the queue and whether a thread is at work; no I/O is done with it. `at`: the lane's, for a writer whose
-    claim stands and that has waited to be flushed."""
+    """`_lock` guards the queue, whether a thread is at work and `_unsaid`; no I/O is done with it. `at`: the lane's, for a
+    writer whose claim stands and that has waited to be flushed."""
 
     def __init__(self, runtime: Runtime, book: LaneBook, at: Callable[[Flushed, float], None]) -> None:
         self._runtime = runtime
@@ -93,16 +95,23 @@ class Claiming:
         if due < math.inf:
             self._at(writer, due)
 
+    def run(self) -> None:
+        """As a task: nobody has asked for a while. Also at the end."""
+        with self._lock:
+            if self._asked:
+                return
+            lanes, self._unsaid = self._unsaid, set()
+        for lane in lanes:
+            self._say(lane, is_idle=True)
+
     def _run(self) -> None:
         while True:
             with self._lock:
                 asked, self._asked = self._asked, []
-                if not asked and not self._unsaid:
+                if not asked:
                     self._is_running = False
-                    return
-            if not asked:
-                self._say()
-                continue
+                    says_later = bool(self._unsaid)
+                    break
             failed: list[_Asked] = []
             for lane in dict.fromkeys(one.lane for one in asked):
                 failed += self._transfer(lane, [one for one in asked if one.lane == lane])
@@ -111,6 +120,8 @@ class Claiming:
                 with self._lock:
                     self._asked[:0] = failed
                 self._runtime.pause(self._runtime.backoff(self._failures))
+        if says_later:
+            self._runtime.task_pool.at(self, self._runtime.clock.monotonic() + IDLE_S)
 
     def _transfer(self, lane: str, asked: list[_Asked]) -> list[_Asked]:
         """Returns those that are to be tried again."""
@@ -136,13 +147,12 @@ class Claiming:
             return [one for one in asked if again and one.is_patient]
         for one in asked:
             one.outcome.set_result(taken.get(one.wanted.key))
-        if taken and is_birth_lane(lane):
-            self._unsaid.add(lane)
+        if taken:
+            with self._lock:
+                self._unsaid.add(lane)
+            self._say(lane, is_idle=False)
         return []
 
-    def _say(self) -> None:
-        """What the lanes hold that nobody owns: when there is nothing else to do, so that opening waits for none of it."""
-        for lane in self._unsaid:
-            with suppress(LogStoreError):
-                self._runtime.lanes.checkpoint_ownerless(lane, self._runtime.rng.randbytes(8))
-        self._unsaid = set()
+    def _say(self, lane: str, *, is_idle: bool) -> None:
+        with suppress(LogStoreError):
+            self._runtime.lanes.checkpoint_ended(lane, self._runtime.rng.randbytes(8), is_idle=is_idle)

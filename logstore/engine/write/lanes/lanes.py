@@ -94,6 +94,7 @@ class Lanes:
 
 def _end(lane: Lane, deadline: float, ended: Future[None]) -> None:
     try:
+        lane.claiming.run()
         lane.close(deadline)
     finally:
         ended.set_result(None)
