@@ -47,9 +47,7 @@ def serve(parent: Connection, brokers: int, lanes: int) -> None:
     cluster: dict[str, Any] = {"heartbeat_interval": 0.5, "heartbeat_timeout": 60.0} if brokers > 1 else {}
     with ExitStack() as running:
         started = [
-            running.enter_context(
-                LocalBroker(store, node_id=n, lanes=lanes, transactions_in_one_entry=lanes == 1, **cluster)
-            )
+            running.enter_context(LocalBroker(store, node_id=n, lanes=lanes, **cluster))
             for n in range(1, brokers + 1)
         ]
         for broker in started:

@@ -103,7 +103,6 @@ class Broker:
             loop,
             shards=config.offsets_partitions,
             id_expiration_s=config.transactional_id_expiration,
-            one_entry=config.transactions_in_one_entry,
         )
         super_users = [name for name in config.super_users.split(";") if name]
         self.authorizer = Authorizer(enabled=config.acls, super_users=super_users)

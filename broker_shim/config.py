@@ -72,10 +72,6 @@ class BrokerConfig:
     transaction_max_timeout: float = setting(
         900.0, "the longest time that a producer may ask for a transaction", above_zero=True
     )
-    transactions_in_one_entry: bool = setting(
-        False,
-        "with --lanes 1: begin a transaction in memory, and store its end with all its markers in one PUT; on trial",
-    )
     transactional_id_expiration: float = setting(
         7 * 86400.0, "a transactional id that was not used for this long is forgotten"
     )

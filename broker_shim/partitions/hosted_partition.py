@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from broker_shim.partitions.append_queue import Answer, Append, AppendQueue
 from broker_shim.partitions.producer_recovery import Snapshots
@@ -69,6 +69,14 @@ class Host:
     follow_interval_s: float
     ack: Ack
     max_message_bytes: int
+
+
+class Stable(NamedTuple):
+    """Up to where every transaction is decided, and durable, and what is known of them there: one look, for one answer. Of
+    two looks the second may find a log that has grown, and transactions that nobody has looked for yet."""
+
+    end: int
+    transactions: Transactions
 
 
 class HostedPartition:
@@ -205,6 +213,11 @@ class HostedPartition:
         self._owner.lost(self, error)
         self._tell()
 
+    def _lose_if_stopped(self) -> None:
+        stopped = self.log._internal.stopped
+        if stopped is not None:
+            self.lose(stopped)
+
     def release(self, why: str) -> asyncio.Future[None] | None:
         """Give the partition up: take no more, and bring what we have to the store before anybody fences us."""
         if not self.is_owned:
@@ -269,24 +282,31 @@ class HostedPartition:
 
     # Transactions
 
-    @property
-    def transactions(self) -> Transactions | None:
-        """Those of everything durable; None if `learn_transactions` has to look for them first."""
-        owned = self._queue.transactions
-        if owned is not None:
-            return owned
-        if self._followed is None or self._followed[1] < self.log.durable_high_watermark:
+    def stable(self) -> Stable | None:
+        """None if `learn_stable` has to look first.
+
+        The durable high watermark is read first: what it covers is known to the table of an owner, unless its writer has
+        stopped. From then on the log follows another's, also before we are told.
+        """
+        durable = self.log.durable_high_watermark
+        stopped = self.log._internal.stopped
+        if self.is_owned and stopped is not None:
+            self._loop.call_soon(self._lose_if_stopped)
             return None
-        return self._followed[0]
+        known = self._queue.transactions
+        if known is None and self._followed is not None and self._followed[1] >= durable:
+            known = self._followed[0]
+        return None if known is None else Stable(known.last_stable(durable), known)
 
     @property
     def producers(self) -> ProducerTable | None:
         """What is known of them, if the partition is ours."""
         return self._queue.producers
 
-    async def learn_transactions(self) -> Transactions:
-        """The same, read from the log if need be. It is open."""
-        while (known := self.transactions) is None:
+    async def learn_stable(self) -> Stable:
+        """As `stable`, read from the log if need be. Raises what the store says."""
+        while (known := self.stable()) is None:
+            await self.open()
             if self._learning is None:
                 self._learning = self._loop.create_task(self._learned())
                 self._learning.add_done_callback(_seen)
@@ -310,15 +330,6 @@ class HostedPartition:
             return self._snapshots.recover_transactions(self.log)
         transactions, until = self._followed
         return self._snapshots.follow(transactions, self.log, until)
-
-    def last_stable(self) -> int | None:
-        """Up to where every transaction is decided, and durable; None if `learn_transactions` has to look first.
-
-        The durable high watermark is read first: what it covers is known to the table.
-        """
-        durable = self.log.durable_high_watermark
-        known = self.transactions
-        return None if known is None else known.last_stable(durable)
 
     # Watching
 

@@ -64,8 +64,10 @@ def _tell(
 
 
 def _of(log: PartitionLog, error: BaseException) -> BaseException:
-    """What it means for one of the logs: that another's is fenced does not make it another's."""
-    paths = log._internal.paths
+    """What it means for one of the logs: that another's is fenced does not make it another's. But it may be fenced, too."""
+    paths, stopped = log._internal.paths, log._internal.stopped
+    if stopped is not None:
+        return stopped
     if not isinstance(error, Fenced) or error.partition in (None, str(paths)):
         return error
     return NotStored(f"{paths}: what was to be stored together with {error.partition} is not: {error}")

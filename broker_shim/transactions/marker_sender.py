@@ -43,11 +43,7 @@ class MarkerSender:
         cluster: Cluster,
         peers: Peers,
         loop: asyncio.AbstractEventLoop,
-        *,
-        one_entry: bool,
     ) -> None:
-        """`one_entry`: whether the short cut is taken where it can be."""
-        self._one_entry = one_entry
         self._partitions = partitions
         self._groups = groups
         self._cluster = cluster
@@ -57,7 +53,7 @@ class MarkerSender:
     def is_one_lane(self, state: StateLog, places: Iterable[Place]) -> bool:
         """Whether this broker leads all of these partitions, and commits them together with the coordinator's log."""
         logs = [state.hosted.log]
-        if not self._one_entry or not in_one_lane(logs):
+        if not in_one_lane(logs):
             return False
         for topic, index in places:
             hosted = self._partitions.get(topic, index)
@@ -74,7 +70,7 @@ class MarkerSender:
     def at_once(self, state: Part, marker: Marker, places: Iterable[Place]) -> bool:
         """Store what the coordinator's log is to say together with the marker in every partition. False if that cannot be
         done now: then nothing has happened."""
-        if not self._one_entry or not in_one_lane([state.log]):
+        if not in_one_lane([state.log]):
             return False
         parts: list[Part] = []
         for topic, index in places:

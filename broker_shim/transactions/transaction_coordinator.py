@@ -41,7 +41,6 @@ class TransactionCoordinator:
         *,
         shards: int,
         id_expiration_s: float,
-        one_entry: bool,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
         self._partitions = partitions
@@ -50,7 +49,7 @@ class TransactionCoordinator:
         self._loop = loop
         self._expiration_ms = int(id_expiration_s * 1000)
         self.now_ms = now_ms
-        self.markers = MarkerSender(partitions, groups, cluster, peers, loop, one_entry=one_entry)
+        self.markers = MarkerSender(partitions, groups, cluster, peers, loop)
         self.shards = Shards(TRANSACTION_TOPIC, shards, self._shard_of, partitions, cluster, loop)
         self._expiry = loop.call_later(EXPIRE_EVERY_S, self._expire)
         self._loading: asyncio.Task[None] | None = None
@@ -107,7 +106,7 @@ class TransactionCoordinator:
         code = Code(
             answer.results_by_transaction[0].topic_results[0].results_by_partition[0].partition_error_code
         )
-        final = (Code.NONE, Code.INVALID_TXN_STATE, Code.INVALID_PRODUCER_EPOCH)
+        final = (Code.NONE, Code.INVALID_TXN_STATE, Code.INVALID_PRODUCER_EPOCH, Code.UNKNOWN_PRODUCER_ID)
         return code if code in final else ASK_AGAIN
 
     def load_soon(self) -> None:

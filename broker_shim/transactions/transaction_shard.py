@@ -97,7 +97,7 @@ class TransactionShard:
             await asyncio.wait([self._finishing[name]], timeout=MARKER_PATIENCE_S)
             decision = decide(self.transactions.get(name))
         if decision.next is None:
-            return decision.code, self.transactions.get(name)
+            return await self._said_again(name, decide)
         if name in self._writing or self._closed:
             return Code.NOT_COORDINATOR if self._closed else Code.CONCURRENT_TRANSACTIONS, None
         self._restored.discard(name)
@@ -112,6 +112,19 @@ class TransactionShard:
             return decision.code, decision.next
         code = await self._written(name, decision.next)
         return (decision.code if code is Code.NONE else code), decision.next
+
+    async def _said_again(
+        self, name: str, decide: Callable[[Transaction | None], Decision]
+    ) -> tuple[Code, Transaction | None]:
+        """What is answered and not written is the same after a look at the store. A coordinator that was replaced may know
+        an older transaction, which ended as this one is to end, or an older life of the producer."""
+        code = decide(self.transactions.get(name)).code
+        if code is not Code.CONCURRENT_TRANSACTIONS:
+            if not await self.log.is_still_ours():
+                return Code.NOT_COORDINATOR, None
+            now = decide(self.transactions.get(name))
+            code = now.code if now.next is None else Code.CONCURRENT_TRANSACTIONS
+        return code, self.transactions.get(name)
 
     def _write(self, name: str, changed: Transaction, done: Callable[[Code], None]) -> None:
         if not changed.state.is_decided or not self._end_at_once(name, changed, done):
@@ -174,9 +187,10 @@ class TransactionShard:
         return transaction.verify(self.transactions.get(name), producer_id, epoch, place)
 
     async def _refuse_lost(self, name: str, aborted: Transaction) -> Code:
-        """Afterwards the producer may ask to abort it."""
+        """Afterwards the producer may ask to abort it, and goes on in a new epoch: the number of the batch that is refused
+        is missing in this one."""
         code = await self._written(name, aborted)
-        return Code.INVALID_TXN_STATE if code is Code.NONE else Code.NOT_ENOUGH_REPLICAS
+        return Code.UNKNOWN_PRODUCER_ID if code is Code.NONE else Code.NOT_ENOUGH_REPLICAS
 
     async def verified(self, name: str, producer_id: int, epoch: int, place: Place) -> Code:
         """The same for a partition of another broker: what is in memory only is stored first."""

@@ -14,6 +14,7 @@ from logstore.engine.host.breaker import CircuitBreaker
 from logstore.engine.host.budget import Budget
 from logstore.engine.host.clock import Clock, waitable
 from logstore.engine.host.counters import Counters, Observer
+from logstore.engine.host.ids import Ids
 from logstore.engine.host.stall_watch import StallWatch
 from logstore.engine.host.task_pool import TaskPool
 from logstore.engine.lanes.lane_reader import LaneReader
@@ -41,6 +42,7 @@ class Runtime:
         self.config = config
         self.clock = clock
         self.rng = rng
+        self.new_id = Ids(rng).new
         self.store_id = ""
         self.presence = Presence()
         self.retries = RetryPolicy(None, base_s=0.1, cap_s=config.probe_interval)
@@ -69,10 +71,6 @@ class Runtime:
     def has_threads(self) -> bool:
         """Whether something was uploaded or synced here: a forked child does not have what that needs."""
         return self.task_pool.has_threads or self.disk.has_threads or self.watch.has_threads
-
-    def new_id(self) -> bytes:
-        """A writer id: random, new for each segment."""
-        return self.rng.randbytes(16)
 
     def pause(self, seconds: float) -> None:
         """Wait on the store's clock; `close` cuts it short."""

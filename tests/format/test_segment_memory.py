@@ -28,7 +28,8 @@ def work():
     done.wait()  # a thread that ends takes its heap with it; a task pool's threads stay
 
 built, done = threading.Semaphore(0), threading.Event()
-segment_of(1000)  # imports what building takes
+import numpy  # that building a large one takes
+segment_of(1000)
 before = resident_mib()
 workers = [threading.Thread(target=work) for _ in range(6)]
 for worker in workers:

@@ -91,8 +91,9 @@ The rules are in `transactions.py` and `together.py`, and `broker_shim/transacti
 producer that commits a transaction in P and Q and aborts one in P, `?` leaves it open; `A:PQc` the same in the short cut,
 where the coordinator and all partitions are in one lane; `a~Pc,Pc` in two steps, without the record that all markers stand;
 `f*2` and `g*1` carry out decisions; `clock` a time-out; `taker` another coordinator; `late:P` a batch that was under way for
-long; `again:a` and `twice:a` requests to end the first transaction. More kinds: *mixed* (records are ended by another
-decision than theirs), *decided twice*, *hangs* (open in a partition, and nobody will end it).
+long; `again:a` and `twice:a` requests to end the first transaction; `r:P` a reader of what is committed. More kinds: *mixed*
+(records are ended by another decision than theirs), *decided twice*, *hangs* (open in a partition, and nobody will end it),
+*dirty* (a reader is shown what is not committed).
 """
 
 

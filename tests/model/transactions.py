@@ -10,8 +10,10 @@ transactional id; `P` and `Q` are partitions.
                   writes that all of them stand. Two of them at once are a take-over, or requests that are delivered twice.
     the clock     at any time says that a transaction has taken too long.
 
+    the reader    is shown the log up to the first transaction that is not decided, without what was aborted.
+
 What must hold: a partition ends the records of a transaction with that transaction's decision and no other; what was acked
-to the producer and committed is there; when everybody has come to an end, nothing hangs.
+to the producer and committed is there; nobody is shown anything else; when everybody has come to an end, nothing hangs.
 """
 
 from __future__ import annotations
@@ -268,11 +270,47 @@ class Transactions:
         if stored:
             yield Said("seen", ("a late batch, in time",))
 
+    # ── readers ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def reader(self, place: str) -> Actor:
+        """Who is shown only what is committed. What is known of transactions and what is read are two looks at a log that
+        grows, through a broker that need not be its leader."""
+        known = yield Get(place)
+        found = yield Get(place)
+        if len(found.entries) > len(known.entries):
+            yield Said("seen", ("read behind what is known",))
+        left = self.committed(known.entries, found.entries)
+        del known, found
+        while left:
+            yield Said("shown", (place, left[0]))
+            left = left[1:]
+
+    def committed(
+        self, known: tuple[Data | Marker, ...], found: tuple[Data | Marker, ...]
+    ) -> tuple[Data, ...]:
+        """Of what was found: what is known to be decided, and not aborted."""
+        return decided(known[: len(found)], COMMIT)
+
+    # ── requests that come late ──────────────────────────────────────────────────────────────────────────
+
     def ended_again(self, how: str) -> Actor:
         """A request to end the first transaction that was under way for long, or is sent twice."""
         ended = yield from self.end("again", 1, how)
         if ended:
             yield Said("ended", (1, how))
+
+
+def decided(entries: tuple[Data | Marker, ...], how: str) -> tuple[Data, ...]:
+    """The batches whose transaction ends so, in this log."""
+    found: list[Data] = []
+    waiting: list[Data] = []
+    for each in entries:
+        if isinstance(each, Data):
+            waiting.append(each)
+        else:
+            found += waiting if each.how == how else []
+            waiting = []
+    return tuple(found)
 
 
 class TransactionJudge:
@@ -313,6 +351,10 @@ class TransactionJudge:
             return (decisions, acked | {said.args}), None
         if said.what == "ended" and said.args not in decisions:
             return told, ("denied", f"{said.args} is not what was decided: {sorted(decisions)}")
+        if said.what == "shown":
+            place, data = said.args
+            if (data.number, COMMIT) not in decisions:
+                return told, ("dirty", f"{data} of {place} was shown, decided: {sorted(decisions)}")
         return told, None
 
 

@@ -26,6 +26,7 @@ from tests.model.transactions import (
     TransactionJudge,
     Transactions,
     at_the_end,
+    decided,
 )
 
 HOW = {"c": COMMIT, "a": ABORT, "?": "?"}
@@ -36,7 +37,7 @@ class Run(NamedTuple):
     somebody who carries out two decisions. `clock`: a time-out. `late:P`: a batch of the first transaction that was under
     way for long; `again:a`: a request to end it; `twice:a`: one that comes after another. `A:Pc`: a producer in the short
     cut; `a~Pc,Pc`: one whose coordinator puts the markers and writes nothing about it; `taker`: the next
-    one who coordinates."""
+    one who coordinates; `r:P`: a reader of P."""
 
     words: str
     faults: int = 0
@@ -64,6 +65,8 @@ class Run(NamedTuple):
         if "*" in word:
             return partial(rules.finish, int(word.split("*")[1]))
         who, plan = word.split(":")
+        if who == "r":
+            return partial(rules.reader, plan)
         if who == "late":
             return partial(rules.late, plan)
         if who == "again":
@@ -160,6 +163,36 @@ class BlindPartition(Transactions):
             del now, done
 
 
+class EndedFromMemory(Transactions):
+    """A coordinator that was replaced answers by what it knows: the transaction before this one ended so, too."""
+
+    def end(self, who: str, epoch: int, how: str) -> Step:
+        known = yield Get(COORDINATOR)
+        if known.number > 1:
+            return True
+        ended = yield from super().end(who, epoch, how)
+        return ended
+
+
+class ReadBehindTheLook(Transactions):
+    """What is read is shown up to its end, by what was known before it was read."""
+
+    def committed(
+        self, known: tuple[Data | Marker, ...], found: tuple[Data | Marker, ...]
+    ) -> tuple[Data, ...]:
+        behind = (each for each in found[len(known) :] if isinstance(each, Data))
+        return (*decided(known, COMMIT), *behind)
+
+
+class AbortedIsShown(Transactions):
+    """What is decided is shown, however."""
+
+    def committed(
+        self, known: tuple[Data | Marker, ...], found: tuple[Data | Marker, ...]
+    ) -> tuple[Data, ...]:
+        return decided(known, COMMIT) + decided(known, ABORT)
+
+
 class DecidedApart(Together):
     """The record that a transaction is done is stored first, and its markers then."""
 
@@ -237,6 +270,7 @@ def judged(world: World, found: Outcome) -> Violation | None:
 
 
 AGAIN, LATE, TIMED_OUT = "a marker again", "too late", "timed out"
+BEHIND = "read behind what is known"
 REPLACED, LOST, TWO_STEPS = "replaced", "begun, and lost", "in two steps after all"
 RULES = [
     Holds("two transactions, two coordinators", Run("a:Pc,Pa f*2 g*1"), frozenset({AGAIN})),
@@ -247,7 +281,9 @@ RULES = [
     Holds("a late batch", Run("a:Pa late:P f*1 g*1"), frozenset({LATE, "a late batch, in time"})),
     Holds("ended twice, and the other way", Run("a:PQc again:c again:a f*1 g*1"), frozenset({AGAIN})),
     Holds("lost answers", Run("a:Pc f*1 g*1", 1), frozenset({AGAIN})),
+    Holds("a reader", Run("a:Pc,Pa r:P f*2 clock"), frozenset({BEHIND})),
     Holds("together", Run("A:PQc,PQa f*1"), frozenset()),
+    Holds("together, and a reader", Run("A:PQc,Pa r:P f*1 taker"), frozenset({BEHIND, REPLACED, LOST})),
     Holds("together, and a time-out", Run("A:PQc,Pc f*1 clock"), frozenset({REPLACED, TIMED_OUT})),
     Holds("together, replaced", Run("A:PQc,Pa taker f*1"), frozenset({REPLACED, LOST, TWO_STEPS})),
     Holds("together, and a new life", Run("A:Pc B:PQc f*1"), frozenset({REPLACED})),
@@ -267,6 +303,9 @@ CONTRASTS = [
     Contrast(DoneTooEarly, "hangs", Run("a:PQc f*1")),
     Contrast(OneDecisionForTwo, "decided twice", Run("a:PQc f*1 again:a")),
     Contrast(BlindPartition, "hangs", Run("a:Pc f*1 clock")),
+    Contrast(EndedFromMemory, "denied", Run("a:Pc,Pc f*2")),
+    Contrast(ReadBehindTheLook, "dirty", Run("a:Pa r:P f*1")),
+    Contrast(AbortedIsShown, "dirty", Run("a:Pc,Pa r:P f*2")),
     Contrast(DecidedApart, "hangs", Run("A:PQc late:P f*1")),
     Contrast(MarkersApart, "mixed", Run("A:PQc clock f*1")),
     Contrast(BatchAlone, "hangs", Run("A:Pc taker f*1")),

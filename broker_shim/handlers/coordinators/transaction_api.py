@@ -294,7 +294,7 @@ class TransactionApi:
             if not isinstance(hosted, HostedPartition):
                 return {"partition_index": index, "error_code": hosted}
             await hosted.open()
-            transactions = await hosted.learn_transactions()
+            transactions = (await hosted.learn_stable()).transactions
         except (LogStoreError, OSError) as error:
             return {"partition_index": index, "error_code": codes.of_read(error)}
         table = hosted.producers

@@ -27,7 +27,7 @@ from broker_shim.handlers.records.fetch_sessions import NO_SESSION, KeptFetches
 from broker_shim.metrics import Counters
 from broker_shim.net.connection import Connection, Parts
 from broker_shim.net.deadlines import Deadlines
-from broker_shim.partitions.hosted_partition import HostedPartition
+from broker_shim.partitions.hosted_partition import HostedPartition, Stable
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire import codes, fetch_codec
 from broker_shim.wire.codes import Code
@@ -304,13 +304,13 @@ class Fetch:
                 return
             if self._is_sent_elsewhere(entry):
                 return
-            stable = self._stable_end(hosted)
-            if stable is None:
+            stable = hosted.stable() if self._is_committed else None
+            if stable is None and self._is_committed:
                 entry.is_cold = True  # which transactions are open has to be looked up
                 entry.note_watermarks(hosted)
                 return
             if entry.asked.offset == hosted.log._internal.high_watermark(self._visibility) or (
-                stable <= entry.asked.offset <= hosted.log.buffered_high_watermark
+                stable is not None and stable.end <= entry.asked.offset <= hosted.log.buffered_high_watermark
             ):
                 # At the end, where idle consumers are: nothing to look up.
                 entry.note_watermarks(hosted)
@@ -321,7 +321,7 @@ class Fetch:
             )
             entry.is_cold = found is None
             if found is not None:
-                self._take(entry, hosted, found)
+                self._take(entry, hosted, found, stable)
             else:
                 entry.note_watermarks(hosted)  # the answer may leave before it is read
         except OffsetOutOfRange:
@@ -382,12 +382,10 @@ class Fetch:
                 await self._handler.partitions.run(hosted.log.refresh)
             fits = self._check_epoch(entry, hosted) and entry.check_start(hosted)
             if fits and not self._is_sent_elsewhere(entry):
-                found = await self._handler.partitions.run(
-                    self._read, hosted, entry.asked.offset, self._limit(entry)
-                )
-                while self._stable_end(hosted) is None:
-                    await hosted.learn_transactions()
-                self._take(entry, hosted, found)
+                asked = (hosted, entry.asked.offset, self._limit(entry))
+                found = await self._handler.partitions.run(self._read, *asked)
+                stable = await hosted.learn_stable() if self._is_committed else None
+                self._take(entry, hosted, found, stable)
         except OffsetOutOfRange:
             self._out_of_range(entry, hosted)
         except (LogStoreError, OSError) as error:
@@ -415,23 +413,25 @@ class Fetch:
             self._fail(entry, Code.UNKNOWN_LEADER_EPOCH)
         return hosted.is_recreated
 
-    def _stable_end(self, hosted: HostedPartition) -> int | None:
-        """Where a `read_committed` consumer's log ends; None if that has to be looked up. For others no such end."""
-        return hosted.last_stable() if self._visibility == "durable" else NO_END
+    @property
+    def _is_committed(self) -> bool:
+        """Whether its log ends at the last stable offset, which may have to be looked up."""
+        return self._visibility == "durable"
 
-    def _take(self, entry: Entry, hosted: HostedPartition, found: ReadResult) -> None:
+    def _take(self, entry: Entry, hosted: HostedPartition, found: ReadResult, stable: Stable | None) -> None:
+        """`stable`: for a `read_committed` consumer, what was looked up for this answer, before or after the read."""
         data = entry.data
         data.high_watermark = found.buffered_high_watermark
-        stable = hosted.last_stable()
-        data.last_stable = min(found.durable_high_watermark, NO_END if stable is None else stable)
+        known = hosted.stable() if stable is None else stable
+        data.last_stable = min(found.durable_high_watermark, NO_END if known is None else known.end)
         parts, size, end = found.parts, len(found), found.next_offset
-        if self._visibility == "durable" and end > data.last_stable:
+        if stable is not None and end > data.last_stable:
             parts, end = batches_below(data.last_stable, parts), data.last_stable
             size = sum(map(len, parts))
         if self._size and size > self._limit(entry):
             return  # one batch that is too large for what is left: it comes first next time
-        if size and self._visibility == "durable" and hosted.transactions is not None:
-            aborted = hosted.transactions.aborted(entry.asked.offset, end)
+        if size and stable is not None:
+            aborted = stable.transactions.aborted(entry.asked.offset, end)
             data.aborted = [(each.producer_id, each.first_offset) for each in aborted]
         data.parts, data.size = parts, size
         self._size += size

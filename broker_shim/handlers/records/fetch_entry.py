@@ -68,6 +68,6 @@ class Entry:
 
     def note_watermarks(self, hosted: HostedPartition) -> None:
         """The durable high watermark is read first: both only grow, so the answer never has it above the other."""
-        stable = hosted.last_stable()
-        self.data.last_stable = hosted.log.durable_high_watermark if stable is None else stable
+        stable = hosted.stable()
+        self.data.last_stable = hosted.log.durable_high_watermark if stable is None else stable.end
         self.data.high_watermark = hosted.log.buffered_high_watermark

@@ -116,11 +116,7 @@ class LogApi:
             return NONE_FOUND, -1
         if not hosted.is_owned:
             await self._partitions.run(log.refresh)
-        if committed:
-            transactions = await hosted.learn_transactions()
-            high = transactions.last_stable(log.durable_high_watermark)
-        else:
-            high = log.buffered_high_watermark
+        high = (await hosted.learn_stable()).end if committed else log.buffered_high_watermark
         if timestamp == LATEST:
             return high, -1
         if timestamp == MAX_TIMESTAMP:

@@ -79,13 +79,13 @@ def base_of_view(view: ChainView) -> ClaimBase | None:
     tail = view.tail
     if tail.claim is None or len(view.segments) > ROWS_MAX or not view.segments.is_complete:
         return None
-    return None if tail.deleted else _base(view.segments.table, tail, tail.claim.since)
+    rows = SegmentTable()
+    rows.extend(view.segments.table, 0, len(view.segments))
+    return None if tail.deleted else _base(rows, tail, tail.claim.since)
 
 
 def _base(rows: SegmentTable, tail: ChainTail, since: int) -> ClaimBase:
-    table = SegmentTable(merged=rows.merged)
-    for column, values in zip(table.columns(), rows.columns(), strict=True):
-        column.extend(values)
+    """`rows`: nobody adds to them."""
     places = {seq: _place_of(key) for seq, key in rows.placed.items()}
     return ClaimBase(
         tail.next_seq,
@@ -95,7 +95,7 @@ def _base(rows: SegmentTable, tail: ChainTail, since: int) -> ClaimBase:
         since,
         tail.owner,
         tail.horizon.front,
-        table,
+        rows,
         places,
     )
 

@@ -144,11 +144,8 @@ class SegmentReader:
         """A segment that was stored here and now: who follows the log, and the next compaction, need no request for
         it. Large ones are left out: they would push out all else, and their pages could not be used again."""
         if summary.batches and len(data) <= WHOLE_BYTES:
-            index = summary.parse_index(
-                data[summary.index_position : summary.index_position + summary.index_size]
-            )
             batches = data[HEADER_SIZE : summary.index_position]
-            self._cache.add((key, "all"), Block(index, batches, HEADER_SIZE))
+            self._cache.add((key, "all"), Block(summary.index_in(data), batches, HEADER_SIZE))
 
     def keep_found(self, key: str, data: bytes) -> None:
         """The same for a small segment of another's, which came whole with a look at its end. It is checked like any that is

@@ -10,11 +10,11 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from operator import attrgetter
 
-from logstore.format.batches.batch import PATCH_SIZE, BatchInfo, encode_batch
+from logstore.format.batches.batch import BatchInfo, encode_batch
 from logstore.format.batches.record import Record
 from logstore.format.stored.encoded_batch import EncodedBatch, place
 
@@ -103,7 +103,7 @@ class PendingBatch:
         if self._raw is None:
             encoded = self.encoded()
             raw = memoryview(encoded.tobytes())
-            self._encoded = replace(encoded, body=raw[PATCH_SIZE:])
+            self._encoded = encoded.moved(raw)
             self._raw = raw
         return self._raw
 
@@ -126,7 +126,7 @@ class PendingBatch:
         encoded = self.encoded()
         end = position + encoded.size
         self._raw = raw = segment[position:end]
-        self._encoded = replace(encoded, body=raw[PATCH_SIZE:])
+        self._encoded = encoded.moved(raw)
         return end
 
 

@@ -495,6 +495,7 @@ class ExclusiveWriter(Writer):
             with self._lock:
                 committed = self.commit(window, Link(summary, len(data)), seconds)
             if committed is not None:
+                runtime.budget.give_back(committed.done.charged)
                 self.committed(committed)
                 self.acked(committed.released)
             if flush is not UNOBSERVED:
@@ -609,8 +610,6 @@ class ExclusiveWriter(Writer):
         self._runtime.observer.stored(paths.topic, paths.partition, done.done, in_lane=self._lane is not None)
         if done.waits_on:
             self._runtime.watch.began(self, self._chain.paths)
-        if done.done.charged:
-            self._runtime.budget.give_back(done.done.charged)
 
     def acked(self, released: list[Released]) -> None:
         """Tell those who waited."""

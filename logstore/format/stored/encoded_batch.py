@@ -47,6 +47,17 @@ class EncodedBatch:
         head = patch_head(base_offset, self.size, leader_epoch)
         return replace(self, head=head, base_offset=base_offset)
 
+    def moved(self, raw: memoryview) -> EncodedBatch:
+        """The same, whose bytes lie in `raw` from now on."""
+        return EncodedBatch(
+            self.head,
+            raw[PATCH_SIZE:],
+            self.base_offset,
+            self.count,
+            self.min_timestamp_ms,
+            self.max_timestamp_ms,
+        )
+
 
 def place(raw: memoryview, info: BatchInfo, base_offset: int, leader_epoch: int) -> EncodedBatch:
     """Give the batch in `raw` its offset. Sixteen bytes are new, the others are not even copied."""

@@ -11,8 +11,10 @@ crc       CRC-32C of all before it, and the magic again
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from crc32c import crc32c
@@ -142,12 +144,7 @@ class LaneCheckpoint:
             )
             for one in self.claims
         ]
-        parts = [(numbers[part[0]], entry, *part[1:]) for entry, part in self.parts]
         names = "\n".join(topics).encode()
-        columns = [
-            struct.pack(f"<{len(parts)}{kind}", *column)
-            for kind, column in zip(_PART_COLUMNS, zip(*parts, strict=True), strict=bool(parts))
-        ]
         moved = _pack_moved(self.claims)
         body = compress(
             ZSTD,
@@ -157,7 +154,7 @@ class LaneCheckpoint:
                     b"".join(starmap(_SPLIT_ROW.pack, self.splits)),
                     names,
                     b"".join(starmap(_CLAIM_ROW.pack, claims)),
-                    *columns,
+                    *_columns(self.parts, numbers),
                     self.owner,
                     moved,
                     struct.pack(f"<{len(self.lost)}Q", *self.lost),
@@ -178,7 +175,7 @@ class LaneCheckpoint:
             len(self.kept),
             len(names),
             len(claims),
-            len(parts),
+            len(self.parts),
             self.ended_before,
             len(self.splits),
         )
@@ -302,6 +299,16 @@ def _parse_moved(body: bytes, at: int, claims: list[CheckpointedClaim]) -> int:
         fence = fence_row(key, seq, flags, offset, reserved)
         claims[number] = one._replace(moved=Moved(fence, Claim(lanes[lane], since), owners[owner]))
     return at
+
+
+def _columns(stored: Sequence[CheckpointedPart], numbers: Mapping[ClaimKey, int]) -> Iterator[bytes]:
+    """Column by column, without a tuple for each part: there may be tens of thousands, every few seconds."""
+    parts = [one.part for one in stored]
+    claims = map(numbers.__getitem__, map(itemgetter(0), parts))
+    entries = map(itemgetter(0), stored)
+    rest = (map(itemgetter(field), parts) for field in range(1, len(_PART_COLUMNS) - 1))
+    for kind, column in zip(_PART_COLUMNS, (claims, entries, *rest), strict=True):
+        yield struct.pack(f"<{len(parts)}{kind}", *column)
 
 
 def parse_split_until(front: Bytes) -> int:

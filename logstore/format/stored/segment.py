@@ -64,12 +64,13 @@ EMPTY_SIZE = HEADER_SIZE + FOOTER_SIZE
 """Of a segment without records."""
 
 NO_TIMESTAMP = -1
-INDEX_ROW_SIZE = 44
+_ROW = struct.Struct("<qQIIqqI")
+INDEX_ROW_SIZE = _ROW.size
 
 
 @cache
 def index_row() -> np.dtype[np.void]:
-    """What the index says of a batch, in `INDEX_ROW_SIZE` bytes."""
+    """What the index says of a batch, in `INDEX_ROW_SIZE` bytes: the fields of `_ROW`, for those who read many."""
     return np.dtype(
         [
             ("base_offset", "<i8"),
@@ -84,6 +85,7 @@ def index_row() -> np.dtype[np.void]:
 
 
 Index: TypeAlias = "npt.NDArray[Any]"
+Row = tuple[int, int, int, int, int, int, int]
 Bytes = bytes | bytearray | memoryview
 
 
@@ -268,6 +270,10 @@ class SegmentSummary:
         _check_dense(self.header, index, self.index_position)
         return index
 
+    def index_in(self, data: memoryview) -> Index:
+        """The index of a whole segment that was built here, so it need not be checked."""
+        return np.frombuffer(data, index_row(), self.batches, self.index_position)
+
     def parse_extras(self, tail: Bytes) -> Extras | None:
         """From the last bytes of the object, or all of it; None if they do not reach that far back."""
         end = len(tail) - FOOTER_SIZE
@@ -280,31 +286,29 @@ def build_segment(
     header: SegmentHeader, batches: Sequence[EncodedBatch], extras: Extras = NO_EXTRAS
 ) -> tuple[memoryview, SegmentSummary]:
     """The whole object, in one piece, read-only, and what its footer says."""
-    index = np.zeros(len(batches), index_row())
     said = extras.pack()
     parts: list[Bytes] = [header.pack(has_extras=bool(said))]
-    position, crc = HEADER_SIZE, 0
-    for row, batch in enumerate(batches):
-        index[row] = (
-            batch.base_offset,
-            position,
-            batch.size,
-            batch.count,
-            batch.max_timestamp_ms,
-            batch.min_timestamp_ms,
-            crc32c(batch.head),
+    rows: list[Row] = []
+    position, crc, records = HEADER_SIZE, 0, 0
+    for batch in batches:
+        head, body, size, count = batch.head, batch.body, batch.size, batch.count
+        rows.append(
+            (
+                batch.base_offset,
+                position,
+                size,
+                count,
+                batch.max_timestamp_ms,
+                batch.min_timestamp_ms,
+                crc32c(head),
+            )
         )
-        crc = crc32c(batch.body, crc32c(batch.head, crc))
-        parts += (batch.head, batch.body)
-        position += batch.size
-    records = None
-    if header.is_sparse:
-        _cover(header, index)
-        records = sum(batch.records for batch in batches)
-    _check_dense(header, index, position)
-    rows = index.tobytes()
-    summary = _summarise(header, index, records, position, crc, crc32c(rows), len(said))
-    parts += (rows, said, summary.pack())
+        crc = crc32c(body, crc32c(head, crc))
+        parts += (head, body)
+        position += size
+        records += batch.records if header.is_sparse else count
+    index, summary = _summarise(header, rows, records, position, crc, len(said))
+    parts += (index, said, summary.pack())
     return in_one_piece(parts, summary.object_size), summary
 
 
@@ -364,44 +368,49 @@ def _check_dense(header: SegmentHeader, index: Index, position: int) -> None:
         or not np.array_equal(places[:-1], index["position"][1:])
         or (len(index) and (int(index["position"][0]) != HEADER_SIZE or not index["count"].all()))
     ):
-        raise FormatError(
-            f"the batches do not cover offsets {header.base_offset} to {header.end_offset} without a hole",
-            position,
-        )
+        raise _hole(header, position)
 
 
-def _cover(header: SegmentHeader, index: Index) -> None:
-    """Let each row of a sparse segment reach as far as the next one, and the last one to the end."""
-    ends = np.append(index["base_offset"][1:], header.end_offset)
-    index["count"] = ends - index["base_offset"]
+def _hole(header: SegmentHeader, position: int) -> FormatError:
+    return FormatError(
+        f"the batches do not cover offsets {header.base_offset} to {header.end_offset} without a hole",
+        position,
+    )
 
 
 def _summarise(
-    header: SegmentHeader,
-    index: Index,
-    records: int | None,
-    end: int,
-    crc: int,
-    index_crc: int,
-    extras_size: int,
-) -> SegmentSummary:
-    has_rows = len(index) > 0
-    return SegmentSummary(
+    header: SegmentHeader, rows: list[Row], records: int, end: int, crc: int, extras_size: int
+) -> tuple[bytes, SegmentSummary]:
+    """The index of batches that lie back to back up to `end`, and what the footer says of them. Without numpy: most segments
+    have few batches, and an entry of a lane has many segments."""
+    if header.is_sparse:  # a row reaches as far as the next one, and the last one to the end
+        ends = [*(row[0] for row in rows[1:]), header.end_offset]
+        rows = [(*row[:3], until - row[0], *row[4:]) for row, until in zip(rows, ends, strict=True)]
+    next_offset = rows[0][0] if rows and header.is_sparse else header.base_offset
+    is_dense = next_offset >= header.base_offset
+    for row in rows:
+        is_dense = is_dense and row[0] == next_offset and row[3] > 0
+        next_offset = row[0] + row[3]
+    is_collected = SegmentFlags.COLLECTED in header.flags and not rows
+    if not is_collected and not (is_dense and next_offset == header.end_offset):
+        raise _hole(header, end)
+    index = b"".join([_ROW.pack(*row) for row in rows])
+    return index, SegmentSummary(
         header=header,
-        records=int(index["count"].sum()) if records is None else records,
-        batches=len(index),
-        min_timestamp_ms=int(index["min_timestamp_ms"].min()) if has_rows else NO_TIMESTAMP,
-        max_timestamp_ms=int(index["max_timestamp_ms"].max()) if has_rows else NO_TIMESTAMP,
+        records=records,
+        batches=len(rows),
+        min_timestamp_ms=min([row[5] for row in rows], default=NO_TIMESTAMP),
+        max_timestamp_ms=max([row[4] for row in rows], default=NO_TIMESTAMP),
         index_position=end,
         batches_crc=crc,
-        index_crc=index_crc,
+        index_crc=crc32c(index),
         extras_size=extras_size,
     )
 
 
 def _rebuild(header: SegmentHeader, data: memoryview, damage: FormatError) -> tuple[SegmentSummary, Index]:
     """Walk the batches. Only an object of exactly the right size is believed: a cut one may have lost a batch."""
-    rows: list[tuple[int, ...]] = []
+    rows: list[Row] = []
     position = HEADER_SIZE
     has_extras = header.has_extras
     records = 0
@@ -428,17 +437,14 @@ def _rebuild(header: SegmentHeader, data: memoryview, damage: FormatError) -> tu
         )
         position += info.size
         records += info.count
-    index = np.array(rows, index_row())
-    if header.is_sparse:
-        _cover(header, index)
+    size = len(rows) * INDEX_ROW_SIZE
     crc = crc32c(data[HEADER_SIZE:position])
-    behind = len(data) - position - index.nbytes - FOOTER_SIZE
-    extras_size = Extras.size_at(data, position + index.nbytes) if has_extras and behind else 0
-    summary = _summarise(header, index, records, position, crc, crc32c(index.tobytes()), extras_size)
-    if summary.object_size != len(data):
+    behind = len(data) - position - size - FOOTER_SIZE
+    extras_size = Extras.size_at(data, position + size) if has_extras and behind else 0
+    if behind != extras_size:
         raise damage
-    _check_dense(header, index, position)
-    return summary, index
+    index, summary = _summarise(header, rows, records, position, crc, extras_size)
+    return summary, np.frombuffer(index, index_row())
 
 
 def _head_crc(data: Bytes, position: int) -> int:

@@ -26,7 +26,6 @@ def start_broker(lanes: int) -> Iterator[Callable[..., LocalBroker]]:
 
         def start(objects: ObjectStore | None = None, **settings: Any) -> LocalBroker:
             store = objects if objects is not None else MemoryStore()
-            short_cut = {"lanes": lanes, "transactions_in_one_entry": lanes == 1}
-            return running.enter_context(LocalBroker(store, **{**short_cut, **settings}))
+            return running.enter_context(LocalBroker(store, **{"lanes": lanes, **settings}))
 
         yield start

@@ -11,12 +11,13 @@ import pytest
 
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
-from logstore.errors import Closed
+from logstore.errors import Closed, Fenced
 from logstore.format.batches.markers import Marker
+from logstore.format.batches.record import Record
 from logstore.objects.homes.memory import MemoryStore
 from tests.support.broker.harness import LocalBroker, Wire
 from tests.support.broker.steps import list_offset, make_topic
-from tests.support.broker.transactions import Transactor, committed_values
+from tests.support.broker.transactions import Moved, Transactor, again, committed_values
 from tests.support.patience import PATIENCE_S
 
 Start = Callable[..., LocalBroker]
@@ -110,6 +111,86 @@ def test_B14_another_broker_takes_over_in_the_middle(start_broker: Start, commit
             assert producer.end(commit=not commit) is not NONE
             assert producer.send(b"three") is not NONE
             assert committed_values(new) == ([b"one", b"two"] if commit else [])
+
+
+def test_B14_a_reader_is_not_shown_what_comes_while_it_is_answered(
+    start_broker: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look for open transactions and the read a worker learns of more: as when it takes the partition."""
+    store = MemoryStore()
+    first, second = (start_broker(store, node_id=number) for number in (1, 2))
+    with Wire(first.port) as old, Wire(second.port) as new:
+        make_topic(old)
+        producer = Transactor(old)
+        assert [producer.init(), producer.add(), producer.send(b"kept"), producer.end()] == [NONE] * 4
+        assert producer.add() is NONE, "its markers stand"
+        new.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+        assert committed_values(new) == [b"kept"]
+        assert producer.send(b"open") is NONE
+        inner = second.log("t")._internal
+        read_cached = inner.read_cached
+        grown: list[int] = []
+
+        def read_of_a_log_that_grows(*args: Any, **options: Any) -> Any:
+            inner.refresh()
+            second.log("t").read(0, visibility="durable")
+            grown.append(second.log("t").durable_high_watermark)
+            return read_cached(*args, **options)
+
+        monkeypatch.setattr(inner, "read_cached", read_of_a_log_that_grows)
+        assert committed_values(new) == [b"kept"]
+        assert grown, "the log has grown in between"
+
+
+def test_B14_a_broker_whose_writer_has_stopped_does_not_answer_by_what_it_knew(start_broker: Start) -> None:
+    """It has not written to the partition since it was taken, so nobody has told it; but its log follows the new writer."""
+    store = MemoryStore()
+    first, second = (start_broker(store, node_id=number) for number in (1, 2))
+    with Wire(first.port) as old, Wire(second.port) as new:
+        make_topic(old)
+        producer = Transactor(old)
+        assert [producer.init(), producer.add(), producer.send(b"kept"), producer.end()] == [NONE] * 4
+        assert producer.add() is NONE, "its markers stand"
+        log = first.log("t")
+        new.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+        other = Transactor(new, "other")
+        assert [other.init(), other.add(), other.send(b"open")] == [NONE] * 3
+        with pytest.raises(Fenced):  # past the broker's own queue, which would be told
+            log.submit([Record(b"meets the fence")], ack="durable").result(PATIENCE_S)
+        log.refresh()
+        assert log.durable_high_watermark > 2, "it follows the new writer"
+        log.read(0, visibility="durable")
+        try:
+            assert committed_values(old) == [b"kept"]
+        except Moved:
+            assert not first.call(lambda: first.server.broker.cluster.leads("t", 0))
+
+
+def test_B14_a_coordinator_that_was_replaced_does_not_say_that_a_later_transaction_is_committed(
+    start_broker: Start,
+) -> None:
+    """It knows one of this producer that is: the one before."""
+    store = MemoryStore()
+    first = start_broker(store, node_id=1)
+    with Wire(first.port) as old:
+        make_topic(old)
+        producer = Transactor(old)
+        assert [producer.init(), producer.add(), producer.send(b"one"), producer.end()] == [NONE] * 4
+        assert producer.add() is NONE, "its markers stand"
+        assert producer.end() is NONE
+        second = start_broker(store, node_id=2)
+        with Wire(second.port) as new:
+            new.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+            producer.wire = new
+            assert again(producer.add) is NONE
+            assert producer.send(b"two") is NONE
+            producer.wire = old
+            assert producer.end() is not NONE
+            assert committed_values(new) == [b"one"]
+            producer.wire = new
+            assert again(producer.end) is NONE
+            assert again(producer.add) is NONE, "its markers stand"
+            assert committed_values(new) == [b"one", b"two"]
 
 
 def test_B14_a_marker_that_is_repeated_late_ends_no_later_transaction(start_broker: Start) -> None:

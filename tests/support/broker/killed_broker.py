@@ -69,8 +69,7 @@ def main(folder: str, port: str, number: str, when: str, lanes: str) -> int:
 
     vars(entry)["Server"] = Armed
     where = ["--store", f"file://{folder}", "--listen", f"127.0.0.1:{port}"]
-    short_cut = ["--transactions-in-one-entry", "true"] if lanes == "1" else []
-    return entry.main([*where, "--lanes", lanes, *short_cut, "--log-level", "error"])
+    return entry.main([*where, "--lanes", lanes, "--log-level", "error"])
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from crc32c import crc32c
@@ -140,6 +141,19 @@ class Transactor:
             committed=commit,
         )
         return Code(answer.error_code)
+
+
+def again(step: Callable[[], Code]) -> Code:
+    """As clients do: codes that say so are tried again."""
+    code = step()
+    while code in (
+        Code.CONCURRENT_TRANSACTIONS,
+        Code.COORDINATOR_LOAD_IN_PROGRESS,
+        Code.COORDINATOR_NOT_AVAILABLE,
+        Code.NOT_COORDINATOR,
+    ):
+        code = step()
+    return code
 
 
 def fetch_committed(wire: Wire, offset: int = 0, topic: str = "t", partition: int = 0) -> Any:

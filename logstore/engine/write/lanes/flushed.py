@@ -75,7 +75,7 @@ class Flushed(Protocol):
         ...
 
     def committed(self, done: Committed) -> None:
-        """The rest of that, without the lock."""
+        """The rest of that, without the lock. Its bytes are not given back to the budget: the lane does so for all."""
         ...
 
     def acked(self, released: list[Released]) -> None:

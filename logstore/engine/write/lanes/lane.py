@@ -487,6 +487,7 @@ class Lane:
             if writer not in together:
                 with writer.lock:
                     committed.append((writer, writer.commit(window, link, upload.seconds)))
+        self._runtime.budget.give_back(sum(done.done.charged for _, done in committed if done is not None))
         upload.stored = upload.load.atomics
         released = len(upload.stored)
         for writer, done in committed:
