@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 from weakref import WeakSet
 
@@ -26,6 +27,8 @@ from logstore.engine.partition.partition_log import PartitionLog
 from logstore.engine.partition.writer_metrics import WriterMetrics
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.lanes.lanes import Lanes
+from logstore.engine.write.wal.local_sync import LocalSync
+from logstore.engine.write.wal.wal import Wal
 from logstore.errors import Closed, OutcomeUnknown, ReadOnly, UnknownTopic
 from logstore.layout.catalog import Catalog, KafkaChange, TopicDescriptor, Unreadable
 from logstore.layout.marker import enter
@@ -129,6 +132,10 @@ class Store:
         self._runtime.store_id = repeat(
             lambda: enter(bare, rng, read_only=config.writer == "read_only"), READ_RETRIES
         )
+        self._local_sync: LocalSync | None = None
+        if config.wal_dir is not None and config.writer == "exclusive":
+            folder = Path(config.wal_dir) / self._runtime.store_id
+            self._local_sync = LocalSync(self._runtime, Wal(folder, self._runtime.wal_folders))
         if config.writer != "read_only" and isinstance(clock, SystemClock):
             at_exit.remember(self, lambda: self._runtime.budget.used > 0)
         forked.remember(self, Store._after_fork_in_child)
@@ -277,7 +284,7 @@ class Store:
     def _new_log(self, paths: PartitionPaths, settings: TopicSettings) -> PartitionLog:
         # Compaction by key works on objects of the partition's own, and up to the newest: those are not in a lane.
         lane = None if settings.compact else self._lanes.of(paths)
-        return PartitionLog(self._runtime, paths, settings, self._replace, lane)
+        return PartitionLog(self._runtime, paths, settings, self._replace, lane, self._local_sync)
 
     def _replace(self, log: PartitionLog, problem: str | None) -> PartitionLog:
         """What `PartitionLog.reopen` calls once the log has let go: the one that is handed out instead of it from now on.
@@ -468,6 +475,8 @@ class Store:
         self._lanes.let_go()
         for log in logs:
             log.release()
+        if self._local_sync is not None:
+            self._local_sync.wal.close()
         self._runtime.presence.hide()
         if self._owned:
             close_store(self.objects)
@@ -482,6 +491,8 @@ class Store:
         self._closed, self._why_closed = True, _FORKED
         for paths, log in self._logs.items():
             log._internal.after_fork_in_child(Closed(f"{paths}: {_FORKED}; nothing was appended"))
+        if self._local_sync is not None:
+            self._local_sync.wal.after_fork_in_child()
 
     def _all_logs(self) -> list[Partition]:
         with self._lock:

@@ -49,7 +49,7 @@ from logstore.format.stored.segment import (
     build_segment,
     collected,
 )
-from logstore.format.stored.wal import WalHeader, pack_frame
+from logstore.format.stored.wal import Unpacked, pack_frame, pack_header
 from logstore.layout import holds
 
 FOLDER = Path(__file__).parent / "formats"
@@ -240,10 +240,14 @@ LANE_CHECKPOINT_V1 = replace(
 """What the file of format 1 holds: it had no bases, and behind a claim that had ended somebody may have gone on."""
 
 
+WAL_PREFIXES = ("topics/orders/00112233aabbccdd/0/", "topics/caf.e-1/ffeeddccbbaa9988/17/")
+
+
 def wal_bytes() -> bytes:
-    """Two frames: one of two batches, one of one."""
+    """Two frames: one of two partitions, one of which has two batches, and one of one."""
     first, second, third = (batch.tobytes() for batch in batches())
-    return WalHeader(LEADER_EPOCH, BASE_OFFSET).pack() + pack_frame([first, second]) + pack_frame([third])
+    both = [Unpacked(WAL_PREFIXES[0], LEADER_EPOCH, [first, second]), Unpacked(WAL_PREFIXES[1], 3, [third])]
+    return pack_header() + pack_frame(both) + pack_frame([Unpacked(WAL_PREFIXES[0], LEADER_EPOCH, [third])])
 
 
 ADOPTED_CHECKPOINT = replace(

@@ -115,9 +115,7 @@ def test_the_wal_has_its_place_too(tmp_path: Path) -> None:
         place = file.relative_to(tmp_path).parts
         assert place == (
             store._runtime.store_id,
-            "orders",
-            log._internal.paths.incarnation,
-            "0",
+            "@wal",
             f"{1:020d}.wal",
         )
 

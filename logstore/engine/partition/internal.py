@@ -39,6 +39,7 @@ from logstore.engine.write.admission import (
     encode_runs,
 )
 from logstore.engine.write.lanes.lane import Lane
+from logstore.engine.write.wal.local_sync import LocalSync
 from logstore.engine.write.writer_protocol import Writer
 from logstore.errors import (
     AppendTimeout,
@@ -65,12 +66,17 @@ class Partition(ReadablePartition):
     """Safe for threads. `replaced`: it was reopened, and the store hands out another one since."""
 
     def __init__(
-        self, runtime: Runtime, paths: PartitionPaths, settings: TopicSettings, lane: Lane | None = None
+        self,
+        runtime: Runtime,
+        paths: PartitionPaths,
+        settings: TopicSettings,
+        lane: Lane | None = None,
+        local_sync: LocalSync | None = None,
     ) -> None:
         super().__init__(runtime, paths, settings)
         self.replaced = False
         self._close_later = False
-        self._writers = PartitionWriters(runtime, self._chain, settings, lane)
+        self._writers = PartitionWriters(runtime, self._chain, settings, lane, local_sync)
         self._writer_opening = WriterOpening(runtime, self)
         runtime.observer.opened(self)
 
@@ -486,6 +492,5 @@ class Partition(ReadablePartition):
         return problem
 
     def release(self) -> None:
-        """After the task pool has stopped: release the WAL's files."""
-        if self._loaded is not None:
-            self._writers.release(self._loaded[0].durable)
+        """After the writer has stopped, or the task pool: let go of what the WAL has of it."""
+        self._writers.release(is_deleted=self._gone)

@@ -22,6 +22,7 @@ from logstore.engine.partition.readable_partition import READ_BYTES, check_start
 from logstore.engine.replicated.replicated_writer import ReplicatedWriter
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.lanes.lane import Lane
+from logstore.engine.write.wal.local_sync import LocalSync
 from logstore.errors import Closed, UnknownTopic
 from logstore.format.batches.record import Record
 from logstore.layout.paths import PartitionPaths
@@ -41,8 +42,9 @@ class PartitionLog:
         settings: TopicSettings,
         replace: Callable[[PartitionLog, str | None], PartitionLog],
         lane: Lane | None = None,
+        local_sync: LocalSync | None = None,
     ) -> None:
-        self._internal = Partition(runtime, paths, settings, lane)
+        self._internal = Partition(runtime, paths, settings, lane, local_sync)
         self._replace = replace
         self._reopening = threading.Lock()  # held during I/O: of several who reopen it at once, one does
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 from logstore.config import Ack, TakeOver
 from logstore.engine.chain.chain import Chain
@@ -37,8 +36,9 @@ from logstore.engine.write.ownership import (
     shared_in_the_way,
 )
 from logstore.engine.write.takeover import claim_ahead, take_over
-from logstore.engine.write.wal import Wal
-from logstore.engine.write.wal_sync import LocalSync
+from logstore.engine.write.wal.local_sync import LocalSync
+from logstore.engine.write.wal.wal import WalPart
+from logstore.engine.write.wal.wal_files import UNSETTLED
 from logstore.engine.write.writer_health import WriterHealth
 from logstore.engine.write.writer_protocol import Writer
 from logstore.errors import LogStoreError, ReadOnly, StoreError, StoreUnavailable
@@ -51,14 +51,22 @@ RECALLED_S = 1.0
 
 
 class PartitionWriters:
-    def __init__(self, runtime: Runtime, chain: Chain, topic: TopicLimits, lane: Lane | None) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        chain: Chain,
+        topic: TopicLimits,
+        lane: Lane | None,
+        local_sync: LocalSync | None,
+    ) -> None:
         self._runtime = runtime
         self._chain = chain
         self._topic = topic
         self.lane = lane
         self._writer: Writer | None = None
         self._replicated: dict[str, ReplicatedWriter] = {}
-        self._wal: Wal | None = None
+        self._local_sync = local_sync
+        self._wal: WalPart | None = None
 
     def open(
         self,
@@ -94,9 +102,11 @@ class PartitionWriters:
         """Where the chain ends, if an earlier life of this process wrote it last, through a lane with a name. None also if
         the store cannot be asked: then whoever opens the partition is told why."""
         config = self._runtime.config
-        if self.lane is None or config.writer != "exclusive" or config.wal_dir is not None:
+        if self.lane is None or config.writer != "exclusive":
             return None
         with suppress(StoreError):
+            if self._has_something_in_wal():
+                return None  # which is stored again first, at the end of all there is
             self.lane.enter(take_over)
             return self.lane.carried_on(self._chain.paths.prefix)
         return None
@@ -155,15 +165,16 @@ class PartitionWriters:
             )
             self._tell_lost(lost for lost in state.lost_ranges() if lost not in known)
             if wal is not None:
-                wal.start(state.tail.epoch, state.tail.end_offset)
+                wal.start(state.tail.epoch, state.tail.end_offset, lambda: state.durable)
         except BaseException:
             state.disown()
             if wal is not None:
                 wal.close(-1)
             raise
         writer = ExclusiveWriter(self._runtime, self._chain, state, self._topic, on_commit, self.lane)
-        if wal is not None:
-            writer.local_sync = LocalSync(self._runtime, state, writer, wal)
+        if wal is not None and self._local_sync is not None:
+            wal.durable = writer.stored_until
+            self._local_sync.add(state, writer, wal)
         self._wal = wal
         return writer
 
@@ -284,12 +295,17 @@ class PartitionWriters:
                 end - 1,
             )
 
-    def _open_wal(self) -> Wal | None:
-        if self._runtime.config.wal_dir is None:
-            return None
-        paths = self._chain.paths
-        folder = Path(self._runtime.config.wal_dir) / self._runtime.store_id
-        return Wal(folder / paths.topic / paths.incarnation / str(paths.partition), self._runtime.wal_folders)
+    def _open_wal(self) -> WalPart | None:
+        return None if self._local_sync is None else self._local_sync.wal.part(self._chain.paths)
+
+    def _has_something_in_wal(self) -> bool:
+        wal = self._open_wal()
+        if wal is None:
+            return False
+        try:
+            return not wal.is_empty
+        finally:
+            wal.close(-1)
 
     def replicated(
         self, state: PartitionState, on_commit: Callable[[], None], writer_id: str, *, passive: bool
@@ -335,8 +351,6 @@ class PartitionWriters:
         """After a fork, in the child: refuse everything. Takes no lock."""
         for writer in self._all():
             writer.after_fork_in_child(error)
-        if self._wal is not None:
-            self._wal.after_fork_in_child()
 
     def hand_over(self) -> None:
         """Before it is closed alone, while its store stays open: give the partition up."""
@@ -353,8 +367,10 @@ class PartitionWriters:
         problems = [writer.finish_close(deadline) for writer in self._all()]
         return "; ".join(problem for problem in problems if problem) or None
 
-    def release(self, durable: int) -> None:
-        """After the task pool has stopped: release the WAL's files."""
-        if self._wal is not None:
-            self._wal.close(durable)
-            self._wal = None
+    def release(self, *, is_deleted: bool) -> None:
+        """After the writer has stopped, or the task pool: let go of what the WAL has of it. `is_deleted`: nobody will ever
+        ask for that."""
+        wal, self._wal = self._wal, None
+        if wal is not None and self._local_sync is not None:
+            self._local_sync.remove(wal)
+            wal.close(UNSETTLED if is_deleted else wal.durable())

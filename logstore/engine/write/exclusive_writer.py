@@ -33,7 +33,6 @@ from logstore.engine.chain.link import Link
 from logstore.engine.chain.segment_table import LostRange
 from logstore.engine.chain.view import ChainView
 from logstore.engine.host.counters import UNOBSERVED, Flush
-from logstore.engine.host.task_pool import Task
 from logstore.engine.memory.flush_window import FlushWindow
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.pending_batch import Exposure, PendingBatch
@@ -74,7 +73,7 @@ EXPOSURES = {"durable": Exposure.DURABLE, "local": Exposure.LOCAL, "buffered": E
 class ExclusiveWriter(Writer):
     """Made by `takeover.take_over`, which has committed the fence. All fields are guarded by the partition's lock.
 
-    `local_sync` brings batches that wait for a local ack to disk; None if the store has no WAL.
+    `local_sync` asks for batches that wait for a local ack to be brought to disk; None if the store has no WAL.
     """
 
     is_alone = True
@@ -118,7 +117,7 @@ class ExclusiveWriter(Writer):
         self.claim = state.tail.claim or Claim("", 0)
         self._first_seq = state.tail.next_seq
         self.hands_over = False
-        self.local_sync: Task | None = None
+        self.local_sync: Callable[[], None] | None = None
         state.show(self._buffer)
         if lane is not None:
             lane.add(self.claim_key, self)
@@ -232,7 +231,7 @@ class ExclusiveWriter(Writer):
             now = self._runtime.clock.monotonic()
             self._counted.local_records += end - receipt.offset
             self._local_since = now if self._local_since is None else self._local_since
-            self._runtime.disk.at(self.local_sync, now)
+            self.local_sync()
         else:
             future = self.durable_waiters.add(receipt.last_offset, receipt)
             self._counted.durable_records += end - receipt.offset
@@ -318,7 +317,7 @@ class ExclusiveWriter(Writer):
         stop = self._undecided.begin_at(self._buffer.next_offset)
         self._state.advance_high_watermark(self._state.buffered_until(stop))
         if len(self.local_waiters) and self.local_sync is not None:
-            self._runtime.disk.at(self.local_sync, self._runtime.clock.monotonic())
+            self.local_sync()
         return self._undecided.shown_waiters.release(stop)
 
     def stop(self, error: LogStoreError) -> None:
@@ -419,15 +418,15 @@ class ExclusiveWriter(Writer):
     def when_durable(self, receipt: Receipt) -> Future[Receipt] | None:
         """A future for the moment when the receipt's records are durable; None if they are. Forces no flush."""
         with self._lock:
-            if receipt.last_offset < self._stored_until():
+            if receipt.last_offset < self.stored_until():
                 return None
             if self.failed is not None:
                 raise fresh(self.failed)
             return self.durable_waiters.add(receipt.last_offset, receipt)
 
-    def _stored_until(self) -> int:
-        """Up to where *our* records are durable: once we have stopped, the high watermark may cover another's. Holds
-        the lock."""
+    def stored_until(self) -> int:
+        """Up to where *our* records are durable: once we have stopped, the high watermark may cover another's. Two numbers,
+        of which the one that counts only grows: no lock is needed, unless something follows from it at once."""
         return self._state.durable if self.failed is None else self._stopped_at
 
     def give_up(self, waiting: Future[Receipt]) -> None:
@@ -442,7 +441,7 @@ class ExclusiveWriter(Writer):
         with self._lock:
             end = self._buffer.next_offset
             receipt.offset = receipt.last_offset = end - 1
-            if end <= self._stored_until():
+            if end <= self.stored_until():
                 return None
             if self.failed is not None:
                 raise fresh(self.failed)

@@ -27,7 +27,7 @@ from logstore.engine.runtime import Runtime
 from logstore.engine.write.lanes.lane import Lane
 from logstore.engine.write.ownership import check_may_stop
 from logstore.engine.write.reservation import RESERVATION
-from logstore.engine.write.wal import Wal
+from logstore.engine.write.wal.wal import WalPart
 from logstore.errors import (
     Indeterminate,
     LogStoreError,
@@ -47,7 +47,7 @@ def take_over(
     runtime: Runtime,
     chain: Chain,
     state: PartitionState,
-    wal: Wal | None,
+    wal: WalPart | None,
     *,
     reserve: bool,
     timeout: float,

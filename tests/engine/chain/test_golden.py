@@ -11,10 +11,11 @@ import pytest
 from logstore.errors import CorruptData
 from logstore.format.batches.batch import split
 from logstore.format.batches.records import decode_records
+from logstore.format.stored.former_wal import parse_epoch, parse_payloads
 from logstore.format.stored.manifest import FRONT_SIZE, Manifest, parse_front
 from logstore.format.stored.owner import Owner
 from logstore.format.stored.segment import SegmentFlags, parse_segment
-from logstore.format.stored.wal import WalHeader, parse_frames
+from logstore.format.stored.wal import parse_frames, parse_header
 from tests.golden import write_formats as written
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -37,6 +38,7 @@ DIGESTS = {
     "segment-v2.seg": "bbd4bed2f01c527fc043c50babd3b63908d3d9c8898ae1f1859c76c13b8e2efe",
     "segment-v3.seg": "96d4225d37b9f4485eeffc3be8e594111dee7e2974eb32c84aad1eb4d3214f28",
     "wal-v1.wal": "f5629184abe6b9f372eb7d28a592ae7d6dcc6d681851d0cb54d0b6174eb5035a",
+    "wal-v2.wal": "f728ec97d15f134a4668462b17fb01530dc606a72b04abce554561e26a222774",
 }
 
 
@@ -107,9 +109,24 @@ def test_L20_a_golden_header_of_a_collected_segment_gives_its_offsets_and_no_rec
 
 
 def test_L20_a_golden_wal_gives_its_batches() -> None:
+    data = golden("wal-v2.wal")
+    parse_header(data)
+    sections, good = parse_frames(data)
+    assert good == len(data)
+    assert [(one.prefix, one.epoch, one.is_sound) for one in sections] == [
+        (written.WAL_PREFIXES[0], written.LEADER_EPOCH, True),
+        (written.WAL_PREFIXES[1], 3, True),
+        (written.WAL_PREFIXES[0], written.LEADER_EPOCH, True),
+    ]
+    payloads = [memoryview(data)[one.position : one.position + one.size] for one in sections]
+    found = [[len(decode_records(payload, info)) for info in split(payload)] for payload in payloads]
+    assert found == [[2, 1], [20], [20]]
+
+
+def test_L20_a_golden_wal_of_one_partition_gives_its_batches() -> None:
     data = golden("wal-v1.wal")
-    assert WalHeader.parse(data) == WalHeader(written.LEADER_EPOCH, written.BASE_OFFSET)
-    payloads, good = parse_frames(data)
+    assert parse_epoch(data) == written.LEADER_EPOCH
+    payloads, good = parse_payloads(data)
     assert good == len(data)
     found = [[len(decode_records(payload, info)) for info in split(payload)] for payload in payloads]
     assert found == [[2, 1], [20]]
@@ -120,7 +137,7 @@ def test_todays_writer_makes_the_same_bytes() -> None:
     assert written.segment_bytes() == golden("segment-v1.seg")
     assert written.extras_bytes() == golden("segment-v2.seg")
     assert written.sparse_bytes() == golden("segment-v3.seg")
-    assert written.wal_bytes() == golden("wal-v1.wal")
+    assert written.wal_bytes() == golden("wal-v2.wal")
     assert Manifest.parse(written.MANIFEST.pack()) == Manifest.parse(golden("manifest-v3"))
     assert Manifest.parse(written.MANIFEST_V4.pack()) == Manifest.parse(golden("manifest-v4"))
     assert written.collected_bytes() == golden("collected-v1.seg")

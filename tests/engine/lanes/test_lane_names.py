@@ -13,7 +13,7 @@ import logstore
 from logstore.engine.lanes.lane_log import LaneLog
 from logstore.engine.write.lanes.lane import Lane
 from logstore.errors import Fenced, PartitionInUse
-from logstore.format.stored.entry import EntryKind
+from logstore.format.stored.entry import Entry, EntryKind
 from logstore.layout.paths import LANES_PREFIX, LanePaths, is_birth_lane
 from logstore.objects import LocalStore, MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore
@@ -39,7 +39,11 @@ def fences(objects: ObjectStore) -> int:
     own = sum(1 for info in objects.list("topics/") if info.key.endswith(".seg"))
     lanes = {info.key.split("/")[1] for info in objects.list(LANES_PREFIX)}
     entries = [entry for lane in lanes for entry in LaneLog(objects, LanePaths(lane)).entries_from(0)]
-    return own + sum(len(entry.parts) for entry in entries if entry.header.kind is EntryKind.TRANSFER)
+    return own + sum(
+        len(entry.parts)
+        for entry in entries
+        if isinstance(entry, Entry) and entry.header.kind is EntryKind.TRANSFER
+    )
 
 
 def seen(objects: ObjectStore, number: int) -> list[tuple[int, bytes]]:

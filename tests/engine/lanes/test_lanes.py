@@ -26,6 +26,10 @@ def entries(objects: ObjectStore) -> list[str]:
     return [key for key in stored if not is_birth_lane(key.split("/")[1])]
 
 
+def entries_of(objects: ObjectStore, lane: str) -> list[str]:
+    return [key for key in entries(objects) if key.startswith(f"lanes/{lane}/")]
+
+
 def place(gated: GatedStore, seq: int) -> AbstractContextManager[Gate]:
     """Holds what is put there."""
     return gated.hold("put", prefix="lanes/", suffix=f"{seq:020d}.seg")
@@ -163,6 +167,27 @@ def test_N03_one_partition_moves_and_no_ack_fails_in_the_others(any_home: Object
             logs[1].append(b"no")
         assert values(logs[1].reopen()) == [b"mine", b"taken"]
     assert seen(any_home, 1) == [(0, b"mine"), (1, b"taken")]
+
+
+def test_N03_what_an_owner_asks_at_anothers_seal_it_asks_at_once() -> None:
+    """Every ack of the lane waits for it: what stands there, and whether it is of the past, side by side."""
+    objects = MemoryStore()
+    gated = GatedStore(objects)
+    with running(gated, lanes=1) as store, running(objects, lanes=1) as other:
+        topic = store.create_topic("t", 2)
+        for number in range(2):
+            topic.partition(number).append(b"mine")
+        other.topic("t").partition(1).append(b"taken")
+        seal = entries_of(objects, store_lane(store))[-1]
+        with gated.hold("get", prefix=f"lanes/{store_lane(store)}/") as asked:
+            ack = topic.partition(0).submit(b"x")
+            (whose,) = asked.wait_held(PATIENCE_S)
+            asked.release()
+            both = asked.wait_held(PATIENCE_S, count=2)
+            asked.open()
+            assert ack.result(PATIENCE_S).offset == 1
+    assert whose.key == seal
+    assert {call.key.rpartition("/")[2] for call in both} == {"checkpoint", seal.rpartition("/")[2]}
 
 
 def test_N03_a_partition_that_is_taken_back_and_forth_has_every_record_once() -> None:

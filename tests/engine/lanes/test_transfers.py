@@ -10,7 +10,7 @@ import logstore
 import logstore.store as store_module
 from logstore.engine.lanes.lane_log import LaneLog
 from logstore.errors import Fenced, PartitionInUse, UnknownTopic
-from logstore.format.stored.entry import EntryKind
+from logstore.format.stored.entry import Entry, EntryKind
 from logstore.layout.catalog import BORN_VERSION
 from logstore.layout.paths import LANES_PREFIX, LanePaths, catalog_key, is_birth_lane
 from logstore.objects import LocalStore, MemoryStore, ObjectStore
@@ -45,7 +45,11 @@ def transfers(objects: ObjectStore) -> list[int]:
     """How many partitions each of them has moved."""
     lanes = {info.key.split("/")[1] for info in objects.list(LANES_PREFIX)}
     entries = [entry for lane in sorted(lanes) for entry in LaneLog(objects, LanePaths(lane)).entries_from(0)]
-    return [len(entry.parts) for entry in entries if entry.header.kind is EntryKind.TRANSFER]
+    return [
+        len(entry.parts)
+        for entry in entries
+        if isinstance(entry, Entry) and entry.header.kind is EntryKind.TRANSFER
+    ]
 
 
 def opened_and_appended(store: logstore.Store, gated: GatedStore, count: int, value: bytes) -> list[int]:

@@ -14,25 +14,27 @@ import pytest
 
 from logstore.engine.chain.tail import ChainTail
 from logstore.engine.memory.pending_batch import Exposure, PendingBatch
-from logstore.engine.write import wal as wal_module
-from logstore.engine.write.wal import Wal
+from logstore.engine.write.wal import wal_files as wal_module
+from logstore.engine.write.wal.wal import Wal, WalPart
 from logstore.errors import StoreUnavailable, UnsupportedStore
 from logstore.format.batches.record import Record
+from logstore.layout.paths import PartitionPaths
 from logstore.objects.homes.disk import Folders
 from logstore.testing import DiskCall, DiskFault, SimulatedDisk
 from logstore.testing.disk import Hook
 from tests.support.disk_faults import FAULTS, PowerCuts, failing, makes_sense, watched
 
-FOLDER = Path("/var/wal/store/topic/incarnation/0")
-SCRIPT = "open a a a flush a a a a kill open a flush a a a close open a a a kill open a"
+FOLDER = Path("/var/wal/store")
+PATHS = [PartitionPaths("topic", "00112233aabbccdd", number) for number in range(2)]
+SCRIPT = "open a a b flush a b kill open a flush both a close open a b kill open_one a kill open both"
 
 
-class Owner:
-    """The process that writes, and what it has promised. The object store takes all at once and forgets nothing."""
+class Partition:
+    """What was promised of one. The object store takes all at once and forgets nothing."""
 
-    def __init__(self, disk: SimulatedDisk) -> None:
-        self.disk = disk
-        self.wal: Wal | None = None
+    def __init__(self, paths: PartitionPaths) -> None:
+        self.paths = paths
+        self.part: WalPart | None = None
         self.epoch = self.durable = self.acked = self.next = 0
         self.batches: list[PendingBatch] = []
         self.values: dict[int, bytes] = {}  # acked
@@ -41,35 +43,26 @@ class Owner:
     def promise(self) -> tuple[object, ...]:
         return self.epoch, self.durable, self.acked, *self.values.items()
 
-    def run(self, script: str = SCRIPT) -> None:
-        for step in script.split():
-            getattr(self, step)()
-        assert self.disk.misuse == []
+    def heir(self) -> Partition:
+        """As the next process finds it."""
+        heir = Partition(self.paths)
+        heir.epoch, heir.durable, heir.acked = self.epoch, self.durable, self.acked
+        heir.values = {**self.values}
+        return heir
 
-    def open(self) -> None:
-        for _ in range(5):  # a fault stops some of them
-            try:
-                self._open()
-            except (UnsupportedStore, StoreUnavailable):
-                if self.wal is not None:
-                    self.wal.close(-1)
-                    self.wal = None
-            else:
-                return
-        raise AssertionError("it does not open again after the fault is over")
-
-    def _open(self) -> None:
-        self.wal = Wal(FOLDER, Folders(self.disk, "/var/wal"))
-        end = self.recovered_end(self.wal)
+    def open(self, wal: Wal) -> None:
+        part = wal.part(self.paths)
+        end = self._recovered_end(part)
         self.batches = []
         self.epoch, self.durable, self.acked, self.next = self.epoch + 1, end, end, end
-        self.wal.start(self.epoch, end)
+        part.start(self.epoch, end, lambda: self.durable)
+        self.part = part
 
-    def recovered_end(self, wal: Wal) -> int:
+    def _recovered_end(self, part: WalPart) -> int:
         """Check what the WAL brings back."""
         tail = ChainTail(epoch=self.epoch, end_offset=self.durable)
         end = self.durable
-        for batch in wal.recover(tail, lambda start, stop: False):
+        for batch in part.recover(tail, lambda start, stop: False):
             assert batch.base_offset == end
             if batch.base_offset in self.values:
                 assert self.values[batch.base_offset] in batch.tobytes(), "another record at an acked offset"
@@ -77,58 +70,134 @@ class Owner:
         assert end >= self.acked, f"acked up to {self.acked}, and {end} is where it ends"
         return end
 
-    def a(self) -> None:
-        """Append a record and wait for its local ack, as `LocalSync` does; if the disk fails, it waits for the next."""
-        assert self.wal is not None
+    def value_at(self, offset: int) -> bytes:
+        return b"value %d of epoch %d in %d" % (offset, self.epoch, self.paths.partition)
+
+    def append(self) -> None:
         batch = PendingBatch(self.next, self.epoch, Exposure.LOCAL, 0)
-        value = b"value %d of epoch %d" % (self.next, self.epoch)
-        batch.add([Record(value, timestamp_ms=1)], 1, Exposure.LOCAL)
+        batch.add([Record(self.value_at(self.next), timestamp_ms=1)], 1, Exposure.LOCAL)
         self.batches.append(batch)
         self.next += 1
-        unsynced = [one for one in self.batches if one.base_offset >= max(self.wal.end_offset, self.durable)]
-        try:
-            self.wal.write(unsynced, self.durable)
-        except OSError:
-            return
-        self.acked = self.wal.end_offset
-        for one in unsynced:
-            self.values[one.base_offset] = b"value %d of epoch %d" % (one.base_offset, self.epoch)
+
+    def unsynced(self) -> tuple[WalPart, list[PendingBatch]]:
+        assert self.part is not None
+        start = max(self.part.end_offset, self.durable)
+        return self.part, [one for one in self.batches if one.base_offset >= start]
+
+    def synced(self, batches: list[PendingBatch]) -> None:
+        if batches:
+            self.acked = batches[-1].end_offset
+        self.values |= {one.base_offset: self.value_at(one.base_offset) for one in batches}
 
     def flush(self) -> None:
         self.durable = self.acked = self.next
         self.batches = []
 
+
+class Owner:
+    """The process that writes two partitions."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        self.disk = disk
+        self.wal: Wal | None = None
+        self.partitions = [Partition(paths) for paths in PATHS]
+
+    @property
+    def promise(self) -> tuple[object, ...]:
+        return tuple(partition.promise for partition in self.partitions)
+
+    def run(self, script: str = SCRIPT) -> None:
+        for step in script.split():
+            getattr(self, step)()
+        assert self.disk.misuse == []
+
+    def open(self) -> None:
+        self._open_some(self.partitions)
+
+    def open_one(self) -> None:
+        """The other is not asked for in this life."""
+        self._open_some(self.partitions[:1])
+
+    def _open_some(self, partitions: list[Partition]) -> None:
+        for _ in range(5):  # a fault stops some of them
+            try:
+                self._open(partitions)
+            except (UnsupportedStore, StoreUnavailable):
+                if self.wal is not None:
+                    self._let_go()
+            else:
+                return
+        raise AssertionError("it does not open again after the fault is over")
+
+    def _open(self, partitions: list[Partition]) -> None:
+        self.wal = Wal(FOLDER, Folders(self.disk, "/var/wal"))
+        for partition in partitions:
+            partition.open(self.wal)
+
+    def a(self) -> None:
+        self._append(self.partitions[:1])
+
+    def b(self) -> None:
+        self._append(self.partitions[1:])
+
+    def both(self) -> None:
+        self._append(self.partitions)
+
+    def _append(self, partitions: list[Partition]) -> None:
+        """Append a record and wait for its local ack, as `LocalSync` does; if the disk fails, it waits for the next."""
+        assert self.wal is not None
+        for partition in partitions:
+            partition.append()
+        group = [(partition, *partition.unsynced()) for partition in self.partitions if partition.part]
+        waiting = [(part, batches) for _, part, batches in group if batches]
+        try:
+            assert self.wal.write(waiting) == [part for part, _ in waiting]
+        except OSError:
+            return
+        for partition, _, batches in group:
+            partition.synced(batches)
+
+    def flush(self) -> None:
+        """Of the first alone: the other keeps the files."""
+        self.partitions[0].flush()
+
     def kill(self) -> None:
         self.disk.kill()
         self.wal = None
+        for partition in self.partitions:
+            partition.part = None
 
     def close(self) -> None:
-        assert self.wal is not None
-        self.flush()
-        self.wal.close(self.durable)
+        for partition in self.partitions:
+            partition.flush()
+        self._let_go()
         assert self.disk.open_descriptors == []
+
+    def _let_go(self) -> None:
+        assert self.wal is not None
+        for partition in self.partitions:
+            if partition.part is not None:
+                partition.part.close(partition.durable)
+                partition.part = None
+        self.wal.close()
         self.wal = None
 
 
 def reopen(owner: Owner, left: SimulatedDisk) -> None:
     """The next process, on the disk that is left: it finds what was promised, and can go on."""
     heir = Owner(left)
-    heir.epoch, heir.durable, heir.acked, heir.values = (
-        owner.epoch,
-        owner.durable,
-        owner.acked,
-        {**owner.values},
-    )
-    heir._open()
-    heir.a()
-    assert heir.acked == heir.next, "it gives no acks"
+    heir.partitions = [partition.heir() for partition in owner.partitions]
+    heir._open(heir.partitions)
+    heir.both()
+    for partition in heir.partitions:
+        assert partition.acked == partition.next, "it gives no acks"
     heir.close()
     assert left.misuse == []
 
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wal_module, "FILE_BYTES", 150)
+    monkeypatch.setattr(wal_module, "FILE_BYTES", 250)
 
 
 def test_C09_power_is_cut_before_each_call() -> None:
@@ -160,8 +229,8 @@ def _run_with_a_fault(number: int, kind: str, times: int, cuts: PowerCuts, where
         disk.hook = None
         for _, left in cuts.of(disk, owner.promise, variants=3):
             reopen(owner, left)
-        owner.a()
-        assert owner.acked == owner.next, "no ack after the fault is over"
+        owner.both()
+        assert all(one.acked == one.next for one in owner.partitions), "no ack after the fault is over"
         owner.close()
         assert [path for path in disk.files() if path.endswith(".wal")] == [], "it left files behind"
     except Exception as error:

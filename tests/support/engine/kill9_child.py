@@ -20,7 +20,7 @@ from typing import Any
 
 import logstore
 from logstore.engine.maintenance import checkpoint
-from logstore.engine.write import wal
+from logstore.engine.write.wal import wal_files
 from logstore.objects import ObjectStore, open_url
 
 _write = os.write
@@ -127,7 +127,7 @@ def run(job: dict[str, Any], result: int) -> None:
     else:
         count_system_calls(steps)
         checkpoint.EVERY_SEGMENTS = 2
-        wal.FILE_BYTES = 300
+        wal_files.FILE_BYTES = 300
     store = logstore.open(objects, wal_dir=job["wal_dir"], flush_interval=3600.0)
     log = store.create_topic("t", exist_ok=True).partition(0)
     SCENARIOS[job["scenario"]](log, Acks(job["acks"]))

@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import cast
 
 from logstore.config import TakeOver
 from logstore.engine.chain.chain import Chain
@@ -54,6 +55,7 @@ from logstore.format.stored.entry import ClaimKey, Entry, EntryHeader, EntryKind
 from logstore.format.stored.extras import Claim, Extras
 from logstore.format.stored.segment import SegmentFlags
 from logstore.layout.paths import PartitionPaths
+from logstore.objects.fan_out import fan_out
 from logstore.objects.wrappers.slices import slice_key
 
 logger = logging.getLogger(__name__)
@@ -535,8 +537,7 @@ class Lane:
         """Take in what is there, stop those whose claims it ends, and go on behind it with what the others had in flight."""
         seq = upload.entry.header.seq
         try:
-            standing = self._book.log.entry_at(seq)
-            was_split = self._was_split(seq)
+            standing, was_split = self._found_at(seq)
             if standing is None and not was_split:
                 raise CorruptData(self._book.log.paths.entry(seq), None, "an entry was there and is gone")
         except (CorruptData, UnsupportedStore) as error:
@@ -580,9 +581,20 @@ class Lane:
         for writer in ended:
             self._end(writer, standing)
 
+    def _found_at(self, seq: int) -> tuple[Entry | None, bool]:
+        """What stands at the place, and `_was_split`. Side by side: everybody's ack waits for them."""
+        asked: tuple[Callable[[], Entry | None], Callable[[], bool]] = (
+            partial(self._book.log.entry_at, seq),
+            partial(self._was_split, seq),
+        )
+        standing, was_split = fan_out(asked, at_once=2, at_least=2, ahead=True)
+        return cast("Entry | None", standing), cast("bool", was_split)
+
     def _was_split(self, seq: int) -> bool:
         """Whether what stood at the place was split and deleted: then what is there now came later, and is in the past."""
         try:
+            if seq >= self._book.log.split_until():
+                return False
             checkpoint = self._book.log.checkpoint()
         except CorruptData as damage:
             logger.error("%s; nobody but us splits this lane", damage)
