@@ -71,7 +71,8 @@ ROOMS: dict[str, str] = {
     "metrics": f"{OPEN} engine.write engine.partition store cost logstore",
     "ui": "errors config engine.lanes engine.memory engine.partition topic store cost metrics",
     # tables
-    "lake": f"{GROUND} arrow.plan arrow.scan topic",
+    "lake.values": "",
+    "lake": f"{GROUND} arrow.plan arrow.scan topic lake.values",
     # Spark
     "spark.options": f"{GROUND} arrow.plan arrow.scan",
     "spark.read": f"{GROUND} arrow.plan arrow.scan spark.options",
@@ -268,8 +269,8 @@ def test_each_library_has_one_place() -> None:
     assert all(module.startswith("logstore.metrics") for module in importers_of("opentelemetry"))
     assert importers_of("deltalake") == {"logstore.lake.delta"}
     assert importers_of("pyiceberg") == {"logstore.lake.iceberg"}
-    assert importers_of("fastavro") == {"logstore.lake.avro"}
-    assert importers_of("google") == {"logstore.lake.protobuf"}
+    assert importers_of("fastavro") == {"logstore.lake.values.avro"}
+    assert importers_of("google") == {"logstore.lake.values.protobuf"}
     assert all(
         module.startswith(("logstore.ingest.postgres.", "logstore.cli.commands.copies.ingest"))
         for module in importers_of("psycopg2")

@@ -7,9 +7,9 @@ from typing import Literal, TypeAlias, cast
 import pyarrow as pa
 
 from logstore.arrow.scan.columns import arrow_schema
-from logstore.lake.decoded_columns import DecodedColumns, Decoder
-from logstore.lake.value_columns import ValueColumns
-from logstore.lake.values import Values
+from logstore.lake.values.decoded_columns import DecodedColumns, Decoder
+from logstore.lake.values.json_columns import ValueColumns
+from logstore.lake.values.protocol import Values
 
 Schema: TypeAlias = "pa.Schema | Decoder | Literal['infer'] | None"
 LOG_COLUMNS = ("partition", "offset", "timestamp", "key", "headers")

@@ -21,7 +21,7 @@ from logstore.lake.registration import where_it_is
 from logstore.lake.rows import LOG_COLUMNS, Schema, lake_rows, values_of_table
 from logstore.lake.table_format import Source, TableFormat
 from logstore.lake.target import open_target
-from logstore.lake.values import Values
+from logstore.lake.values.protocol import Values
 from logstore.layout.catalog import TopicDescriptor
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import ObjectStore

@@ -15,7 +15,7 @@ import pytest
 import logstore
 from logstore.lake import Materializer
 from logstore.lake.rows import values_of
-from logstore.lake.value_columns import ValueColumns
+from logstore.lake.values.json_columns import ValueColumns
 from tests.support.lake.tables import FORMATS, durable, events, places, rows_of, target
 
 SCHEMA = pa.schema(

@@ -149,13 +149,22 @@ class ChainCursor:
         ends our epoch, and `StalePlace` if the chain has gone on from here long ago: then `rejoin`."""
         return self._take_in(self._chain.link_at(self.tail.next_seq))
 
-    def read(self, width: int, saw: Callable[[Link], None], *, collected: bool) -> int:
+    def read(
+        self,
+        width: int,
+        saw: Callable[[Link], None],
+        *,
+        collected: bool,
+        beside: Callable[[], None] = lambda: None,
+    ) -> int:
         """Move past what stands in the next `width` places, which are read at once, up to the first empty one. Returns how
         many there were. With `collected`, headers that garbage collection has left are gone past, too: `is_behind` then,
-        until `refresh`."""
+        until `refresh`. `beside` is called while they are on their way and has ended before the first of them counts."""
         seqs = range(self.tail.next_seq, self.tail.next_seq + width)
-        calls = (partial(self._chain.link_at, seq) for seq in seqs)
-        with closing(fan_out(calls, at_once=width, at_least=2, ahead=width > 1)) as links:
+        calls: list[Callable[[], Link | None]] = [beside]
+        calls += [partial(self._chain.link_at, seq) for seq in seqs]
+        with closing(fan_out(calls, at_once=width + 1, at_least=2, ahead=width > 1)) as links:
+            next(links)
             for place, link in enumerate(links):
                 if collected and link is not None and SegmentFlags.COLLECTED in link.header.flags:
                     self._check_same_epoch(link)

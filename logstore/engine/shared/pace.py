@@ -102,6 +102,11 @@ class Pace:
         usual_s = max(self._upload.usual_s, 0.001)
         return max(1, min(READ_MAX, int(_AHEAD * usual_s / (self._place_s or usual_s))))
 
+    @property
+    def first_width(self) -> int:
+        """The same beside putting something aside: others went on while we were told of the last ack."""
+        return min(READ_MAX, self.read_width * 3 // 2)
+
     def moved(self, places: int, now: float) -> None:
         """So many segments of others have come since we looked."""
         self._leads = False

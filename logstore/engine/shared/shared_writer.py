@@ -306,9 +306,7 @@ class SharedWriter(Writer):
 
     def _follow(self, window: SharedWindow) -> float | None:
         """See to it that it is put aside, and look for it in the chain. Returns what a step returns."""
-        if not window.is_aside:
-            self._put_aside(window)
-        is_end = self._read(window, window.read_width)
+        is_end = self._read(window, window.read_width) if window.is_aside else self._put_aside(window)
         if self._is_done(window):
             return None
         window.read_width = self._pace.read_width if is_end else min(READ_MAX, 2 * window.read_width)
@@ -335,18 +333,23 @@ class SharedWriter(Writer):
             window.is_ours = True
         return 0.0
 
-    def _put_aside(self, window: SharedWindow) -> None:
-        """One PUT that nobody contends for. May be repeated: it is the same append."""
+    def _put_aside(self, window: SharedWindow) -> bool:
+        """One PUT that nobody contends for, and beside it a look at what has come since the last one. May be repeated: it is
+        the same append. Returns what `_read` does."""
         clock = self._runtime.clock
         self._scout.needs_no_more(window.aside)
         data = window.put_aside(self._cursor.header(window.count))
         assert window.aside is not None
-        began = clock.monotonic()
-        self._chain.store.put(self._chain.paths.pending(window.aside), data)
-        window.is_aside = True
-        self._pace.took(clock.monotonic() - began)
-        self._pace.put_aside(clock.monotonic())
-        window.read_width = self._pace.read_width
+        key, began = self._chain.paths.pending(window.aside), clock.monotonic()
+
+        def put() -> None:
+            self._chain.store.put(key, data)
+            window.is_aside = True
+            self._pace.took(clock.monotonic() - began)
+            self._pace.put_aside(clock.monotonic())
+
+        window.read_width = self._pace.first_width
+        return self._read(window, window.read_width, put)
 
     def _read_up(self, window: SharedWindow) -> None:
         """To the end of the chain: ever more places at once, as others may commit faster than we can read."""
@@ -354,12 +357,15 @@ class SharedWriter(Writer):
         while not self._read(window, width) and not self._is_done(window):
             width = min(READ_MAX, 2 * width)
 
-    def _read(self, window: SharedWindow, width: int) -> bool:
+    def _read(self, window: SharedWindow, width: int, beside: Callable[[], None] = lambda: None) -> bool:
         """Take in what stands in the next places. False if there may be more."""
         width = 1 if self._pace.is_cheap else width
         try:
             places = self._cursor.read(
-                width, lambda link: self._take_in(link, window), collected=window.aside is not None
+                width,
+                lambda link: self._take_in(link, window),
+                collected=window.aside is not None,
+                beside=beside,
             )
         except StalePlace as stale:
             if window.aside is not None:

@@ -5,7 +5,6 @@ committed all, aborted none, offsets with them, and nothing hangs.
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
 from logstore.objects.homes.local import LocalStore
-from tests.support.broker.harness import LocalBroker, Wire
+from tests.support.broker.harness import LocalBroker, Wire, as_users_have_it
 from tests.support.broker.steps import make_topic
 from tests.support.broker.transactions import Transactor, committed_offset, committed_values
 from tests.support.patience import PATIENCE_S
@@ -81,7 +80,7 @@ def test_B14_kill_9_at_a_write(
     tmp_path: Path, start_broker: Start, number: int, lanes: int, when: str
 ) -> None:
     port = free_port()
-    command = [sys.executable, "-m", "tests.support.broker.killed_broker"]
+    command = as_users_have_it("tests.support.broker.killed_broker")
     with LocalBroker(LocalStore(tmp_path), lanes=lanes) as before, Wire(before.port) as wire:
         make_topic(wire, partitions=2)
     broker = subprocess.Popen(

@@ -44,8 +44,8 @@ def test_W16_one_that_is_eight_times_slower_is_acked_like_the_others_and_holds_n
     three, four = run_race(3, seconds=6), run_race([1, 1, 1, SLOW], seconds=24)
     others = sum(map(len, four.latencies[:3])) / four.seconds
     assert others > 0.8 * three.rate
-    assert four.quantile_s(0.5, writer=3) < 7 * SLOW_PUT_S
-    assert four.quantile_s(0.9, writer=3) < 8 * SLOW_PUT_S
+    assert four.quantile_s(0.5, writer=3) < 5 * SLOW_PUT_S  # with an upload first and a look after it: 5.5
+    assert four.quantile_s(0.9, writer=3) < 7 * SLOW_PUT_S
 
 
 def test_W13_W16_one_slow_writer_that_was_first_does_not_lead_faster_ones() -> None:

@@ -14,7 +14,6 @@ from logstore.objects import open_url
 from tests.support.servers import Server
 
 WORKERS = 8
-APPENDS = 1000
 TOPIC = "shared"
 WORKER = Path(__file__).parents[3] / "tests/support/engine/shared_worker.py"
 
@@ -22,10 +21,10 @@ WORKER = Path(__file__).parents[3] / "tests/support/engine/shared_worker.py"
 class Worker:
     """Reads what its process prints; kills it (SIGKILL) once and starts it again if `dies_after` acks were asked for."""
 
-    def __init__(self, url: str, producer_id: int, dies_after: int | None) -> None:
+    def __init__(self, url: str, producer_id: int, appends: int, dies_after: int | None) -> None:
         self.acked: list[tuple[int, int]] = []
         self.lives = 0
-        self._command = [sys.executable, str(WORKER), url, TOPIC, str(producer_id), str(APPENDS)]
+        self._command = [sys.executable, str(WORKER), url, TOPIC, str(producer_id), str(appends)]
         self._dies_after = dies_after
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self.status: int | None = None
@@ -55,15 +54,16 @@ class Worker:
 @pytest.mark.s3
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("home", ["moto", "seaweedfs"])
+@pytest.mark.parametrize("appends", [300, pytest.param(1000, marks=pytest.mark.soak)])
 def test_W11_W13_eight_processes_two_killed_every_acked_record_exactly_once(
-    home: str, request: pytest.FixtureRequest
+    home: str, appends: int, request: pytest.FixtureRequest
 ) -> None:
     server: Server = request.getfixturevalue(home)
     url = server.url()
     with logstore.open(url, writer="shared") as store:
         store.create_topic(TOPIC)
     workers = [
-        Worker(url, number, dies_after=200 + 100 * number if number < 2 else None)
+        Worker(url, number, appends, dies_after=60 + 100 * number if number < 2 else None)
         for number in range(WORKERS)
     ]
     for worker in workers:
@@ -77,9 +77,9 @@ def test_W11_W13_eight_processes_two_killed_every_acked_record_exactly_once(
     assert [worker.lives for worker in workers] == [2, 2, 1, 1, 1, 1, 1, 1]
     with logstore.open(url, writer="read_only") as store:
         stored = {record.offset: record.value for record in store.topic(TOPIC).partition(0).records()}
-    assert list(stored) == list(range(WORKERS * APPENDS))  # dense, and not one more than was sent
+    assert list(stored) == list(range(WORKERS * appends))  # dense, and not one more than was sent
     for number, worker in enumerate(workers):
-        assert {sequence for sequence, _ in worker.acked} <= set(range(APPENDS))
+        assert {sequence for sequence, _ in worker.acked} <= set(range(appends))
         for sequence, offset in worker.acked:
             assert stored[offset] == b"%d-%d" % (number, sequence)
-    assert len(set(stored.values())) == WORKERS * APPENDS
+    assert len(set(stored.values())) == WORKERS * appends

@@ -128,26 +128,41 @@ def every_step(
     raise AssertionError(f"more than {STEPS_MAX} steps")
 
 
+def each(*strides: int) -> pytest.MarkDecorator:
+    """Every so many steps, and, in `make soak`, all of them."""
+    few, all_of_them = strides
+    return pytest.mark.parametrize("stride", [few, pytest.param(all_of_them, marks=pytest.mark.soak)])
+
+
+@each(3, 1)
 @pytest.mark.parametrize("scenario", ["durable", "local"])
-def test_L01_L09_L17_kill_9_at_each_system_call(children: Children, tmp_path: Path, scenario: str) -> None:
+def test_L01_L09_L17_kill_9_at_each_system_call(
+    children: Children, tmp_path: Path, scenario: str, stride: int
+) -> None:
     """`local` is a WAL write at each of its steps; `durable` a flush."""
     steps = every_step(
-        children, tmp_path, lambda step: str(tmp_path / f"objects-{step}"), scenario=scenario, count="disk"
+        children,
+        tmp_path,
+        lambda step: str(tmp_path / f"objects-{step}"),
+        stride=stride,
+        scenario=scenario,
+        count="disk",
     )
     assert steps > 40, "a flush and a WAL write have more steps than these: what was counted?"
 
 
 @pytest.mark.s3
+@each(5, 2)
 @pytest.mark.parametrize("server", ["moto", "seaweedfs"])
 def test_L01_kill_9_around_each_request_to_s3(
-    children: Children, tmp_path: Path, server: str, request: pytest.FixtureRequest
+    children: Children, tmp_path: Path, server: str, stride: int, request: pytest.FixtureRequest
 ) -> None:
-    """Every other step: right after one request is right before the next."""
+    """Of all of them every other one: right after one request is right before the next."""
     urls: dict[int, str] = {}
     make = request.getfixturevalue(server).url
 
     def url_of(step: int) -> str:
         return urls.setdefault(step, make())
 
-    steps = every_step(children, tmp_path, url_of, scenario="durable", count="store", stride=2)
+    steps = every_step(children, tmp_path, url_of, scenario="durable", count="store", stride=stride)
     assert steps > 20

@@ -25,6 +25,7 @@ class Load:
                 "bootstrap.servers": address,
                 "enable.idempotence": True,
                 "linger.ms": 2,
+                "queue.buffering.max.messages": 2000,  # enough to be always at work, not what piles up in an outage
                 "message.timeout.ms": 240_000,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 200,

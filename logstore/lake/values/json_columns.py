@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from logstore.lake.column_names import ColumnNames
-from logstore.lake.values import Parsed
+from logstore.lake.values.column_names import ColumnNames
+from logstore.lake.values.protocol import Parsed
 
 logger = logging.getLogger(__name__)
 

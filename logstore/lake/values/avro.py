@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from logstore.lake.decoded_columns import Decode, Decoded
+from logstore.lake.values.decoded_columns import Decode, Decoded
 
 AvroSchema: TypeAlias = "str | Mapping[str, Any]"
 Registry: TypeAlias = "Mapping[int, AvroSchema] | Callable[[int], AvroSchema]"

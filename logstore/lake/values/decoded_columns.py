@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from logstore.lake.column_names import ColumnNames
-from logstore.lake.values import Parsed
+from logstore.lake.values.column_names import ColumnNames
+from logstore.lake.values.protocol import Parsed
 
 
 class Decoded(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from logstore.lake.decoded_columns import Decode, Decoded
+from logstore.lake.values.decoded_columns import Decode, Decoded
 
 Convert: TypeAlias = "Callable[[Any], Any]"
 

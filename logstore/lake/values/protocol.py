@@ -1,4 +1,4 @@
-"""What makes columns of values, whatever they are encoded in: JSON (`value_columns`), Avro, Protobuf."""
+"""What makes columns of values, whatever they are encoded in: JSON (`json_columns`), Avro, Protobuf."""
 
 from __future__ import annotations
 
