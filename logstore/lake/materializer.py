@@ -130,8 +130,9 @@ class Materializer:
         self._registered: tuple[str, Mapping[int, int]] | None = None
         self._stop = threading.Event()
 
-    def run_once(self) -> Progress:
+    def run_once(self, report: Callable[[Progress], None] | None = None) -> Progress:
         """Copy what is durable now, in as many commits as that takes. Safe to repeat after any error, and after a crash.
+        `report` is told before each commit and at the end how far it is.
 
         Raises `UnknownTopic` if the topic was deleted; `OffsetOutOfRange` if retention was faster;
         `StoreUnavailable` if no commit goes through; and what reading the log raises.
@@ -146,6 +147,8 @@ class Materializer:
             if goal is None:
                 goal = {partition.number: partition.end for partition in partitions}
             self._note(objects, topic, partitions, state)
+            if report is not None:
+                report(self._progress)
             ranges = self._wanted(partitions, state, goal)
             if not ranges:
                 return self._progress

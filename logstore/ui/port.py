@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 from logstore.errors import LogStoreError
 from logstore.metrics.numbers import Lags, Tracked
 from logstore.store import Store
+from logstore.ui.refresher import Groups
 from logstore.ui.view import View
 
 EVERY_S = 1.0
@@ -217,17 +218,18 @@ def serve(
     token: str | None = None,
     readers: Mapping[str, Callable[[], Lags]] | None = None,
     trackers: Mapping[str, Tracked] | None = None,
+    groups: Groups | None = None,
 ) -> Served:
     """Serve the page of an open store, read-only. `port` 0 takes a free one: `url` says which.
 
     Anywhere but on loopback it takes a `token`, without which nobody gets an answer: the page shows records. `readers` and
-    `trackers`: as for `logstore.metrics.collector`.
+    `trackers`: as for `logstore.metrics.collector`. `groups` asks the store for its groups of readers while somebody looks.
     """
     if token is None and not is_loopback(host):
         raise ValueError(
             f"host={host!r} can be reached from elsewhere, and the page shows records: pass a token"
         )
-    view = View(store, readers, trackers)
+    view = View(store, readers, trackers, groups)
     return Served(Page(view, token), view, host, port, token)
 
 

@@ -32,6 +32,7 @@ def code_of(*words: str) -> int:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
+        (("topic",), 2, "No such command 'topic'. Did you mean topics?"),
         (("cat", "orders", "-p", "7"), 2, "has partitions 0 to 1, not 7"),
         (("tail", "orders", "-p", "-1"), 2, "has partitions 0 to 1, not -1"),
         (("append", "orders", "x", "-p", "7"), 2, "has partitions 0 to 1"),

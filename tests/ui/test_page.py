@@ -12,6 +12,7 @@ import pytest
 
 import logstore
 import logstore.store
+from logstore.cli.commands.tools.ui import groups_of
 from logstore.ingest import FlushTracker
 from logstore.objects import MemoryStore
 from logstore.testing import GatedStore
@@ -163,6 +164,51 @@ def test_O02_records_are_shown_as_text_json_and_hex_and_segments_on_a_map(page: 
     assert "objects" in page.inner_text("#mapped")
     assert "mailer" in page.inner_text("#readers")
     assert "warehouse owes 7" in page.inner_text("#trackers")
+
+
+def test_O02_the_map_of_segments_follows_what_is_stored(page: Any, store: logstore.Store) -> None:
+    drawn = page.locator("#map i").count
+    page.wait_for_function("document.querySelectorAll('#map i').length > 0")
+    before = drawn()
+    store.topic("orders").partition(0).append(b"one more object")
+    page.wait_for_function("n => document.querySelectorAll('#map i').length > n", arg=before)
+
+
+def test_O02_groups_of_the_store_are_shown_with_their_lag_by_a_process_that_only_reads(
+    browser: Any, served: Served, store: logstore.Store, gated: GatedStore
+) -> None:
+    """What is of a writer alone, such as a buffer, is left out there."""
+    with store.group("mailer", ["orders"]) as group:
+        read = group.poll(PATIENCE_S)
+        group.commit()
+        behind = 40 - len(read)
+        store.topic("orders").partition(1).append([b"new"] * 7)
+        with logstore.open(gated, writer="read_only") as reader:
+            listed = groups_of(reader)
+            assert sum(each["lag"] for each in listed) == behind + 7
+            with serve(reader, groups=lambda: groups_of(reader)) as seen:
+                opened = browser.new_page()
+                opened.set_default_timeout(MS)
+                opened.goto(seen.url)
+                opened.wait_for_selector("#readers tbody tr")
+                rows = [row.split("\t") for row in opened.inner_text("#readers tbody").splitlines()]
+                assert {row[0] for row in rows} == {"mailer"}
+                assert sum(int(row[3]) for row in rows) == behind + 7
+                tiles = opened.inner_text("#tiles")
+                assert "by this page" in tiles
+                assert "buffer" not in tiles
+                assert "buffer" in _tiles_of(browser, served)
+                opened.close()
+
+
+def _tiles_of(browser: Any, served: Served) -> str:
+    opened = browser.new_page()
+    opened.set_default_timeout(MS)
+    opened.goto(served.url)
+    opened.wait_for_selector("#partitions tr[data-partition]")
+    found = str(opened.inner_text("#tiles"))
+    opened.close()
+    return found
 
 
 def test_O02_light_dark_and_small_screens(page: Any, screenshots: Path) -> None:

@@ -203,6 +203,19 @@ class Program(click.Group):
             return None
         return Command(cmd_name, import_module(f"logstore.cli.commands.{self._rooms[cmd_name]}.{cmd_name}"))
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], self._rooms, n=1)
+            if not near:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {near[0]}?", ctx) from None
+
     def get_help_option(self, ctx: click.Context) -> click.Option:
         return _help_option()
 

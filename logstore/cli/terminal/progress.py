@@ -14,21 +14,52 @@ _NUMERIC = "0123456789"
 
 
 def print_table(stream: TextIO, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """In lines and colours, as wide as the terminal. Cells that do not fit are folded, not cut."""
-    from rich import box
+    """In lines and colours. What is wider than the terminal is told row by row, in pairs of name and cell: a number that is
+    broken over two lines is read as another one."""
     from rich.console import Console
+    from rich.measure import Measurement
+
+    console = Console(file=stream, highlight=False)
+    without_limit = console.options.update(max_width=1 << 16)
+    for gap in (1, 0):
+        table = _table(heads, rows, gap)
+        if Measurement.get(console, without_limit, table).maximum <= console.width:
+            console.print(table)
+            return
+    for row in rows:
+        _print_pairs(console, heads, row)
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], gap: int) -> Any:
+    from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, gap))
     for number, head in enumerate(heads):
         cells = [row[number] for row in rows]
         right = bool(cells) and all(cell[:1] in _NUMERIC and cell[:1] for cell in cells)
         table.add_column(
-            head, justify="right" if right else "left", overflow="fold", style="cyan" if not number else ""
+            head, justify="right" if right else "left", no_wrap=True, style="cyan" if not number else ""
         )
     for row in rows:
         table.add_row(*(_escaped(cell) for cell in row))
-    Console(file=stream, highlight=False).print(table)
+    return table
+
+
+def _print_pairs(console: Any, heads: Sequence[str], row: Sequence[str]) -> None:
+    """As many on a line as there is room for; one that needs more than a line is left to the terminal."""
+    from rich.text import Text
+
+    line = Text()
+    for number, (head, cell) in enumerate(zip(heads, row, strict=True)):
+        pair = Text.assemble((head, "dim"), " ", (cell, "" if number else "cyan"))
+        if number and line.cell_len + 3 + pair.cell_len > console.width:
+            console.print(line, soft_wrap=True)
+            line = Text(" ")
+        if number:
+            line.append(" " if line.cell_len == 1 else "   ")
+        line.append_text(pair)
+    console.print(line, soft_wrap=True)
 
 
 def _escaped(cell: str) -> str:

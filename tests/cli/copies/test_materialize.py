@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import logstore
 from logstore.cli import main
+from logstore.lake import Materializer
+from logstore.lake.materializer import Progress
 from tests.support.lake.tables import durable, events, places, rows_of
 
 
@@ -41,3 +44,41 @@ def test_T02_T04_a_topic_is_copied_listed_compacted_and_forgotten(
     assert run("--list") == (0, "")
     assert run()[0] == 2
     assert run("--to", "parquet:/x")[0] == 2
+
+
+def test_O03_a_copy_into_a_table_says_how_far_it_is_and_when_interrupted_goes_on_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted after its first commit of several."""
+    url, target = str(tmp_path / "shop"), f"delta:{tmp_path / 'lake'}"
+    with logstore.open(url) as store:
+        topic = store.create_topic("orders")
+        for first in range(0, 40, 10):
+            topic.append_many(events(first, first + 10))
+        expected = durable(topic)
+    seen: list[tuple[int, int]] = []
+    run_once = Materializer.run_once
+
+    def interrupted(copier: Materializer, report: Callable[[Progress], None] | None = None) -> Progress:
+        assert report is not None
+        copier._commit_bytes = 1
+
+        def watch(progress: Progress) -> None:
+            report(progress)
+            seen.append((progress.rows, progress.behind))
+            if len(seen) == 2:
+                raise KeyboardInterrupt
+
+        return run_once(copier, watch)
+
+    monkeypatch.setattr(Materializer, "run_once", interrupted)
+    words = ["--store", url, "materialize", "orders", "--to", target, "--once"]
+    assert main(words) == 130
+    (begun, rows), said = seen, capsys.readouterr().err
+    assert begun == (0, 40)
+    assert 0 < rows[0] < 40
+    assert rows[0] + rows[1] == 40
+    assert f"{rows[0]} rows in 1 commits are in the table; the same command goes on there" in said
+    assert main(words) == 0
+    assert seen[-1][1] == 0
+    assert places(rows_of(target)) == expected

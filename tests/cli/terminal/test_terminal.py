@@ -17,6 +17,7 @@ import logstore
 from logstore.cli import main
 from logstore.cli.commands.copies.ingest import StatusLine
 from logstore.cli.terminal.output import Output
+from logstore.cli.terminal.progress import print_table
 from logstore.ingest.postgres import PostgresIngest, PostgresSettings
 from tests.support.patience import PATIENCE_S
 
@@ -78,6 +79,26 @@ def test_the_demo_fits_80_columns_in_colour_and_without() -> None:
         assert [line for line in lines if len(line) > 80] == []
 
 
+def test_a_table_that_is_wider_than_the_terminal_breaks_no_cell(tmp_path: Path) -> None:
+    """`1000000` over two lines reads as a hundred thousand."""
+    where = {"LOGSTORE_URL": str(tmp_path / "shop")}
+    logstore.open(tmp_path / "shop").close()
+    assert "no topics yet" in on_a_terminal(["topics"], **where)
+    with logstore.open(tmp_path / "shop") as store:
+        store.create_topic("orders", partitions=2, retention_bytes=123_000_000).append_many([b"x"] * 1234)
+    key = str(tmp_path / ("k" * 100))
+    for columns in ("80", "40", "200"):
+        shown = ESCAPE.sub("", on_a_terminal(["topics"], COLUMNS=columns, **where))
+        lines = shown.splitlines()
+        assert [line for line in lines if len(line) > int(columns)] == []
+        for cell in ("orders", "1234", "123 MB", "exclusive", "partitions", "<$0.01/month"):
+            assert cell in shown, columns
+        is_table = any("──" in line for line in lines)
+        assert is_table == (columns == "200")
+    print_table(narrow := io.StringIO(), ["key", "bytes"], [[key, "12345"]])
+    assert [line.strip() for line in narrow.getvalue().splitlines()] == [f"key {key}", "bytes 12345"]
+
+
 def test_help_fits_80_columns() -> None:
     for command in ("append", "gc", "ingest", "trim"):
         assert [line for line in on_a_terminal([command, "--help"]).splitlines() if len(line) > 80] == []
@@ -112,7 +133,7 @@ def test_tables_have_lines_and_colours_on_a_terminal_and_none_in_a_pipe(
 ) -> None:
     with logstore.open(url) as store:
         store.create_topic("orders").append(b"x")
-    shown = on_a_terminal(["topics"])
+    shown = on_a_terminal(["topics"], COLUMNS="120")
     assert "\x1b[" in shown
     assert "─" in shown
     assert "\x1b[" not in on_a_terminal(["topics"], NO_COLOR="1", TERM="dumb")

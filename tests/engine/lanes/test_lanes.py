@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 import logstore
+from logstore.engine.lanes.lane_log import LostEntry
+from logstore.engine.lanes.lane_state import LaneState
 from logstore.engine.write.lanes import lane as lane_module
 from logstore.errors import CorruptData, Fenced, UnknownTopic
+from logstore.format.stored.entry import Entry
 from logstore.layout.paths import is_birth_lane
 from logstore.objects import LocalStore, MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, Gate, GatedStore
@@ -118,11 +121,9 @@ def test_N02_several_uploads_are_in_flight_and_acked_in_order(monkeypatch: pytes
     assert seen(gated, 0) == [(number, b"%d" % number) for number in range(4)]
 
 
-def test_N02_what_was_in_flight_behind_a_seal_is_void_and_committed_again_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def behind_a_seal(patch: pytest.MonkeyPatch) -> MemoryStore:
     """Another process takes partition 1 over while three uploads of partition 0 are under way, and the later two land."""
-    monkeypatch.setattr(lane_module, "ENTRY_BYTES", 1)
+    patch.setattr(lane_module, "ENTRY_BYTES", 1)
     objects = MemoryStore()
     gated = GatedStore(objects)
     store = open_store(gated, lanes=1)
@@ -145,9 +146,35 @@ def test_N02_what_was_in_flight_behind_a_seal_is_void_and_committed_again_once(
             with pytest.raises(Fenced):
                 moved.append(b"no")
             assert mine.append(b"4").offset == 4
+    store.close()
+    return objects
+
+
+def test_N02_what_was_in_flight_behind_a_seal_is_void_and_committed_again_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    objects = behind_a_seal(monkeypatch)
     assert seen(objects, 0) == [(number, b"%d" % number) for number in range(5)]
     assert seen(objects, 1) == [(0, b"m"), (1, b"taken")]
-    store.close()
+
+
+def test_N05_contrast_who_ignores_the_link_takes_void_entries_for_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    objects = behind_a_seal(monkeypatch)
+    take = LaneState.take
+
+    def takes_all(self: LaneState, entry: Entry | LostEntry) -> bool:
+        if isinstance(entry, Entry):
+            self.edge = entry.header.prev
+        return take(self, entry)
+
+    monkeypatch.setattr(LaneState, "take", takes_all)
+    try:
+        found = seen(objects, 0)
+    except (CorruptData, AssertionError):
+        return
+    assert found != [(number, b"%d" % number) for number in range(5)]
 
 
 def test_N03_one_partition_moves_and_no_ack_fails_in_the_others(any_home: ObjectStore) -> None:

@@ -26,6 +26,9 @@ class DiesAt:
     def die_at(self, request: int, *, after: bool) -> None:
         self._left, self._after = request, after
 
+    def has_died(self) -> bool:
+        return self.died
+
     def _through(self, call: Callable[[], T]) -> T:
         with self._lock:
             last = self._left == 0
@@ -77,4 +80,30 @@ class OvertakenAt(DiesAt):
         if act is not None:
             self._act = None
             act()
+        return call()
+
+
+class SleepsAt(DiesAt):
+    """The store as seen by a process that is suspended at its `n`-th request, before it is sent, and goes on with it later.
+    While it sleeps it sends nothing else either."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self._awake = threading.Event()
+        self._awake.set()
+        self.asleep = threading.Event()
+
+    def sleep_at(self, request: int) -> None:
+        self._left = request
+
+    def wake(self) -> None:
+        self._awake.set()
+
+    def _through(self, call: Callable[[], T]) -> T:
+        with self._lock:
+            if self._left == 0:
+                self._awake.clear()
+                self.asleep.set()
+            self._left -= 1
+        self._awake.wait()
         return call()

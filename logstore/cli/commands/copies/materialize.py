@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logstore.cli.places import add_topic, find_topic, open_store
 from logstore.cli.terminal.output import Output
-from logstore.cli.terminal.usage import UsageError
+from logstore.cli.terminal.progress import Progress as Bar
+from logstore.cli.terminal.usage import Interrupted, UsageError
 
 if TYPE_CHECKING:
+    from logstore.lake import Materializer
+    from logstore.lake.materializer import Progress
     from logstore.topic import Topic
 
 
@@ -139,7 +143,36 @@ def _copy(topic: Topic, args: argparse.Namespace, out: Output) -> int:
         sys.stdout.flush()
 
     if args.once:
-        say(copier.run_once())
+        say(_watched(copier, topic.name, out))
     else:
         copier.run(say)
     return 0
+
+
+def _watched(copier: Materializer, topic: str, out: Output) -> Progress:
+    """One copy, which may take long: how far it is, and where it is when it is interrupted."""
+    seen: list[Progress] = []
+    with ExitStack() as shown:
+        bar: list[Bar] = []
+        told = 0
+
+        def watch(progress: Progress) -> None:
+            nonlocal told
+            seen[:] = [progress]
+            if not bar and progress.behind:
+                bar.append(
+                    shown.enter_context(out.progress(f"copying {topic}", total=progress.behind, unit="rows"))
+                )
+            if bar:
+                bar[0].advance(progress.rows - told)
+                told = progress.rows
+
+        try:
+            return copier.run_once(watch)
+        except KeyboardInterrupt:
+            if not seen:
+                raise
+            done = seen[0]
+            raise Interrupted(
+                f"{done.rows:,} rows in {done.commits} commits are in the table; the same command goes on there"
+            ) from None

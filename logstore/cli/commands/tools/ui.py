@@ -1,4 +1,4 @@
-"""Serve a page that shows the store in a browser: watermarks, lag, segments, records, health, cost. Read-only.
+"""Serve a page that shows the store in a browser: watermarks, segments, records, groups and lag, health, cost. Read-only.
 
 On 127.0.0.1 unless --listen says otherwise; anywhere else it takes a token, which is made up and printed if none is given.
 What another process has acked and not yet stored cannot be seen from here: a service shows that with `logstore.ui.serve`.
@@ -9,10 +9,13 @@ from __future__ import annotations
 import argparse
 import secrets
 import threading
+from functools import partial
+from typing import Any
 
 from logstore.cli.places import open_store
 from logstore.cli.terminal.output import Output
 from logstore.cli.terminal.usage import UsageError
+from logstore.store import Store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,9 +37,27 @@ def run(args: argparse.Namespace, out: Output) -> int:
     token = args.token or (None if is_loopback(host) else secrets.token_urlsafe(16))
     with (
         open_store(args, writer="read_only") as store,
-        serve(store, host.strip("[]"), int(port), token=token) as served,
+        serve(store, host.strip("[]"), int(port), token=token, groups=partial(groups_of, store)) as served,
     ):
         out.row({"url": served.url}, f"{served.url}  (Ctrl-C ends it)")
         out.flush()
         threading.Event().wait()  # nobody sets it: Ctrl-C is the way to end it
     return 0
+
+
+def groups_of(store: Store) -> list[dict[str, Any]]:
+    """Each partition of each group of readers, as the page shows them. Asks the store."""
+    from logstore.groups import lag, names
+
+    return [
+        {
+            "reader": name,
+            "topic": each.topic,
+            "partition": each.partition,
+            "lag": each.records,
+            "seconds": each.seconds,
+            "member": each.member,
+        }
+        for name in names(store)
+        for each in lag(store, name)
+    ]

@@ -38,6 +38,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
                 damage = damage or (facts if isinstance(facts, Exception) else None)
                 rows.append(_fields(name, None, None))
         out.table(rows if out.as_json else [_shown(row) for row in rows])
+        if not rows and out.is_terminal:
+            print("no topics yet: `logstore create NAME` makes one", file=out.stream)
     if damage is not None:
         out.flush()  # before the reason of the exit code
         raise damage
