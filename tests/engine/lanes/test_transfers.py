@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -258,3 +259,26 @@ def test_N06_a_lane_where_topics_begin_has_no_owner() -> None:
     assert paths.birth_lane is not None
     assert is_birth_lane(paths.birth_lane)
     assert not is_birth_lane("born-again.0"), "a name that somebody gave"
+
+
+@pytest.mark.parametrize("kind", ["shared", "replicated"])
+def test_W13_those_who_share_a_new_partition_go_on_behind_the_first_of_them(kind: str) -> None:
+    """Both have seen that nobody has written it. The one who is slower meets what the other has put into its chain."""
+    objects = MemoryStore()
+    with running(objects, lanes=1) as creator:
+        creator.create_topic("t", 2)
+    settings: dict[str, Any] = {"writer": "shared"} if kind == "shared" else {}
+    with running(objects, **settings) as one, running(objects, **settings) as two:
+        logs = [store.topic("t").partition(0) for store in (one, two)]
+        if kind == "shared":
+            for log in logs:
+                log.open_writer()
+            assert sorted(log.append(b"%d" % turn).offset for turn in range(3) for log in logs) == list(
+                range(6)
+            )
+        else:
+            writers = [log.replicated("w") for log in logs]
+            for lower in range(3):
+                for writer in writers:
+                    assert writer.compare_and_append([b"%d" % lower], lower, lower + 1).upper == lower + 1
+            assert [value for _, value in seen(objects, 0)] == [b"0", b"1", b"2"]
