@@ -174,9 +174,10 @@ def test_S04_a_condition_says_which_columns_it_needs() -> None:
     assert columns_in("timestampType = 0") == {"timestampType"}
 
 
-def test_S04_timestamps_start_and_end_a_read_at_the_exact_offset(make_log: MakeLog) -> None:
+@pytest.mark.parametrize("lanes", [0, 1])
+def test_S04_timestamps_start_and_end_a_read_at_the_exact_offset(make_log: MakeLog, lanes: int) -> None:
     late = [record._replace(timestamp_ms=START_MS + 500 - n) for n, record in enumerate(numbered(0, 10))]
-    where = make_log("orders", [numbered(0, 100), late, numbered(600, 700)], lanes=0)
+    where = make_log("orders", [numbered(0, 100), late, numbered(600, 700)], lanes=lanes)
     found = rows(where, subscribe="orders", startingTimestamp=START_MS + 42, endingTimestamp=START_MS + 650)
     assert [row["offset"] for row in found] == [*range(42, 100), *range(100, 160)]
     with pytest.raises(logstore.LogStoreError, match="startingOffsetsByTimestampStrategy"):

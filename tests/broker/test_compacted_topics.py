@@ -8,6 +8,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
+from broker_shim.wire.codes import Code
 from logstore.format.batches.codecs import CODEC_NAMES
 from tests.support.broker.clients import CLIENTS, Client, Sent
 from tests.support.broker.harness import LocalBroker
@@ -38,6 +39,13 @@ def compact(broker: LocalBroker, topic: str) -> int:
     gone = int(log.maintenance.clean(log.now_ms).records)
     log.state.replace_view(log._chain.load())
     return gone
+
+
+def nothing_is_open(broker: LocalBroker, topic: str) -> bool:
+    """Whether every marker stands: they may come after the producer's answer. On the broker's loop."""
+    hosted = broker.server.broker.partitions.get(topic, 0)
+    stable = None if isinstance(hosted, Code) else hosted.stable()
+    return stable is not None and not stable.transactions.open
 
 
 def test_B13_the_policy_is_accepted_described_and_takes_effect(broker: LocalBroker) -> None:
@@ -135,3 +143,43 @@ def test_B13_an_idempotent_producer_goes_on_after_a_restart(broker: LocalBroker)
             CLIENTS[1].produce(broker.address, "t", [(b"a", b"x", []), (b"b", b"x", [])])
             assert compact(broker, "t")
     assert set(errors) == {None}
+
+
+@each_client
+def test_B13_a_table_of_transactions_is_restored(broker: LocalBroker, client: Client) -> None:
+    """Two producers, one of which aborts half of what it does; compaction in between, and in the end. Each consumer that
+    reads committed records gets the table; nothing of what was aborted is stored any more; both producers go on."""
+    make(broker, "table", cleanup_policy="compact", segment_bytes="16384")
+    options = {"bootstrap.servers": broker.address, "log_level": 0}
+    producers = [confluent_kafka.Producer({**options, "transactional.id": f"p{n}"}) for n in range(2)]
+    for producer in producers:
+        producer.init_transactions(PATIENCE_S)
+    table: dict[bytes, bytes | None] = {}
+    gone = 0
+    for turn in range(24):
+        n = turn % 2
+        producers[n].begin_transaction()
+        written: dict[bytes, bytes | None] = {}
+        for key in range(5):
+            value = None if turn % 7 == key else b"%d-%d" % (turn, key) * 5
+            written[b"key-%d" % key] = value
+            producers[n].produce("table", value, b"key-%d" % key)
+        assert producers[n].flush(PATIENCE_S) == 0
+        if n and turn % 4 == 1:
+            producers[n].abort_transaction(PATIENCE_S)
+        else:
+            producers[n].commit_transaction(PATIENCE_S)
+            table |= written
+        if turn in (9, 16):
+            gone += compact(broker, "table")
+    client.produce(broker.address, "table", [(b"end", b"end", [])])
+    broker.until(lambda: nothing_is_open(broker, "table"))
+    gone += compact(broker, "table")
+    left = list(broker.server.store.topic("table").partition(0).records())
+    assert len(left) == 24 * 5 + 1 - gone <= 3 * 5 + 1, "what was aborted and what was replaced is gone"
+    found = client.consume(broker.address, "table", len(left), isolation_level="read_committed")
+    assert {key: value for _, key, value, _ in found} == {**table, b"end": b"end"}
+    for producer in producers:
+        producer.begin_transaction()
+        producer.produce("table", b"again", b"again")
+        producer.commit_transaction(PATIENCE_S)

@@ -11,7 +11,7 @@ far the pass has come, and when. A pass that is interrupted is begun again by wh
 * A tombstone goes when a pass has ended that knew it, so that nothing is left of what it deletes, and its time has passed
   since. If it is not known which passes have ended, because the manifest got lost or damaged, the time begins anew.
 * The last row is never touched, nor the chain's newest segment, nor what is not in objects of the partition's own, nor what
-  is younger than the topic says.
+  is younger than the topic says. A pass comes no further than the last stable offset: see `thinner`.
 * What cannot be read stops the pass: a tombstone must not go while something before it may still need it.
 """
 
@@ -28,6 +28,7 @@ from logstore.engine.chain.segment_reader import Block, SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef
 from logstore.engine.chain.view import ChainView
 from logstore.engine.maintenance import offset_map
+from logstore.engine.maintenance.outcomes import Outcomes
 from logstore.engine.maintenance.replacing import SPAN_MAX, Replacing
 from logstore.engine.maintenance.thinner import Thinned, Thinner
 from logstore.engine.memory.topic_settings import TopicLimits
@@ -41,6 +42,10 @@ logger = logging.getLogger(__name__)
 
 MARKS_MAX = 64
 _TRIES = 8
+
+
+class _Waits(Exception):
+    """A transaction that has not ended stands where the pass would begin: there is nothing to do before it ends."""
 
 
 class _GaveUp(Exception):
@@ -75,17 +80,18 @@ class Cleaning:
         self._replacing = Replacing(chain)
 
     def clean(
-        self, view: ChainView, now_ms: int, *, at_once: bool = False, below: int | None = None
+        self, view: ChainView, now_ms: int, *, at_once: bool = False
     ) -> tuple[ChainView | None, CleaningDone]:
         """As many passes as it takes, if the topic is compacted and there is enough to do; `at_once`: if there is anything.
-        Nothing from `below` on is touched: the last stable offset, where transactions may be open. Returns the partition
-        as it is then, None if nothing was changed."""
+        Returns the partition as it is then, None if nothing was changed."""
         done = CleaningDone()
         changed: ChainView | None = None
         view = view.without_parts()
-        while self._is_due(view, now_ms, at_once, below):
+        while self._is_due(view, now_ms, at_once):
             try:
-                view = self._pass(view, now_ms, below, done)
+                view = self._pass(view, now_ms, done)
+            except _Waits:
+                break
             except _GaveUp:
                 return self._chain.load().without_parts() if done.objects else changed, done
             except (CorruptData, ObjectNotFound) as damage:
@@ -96,7 +102,7 @@ class Cleaning:
 
     # What there is to do
 
-    def _end(self, view: ChainView, now_ms: int, below: int | None) -> int:
+    def _end(self, view: ChainView, now_ms: int) -> int:
         """Up to which offset the log may be cleaned."""
         table, newest = view.segments.table, view.tail.next_seq - 1
         young = now_ms - int(self._topic.compact_after_seconds * 1000)
@@ -107,14 +113,14 @@ class Cleaning:
             ):
                 break
             end = table.end_offset[row]
-        return end if below is None else min(end, below)
+        return end
 
-    def _is_due(self, view: ChainView, now_ms: int, at_once: bool, below: int | None) -> bool:
+    def _is_due(self, view: ChainView, now_ms: int, at_once: bool) -> bool:
         if not self._topic.compact or not view.segments.is_complete or view.tail.deleted:
             return False
         if self._tombstones_until(view.cleaned, now_ms) > 0:
             return True
-        end, start = self._end(view, now_ms, below), max(view.cleaned.until, view.low_watermark)
+        end, start = self._end(view, now_ms), max(view.cleaned.until, view.low_watermark)
         dirty = total = 0
         oldest_ms: int | None = None
         for size, base, row_end, low_ms in _rows(view.segments.table):
@@ -137,11 +143,15 @@ class Cleaning:
 
     # A pass
 
-    def _pass(self, view: ChainView, now_ms: int, below: int | None, done: CleaningDone) -> ChainView:
+    def _pass(self, view: ChainView, now_ms: int, done: CleaningDone) -> ChainView:
         known = view.cleaned
         expired = self._tombstones_until(known, now_ms)
-        thinner = Thinner(self._chain.new_id(), expired, offset_map.KEYS_MAX)
-        self._learn(view, thinner, max(known.until, view.low_watermark), self._end(view, now_ms, below))
+        start, end = max(known.until, view.low_watermark), self._end(view, now_ms)
+        look_ahead = partial(self._outcomes, view, end=end)
+        thinner = Thinner(self._chain.new_id(), expired, known.until, offset_map.KEYS_MAX, look_ahead)
+        self._learn(view, thinner, start, end)
+        if thinner.until <= start and not expired:
+            raise _Waits
         position = view.low_watermark
         for _ in self._attempts():
             view, position = self._rewrite(view, thinner, position, known, now_ms, done)
@@ -189,6 +199,11 @@ class Cleaning:
                 raise _GaveUp
             if not thinner.learn(self._blocks(view, run), start, min(end, _end_of(view, run))):
                 return
+
+    def _outcomes(self, view: ChainView, start: int, *, end: int) -> Outcomes:
+        """Of the transactions from `start` on: the same objects are read a second time, for their headers."""
+        rows = range(view.segments.row_at(start), view.segments.row_at(end - 1) + 1)
+        return Outcomes(self._blocks(view, rows), start, end)
 
     def _rewrite(
         self,

@@ -2,14 +2,20 @@
 
 First it learns: the last offset of each key in the part of the log that is new to it. Then it goes over the log from its
 beginning and leaves out each record that a later one of the same key replaces, and each tombstone whose time is over.
+Records without a key stay.
 
-Records without a key stay, and so does everything that belongs to a transaction: whether that one was committed is not
-known here, so its records replace nothing and are not taken away, and no tombstone behind them is.
+Transactions: the first batch of one that it meets makes it look ahead, for how they end. It learns up to the last stable
+offset, where the first begins that has not ended; what was committed is like everything else, what was aborted replaces
+nothing and goes. What lies below the end of the pass before has been through that, so what is left there was committed.
+
+* A marker stays while anything of its transaction does, and the last one of each producer always: who reads the log from an
+  older snapshot on meets one for each transaction that it knows as open, and one for the producer's last epoch.
+* A marker that says aborted stays: a consumer that was told of the transaction waits for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,7 +23,9 @@ import numpy as np
 
 from logstore.engine.chain.segment_reader import Block
 from logstore.engine.maintenance.offset_map import OffsetMap
+from logstore.engine.maintenance.outcomes import Outcomes
 from logstore.format.batches.batch import BatchInfo, split
+from logstore.format.batches.markers import read_marker
 from logstore.format.batches.thinning import Located, emptied, locate, thinned
 from logstore.format.key_hash import KeyHash
 from logstore.format.stored.encoded_batch import EncodedBatch, as_stored
@@ -36,11 +44,13 @@ class _Found(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """A batch that is left, or None: all its records are gone. `info` is that of the batch as it was."""
+    """A batch that is left, or None: all its records are gone. `info` is that of the batch as it was. `is_needed`: of a
+    marker, whether something of its transaction is left."""
 
     batch: EncodedBatch | None
     info: BatchInfo
     raw: memoryview
+    is_needed: bool = True
 
 
 @dataclass(slots=True)
@@ -53,13 +63,29 @@ class Thinned:
 
 
 class Thinner:
-    """Of one pass. `tombstones_until`: those below that offset have had their time."""
+    """Of one pass. `tombstones_until`: those below that offset have had their time. `known_until`: where the pass before has
+    come to. `look_ahead`: how the transactions end that are open from an offset on, or begin there."""
 
-    def __init__(self, seed: bytes, tombstones_until: int, keys_max: int) -> None:
+    def __init__(
+        self,
+        seed: bytes,
+        tombstones_until: int,
+        known_until: int,
+        keys_max: int,
+        look_ahead: Callable[[int], Outcomes],
+    ) -> None:
         self._hash = KeyHash(seed)
         self._map = OffsetMap(keys_max)
-        self._producers: dict[int, int] = {}
+        self._last_data: dict[int, int] = {}
+        self._last_markers: dict[int, int] = {}
         self._tombstones_until = tombstones_until
+        self._known_until = known_until
+        self._look_ahead = look_ahead
+        self._outcomes: Outcomes | None = None
+        self._kept: dict[int, int] = {}
+        """Of each producer: where the last batch of a transaction lies that was kept, in what was gone over."""
+        self._marked: dict[int, int] = {}
+        """And its last marker."""
         self.until = 0
         """What lies below was learned."""
         self.tombstones = False
@@ -68,21 +94,51 @@ class Thinner:
     # Learning
 
     def learn(self, blocks: Iterable[Block], start: int, stop: int) -> bool:
-        """Take in the records from `start` up to `stop`. False if there is no more room: `until` says how far it came."""
+        """Take in the records from `start` up to `stop`. False if there is no more room, or if a transaction has not ended:
+        `until` says how far it came."""
         for found in _chunks(blocks):
             wanted = [one for one in found if start <= one.info.last_offset and one.info.base_offset < stop]
+            stop = self._stable(wanted, stop)
+            wanted = [one for one in wanted if one.info.base_offset < stop]
             for _, info, _, _ in wanted:
                 if info.producer_id >= 0:
-                    self._producers[info.producer_id] = info.base_offset
-            plain = [one[:2] for one in wanted if _is_plain(one.info)]
-            if plain:
-                self._learn(locate(plain), start, stop)
+                    last = self._last_markers if info.is_control else self._last_data
+                    last[info.producer_id] = info.base_offset
+            live = [one[:2] for one in wanted if self._is_live(one.info)]
+            if live:
+                self._learn(locate(live), start, stop)
             if wanted:
                 self.until = min(stop, wanted[-1].info.last_offset + 1)
             if self._map.full and self.until < stop:
                 return False
         self.until = stop
-        return not self._map.full
+        return not self._map.full and (self._outcomes is None or stop < self._outcomes.stable)
+
+    def _stable(self, found: list[_Found], stop: int) -> int:
+        """Where to stop because of transactions that have not ended, looked up when the first one comes."""
+        if self._outcomes is None:
+            first = next((one.info.base_offset for one in found if one.info.is_transactional), None)
+            if first is None:
+                return stop
+            self._outcomes = self._look_ahead(first)
+        return min(stop, self._outcomes.stable)
+
+    def _is_live(self, info: BatchInfo) -> bool:
+        """Whether its records may replace others, and be replaced."""
+        if not info.count or info.is_control:
+            return False
+        if not info.is_transactional or info.base_offset < self._known_until:
+            return True
+        return self._outcomes is not None and self._outcomes.is_committed(info)
+
+    def _is_aborted(self, info: BatchInfo) -> bool:
+        return (
+            info.is_transactional
+            and not info.is_control
+            and info.base_offset >= self._known_until
+            and self._outcomes is not None
+            and self._outcomes.is_aborted(info)
+        )
 
     def _learn(self, located: Located, start: int, stop: int) -> None:
         wanted = located.has_key & (located.offsets >= start) & (located.offsets < stop)
@@ -108,38 +164,54 @@ class Thinner:
         return left
 
     def _thin(self, found: list[_Found], left: Thinned) -> Iterator[_Piece]:
-        plain = [one[:2] for one in found if _is_plain(one.info)]
-        of_transactions = (one.info.base_offset for one in found if one.info.is_transactional)
-        self._tombstones_until = min(self._tombstones_until, next(of_transactions, self._tombstones_until))
-        located = locate(plain) if plain else None
-        keep = None if located is None else self._kept(located)
-        if located is None or keep is None or keep.all():
+        live = [one[:2] for one in found if self._is_live(one.info)]
+        located = locate(live) if live else None
+        keep = None if located is None else self._stays(located)
+        if (keep is None or keep.all()) and not any(one.info.is_transactional for one in found):
             left.kept += sum(one.info.count for one in found)
             yield from map(_verbatim, found)
             return
-        row = 0
-        kept_of = np.add.reduceat(keep, located.firsts[:-1], dtype=np.int64).tolist()
+        row, kept_of = 0, [] if keep is None or located is None else _sums(keep, located)
         for one in found:
             raw, info, _, _ = one
-            if not _is_plain(info):
-                left.kept += info.count
-                yield _verbatim(one)
+            if info.is_control:
+                yield self._marker(one)
                 continue
-            count = kept_of[row]
+            count = info.count
+            if self._is_live(info):
+                count, row = kept_of[row], row + 1
+            elif self._is_aborted(info):
+                count = 0
             left.kept += count
             left.removed += info.count - count
+            if count and info.is_transactional:
+                self._kept[info.producer_id] = info.base_offset
             if count == info.count:
                 yield _verbatim(one)
             elif not count:
                 yield _Piece(None, info, raw)
             else:
-                of_batch = keep[located.firsts[row] : located.firsts[row + 1]]
-                data, low_ms, high_ms = thinned(raw, located, row, of_batch)
+                assert located is not None
+                assert keep is not None
+                of_batch = keep[located.firsts[row - 1] : located.firsts[row]]
+                data, low_ms, high_ms = thinned(raw, located, row - 1, of_batch)
                 batch = as_stored(memoryview(data), info.base_offset, info.span, low_ms, high_ms)
                 yield _Piece(batch, info, raw)
-            row += 1
 
-    def _kept(self, located: Located) -> Any:
+    def _marker(self, found: _Found) -> _Piece:
+        """What is gone over a second time, because a swap was lost, says nothing about what lies before it: it stays."""
+        producer, offset = found.info.producer_id, found.info.base_offset
+        marker, before = read_marker(found.raw, found.info), self._marked.get(producer, -1)
+        self._marked[producer] = max(before, offset)
+        is_needed = (
+            marker is None
+            or not marker.is_commit
+            or before >= offset
+            or self._kept.get(producer, -1) > before
+        )
+        return _verbatim(found)._replace(is_needed=is_needed)
+
+    def _stays(self, located: Located) -> Any:
         found, offsets = located.found, located.offsets
         one, two = self._hash.of(located.joined, found.key_positions, np.maximum(found.key_lengths, 0))
         gone = self._map.latest(one, two) > offsets
@@ -148,27 +220,30 @@ class Thinner:
         return ~(gone & located.has_key)
 
     def _without_idle(self, pieces: list[_Piece]) -> list[EncodedBatch]:
-        """Without the batches that nobody needs: an empty one stays if it is, as far as is known, its producer's last."""
-        later = set[int]()
+        """Without the batches that nobody needs: an empty one stays if it is, as far as is known, its producer's last, and
+        so does a marker."""
+        later_data, later_markers = set[int](), set[int]()
         batches: list[EncodedBatch] = []
-        for piece in reversed(pieces):
-            batch, info, raw = piece
-            producer = info.producer_id
-            is_last = (
-                producer >= 0
-                and producer not in later
-                and self._producers.get(producer, -1) <= info.base_offset
-            )
-            if batch is None or not batch.records:
-                if not is_last and not (batch is not None and info.is_control):
-                    continue
-                batch = batch or _empty(raw, info)
+        for batch, info, raw, is_needed in reversed(pieces):
+            producer, is_control = info.producer_id, info.is_control
+            later, last = (later_markers, self._last_markers) if is_control else (later_data, self._last_data)
+            is_last = producer >= 0 and producer not in later and last.get(producer, -1) <= info.base_offset
+            is_empty = batch is None or not (batch.records or is_control)
+            if (is_empty or not is_needed) and not is_last:
+                continue
             later.add(producer)
-            batches.append(batch)
+            batches.append(batch or _empty(raw, info))
         if not batches:
-            batches = [_empty(pieces[-1].raw, pieces[-1].info)]
+            batch, info, raw, _ = pieces[-1]
+            batches = [batch or _empty(raw, info)]
         batches.reverse()
         return batches
+
+
+def _sums(keep: Any, located: Located) -> list[int]:
+    """How many of each batch."""
+    found: list[int] = np.add.reduceat(keep, located.firsts[:-1], dtype=np.int64).tolist()
+    return found
 
 
 def _chunks(blocks: Iterable[Block]) -> Iterator[list[_Found]]:
@@ -189,11 +264,6 @@ def _chunks(blocks: Iterable[Block]) -> Iterator[list[_Found]]:
                 found, rows, size = [], 0, 0
     if found:
         yield found
-
-
-def _is_plain(info: BatchInfo) -> bool:
-    """Whether its records may replace others, and be replaced."""
-    return info.count > 0 and not info.is_control and not info.is_transactional
 
 
 def _verbatim(found: _Found) -> _Piece:

@@ -17,7 +17,7 @@ from logstore import Record
 from logstore.engine.maintenance import offset_map
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import KeyRequired
-from logstore.format.batches.batch import CONTROL, TRANSACTIONAL, split
+from logstore.format.batches.batch import split
 from logstore.format.batches.codecs import CODEC_NAMES
 from logstore.format.stored.segment import SegmentFlags, parse_segment
 from logstore.objects import MemoryStore
@@ -26,7 +26,6 @@ from logstore.upsert import UpsertView
 from tests.support.engine.dying import DiesAt, OvertakenAt
 from tests.support.engine.harness import crash
 from tests.support.engine.upkeep import GRACE_S, merge_all, open_store
-from tests.support.format.segments import with_attributes
 
 pytestmark = pytest.mark.usefixtures("no_checkpoints")
 
@@ -300,39 +299,6 @@ def test_B13_the_background_compacts_by_itself() -> None:
         left = list(log.records())
         check_same(stored, left)
         assert len(left) < len(stored) // 2
-
-
-def test_B13_records_of_transactions_are_left_alone_and_replace_nothing() -> None:
-    """Nobody here knows whether one was committed."""
-    objects, clock = MemoryStore(), ManualClock()
-    with open_store(objects, clock) as store:
-        log = store.create_topic("t", compact=True, tombstone_seconds=0).partition(0)
-        log.append(Record(b"1", key=b"a"))
-        log.append(Record(b"in a transaction", key=b"a"))
-        log.append(Record(None, key=b"a"))
-        log.append(Record(b"x", key=b"x"))
-        key = log._internal._chain.load().segments.ref(1).key
-    objects.put(key, with_attributes(objects.get(key), TRANSACTIONAL))
-    with open_store(objects, clock) as store:
-        log = store.topic("t").partition(0)
-        for _ in range(2):
-            clean(log, clock)
-            clock.advance(1)
-        assert [record.offset for record in reread(objects, clock)] == [1, 2, 3]
-    objects.put(key, with_attributes(objects.get(key), TRANSACTIONAL | CONTROL))
-    with open_store(objects, clock) as store:
-        assert clean(store.topic("t").partition(0), clock).records == 0
-
-
-def test_B13_nothing_from_the_last_stable_offset_on_is_touched() -> None:
-    objects, clock = MemoryStore(), ManualClock()
-    with open_store(objects, clock) as store:
-        log = store.create_topic("t", compact=True).partition(0)
-        for n in range(8):
-            log.append(Record(b"%d" % n, key=b"a"))
-        cleaning = log._internal.maintenance._cleaning
-        cleaning.clean(log._internal._chain.load(), clock.now_ms(), at_once=True, below=4)
-        assert [record.offset for record in reread(objects, clock)] == [3, 4, 5, 6, 7]
 
 
 def test_B13_a_record_without_a_key_is_refused() -> None:

@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import Any
-
-from crc32c import crc32c
 
 from broker_shim.wire import messages
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
-from logstore.format.batches.batch import TRANSACTIONAL, encode_batch, split
+from logstore.format.batches.batch import split
 from logstore.format.batches.markers import read_marker
 from logstore.format.batches.record import Record
 from logstore.format.batches.records import decode_records
 from tests.support.broker.harness import Wire
+from tests.support.format.transactional import transactional
 
 COMMITTED = 1
-_ATTRIBUTES_AT, _CRC_AT = 21, 17
 
 
 def transactional_batch(
     *values: bytes, producer_id: int, epoch: int, sequence: int, codec_id: int = 0
 ) -> bytes:
     records = [Record(value, b"k", (), 1_700_000_000_000) for value in values]
-    raw, info = encode_batch(
-        records,
-        now_ms=0,
-        codec_id=codec_id,
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        base_sequence=sequence,
-    )
-    changed = bytearray(raw)
-    struct.pack_into(">h", changed, _ATTRIBUTES_AT, info.attributes | TRANSACTIONAL)
-    struct.pack_into(">I", changed, _CRC_AT, crc32c(bytes(changed[_ATTRIBUTES_AT:])))
-    return bytes(changed)
+    return transactional(records, producer_id=producer_id, epoch=epoch, sequence=sequence, codec_id=codec_id)
 
 
 class Moved(AssertionError):

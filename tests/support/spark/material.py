@@ -15,6 +15,7 @@ from logstore.arrow.plan.splits import Split
 from logstore.arrow.scan.columns import BASE_COLUMNS, COLUMNS
 from logstore.arrow.scan.split_scan import Scan
 from logstore.objects import open_url
+from logstore.objects.wrappers.slices import SlicedStore
 from logstore.spark.options.read_options import read_options
 
 START_MS = 1_700_000_000_000
@@ -36,7 +37,7 @@ def options(path: str, **given: object) -> ReadOptions:
 
 
 def plan(path: str, **given: object) -> list[Split]:
-    return plan_batch(open_url(path), options(path, **given))
+    return plan_batch(SlicedStore(open_url(path)), options(path, **given))
 
 
 def read_all(
@@ -51,7 +52,8 @@ def read_all(
 def rows(path: str, columns: tuple[str, ...] = BASE_COLUMNS, **given: object) -> list[dict[str, Any]]:
     """What a batch read with these options gives."""
     wanted = options(path, **given)
-    return read_all(path, plan_batch(open_url(path), wanted), columns, fail=wanted.fail_on_data_loss)
+    splits = plan_batch(SlicedStore(open_url(path)), wanted)
+    return read_all(path, splits, columns, fail=wanted.fail_on_data_loss)
 
 
 def offsets(found: Iterable[dict[str, Any]]) -> list[tuple[int, int]]:
