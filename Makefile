@@ -52,8 +52,9 @@ demo: $(CORE_STAMP)
 	@$(MAKE) --no-print-directory setup
 	$(BIN)/python examples/orders_pipeline.py --batch
 
+# Three workers for two cores: tests with servers, clients and disks wait most of their time.
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -m 'not soak' --numprocesses=2 --dist=loadscope
+	$(BIN)/python -m pytest -q -m 'not soak' --numprocesses=3 --dist=loadscope
 
 # What failed in the last `make test`, without a second test beside it. More than five failures are no accident.
 test-again: $(STAMP)
@@ -75,10 +76,11 @@ simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation --total $(STEPS)
 	$(BIN)/python -m pytest -q -m soak --timeout=3600 tests/engine tests/model
 
-# Each release lies in a folder of its own, half a GB, which is put before .venv on the path.
+# Each release lies in a folder of its own, half a GB, which is put before .venv on the path. A test that runs into its timeout
+# leaves a JVM that answers the next ones with other calls' results, so on a busy machine it is better to wait.
 spark-versions: $(SPARK_VERSIONS:%=.spark/%/.installed)
 	@set -e; for version in $(SPARK_VERSIONS); do echo "Spark $$version"; \
-	    PYTHONPATH="$(CURDIR)/.spark/$$version" $(BIN)/python -m pytest -q -m 'not soak' $(SPARK_TESTS); done
+	    PYTHONPATH="$(CURDIR)/.spark/$$version" $(BIN)/python -m pytest -q -m 'not soak' --timeout=1800 $(SPARK_TESTS); done
 
 .spark/%/.installed: | $(STAMP)
 	$(BIN)/python -m pip install --quiet --upgrade --target .spark/$* pyspark==$*

@@ -52,7 +52,8 @@ class StoreConfig:
     compression: str = "zstd"
     """Of the batches that we encode: zstd, lz4, snappy, gzip or none. Batches handed in encoded stay as they are."""
     wal_dir: str | os.PathLike[str] | None = None
-    """Where `local` acks are written. Needed for ack="local"."""
+    """Where `local` acks are written, of all partitions into one WAL: a folder for one process at a time. Needed for
+    ack="local"."""
     cache_bytes: int = 64 * MIB
     """How much of the segments read is kept in memory."""
     max_batch_bytes: int = _MAX_BATCH_BYTES

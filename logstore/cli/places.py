@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from logstore.engine.partition.partition_log import PartitionLog
     from logstore.topic import Topic
 
-START_HELP = "an offset, beginning, end, -N (the last N), -1h (the last hour), @2026-11-17T12:00 (UTC) or @MILLISECONDS"
+_START_HELP = "an offset, beginning, end, -N (the last N), -1h (the last hour), @2026-11-17T12:00 (UTC) or @MILLISECONDS"
 DEFAULT_FORMAT = "%s\\n"
 
 
@@ -144,8 +144,11 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-p", "--partition", type=int, help="only this one (default: all)")
 
 
-def add_range(parser: argparse.ArgumentParser, start_help: str) -> None:
-    parser.add_argument("-o", "--start", default=None, help=start_help)
+def add_reading(parser: argparse.ArgumentParser, start: str) -> None:
+    """What to print of a topic. `start`: where it begins if nobody says it, for `to_read`, too."""
+    add_topic(parser)
+    add_partition(parser)
+    parser.add_argument("-o", "--start", help=f"{_START_HELP} (default: {start})")
     parser.add_argument("-c", "--count", type=positive, help="stop after so many records")
     parser.add_argument(
         "-f",
@@ -166,16 +169,18 @@ def chosen(topic: Topic, partition: int | None) -> list[PartitionLog]:
         raise UsageError(f"--partition {partition}: {error}") from error
 
 
-def start_offsets(logs: list[PartitionLog], start: str | None) -> list[int]:
-    """Where to begin in each. One that ends before that offset begins at its end; if all do, it is a mistake."""
-    starts = [start_offset(log, start) for log in logs]
+def to_read(store: logstore.Store, args: argparse.Namespace, start: str) -> list[tuple[PartitionLog, int]]:
+    """The partitions that `add_reading`'s options mean, and where to begin in each. One that ends before that offset begins
+    at its end; if all do, it is a mistake."""
+    logs = chosen(find_topic(store, args.topic), args.partition)
+    starts = [start_offset(log, args.start or start) for log in logs]
     ends = [log.buffered_high_watermark for log in logs]
     if all(begin > end for begin, end in zip(starts, ends, strict=True)):
         last = max(logs, key=lambda log: log.buffered_high_watermark)
         raise logstore.OffsetOutOfRange(
             last.low_watermark, max(ends), min(starts), f"{last.topic}/{last.partition}"
         )
-    return [min(begin, end) for begin, end in zip(starts, ends, strict=True)]
+    return [(log, min(begin, end)) for log, begin, end in zip(logs, starts, ends, strict=True)]
 
 
 def start_offset(log: PartitionLog, start: str | None, option: str = "--start") -> int:

@@ -215,6 +215,7 @@ def test_O02_light_dark_and_small_screens(page: Any, screenshots: Path) -> None:
     page.click("#show")
     page.wait_for_selector("#records tbody tr")
     page.wait_for_function("Number(document.body.dataset.ticks) > 2")
+    page.evaluate("window.scrollTo(0, 0)")
     page.emulate_media(color_scheme="light")
     light = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.screenshot(path=screenshots / "page-light.png")

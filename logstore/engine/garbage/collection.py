@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import islice, takewhile
 
 from logstore.engine.chain.chain import Chain
-from logstore.engine.chain.manifest_changes import stored_manifest
-from logstore.engine.chain.manifest_store import StoredManifest
+from logstore.engine.chain.manifests.manifest_changes import stored_manifest
+from logstore.engine.chain.manifests.manifest_store import StoredManifest
 from logstore.engine.garbage.garbage import Garbage
 from logstore.engine.garbage.lane_lows import note_low
 from logstore.engine.garbage.remains import Standing, goes, standing_at, take_away

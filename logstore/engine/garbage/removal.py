@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 
 from logstore.engine.chain.chain import Chain, LostRace
-from logstore.engine.chain.manifest_store import StoredManifest
+from logstore.engine.chain.manifests.manifest_store import StoredManifest
 from logstore.engine.chain.tail import ChainTail
 from logstore.engine.garbage.remains import is_inner, standing_at
 from logstore.errors import PreconditionFailed

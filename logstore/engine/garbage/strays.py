@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from logstore.engine.chain.chain import Chain
-from logstore.engine.chain.manifest_changes import named_by, stored_manifest
-from logstore.engine.chain.manifest_store import StoredManifest
+from logstore.engine.chain.manifests.manifest_changes import named_by, stored_manifest
+from logstore.engine.chain.manifests.manifest_store import StoredManifest
 from logstore.engine.garbage.garbage import Garbage
 from logstore.engine.garbage.remains import Standing, goes, standing_at, take_away
 from logstore.errors import Indeterminate, ObjectNotFound, PreconditionFailed

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 
 from logstore.engine.chain.chain import Chain
-from logstore.engine.chain.manifest_store import StoredManifest
+from logstore.engine.chain.manifests.manifest_store import StoredManifest
 from logstore.engine.chain.view import ChainView
 from logstore.engine.maintenance.maintenance import Maintenance
 from logstore.engine.memory.partition_state import PartitionState

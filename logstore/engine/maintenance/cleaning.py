@@ -23,13 +23,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from logstore.engine.chain.chain import Chain
-from logstore.engine.chain.manifest_changes import change_manifest
+from logstore.engine.chain.manifests.manifest_changes import change_manifest
 from logstore.engine.chain.segment_reader import Block, SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef
 from logstore.engine.chain.view import ChainView
 from logstore.engine.maintenance import offset_map
 from logstore.engine.maintenance.outcomes import Outcomes
-from logstore.engine.maintenance.replacing import SPAN_MAX, Replacing
+from logstore.engine.maintenance.replacing import Replacing, neighbours
 from logstore.engine.maintenance.thinner import Thinned, Thinner
 from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.errors import CorruptData, ObjectNotFound
@@ -194,7 +194,7 @@ class Cleaning:
         if start >= end:
             return
         first, stop = view.segments.row_at(start), view.segments.row_at(end - 1) + 1
-        for run in self._runs(view.segments.table, first, stop):
+        for run in neighbours(view.segments.table, range(first, stop), self._topic.segment_bytes):
             if self._stopped():
                 raise _GaveUp
             if not thinner.learn(self._blocks(view, run), start, min(end, _end_of(view, run))):
@@ -254,22 +254,8 @@ class Cleaning:
         """The next rows to rewrite together, from the one that holds `position` on."""
         first = view.segments.row_at(position)
         stop = view.segments.row_at(until - 1) + 1 if until > 0 else 0
-        return next(self._runs(view.segments.table, first, min(stop, len(view.segments) - 1)), None)
-
-    def _runs(self, table: SegmentTable, first: int, stop: int) -> Iterator[range]:
-        """The rows in runs without a hole, and no larger than a segment may be."""
-        start, size = first, 0
-        for row in range(first, stop):
-            size += table.size[row]
-            if row > start and (
-                table.base_offset[row] != table.end_offset[row - 1]
-                or size > self._topic.segment_bytes
-                or table.end_offset[row] - table.base_offset[start] > SPAN_MAX
-            ):
-                yield range(start, row)
-                start, size = row, table.size[row]
-        if start < stop:
-            yield range(start, stop)
+        rows = range(first, min(stop, len(view.segments) - 1))
+        return next(neighbours(view.segments.table, rows, self._topic.segment_bytes), None)
 
     def _blocks(self, view: ChainView, run: range) -> Iterator[Block]:
         refs = view.segments.refs(run.start, run.stop)

@@ -8,11 +8,11 @@ from dataclasses import replace
 from functools import partial
 
 from logstore.engine.chain.chain import Chain
-from logstore.engine.chain.manifest_changes import change_manifest, named_by, stored_manifest
+from logstore.engine.chain.manifests.manifest_changes import change_manifest, named_by, stored_manifest
 from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef, Segments
 from logstore.engine.chain.view import ChainView
-from logstore.engine.maintenance.replacing import SPAN_MAX, Replacing
+from logstore.engine.maintenance.replacing import SPAN_MAX, Replacing, neighbours
 from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.errors import CorruptData, ObjectNotFound
 from logstore.format.stored.encoded_batch import EncodedBatch, as_stored
@@ -60,7 +60,8 @@ class Compaction:
         made = Segments(self._chain.paths, SegmentTable())
         made.table.extend(view.segments.table, 0, rows)
         keys = []
-        for run in self._neighbours(view.segments.table, rows):
+        every = range(rows, len(view.segments))
+        for run in neighbours(view.segments.table, every, self._topic.segment_bytes):
             data, summary = self._merged(view, run, now_ms, identity)
             first, last = view.segments.ref(run.start), view.segments.table.last_seq[run.stop - 1]
             keys.append(self._chain.paths.merged(first.seq, last, identity.hex()))
@@ -73,21 +74,6 @@ class Compaction:
             for key in set(keys) - named_by(self._chain.paths, standing):
                 self._chain.store.delete(key)
         return published
-
-    def _neighbours(self, table: SegmentTable, start: int) -> Iterator[range]:
-        """The rows from `start` on, in runs without a hole and no larger than a segment may be."""
-        size = 0
-        for row in range(start, len(table)):
-            size += table.size[row]
-            if row > start and (
-                table.base_offset[row] != table.end_offset[row - 1]
-                or size > self._topic.segment_bytes
-                or table.end_offset[row] - table.base_offset[start] > SPAN_MAX
-            ):
-                yield range(start, row)
-                start, size = row, table.size[row]
-        if start < len(table):
-            yield range(start, len(table))
 
     def _runs(self, view: ChainView) -> Iterator[range]:
         """Neighbouring rows that are worth to become one segment, in order."""

@@ -5,12 +5,17 @@ For whoever rewrites rows: compaction, which copies their batches, and compactio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.link import claim_of, link_of_ref, summary_of
-from logstore.engine.chain.manifest_changes import change_manifest, named_by, retired_with, stored_manifest
+from logstore.engine.chain.manifests.manifest_changes import (
+    change_manifest,
+    named_by,
+    retired_with,
+    stored_manifest,
+)
 from logstore.engine.chain.segment_table import SegmentRef, Segments
 from logstore.engine.chain.view import ChainView
 from logstore.format.stored.encoded_batch import EncodedBatch
@@ -20,6 +25,22 @@ from logstore.format.stored.segment import SegmentFlags, SegmentHeader, SegmentS
 
 SPAN_MAX = (1 << 32) - 1
 """So many offsets an object may cover: an index row counts them in 32 bits."""
+
+
+def neighbours(table: SegmentTable, rows: range, max_bytes: int) -> Iterator[range]:
+    """The rows in runs without a hole, and no larger than a segment may be."""
+    start, size = rows.start, 0
+    for row in rows:
+        size += table.size[row]
+        if row > start and (
+            table.base_offset[row] != table.end_offset[row - 1]
+            or size > max_bytes
+            or table.end_offset[row] - table.base_offset[start] > SPAN_MAX
+        ):
+            yield range(start, row)
+            start, size = row, table.size[row]
+    if start < rows.stop:
+        yield range(start, rows.stop)
 
 
 class Replacing:

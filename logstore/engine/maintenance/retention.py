@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.link import FAR_FUTURE_MS, summary_of
-from logstore.engine.chain.manifest_changes import change_manifest, retired_with
+from logstore.engine.chain.manifests.manifest_changes import change_manifest, retired_with
 from logstore.engine.chain.segment_table import Segments
 from logstore.engine.chain.view import ChainView
 from logstore.engine.garbage.lane_lows import note_low

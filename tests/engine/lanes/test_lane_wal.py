@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import random
 import struct
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -415,3 +417,43 @@ def test_L09_histories_of_kills_moves_and_lives(
 def opened_for_reading(store: logstore.Store) -> list[logstore.PartitionLog]:
     topic = store.topic("t")
     return [topic.partition(number) for number in range(3)]
+
+
+_CHILD = """
+import sys, logstore
+objects, wal, lane = sys.argv[1:]
+store = logstore.open(objects, wal_dir=wal, ack="local", flush_interval=3600.0, lane=lane or None)
+topic = store.create_topic("t", 8)
+turn = 0
+while True:
+    waiting = [topic.partition(number).submit(b"%d of %d" % (turn, number)) for number in range(8)]
+    for number, future in enumerate(waiting):
+        print(number, future.result().offset, turn, flush=True)
+    turn += 1
+"""
+
+
+@pytest.mark.parametrize("lane", ["", "orders"])
+def test_L09_kill_9_of_a_process_that_acks_many_partitions_from_one_wal(lane: str, tmp_path: Path) -> None:
+    """A real process and a real signal, while it writes the next frame."""
+    objects, disk = tmp_path / "objects", tmp_path / "wal"
+    words = [sys.executable, "-c", _CHILD, str(objects), str(disk), lane]
+    acked: list[dict[int, bytes]] = [{} for _ in range(8)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            if not line.endswith("\n"):
+                break  # it was killed as it wrote it
+            number, offset, turn = map(int, line.split())
+            acked[number][offset] = b"%d of %d" % (turn, number)
+            if turn == 20:
+                child.kill()
+    assert all(len(one) >= 20 for one in acked)
+    with logstore.open(objects, wal_dir=disk, lane=lane or None) as again:
+        for number, expected in enumerate(acked):
+            log = again.topic("t").partition(number)
+            log.open_writer()
+            found = dict(pairs(log))
+            assert {offset: found.get(offset) for offset in expected} == expected
+            assert list(found.values()) == [b"%d of %d" % (turn, number) for turn in range(len(found))]
+    assert list(disk.rglob("*.wal")) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from logstore.engine.chain.manifest_changes import change_manifest
+from logstore.engine.chain.manifests.manifest_changes import change_manifest
 from logstore.engine.maintenance import checkpoint
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore, ManualClock

@@ -34,6 +34,7 @@ class ScriptedServer:
     endpoint_url: str
     actions: list[Action] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
+    was_asked: threading.Event = field(default_factory=threading.Event)
 
     def play(self, *actions: Action) -> None:
         self.actions[:] = actions
@@ -66,6 +67,7 @@ def scripted_server(tls: ssl.SSLContext | None = None) -> Iterator[ScriptedServe
                 if request is None:
                     return
                 server.requests.append(request)
+                server.was_asked.set()
                 server.next_action()(connection)
             except OSError:
                 return  # the client went away

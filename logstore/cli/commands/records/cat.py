@@ -8,16 +8,7 @@ from __future__ import annotations
 import argparse
 
 from logstore.cli.commands.records.groups import add_group, cat_group
-from logstore.cli.places import (
-    START_HELP,
-    add_partition,
-    add_range,
-    add_topic,
-    chosen,
-    find_topic,
-    open_store,
-    start_offsets,
-)
+from logstore.cli.places import add_reading, open_store, to_read
 from logstore.cli.terminal.output import Output
 from logstore.cli.terminal.progress import Progress
 from logstore.cli.terminal.usage import Interrupted
@@ -28,10 +19,8 @@ _SHOW_EVERY = 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_topic(parser)
-    add_partition(parser)
+    add_reading(parser, "beginning")
     add_group(parser)
-    add_range(parser, f"{START_HELP} (default: beginning)")
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -39,14 +28,13 @@ def run(args: argparse.Namespace, out: Output) -> int:
         return cat_group(args, out)
     visibility: Visibility = "durable" if args.durable else "buffered"
     with open_store(args, writer="read_only") as store:
-        logs = chosen(find_topic(store, args.topic), args.partition)
-        starts = start_offsets(logs, args.start)
-        behind = sum(log.durable_high_watermark - start for log, start in zip(logs, starts, strict=True))
+        ranges = to_read(store, args, "beginning")
+        behind = sum(log.durable_high_watermark - start for log, start in ranges)
         total = behind if args.count is None else min(behind, args.count)
         # Where the records themselves go to a terminal, a line about them would only be in the way.
         watched = Output(out.stream, out.as_json, quiet=out.quiet or out.stream.isatty())
         with watched.progress(f"reading {args.topic}", total=total) as progress:
-            _print_all(args, out, list(zip(logs, starts, strict=True)), visibility, progress)
+            _print_all(args, out, ranges, visibility, progress)
     return 0
 
 

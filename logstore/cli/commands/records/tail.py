@@ -10,16 +10,7 @@ import threading
 from contextlib import suppress
 from queue import Queue
 
-from logstore.cli.places import (
-    START_HELP,
-    add_partition,
-    add_range,
-    add_topic,
-    chosen,
-    find_topic,
-    open_store,
-    start_offsets,
-)
+from logstore.cli.places import add_reading, open_store, to_read
 from logstore.cli.terminal.output import Output
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import UnknownTopic
@@ -29,9 +20,7 @@ _WAITING_MAX = 10_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_topic(parser)
-    add_partition(parser)
-    add_range(parser, f"{START_HELP} (default: end)")
+    add_reading(parser, "end")
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -43,8 +32,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 def _print_all(args: argparse.Namespace, out: Output) -> None:
     found: Queue[tuple[PartitionLog, Record] | Exception] = Queue(_WAITING_MAX)
     with open_store(args, writer="read_only") as store:
-        logs = chosen(find_topic(store, args.topic), args.partition)
-        for log, start in zip(logs, start_offsets(logs, args.start or "end"), strict=True):
+        for log, start in to_read(store, args, "end"):
             threading.Thread(target=_follow, args=(log, start, args.durable, found), daemon=True).start()
         printed = 0
         while args.count is None or printed < args.count:

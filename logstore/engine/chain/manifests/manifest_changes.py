@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from logstore.engine.chain.chain import Chain
-from logstore.engine.chain.manifest_store import StoredManifest, read_manifest
+from logstore.engine.chain.manifests.manifest_store import StoredManifest, read_manifest
 from logstore.engine.chain.segment_table import Segments
 from logstore.engine.chain.view import ChainView
 from logstore.errors import PreconditionFailed, UnsupportedStore
