@@ -32,7 +32,7 @@ from logstore.engine.write.wal.wal import Wal
 from logstore.errors import Closed, OutcomeUnknown, ReadOnly, UnknownTopic
 from logstore.layout.catalog import Catalog, KafkaChange, TopicDescriptor, Unreadable
 from logstore.layout.marker import enter
-from logstore.layout.paths import PartitionPaths
+from logstore.layout.paths import BORN_IN_LANE, BORN_PARTITIONS, PartitionPaths
 from logstore.objects.closing import close_store
 from logstore.objects.homes.disk import Disk
 from logstore.objects.protocol import ObjectStore
@@ -153,8 +153,14 @@ class Store:
         """Create a topic. `topic_settings` are fields of `TopicConfig`. With `exist_ok`, one that exists is fine too; if
         `partitions` is given, with as many."""
         self._check_writable()
-        incarnation = self._runtime.rng.randbytes(8).hex()
+        incarnation = self._new_incarnation(partitions, topic_settings)
         return self._topic(self._catalog.create(name, partitions, topic_settings, exist_ok, incarnation))
+
+    def _new_incarnation(self, partitions: object, settings: Mapping[str, Any]) -> str:
+        """The partitions of a topic that has many, and is written through lanes, begin in one: they are claimed together."""
+        is_wide = isinstance(partitions, int) and partitions >= BORN_PARTITIONS
+        is_born = bool(self._lanes) and is_wide and not settings.get("compact")
+        return self._runtime.rng.randbytes(8).hex() + (BORN_IN_LANE if is_born else "")
 
     def topic(self, name: str) -> Topic:
         """The topic of that name, or `UnknownTopic`."""
@@ -189,7 +195,7 @@ class Store:
     ) -> Topic:
         """For the broker: with the settings that a Kafka client gave it, and what they mean here."""
         self._check_writable()
-        incarnation = self._runtime.rng.randbytes(8).hex()
+        incarnation = self._new_incarnation(partitions, settings)
         return self._topic(self._catalog.create(name, partitions, settings, False, incarnation, kafka))
 
     def _alter_topic_of_kafka(self, name: str, change: KafkaChange) -> Topic:

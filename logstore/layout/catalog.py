@@ -28,7 +28,14 @@ from logstore.errors import (
     UnsupportedStore,
 )
 from logstore.format.stored.document import pack_document, parse_document
-from logstore.layout.paths import CATALOG_PREFIX, STORE_KEY, catalog_key, check_topic_name
+from logstore.layout.paths import (
+    BORN_IN_LANE,
+    CATALOG_PREFIX,
+    INCARNATION,
+    STORE_KEY,
+    catalog_key,
+    check_topic_name,
+)
 from logstore.objects.fan_out import fan_out
 from logstore.objects.protocol import ObjectStore
 from logstore.objects.settled import Doubts, put_settled
@@ -36,6 +43,8 @@ from logstore.objects.settled import Doubts, put_settled
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
+BORN_VERSION = 2
+"""Its partitions, or those of an incarnation that is being removed, begin in a lane."""
 PARTITIONS_MAX = 100_000
 _ALWAYS_STORED = ("retention_seconds", "retention_bytes", "segment_bytes")
 _READ_AT_ONCE = 32
@@ -73,9 +82,14 @@ class TopicDescriptor:
         """What Kafka's clients know this incarnation by: the same as long as it lives, another for the next of its name."""
         return topic_id_of(self.name, self.incarnation)
 
+    @property
+    def _format(self) -> int:
+        incarnations = (self.incarnation, *(removal.incarnation for removal in self.removing))
+        return BORN_VERSION if any(one.endswith(BORN_IN_LANE) for one in incarnations) else FORMAT_VERSION
+
     def pack(self) -> bytes:
         content: dict[str, Any] = {
-            "format": FORMAT_VERSION,
+            "format": self._format,
             "name": self.name,
             "incarnation": self.incarnation,
             "partitions": self.partitions,
@@ -93,9 +107,9 @@ class TopicDescriptor:
     def parse(cls, key: str, data: bytes) -> TopicDescriptor:
         try:
             content = parse_document(data)
-            if content["format"] != FORMAT_VERSION:
+            if content["format"] not in (FORMAT_VERSION, BORN_VERSION):
                 raise UnsupportedStore(
-                    f"{key}: topic format {content['format']}, this release reads {FORMAT_VERSION}: use a newer one"
+                    f"{key}: topic format {content['format']}, this release reads up to {BORN_VERSION}: use a newer one"
                 )
             current = _removal([content["incarnation"], content["partitions"]])
             # Before there was a list, nobody noted whether a removal had ended.
@@ -360,7 +374,7 @@ def _stored(config: TopicConfig) -> dict[str, Any]:
 
 def _removal(row: list[Any]) -> Removal:
     incarnation, partitions = row
-    if not re.fullmatch(r"[0-9a-f]{16}", incarnation):
+    if not re.fullmatch(INCARNATION, incarnation):
         raise ValueError("an incarnation is malformed")
     return Removal(incarnation, _check_partitions(partitions))
 

@@ -17,6 +17,8 @@
         staged/‹version, 20 digits›/‹ms›-‹id›           record batches that a task wrote, until the job commits them
     holds/‹topic›/‹incarnation›/‹who, a digest›         who copies the topic elsewhere, and how far: retention waits for it
 
+A lane `born-‹incarnation›` is nobody's: the partitions of a topic are in it that nobody has written yet.
+
 A topic's incarnation is new each time it is created, so a topic that was deleted and created again starts empty whatever
 a slow writer of the old one still does.
 """
@@ -44,7 +46,13 @@ PENDING_WINDOW = 256
 TOPIC_NAME_MAX = 249  # Kafka's limit; also keeps a file name below 255 bytes
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _MERGED_NAME = re.compile(r"(\d{20})-(\d{20})-([0-9a-f]{32})\.seg", re.ASCII)
-_PARTITION = re.compile(r"topics/([A-Za-z0-9._-]+)/([0-9a-f]{16})/(\d+)/", re.ASCII)
+BORN_IN_LANE = "l"
+BIRTH_LANE = "born-"
+BORN_PARTITIONS = 16
+"""With as many or more a new topic begins in a lane: with fewer, a fence for each is as good."""
+INCARNATION = r"[0-9a-f]{16}l?"
+"""With the letter, its partitions begin in a lane: see `PartitionPaths.birth_lane`."""
+_PARTITION = re.compile(rf"topics/([A-Za-z0-9._-]+)/({INCARNATION})/(\d+)/", re.ASCII)
 _PENDING_NAME = re.compile(r"(\d{20})-([0-9a-f]{32})", re.ASCII)
 _SEGMENT_NAME = re.compile(r"(\d{20})\.seg", re.ASCII)
 _STAGED_NAME = re.compile(r"spark/([0-9a-f]{32})/staged/(\d{20})/(\d{13,})-[0-9a-f]{32}", re.ASCII)
@@ -129,6 +137,11 @@ class PartitionPaths:
         return f"{incarnation_prefix(self.topic, self.incarnation)}{self.partition}/"
 
     @property
+    def birth_lane(self) -> str | None:
+        """The lane in which its chain begins, before anybody has written it; None if it begins in its own chain."""
+        return BIRTH_LANE + self.incarnation if self.incarnation.endswith(BORN_IN_LANE) else None
+
+    @property
     def manifest(self) -> str:
         return self.prefix + "manifest"
 
@@ -211,6 +224,17 @@ class LanePaths:
 
     def __str__(self) -> str:
         return f"lane {self.lane}"
+
+
+def may_be_transferred(prefix: str) -> bool:
+    """Whether claims of the partition go on in other lanes by an entry there: those of topics that begin in a lane."""
+    paths = PartitionPaths.of(prefix)
+    return paths is not None and paths.birth_lane is not None
+
+
+def is_birth_lane(lane: str) -> bool:
+    """Whether it is one that nobody owns: see `PartitionPaths.birth_lane`."""
+    return lane.startswith(BIRTH_LANE) and "." not in lane
 
 
 def named_lane(name: str, number: int) -> str:

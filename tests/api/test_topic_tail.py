@@ -122,7 +122,7 @@ def test_tail_sees_what_another_process_writes_and_goes_on_after_a_reopen() -> N
 def test_P04_waiting_for_many_partitions_asks_for_a_few_at_a_time() -> None:
     objects, clock = MemoryStore(), ManualClock()
     counted = FaultyStore(objects)
-    with open_store(objects) as writer, open_store(counted, clock) as reader:
+    with open_store(objects, lanes=0) as writer, open_store(counted, clock) as reader:
         topic = writer.create_topic("t", partitions=100)
         many, _ = reader.topic("t")._internal.many(None, "durable")
         many.put(reader.topic("t")._internal.cursor(number, None) for number in range(100))

@@ -50,6 +50,21 @@ def test_L20_a_golden_lane_checkpoint_gives_what_was_written() -> None:
     assert LaneCheckpoint.parse(LaneCheckpoint().pack()) == LaneCheckpoint()
 
 
+def test_L20_a_golden_transfer_and_the_checkpoint_behind_it_give_what_was_written() -> None:
+    data = golden("transfer-v1.seg")
+    entry = Entry.parse(data)
+    assert (entry.header, entry.seals) == (written.TRANSFER_HEADER, written.LANE_PARTITIONS)
+    assert (entry.successor, entry.owner) == (written.SUCCESSOR, b"a process")
+    assert tuple(part._replace(position=0) for part in entry.parts) == written.FENCES
+    data = golden("lane-checkpoint-v5")
+    assert LaneCheckpoint.parse(data) == written.TRANSFERRED_CHECKPOINT
+    for place in range(len(data)):
+        damaged = bytearray(data)
+        damaged[place] ^= 0x10
+        with pytest.raises(FormatError):
+            LaneCheckpoint.parse(bytes(damaged))
+
+
 def test_L20_a_golden_adoption_and_the_checkpoint_behind_it_give_what_was_written() -> None:
     data = golden("adoption-v1.seg")
     entry = Entry.parse(data)

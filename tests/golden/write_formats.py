@@ -20,9 +20,24 @@ from logstore.format.batches.thinning import locate, thinned
 from logstore.format.stored import entry, lane_checkpoint, manifest, segment, wal
 from logstore.format.stored.claim_base import Bases, ClaimBase, Place
 from logstore.format.stored.encoded_batch import EncodedBatch, as_stored
-from logstore.format.stored.entry import ClaimKey, EntryHeader, EntryKind, NewPart, Part, build_entry
+from logstore.format.stored.entry import (
+    ClaimKey,
+    EntryHeader,
+    EntryKind,
+    NewPart,
+    Part,
+    build_entry,
+    build_transfer,
+    fence_row,
+)
 from logstore.format.stored.extras import AppendId, Claim, Extras
-from logstore.format.stored.lane_checkpoint import CheckpointedClaim, CheckpointedPart, LaneCheckpoint, Split
+from logstore.format.stored.lane_checkpoint import (
+    CheckpointedClaim,
+    CheckpointedPart,
+    LaneCheckpoint,
+    Moved,
+    Split,
+)
 from logstore.format.stored.manifest import Manifest, SegmentTable
 from logstore.format.stored.owner import Owner
 from logstore.format.stored.retired import MINUTE_MS, Retired, SeqRange
@@ -247,6 +262,28 @@ LOST_CHECKPOINT = replace(
     ADOPTED_CHECKPOINT, lost=(5, 7), in_doubt=frozenset([LANE_PARTITIONS[0], ADOPTION_CLAIM])
 )
 """Of a lane of which two entries could not be read."""
+TRANSFER_HEADER = replace(ENTRY_HEADER, kind=EntryKind.TRANSFER)
+SUCCESSOR = Claim("fedcba9876543210", 5)
+FENCES = tuple(
+    fence_row(ClaimKey(key.prefix, key.epoch + 1), 43 + place, 1, 1023, 1100)
+    for place, key in enumerate(LANE_PARTITIONS)
+)
+
+
+def transfer_bytes() -> bytes:
+    """Two claims that go on in another lane."""
+    return bytes(build_transfer(TRANSFER_HEADER, FENCES, SUCCESSOR, b"a process")[0])
+
+
+TRANSFERRED_CHECKPOINT = replace(
+    ADOPTED_CHECKPOINT,
+    claims=tuple(
+        claim._replace(is_sealed=True, is_left=True, moved=Moved(fence, SUCCESSOR, b"a process"))
+        for claim, fence in zip(LANE_CHECKPOINT.claims, FENCES, strict=True)
+    ),
+    lost=(5,),
+)
+"""Of a lane whose claims went on in another one, and of which an entry could not be read."""
 
 HOLD = holds.Hold("delta:s3://bucket/orders", 604800.0, {0: 1000, 7: 23}, STAMP_MS)
 
@@ -265,6 +302,8 @@ def main() -> None:
         f"lane-checkpoint-v{lane_checkpoint.FORMAT_VERSION}": LANE_CHECKPOINT.pack(),
         f"lane-checkpoint-v{lane_checkpoint.ADOPTED_VERSION}": ADOPTED_CHECKPOINT.pack(),
         f"lane-checkpoint-v{lane_checkpoint.LOST_VERSION}": LOST_CHECKPOINT.pack(),
+        f"transfer-v{entry.FORMAT_VERSION}.seg": transfer_bytes(),
+        f"lane-checkpoint-v{lane_checkpoint.TRANSFERRED_VERSION}": TRANSFERRED_CHECKPOINT.pack(),
         f"wal-v{wal.FORMAT_VERSION}.wal": wal_bytes(),
         f"hold-v{holds.FORMAT_VERSION}": HOLD.pack(),
     }

@@ -9,12 +9,14 @@ from tests.model import (
     combining_runs,
     groups_runs,
     lanes_runs,
+    lost_transfers_runs,
     places_runs,
     transactions_runs,
     transfers_runs,
 )
 from tests.model.harness import Contrast
 from tests.model.lanes import Lanes
+from tests.model.lost_transfers import LostTransfers
 from tests.model.places import Places
 from tests.model.runs import CONTRASTS, RULES
 from tests.model.search import Outcome, Violation, World, search
@@ -57,11 +59,17 @@ PLACES = """
 The rules are in `places.py`, and `logstore/engine/lanes` and `logstore/engine/write` follow them. Words as above.
 """
 TRANSFERS = """
-## Searched, and not built: one entry claims many partitions
+## One entry claims many partitions
 
 The rules are in `transfers.py`: what is said above, and an entry that ends claims and says in which lane they go on. `d`
 takes over with a seal and a fence in the partition's chain, the others by such an entry. In the runs of a new topic its
 partitions begin in a lane that nobody owns.
+"""
+LOST_TRANSFERS = """
+## A transfer that cannot be read any more
+
+The rules are in `lost_transfers.py`: what is said above, and `rot*1`, which damages the first transfer that stands, at any
+moment.
 """
 COMBINING = """
 ## Shared writers: the winner commits for all
@@ -142,6 +150,7 @@ def main(wanted: list[str]) -> None:
             *lanes_runs.CONTRASTS,
             *places_runs.CONTRASTS,
             *transfers_runs.CONTRASTS,
+            *lost_transfers_runs.CONTRASTS,
             *combining_runs.CONTRASTS,
             *groups_runs.CONTRASTS,
             *transactions_runs.CONTRASTS,
@@ -176,6 +185,7 @@ def main(wanted: list[str]) -> None:
     _table(lanes_runs, LANES, Lanes)
     _table(places_runs, PLACES, Places)
     _table(transfers_runs, TRANSFERS, Transfers)
+    _table(lost_transfers_runs, LOST_TRANSFERS, LostTransfers)
     _table(combining_runs, COMBINING)
     _table(groups_runs, GROUPS)
     _table(transactions_runs, TRANSACTIONS)

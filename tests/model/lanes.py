@@ -56,7 +56,8 @@ class Batch(NamedTuple):
 
 class Entry(NamedTuple):
     """`seals`: the claims that end here, behind its batches. Of a void entry only id and prev may be left. `moves`: where
-    claims that end here go on (`transfers`)."""
+    claims that end here go on (`transfers`). `known`: the place below which its maker knew what is
+    there (`lost_transfers`)."""
 
     kind: str
     id: tuple[Any, ...]
@@ -64,6 +65,7 @@ class Entry(NamedTuple):
     batches: tuple[Batch, ...] = ()
     seals: frozenset[tuple[str, int]] = frozenset()
     moves: tuple[Any, ...] = ()
+    known: int = 0
 
 
 class Claim(NamedTuple):

@@ -28,6 +28,7 @@ from tests.model.search import Violation
 from tests.model.store import Begin, Create, Get, Objects, Put, Snapshot
 
 ADOPT, JUNK = "adopt", "junk"
+STALE = "stale"
 
 
 class Segment(NamedTuple):
@@ -46,7 +47,8 @@ class Segment(NamedTuple):
 
 class Known(NamedTuple):
     """What a lane says of a claim. `seq`, `end`, `reserved`: of the partition's chain before the first of `parts`, which are
-    pairs of an entry's place and a batch. `moved`: the fence behind them, if it is in the lane (`transfers`)."""
+    pairs of an entry's place and a batch. `moved`: the fence behind them, if it is in the lane (`transfers`). `doubt`: what
+    ends it may have been lost (`lost_transfers`)."""
 
     part: str
     claim: int
@@ -57,11 +59,12 @@ class Known(NamedTuple):
     left: bool = False
     parts: tuple[tuple[int, Batch], ...] = ()
     moved: Segment | None = None
+    doubt: bool = False
 
 
 class Tail(NamedTuple):
     """Where a partition's chain ends for somebody who has read it. `open`: no seal names the claim, as far as was read;
-    `alive`: no fence has ended it, either."""
+    `alive`: no fence has ended it, either. `doubt`: where it goes on may have been lost."""
 
     part: str
     seq: int = 0
@@ -73,6 +76,7 @@ class Tail(NamedTuple):
     shared: bool = False
     open: bool = False
     alive: bool = False
+    doubt: bool = False
 
 
 class Manifest(NamedTuple):
@@ -94,16 +98,20 @@ class Checkpoint(NamedTuple):
     claims: tuple[Known, ...] = ()
     kept: frozenset[int] = frozenset()
     ended: int = 0
+    gone: int = -1
 
 
 class Stand(NamedTuple):
-    """Where somebody stands in a lane who has read it from `start` on."""
+    """Where somebody stands in a lane who has read it from `start` on. `gone`: the last place that could not be read;
+    `waiting`: until it is told what counts of such a place and of those behind it, the edge before it, and those."""
 
     start: int
     next: int
     edge: Any
     claims: tuple[Known, ...]
     ended: int
+    gone: int = -1
+    waiting: tuple[Any, tuple[tuple[int, Entry], ...]] | None = None
 
     def claim(self, part: str, claim: int) -> Known:
         return next((c for c in self.claims if (c.part, c.claim) == (part, claim)), Known(part, claim))
@@ -202,7 +210,7 @@ class Places(Lanes):
 
     def load(self, lane: str) -> Step:
         found = yield from self.checkpoint(lane)
-        return Stand(found.next, found.next, found.edge, found.claims, found.ended)
+        return Stand(found.next, found.next, found.edge, found.claims, found.ended, found.gone)
 
     def has_ended(self, at: Stand, tail: Tail) -> bool:
         """Whether somebody may have gone on behind the claim."""
@@ -218,13 +226,19 @@ class Places(Lanes):
                 return at
             found = yield Get(Place(lane, at.next))
             if found is None:
-                mine = entry._replace(id=(*entry.id, at.next))
+                mine = self.signed(entry._replace(id=(*entry.id, at.next)), at)
+                if mine is None:
+                    return at
                 found = yield from self.create(Place(lane, at.next), mine)
                 if found.id == mine.id:
                     return self.behind(at, found)
                 del mine
             at = self.behind(at, found)
             del found
+
+    def signed(self, entry: Entry, at: Stand) -> Entry | None:
+        """As it goes to the lane's end, by what was read of the lane; None if there is nothing to say."""
+        return entry
 
     def read_lane(self, lane: str) -> Step:
         """Entries up to the first empty place, and the checkpoint AFTERWARDS: if it has passed the place where the reading
@@ -270,6 +284,13 @@ class Places(Lanes):
                 tail = tail._replace(open=not self.has_ended(at, tail), alive=self.is_alive(at, tail))
                 got += more
                 moved = known.moved
+                if self.in_doubt(at, tail):
+                    moved = yield from self.looked_for(tail)
+                    if moved is None:
+                        return tail._replace(doubt=True), got
+                    if moved == STALE:
+                        return None
+                    tail = tail._replace(open=False)
                 del at, known, more
                 if tail.open:
                     return tail, got
@@ -283,6 +304,15 @@ class Places(Lanes):
                 return tail, got
             tail, got = after(tail, found), got + batch_of(tail, found)
             del found
+
+    def in_doubt(self, at: Stand, tail: Tail) -> bool:
+        """Whether something was lost that may say where the claim goes on: here a fence does, in the partition's chain."""
+        return False
+
+    def looked_for(self, tail: Tail) -> Step:
+        """The fence behind the tail, as another lane tells it; None if none does, STALE if a manifest holds more."""
+        return None
+        yield
 
     def goes_where(self, tail: Tail, moved: Segment | None) -> bool:
         """Whether the next place of the chain is in the lane that the claim was in."""
@@ -452,7 +482,11 @@ class Places(Lanes):
                 tail, got = found
             del found
             offset = yield from self.give(offset, got)
-            yield Said("end", ("p", offset, need))
+            if tail.doubt:
+                yield Said("seen", ("a reader is told of a damage",))
+            else:
+                yield Said("end", ("p", offset, need))
+            tail = tail._replace(doubt=False)
             del need, got
             rounds -= 1
 
@@ -472,7 +506,9 @@ class Places(Lanes):
             else:
                 yield Said("seen", ("a lane tells all of a partition",))
                 offset = yield from self.give(0, got + known)
-            yield Said("end", ("p", offset, need))
+            if not base.doubt:
+                yield Said("end", ("p", offset, need))
+            base = base._replace(doubt=False)
             del need, known, offset
             rounds -= 1
 
@@ -482,7 +518,7 @@ class Places(Lanes):
             return None
         at = yield from self.read_lane(base.lane)
         known = at.claim(base.part, base.epoch)
-        if self.was_left(at, base) or self.is_stale(known, base):
+        if self.was_left(at, base) or self.is_stale(known, base) or self.in_doubt(at, base):
             return None
         return self.along(base, known)[1]
 
@@ -511,6 +547,7 @@ class Places(Lanes):
             split_over(at, until).claims,
             frozenset(kept),
             at.ended,
+            at.gone,
         )
         goes = [
             Place(lane, n)
@@ -586,7 +623,7 @@ def batch_of(tail: Tail, found: Segment) -> tuple[Batch, ...]:
 def standing(rules: Places, objects: Objects, lane: str, kept: set[int]) -> tuple[Stand, set[int]]:
     """A lane as it stands, in one look. `kept`: grows by the places that hold no data that counts."""
     base = objects.get(("checkpoint", lane), Checkpoint())
-    at = Stand(base.next, base.next, base.edge, base.claims, base.ended)
+    at = Stand(base.next, base.next, base.edge, base.claims, base.ended, base.gone)
     while (entry := objects.get(Place(lane, at.next))) is not None:
         if not rules.is_valid(entry, at.edge):
             kept.add(at.next)
@@ -595,9 +632,9 @@ def standing(rules: Places, objects: Objects, lane: str, kept: set[int]) -> tupl
 
 
 def _as_it_was(what: Any) -> Any:
-    """A damaged seal, once it was restored."""
+    """A damaged seal or transfer, once it was restored."""
     if isinstance(what, Entry) and what.kind == JUNK and what.seals:
-        return what._replace(kind=SEAL)
+        return what._replace(kind="transfer" if what.moves else SEAL)
     return what
 
 

@@ -17,7 +17,7 @@ from logstore.engine.chain.link import link_of_part
 from logstore.engine.chain.segment_table import Segments
 from logstore.engine.chain.tail import ChainTail
 from logstore.engine.chain.view import ChainView
-from logstore.engine.lanes.lane_reader import Based
+from logstore.engine.lanes.known_lane import Based
 from logstore.engine.lanes.lane_state import ClaimState
 from logstore.format.errors import FormatError
 from logstore.format.stored.claim_base import ClaimBase, Place

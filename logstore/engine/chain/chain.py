@@ -206,6 +206,8 @@ class Chain:
             if found.damage is not None and not (found.if_unsplit and tail.horizon.front):
                 raise fresh(found.damage)
             links = found.links
+            if found.is_moved:
+                return self._follow_behind(tail, links, since)
             if not found.is_left:
                 return links
         seq = links[-1].header.seq + 1 if links else tail.next_seq
@@ -226,11 +228,13 @@ class Chain:
         found_at = seq if links and link is None else None
         if doubtful is not None and self.is_past(doubtful, tail.horizon, found_at):
             return None
-        if link is None:
-            return links
+        return links if link is None else self._follow_behind(tail, links, since)
+
+    def _follow_behind(self, tail: ChainTail, links: list[Link], since: float | None) -> list[Link] | None:
+        """The last of the links is a claim: what follows is in its lane."""
         for known in links:
             tail = tail.after(known.header, known.said)
-        behind = self.follow(tail, since)  # the last of them is a claim: what follows is in its lane
+        behind = self.follow(tail, since)
         return None if behind is None else links + behind
 
     def owner_of(self, tail: ChainTail) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from logstore.engine.chain.newer_release import too_new
 from logstore.engine.chain.segment_table import SegmentRef
@@ -10,6 +10,7 @@ from logstore.errors import CorruptData, ObjectNotFound
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.stored.entry import Part
 from logstore.format.stored.extras import NO_EXTRAS, Claim, Extras
+from logstore.format.stored.lane_checkpoint import Moved
 from logstore.format.stored.segment import (
     HEADER_SIZE,
     NO_TIMESTAMP,
@@ -64,6 +65,12 @@ def link_of_part(part: Part, key: str, claim: Claim) -> Link:
         header, part.records, 0, part.min_timestamp_ms, part.max_timestamp_ms, part.size, 0, 0
     )
     return Link(summary, part.size, Extras(claim=claim), key)
+
+
+def link_of_fence(moved: Moved) -> Link:
+    """The fence of a claim that came from another lane, as that one tells it. There is no object of it."""
+    link = link_of_part(moved.fence, "", moved.claim)
+    return replace(link, extras=Extras(owner=moved.owner, claim=moved.claim), key=None)
 
 
 def front_of(store: ObjectStore, key: str) -> bytes | None:

@@ -8,9 +8,9 @@ from functools import partial
 from logstore.engine.chain.horizon import read_horizon
 from logstore.engine.chain.link import FAR_FUTURE_MS, Link, link_of, tail_of
 from logstore.engine.chain.newer_release import too_new
-from logstore.engine.chain.parts import add_damage, add_hole, add_part, parts_behind
+from logstore.engine.chain.parts import PartsBehind, add_damage, add_hole, add_part, parts_behind
 from logstore.engine.chain.segment_table import Segments
-from logstore.engine.chain.tail import ChainTail
+from logstore.engine.chain.tail import ChainTail, first_tail
 from logstore.engine.chain.view import Assembly, ChainView, Stored, in_order
 from logstore.engine.lanes.lane_reader import LaneReader
 from logstore.errors import CorruptData, ObjectNotFound
@@ -45,7 +45,7 @@ class Loader:
         except FormatError as damage:
             logger.error("%s: %s; the chain is read without it", self._paths.manifest, damage)
             empty = Segments(self._paths, SegmentTable())
-            tail = ChainTail(horizon=read_horizon(self._store, self._paths.manifest))
+            tail = first_tail(self._paths, read_horizon(self._store, self._paths.manifest))
             view = ChainView(empty, 0, tail, manifest_damaged=True)
         listed, superseded = self.listed(view.tail.next_seq, with_merged=not view.manifest_version)
         view.superseded = tuple(stored.info.key for stored in superseded)
@@ -62,27 +62,35 @@ class Loader:
         return view
 
     def _add_parts(self, view: ChainView, until: int | None) -> None:
-        """If the chain goes on in a lane: what it has there, up to the place `until`, or all of it.
+        """If the chain goes on in a lane: what it has there, and in those it went on in, up to the place `until`, or all of
+        it.
 
         `StaleManifest` if the lane's checkpoint knows that more of it is in the partition's manifest than this one holds.
         """
-        tail = view.tail
-        if tail.claim is None or (until is not None and until <= tail.next_seq):
-            return
+        while view.tail.claim is not None and (until is None or view.tail.next_seq < until):
+            found = self._parts_up_to(view.tail, until)
+            if found.is_stale and view.manifest_version:
+                raise StaleManifest
+            for link in found.links:
+                if until is None or link.header.seq < until:
+                    add_part(view, link, found.missing.get(link.header.seq))
+            if (
+                until is None
+                and found.damage is not None
+                and not (found.if_unsplit and view.manifest_version)
+            ):
+                add_damage(view, found.damage)
+                return
+            if not found.is_moved or view.tail.next_seq <= found.links[-1].header.seq:
+                return
+
+    def _parts_up_to(self, tail: ChainTail, until: int | None) -> PartsBehind:
         found = parts_behind(self._lanes, self._paths, tail)
-        if (
-            until is not None
-            and (found.links[-1].header.seq if found.links else tail.next_seq - 1) + 1 < until
-        ):
+        end = found.links[-1].header.seq + 1 if found.links else tail.next_seq
+        if until is not None and end < until and not found.is_moved:
             # It has gone on since the lane was read.
             found = parts_behind(self._lanes, self._paths, tail, self._lanes.now())
-        if found.is_stale and view.manifest_version:
-            raise StaleManifest
-        for link in found.links:
-            if until is None or link.header.seq < until:
-                add_part(view, link, found.missing.get(link.header.seq))
-        if until is None and found.damage is not None and not (found.if_unsplit and view.manifest_version):
-            add_damage(view, found.damage)
+        return found
 
     def _claim_at(self, view: ChainView, stored: Stored, link: Link | CorruptData | None) -> Link | None:
         """If that cannot be read and is a claim: as the lane tells it in which the chain goes on. Else the records behind it
@@ -111,7 +119,7 @@ class Loader:
         try:
             data = self._store.get(self._paths.manifest)
         except ObjectNotFound:
-            return ChainView(Segments(self._paths, SegmentTable()), 0, ChainTail())
+            return ChainView(Segments(self._paths, SegmentTable()), 0, first_tail(self._paths))
         try:
             manifest = Manifest.parse(data)
         except UnsupportedVersion as error:

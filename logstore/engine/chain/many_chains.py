@@ -9,17 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 from logstore.engine.chain.bases import view_of
 from logstore.engine.chain.chain import Chain
+from logstore.engine.chain.segment_table import Segments
+from logstore.engine.chain.tail import first_tail
 from logstore.engine.chain.view import ChainView
 from logstore.engine.lanes.lane_reader import LaneReader
 from logstore.errors import CorruptData, UnsupportedStore
+from logstore.format.stored.manifest import SegmentTable
 from logstore.objects.fan_out import fan_out
 
 _AT_ONCE = 16
 Unloadable = CorruptData | UnsupportedStore
 """Why a chain cannot be loaded."""
+
+
+class Recalled(NamedTuple):
+    """`has_ended`: the lane that it is in has, so its owner appends nothing more."""
+
+    view: ChainView
+    has_ended: bool
 
 
 def load_all(chains: Sequence[Chain], lanes: LaneReader) -> list[ChainView]:
@@ -55,12 +66,28 @@ def load_some(chains: Sequence[Chain], lanes: LaneReader, most: int) -> dict[Cha
             for chain in left:
                 found = based.get(chain.paths.prefix)
                 known = view_of(chain.paths, lane, found) if found is not None else None
+                if chain.paths.birth_lane == lane and lanes.is_unborn(lane, chain.paths.prefix, since):
+                    known = _unborn(chain)
                 if known is not None:
                     views[chain] = known
             left = [chain for chain in left if chain not in views]
         seen |= new
         batch *= 2
     return views
+
+
+def recalled(chain: Chain, lanes: LaneReader, oldest: float) -> Recalled | None:
+    """The partition as a lane told it since then, from memory; None if none did."""
+    born = chain.paths.birth_lane
+    if born is not None and lanes.is_unborn(born, chain.paths.prefix, oldest):
+        return Recalled(_unborn(chain), True)
+    found = lanes.recall(chain.paths.prefix, oldest)
+    view = None if found is None else view_of(chain.paths, *found)
+    return None if found is None or view is None else Recalled(view, found[1].has_ended)
+
+
+def _unborn(chain: Chain) -> ChainView:
+    return ChainView(Segments(chain.paths, SegmentTable()), 0, first_tail(chain.paths))
 
 
 def _try_to_load(chain: Chain) -> ChainView | Unloadable:

@@ -8,6 +8,7 @@ from logstore.engine.chain.horizon import NO_MANIFEST, Horizon
 from logstore.errors import CorruptData
 from logstore.format.stored.extras import NO_EXTRAS, Claim, Extras
 from logstore.format.stored.segment import SegmentFlags, SegmentHeader, WriterMode
+from logstore.layout.paths import PartitionPaths
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +60,9 @@ class ChainTail:
     def may_be_emptied(self) -> bool:
         """Whether the next place may have been used and emptied: it may hold the data of the exclusive writer before it."""
         return self.next_seq > 0 and self.mode is WriterMode.EXCLUSIVE
+
+
+def first_tail(paths: PartitionPaths, horizon: Horizon = NO_MANIFEST) -> ChainTail:
+    """Of a partition that nobody has written, or of which no manifest tells."""
+    lane = paths.birth_lane
+    return ChainTail(horizon=horizon, claim=None if lane is None else Claim(lane, 0))

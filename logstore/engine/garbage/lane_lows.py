@@ -26,10 +26,21 @@ def note_low(chain: Chain, low: int) -> bool:
     """Whether it is said, or nobody asks a lane for this partition. If not, nothing may be deleted this time."""
     if not low:
         return True
-    tail = chain.load().tail
-    if tail.claim is None:
-        return True
-    log, key = LaneLog(chain.store, LanePaths(tail.claim.lane)), ClaimKey(chain.paths.prefix, tail.epoch)
+    for _ in range(_TRIES):
+        tail = chain.load().tail
+        if tail.claim is None:
+            return True
+        if not _note(chain, tail.claim.lane, ClaimKey(chain.paths.prefix, tail.epoch), low):
+            return False
+        # Whoever has taken it over has read the old lane's checkpoint afterwards, or did so before it said this.
+        links = chain.follow(tail)
+        if links is not None and all(link.said.claim == tail.claim for link in links):
+            return True
+    return False
+
+
+def _note(chain: Chain, lane: str, key: ClaimKey, low: int) -> bool:
+    log = LaneLog(chain.store, LanePaths(lane))
     for _ in range(_TRIES):
         # The etag first: what comes between the two requests is not replaced.
         head = chain.store.head(log.paths.checkpoint)

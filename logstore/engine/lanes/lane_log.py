@@ -26,7 +26,7 @@ from logstore.format.stored.entry import (
     tail_for,
     tail_needed,
 )
-from logstore.format.stored.lane_checkpoint import FRONT_SIZE, LaneCheckpoint, parse_split_until
+from logstore.format.stored.lane_checkpoint import FRONT_SIZE, LaneCheckpoint, parse_reach, parse_split_until
 from logstore.format.stored.segment import TAIL_SIZE, Bytes
 from logstore.layout.paths import LanePaths
 from logstore.objects.fan_out import fan_out
@@ -61,7 +61,7 @@ class LaneLog:
     def __init__(self, store: ObjectStore, paths: LanePaths, keep: Keep | None = None) -> None:
         self.store = store
         self.paths = paths
-        self._keep = keep
+        self.keep = keep
 
     def commit(self, header: EntryHeader, data: Bytes) -> None:
         """Create the entry. Returns once it is certain that it exists and is ours.
@@ -133,8 +133,8 @@ class LaneLog:
             if needed > len(tail):
                 tail = self.store.get(key, -needed)
             entry = Entry.parse(tail)
-            if self._keep is not None and object_size(tail) == len(tail):
-                self._keep(key, entry, tail)
+            if self.keep is not None and object_size(tail) == len(tail):
+                self.keep(key, entry, tail)
             return entry
         except UnsupportedVersion as newer:
             raise self._too_new(key, newer) from newer
@@ -190,17 +190,29 @@ class LaneLog:
 
     def goes_on_behind(self, seq: int) -> bool:
         """Whether there is an entry in a later place."""
-        later = self.store.list(self.paths.prefix, self.paths.entry(seq))
+        return self.stands_from(seq + 1)
+
+    def stands_from(self, seq: int) -> bool:
+        """Whether there is an entry in this place or a later one."""
+        later = self.store.list(self.paths.prefix, self.paths.entry(seq - 1) if seq else self.paths.prefix)
         return any(info.size and self.paths.seq_of(info.key) is not None for info in later)
 
     def checkpoint(self) -> LaneCheckpoint | None:
         """The stored one; None if there is none yet."""
+        return self.checkpoint_and_front()[0]
+
+    def checkpoint_and_front(self) -> tuple[LaneCheckpoint | None, bytes | None]:
+        """And its first bytes, by which it is known again."""
         key = self.paths.checkpoint
         try:
             data = self.store.get(key)
         except ObjectNotFound:
-            return None
-        return self._checked(key, lambda: LaneCheckpoint.parse(data))
+            return None, None
+        return self._checked(key, lambda: LaneCheckpoint.parse(data)), data[:FRONT_SIZE]
+
+    def reach_of(self, front: bytes) -> tuple[int, int]:
+        """The version of the checkpoint that begins with these bytes, and the place that it reaches to."""
+        return self._checked(self.paths.checkpoint, lambda: parse_reach(front))
 
     def split_until(self) -> int:
         """Below this place entries may have been emptied, as of now: one small request."""

@@ -10,38 +10,48 @@ damaged, and has not changed since, says that nothing was split since.
 
 from __future__ import annotations
 
-import logging
 import math
 import sys
 import threading
-from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
 from logstore.engine.host.clock import Clock, SystemClock
+from logstore.engine.lanes.known_lane import Based, KnownLane
 from logstore.engine.lanes.lane_log import LaneLog, LaneRace, LostEntry
 from logstore.engine.lanes.lane_overview import LaneOverview
 from logstore.engine.lanes.lane_state import LaneState
+from logstore.engine.lanes.transfers import Taken, Wanted, fence_for
+from logstore.engine.lanes.whole_lane import lanes_of, read_state
 from logstore.errors import CorruptData
-from logstore.format.stored.claim_base import ClaimBase
-from logstore.format.stored.entry import ClaimKey, Entry, EntryHeader, EntryKind, build_entry
+from logstore.format.stored.entry import (
+    ClaimKey,
+    Entry,
+    EntryHeader,
+    EntryKind,
+    build_entry,
+    build_transfer,
+    fence_row,
+)
 from logstore.format.stored.extras import Claim
-from logstore.format.stored.lane_checkpoint import CheckpointedPart
-from logstore.layout.paths import LANES_PREFIX, LanePaths
+from logstore.format.stored.lane_checkpoint import CheckpointedPart, Moved
+from logstore.format.stored.segment import SegmentFlags
+from logstore.layout.paths import LanePaths, may_be_transferred
 from logstore.objects.protocol import ObjectStore
-from logstore.objects.settled import Doubts
+from logstore.objects.settled import Doubts, put_settled
 from logstore.objects.wrappers.slices import slice_key
 
-logger = logging.getLogger(__name__)
-
 _SYSTEM_CLOCK = SystemClock()
+SAID_EVERY = 16
+"""A checkpoint of a lane that nobody owns is written after so many entries, and after that share of what it holds."""
 
 
 class ClaimParts(NamedTuple):
     """What a claim has in its lane. `next_seq`: the place in the partition's chain of the first part there; what lies before
-    it is in the partition's manifest. `is_left`: nothing will follow in the lane, and somebody may have gone on behind.
+    it is in the partition's manifest. `is_left`: nothing will follow in the lane, and somebody may have gone on behind: in
+    another lane if it was `moved`, else in the partition's own chain.
     `damage`: there may be more of it behind the last part, in an entry that is lost. `if_unsplit`: but not if the partition
     has a manifest. `lost`: the places whose entries are."""
 
@@ -51,39 +61,7 @@ class ClaimParts(NamedTuple):
     damage: CorruptData | None = None
     if_unsplit: bool = False
     lost: tuple[int, ...] = ()
-
-
-class Based(NamedTuple):
-    """All of a partition that is in the lane: before its parts, these, and the low watermark as far as the lane says."""
-
-    key: ClaimKey
-    base: ClaimBase
-    parts: tuple[CheckpointedPart, ...]
-    low: int
-
-
-class _Known:
-    """One lane. `reading` is held while the store is asked, by one thread for all who want to know. `sealing` is
-    held by the one who puts a seal, before `reading`: who waits for it may be in that seal already."""
-
-    log: LaneLog
-
-    def __init__(self) -> None:
-        self.asked: set[ClaimKey] = set()
-        self.to_end: list[
-            tuple[ClaimKey, bytes | None]
-        ] = []  # which claims, and whom each was judged to be of
-        self.reading = threading.Lock()
-        self.sealing = threading.Lock()
-        self.state: LaneState | None = None
-        self.read_at = -math.inf
-        self.damaged_front: bytes | None = None  # of the checkpoint, when the state was read without it
-        self.split_until = 0  # as last read
-        self.is_listed = False  # the last reading began with a listing
-
-    def is_older_than(self, moment: float) -> bool:
-        """Also if it has expired, for those to whom nothing is ever too old."""
-        return self.read_at == -math.inf or self.read_at < moment
+    moved: Moved | None = None
 
 
 class LaneReader:
@@ -103,7 +81,7 @@ class LaneReader:
         self._max_age = max_age
         self._lock = threading.Lock()  # guards the dicts, and the moment
         self._moment = -math.inf
-        self._lanes: dict[str, _Known] = {}
+        self._lanes: dict[str, KnownLane] = {}
         self._abandoned: dict[str, int] = {}
 
     def look(self, claim: Claim, key: ClaimKey, since: float | None = None, from_seq: int = 0) -> ClaimParts:
@@ -133,11 +111,30 @@ class LaneReader:
             state = known.state
             if state is None or known.is_older_than(since):
                 state, _ = self._refresh(known)
-            lows = state.bases.lows
-            return {
-                prefix: Based(key, base, tuple(state.claims[key].parts), lows.get(key, 0))
-                for prefix, (key, base) in state.usable_bases().items()
-            }
+            known.tell(state)
+            return dict(known.told)
+
+    def tell(self, lane: str, oldest: float) -> None:
+        """Make sure that `recall` knows the lane as it was read since then. Asks nobody if it was."""
+        if self._known(lane).told_at < oldest:
+            self.based(lane, oldest)
+
+    def recall(self, prefix: str, oldest: float) -> tuple[str, Based] | None:
+        """The lane that told of the partition since then, and what. From memory, without waiting for anybody."""
+        with self._lock:
+            lanes = [(lane, known) for lane, known in self._lanes.items() if known.told_at >= oldest]
+        for lane, known in lanes:
+            found = known.told.get(prefix)
+            if found is not None:
+                return lane, found
+        return None
+
+    def is_unborn(self, lane: str, prefix: str, oldest: float) -> bool:
+        """Whether nobody had written the partition, which begins in that lane, when the lane told of its own since then.
+        From memory, likewise."""
+        known = self._known(lane)
+        left = known.left
+        return known.told_at >= oldest and left is not None and prefix not in left
 
     def expire(self) -> None:
         """Whatever was read is too old for the next question."""
@@ -161,6 +158,25 @@ class LaneReader:
                 if key.prefix == prefix and begins == seq + 1:
                     end = one.parts[0].part.base_offset if one.parts else one.end_offset
                     return key, Claim(lane, state.ended_before), end, max(end, one.reserved_until)
+        return None
+
+    def moved_to(self, key: ClaimKey, seq: int, since: float | None = None) -> Moved | None:
+        """Where a claim went on whose transfer is lost, with a fence at the place `seq`: the next claim of the partition
+        stands if another lane has a part of it, or says where that one went. One that was only begun proves nothing."""
+        after = ClaimKey(key.prefix, key.epoch + 1)
+        oldest = self.now() - self._max_age if since is None else since
+        for lane in lanes_of(self._store):
+            known = self._known(lane)
+            with known.reading:
+                state = known.state
+                if state is None or known.is_older_than(oldest):
+                    state, _ = self._refresh(known)
+                one = state.claims.get(after)
+                first = None if one is None else one.first
+                if first is not None and first.seq == seq + 1:
+                    start = first.base_offset
+                    fence = fence_row(after, seq, SegmentFlags.FENCE, start, start)
+                    return Moved(fence, Claim(lane, state.ended_before), state.owner)
         return None
 
     def overviews(self) -> list[LaneOverview]:
@@ -203,7 +219,7 @@ class LaneReader:
                 try:
                     with doubts:
                         known.log.commit(header, data)
-                        if self._still(known, began):
+                        if known.is_unsplit_from(began):
                             state.take(entry)
                             return state.copy()
                         known.state = None
@@ -236,9 +252,15 @@ class LaneReader:
                         state, began = self._to_end(known)
                         if state.is_left(key) or judged not in (None, state.owner):
                             return
+                        if (place := _doubt(state, key, claim.since)) is not None:
+                            raise _lost(state, claim, place)
                         with self._lock:
                             asked = {each for each, of in known.to_end if of in (None, state.owner)}
-                        wanted = sorted(each for each in asked if not state.is_left(each))
+                        wanted = sorted(
+                            each
+                            for each in asked
+                            if not state.is_left(each) and (each == key or _doubt(state, each, 0) is None)
+                        )
                         seq = state.next_seq
                         header = EntryHeader(
                             EntryKind.SEAL, seq, new_id(), state.edge, now_ms, known_until=seq
@@ -247,11 +269,12 @@ class LaneReader:
                     with suppress(LaneRace), doubts:  # readers of the lane do not wait for this upload
                         known.log.commit(header, data)
                         with known.reading:
-                            if not self._still(known, began):
+                            if not known.is_unsplit_from(began):
                                 known.state = None
                                 continue
                             if known.state is not None and known.state.next_seq == header.seq:
                                 known.state.take(entry)  # else somebody has read it meanwhile
+                            known.forget(each.prefix for each in wanted)
                         return
         finally:
             with self._lock:
@@ -266,8 +289,9 @@ class LaneReader:
     def end_claims(
         self, lane: str, keys: Iterable[ClaimKey], new_id: Callable[[], bytes], now_ms: int, owner: bytes
     ) -> None:
-        """`end_claim` for many, with one seal."""
-        wanted = [(key, None) for key in keys]
+        """`end_claim` for many, with one seal, at something that cannot be read. Not for those that may be transferred: it
+        may be that which was done there, and who goes on behind a seal would write beside the one who has them."""
+        wanted = [(key, None) for key in keys if not may_be_transferred(key.prefix)]
         known = self._known(lane)
         with self._lock:
             known.to_end += wanted
@@ -279,27 +303,121 @@ class LaneReader:
                 for one in wanted:
                     known.to_end.remove(one)
 
+    def transfer(
+        self,
+        lane: str,
+        wanted: Sequence[Wanted],
+        successor: Claim,
+        new_id: Callable[[], bytes],
+        now_ms: int,
+        owner: bytes,
+        doubtful: set[ClaimKey],
+    ) -> dict[ClaimKey, Taken]:
+        """End these claims of the lane and let them go on in that of `successor`: one entry for all of them, at the first
+        empty place. Each fence has the place behind the last part, as the lane stands right before the entry, and begins
+        past what was reserved. Returns those that were taken. Of the others somebody was faster, or the partition's manifest
+        holds more than their taker knows, or another has adopted the lane, or it is in doubt where they go on: their takers
+        look again.
+
+        It is checked like a seal; what the checkpoint says afterwards holds every low watermark that was noted for these
+        claims before they went on. `doubtful`: claims of which an earlier call does not know what became; those that stand
+        are taken, too.
+        """
+        known, doubts = self._known(lane), Doubts()
+        with known.reading:
+            state, began = known.state, 0
+            if state is not None and not known.log.stands_from(state.next_seq):
+                began = state.next_seq  # it is as it was
+            else:
+                state = None
+            while True:
+                if state is None:
+                    state, began = self._to_end(known)
+                read_at = self.now()
+                moved = {
+                    one.key: found
+                    for one in wanted
+                    if one.key in doubtful
+                    and (found := state.moved_of(one.key)) is not None
+                    and (found.claim.lane, found.owner) == (successor.lane, owner)
+                }
+                rows = {one.key: fence for one in wanted if (fence := fence_for(state, one)) is not None}
+                if not rows and not moved:
+                    return {}
+                seq = state.next_seq
+                header = EntryHeader(EntryKind.TRANSFER, seq, new_id(), state.edge, now_ms, known_until=seq)
+                data, entry = build_transfer(header, list(rows.values()), successor, owner)
+                try:
+                    with doubts:
+                        if rows:
+                            doubtful |= rows.keys()
+                            known.log.commit(header, data)
+                        lows = known.lows_unless_split(began)
+                        if lows is not None:
+                            if rows:
+                                state.take(entry)
+                                moved |= {key: Moved(row, successor, owner) for key, row in rows.items()}
+                            doubtful -= moved.keys()
+                            known.is_as_of(read_at)  # nobody else had put anything there
+                            known.forget(key.prefix for key in moved)
+                            return {
+                                one.key: Taken(
+                                    state.parts_from(one.key, one.next_seq),
+                                    moved[one.key],
+                                    lows.get(one.key, 0),
+                                )
+                                for one in wanted
+                                if one.key in moved
+                            }
+                        known.state = None
+                except LaneRace:
+                    doubtful -= rows.keys()
+                state = None
+
+    def checkpoint_ended(self, lane: str, nonce: bytes, *, is_idle: bool) -> None:
+        """Of a lane for which nobody can commit anything more, as of one that nobody owns: say what it holds, if that is
+        much or nobody is about to add more. Anybody may who could read all of it, and the one who was faster knows enough.
+        So what its last entry says is in two places."""
+        known = self._known(lane)
+        with known.reading:
+            state = known.state
+            if state is None or state.lost:
+                return
+            unsaid = state.next_seq - known.said_until
+            if not (is_idle or unsaid >= max(SAID_EVERY, len(state.claims) // SAID_EVERY)):
+                return
+            if not unsaid or not state.has_ended_whole:
+                return
+            key = known.log.paths.checkpoint
+            head = self._store.head(key)  # the etag first: what comes in between is not replaced
+            front = None if head is None else known.log.front()
+            version, reached = (0, 0) if front is None else known.log.reach_of(front)
+            if reached < state.next_seq:
+                state.version = version
+                put_settled(self._store, key, state.checkpoint(nonce).pack(), head and head.etag)
+            known.said_until = state.next_seq
+
     @staticmethod
-    def _is_left(known: _Known, key: ClaimKey) -> bool:
+    def _is_left(known: KnownLane, key: ClaimKey) -> bool:
         with known.reading:
             return known.state is not None and known.state.is_left(key)
 
-    def _known(self, lane: str) -> _Known:
+    def _known(self, lane: str) -> KnownLane:
         with self._lock:
             known = self._lanes.get(lane)
             if known is None:
-                known = self._lanes[lane] = _Known()
-                known.log = LaneLog(self._store, LanePaths(lane), partial(self._kept, known))
+                known = self._lanes[lane] = KnownLane(LaneLog(self._store, LanePaths(lane)))
+                known.log.keep = partial(self._kept, known)
             return known
 
-    def _kept(self, known: _Known, key: str, entry: Entry, data: bytes) -> None:
+    def _kept(self, known: KnownLane, key: str, entry: Entry, data: bytes) -> None:
         for part in entry.parts if self._keep is not None else ():
             if part.claim in known.asked and part.records:
                 assert self._keep is not None
                 piece = data[part.position : part.position + part.size]
                 self._keep(slice_key(key, part.position, part.size), piece)
 
-    def _to_end(self, known: _Known) -> tuple[LaneState, int]:
+    def _to_end(self, known: KnownLane) -> tuple[LaneState, int]:
         """`_refresh`, for who puts something at the first empty place: it must be the end. If entries stand behind it, they
         tell whether it was emptied."""
         state, began = self._refresh(known)
@@ -308,7 +426,7 @@ class LaneReader:
             state, began = self._refresh(known)
         return state, began
 
-    def _refresh(self, known: _Known) -> tuple[LaneState, int]:
+    def _refresh(self, known: KnownLane) -> tuple[LaneState, int]:
         """The lane up to its first empty place, and from which place on it was read just now."""
         log = known.log
         while True:
@@ -318,13 +436,13 @@ class LaneReader:
             known.is_listed = state is None
             if state is None:
                 state, found, known.damaged_front = read_state(log)
-                began = 0 if state.is_rebuilt else state.next_seq
+                began = known.said_until = 0 if state.is_rebuilt else state.next_seq
             else:
                 began, parts = state.next_seq, state.open_claims
                 while (entry := log.look_at(began + len(found), parts)) is not None:
                     found.append(entry)
             known.state = None  # until it is certain
-            if not self._still(known, began):
+            if not known.is_unsplit_from(began):
                 continue
             for entry in found:
                 state.take(entry)
@@ -332,19 +450,12 @@ class LaneReader:
             known.state, known.read_at = state, read_at
             return state, began
 
-    def _still(self, known: _Known, began: int) -> bool:
-        """Whether nothing was split from the place on where the reading began."""
-        front = known.log.front()
-        if known.damaged_front is not None and front == known.damaged_front:
-            return True
-        try:
-            known.split_until = known.log.split_until_of(front)
-        except CorruptData:
-            return False  # it is read without its checkpoint
-        return known.split_until <= began
-
     def _parts(self, state: LaneState, claim: Claim, key: ClaimKey, from_seq: int) -> ClaimParts:
         known, abandoned_at = state.claims.get(key), self._abandoned.get(claim.lane, sys.maxsize)
+        if may_be_transferred(key.prefix):
+            abandoned_at = (
+                sys.maxsize
+            )  # what its owner could not read may have been a transfer, by which another has it
         if known is None:
             lost_at, is_front = state.first_lost(claim.since), claim.since < state.front
             lost_at = None if lost_at is not None and lost_at >= abandoned_at else lost_at
@@ -352,51 +463,15 @@ class LaneReader:
                 return ClaimParts(0, (), False)
             place = claim.since if lost_at is None else lost_at
             return ClaimParts(0, (), False, _lost(state, claim, place), lost_at is None)
-        first = bisect_left(known.parts, from_seq, key=lambda stored: stored.part.seq)
-        lost_at = abandoned_at if known.lost_at is None or known.is_left else known.lost_at
+        lost_at = abandoned_at if known.lost_at is None else known.lost_at
         damage = None if lost_at >= abandoned_at else _lost(state, claim, lost_at)
-        parts, lost = tuple(known.parts[first:]), tuple(sorted(state.lost))
-        return ClaimParts(known.next_seq, parts, known.is_left, damage, lost=lost)
+        parts, lost = state.parts_from(key, from_seq), tuple(sorted(state.lost))
+        return ClaimParts(known.next_seq, parts, known.is_left, damage, lost=lost, moved=known.moved)
 
 
-def read_state(log: LaneLog) -> tuple[LaneState, list[Entry | LostEntry], bytes | None]:
-    """The lane as its checkpoint tells it, or as it stands if that cannot be read; the entries behind that; and the front of
-    a checkpoint that is damaged."""
-    damaged: bytes | None = None
-    try:
-        state = LaneState(log.checkpoint())
-        found = log.entries_from(state.next_seq, state.open_claims)
-        if state.next_seq or not found or not isinstance(found[0], LostEntry) or log.is_there(0):
-            return state, found, None
-        logger.error("%s: it has no checkpoint and its first entries are gone; it is read without", log.paths)
-    except CorruptData as damage:
-        if damage.key != log.paths.checkpoint:
-            raise
-        logger.error("%s; the lane is read without it", damage)
-        damaged = log.front()
-    state = LaneState(is_rebuilt=True)
-    standing, known_until = log.standing(0)
-    for place, entry in standing.items():
-        if place > max(state.next_seq, known_until):
-            break  # what is missing before it is on its way
-        if place != state.next_seq:
-            state.skip_to(place)
-        state.take(entry)
-    return state, log.entries_from(state.next_seq, state.open_claims), damaged
-
-
-def lanes_of(store: ObjectStore) -> list[str]:
-    """The names of all lanes that there are or were."""
-    names = (info.key.removeprefix(LANES_PREFIX).split("/", 1)[0] for info in store.list(LANES_PREFIX))
-    return list(dict.fromkeys(names))
-
-
-def whole_state(log: LaneLog) -> LaneState:
-    """The lane up to its first empty place."""
-    state, found, _ = read_state(log)
-    for entry in found:
-        state.take(entry)
-    return state
+def _doubt(state: LaneState, key: ClaimKey, since: int) -> int | None:
+    """The place that is lost and may have held the transfer of the claim, which began at `since`."""
+    return state.doubt_of(key, since) if may_be_transferred(key.prefix) else None
 
 
 def _lost(state: LaneState, claim: Claim, place: int) -> CorruptData:

@@ -11,6 +11,7 @@ parts tell: places in a partition's chain have no gap. A claim that has none sin
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -19,7 +20,13 @@ from logstore.engine.lanes.lane_overview import LaneOverview
 from logstore.format.errors import FormatError
 from logstore.format.stored.claim_base import Bases, ClaimBase
 from logstore.format.stored.entry import ClaimKey, Entry, EntryKind, Part
-from logstore.format.stored.lane_checkpoint import CheckpointedClaim, CheckpointedPart, LaneCheckpoint, Split
+from logstore.format.stored.lane_checkpoint import (
+    CheckpointedClaim,
+    CheckpointedPart,
+    LaneCheckpoint,
+    Moved,
+    Split,
+)
 from logstore.format.stored.owner import shown
 
 logger = logging.getLogger(__name__)
@@ -32,7 +39,8 @@ class ClaimState:
     """`next_seq`, `end_offset` and `reserved_until`: of the partition's chain before the first of `parts`, all of which no
     manifest holds, as far as the lane's checkpoint knows. `is_sealed`: no part will follow. `is_begun`: nothing of it is in
     the lane yet, so it may not stand. `is_left`: a seal names the claim, and only then may somebody have gone on behind it:
-    a fence stops the owner and lets nobody in. `lost_at`: the first lost place since its last part, if there is one."""
+    a fence stops the owner and lets nobody in. `lost_at`: the first lost place since its last part, if there is one.
+    `moved`: the claim went on in another lane, and nobody goes on in the partition's own chain."""
 
     next_seq: int
     end_offset: int
@@ -42,11 +50,17 @@ class ClaimState:
     is_begun: bool = False
     is_left: bool = False
     lost_at: int | None = None
+    moved: Moved | None = None
 
     @property
     def end_seq(self) -> int:
         """The place in the partition's chain behind the last part."""
         return self.parts[-1].part.seq + 1 if self.parts else self.next_seq
+
+    @property
+    def first(self) -> Part | None:
+        """The first part here, or the fence with which it went on: either shows that the claim stood."""
+        return self.parts[0].part if self.parts else self.moved and self.moved.fence
 
 
 @dataclass(slots=True)
@@ -75,8 +89,8 @@ class LaneState:
         self._packed_bases: bytes | None = known.bases
         self._bases: Bases | None = None
         self.claims = {
-            key: ClaimState(next_seq, end, reserved, [], sealed, begun, left)
-            for key, next_seq, end, reserved, sealed, begun, left in known.claims
+            key: ClaimState(next_seq, end, reserved, [], sealed, begun, left, moved=moved)
+            for key, next_seq, end, reserved, sealed, begun, left, moved in known.claims
         }
         for stored in known.parts:
             self.claims[stored.part.claim].parts.append(stored)
@@ -84,7 +98,8 @@ class LaneState:
         for key in known.in_doubt:
             one = self.claims[key]
             last = one.parts[-1].entry if one.parts else -1
-            one.lost_at = next((seq for seq in known.lost if seq > last), None)
+            if not one.is_left:
+                one.lost_at = next((seq for seq in known.lost if seq > last), None)
         self._doubt: _Doubt | None = None
         self.is_rebuilt = is_rebuilt  # without a checkpoint
         self._starts_are_known = True
@@ -113,6 +128,9 @@ class LaneState:
         self.kept.append(header.seq)
         if header.kind is EntryKind.ADOPTION:
             self.owner = entry.owner
+            return True
+        if header.kind is EntryKind.TRANSFER:
+            self._move(entry)
             return True
         if header.kind is EntryKind.FENCE:
             self.ended_before = self.next_seq
@@ -193,10 +211,25 @@ class LaneState:
         """The first place from there on that is lost."""
         return min((seq for seq in self.lost if seq >= since), default=None)
 
+    def doubt_of(self, key: ClaimKey, since: int) -> int | None:
+        """The lost place that may have held what ends a claim which began at `since`."""
+        one = self.claims.get(key)
+        return self.first_lost(since) if one is None else one.lost_at
+
     def _leave(self, keys: Iterable[ClaimKey]) -> None:
         for key in keys:
             one = self.claims.setdefault(key, ClaimState(0, 0, 0))
             one.is_sealed = one.is_left = True
+            one.lost_at = None  # nobody ends a claim of which he does not know where it goes on
+
+    def _move(self, entry: Entry) -> None:
+        """The first entry that names a claim decides where it goes on."""
+        successor, owner = entry.successor, entry.owner
+        for key, fence in zip(entry.seals, entry.parts, strict=True):
+            one = self.claims.setdefault(key, ClaimState(0, 0, 0))
+            if not one.is_left:
+                one.is_sealed, one.is_left, one.lost_at = True, True, None
+                one.moved = Moved(fence, successor, owner)
 
     def has_ended(self, key: ClaimKey, since: int) -> bool:
         """Whether a claim that began at `since` has: by a seal that names it, or with the whole lane."""
@@ -207,6 +240,17 @@ class LaneState:
         """Whether a seal names the claim."""
         state = self.claims.get(key)
         return state is not None and state.is_left
+
+    def moved_of(self, key: ClaimKey) -> Moved | None:
+        """With which fence the claim went on in another lane, if it did."""
+        one = self.claims.get(key)
+        return None if one is None else one.moved
+
+    def parts_from(self, key: ClaimKey, seq: int) -> tuple[CheckpointedPart, ...]:
+        """Those of the claim that have this place in the partition's chain, or a later one."""
+        one = self.claims.get(key)
+        parts = [] if one is None else one.parts
+        return tuple(parts[bisect_left(parts, seq, key=lambda stored: stored.part.seq) :])
 
     @property
     def bases(self) -> Bases:
@@ -259,6 +303,11 @@ class LaneState:
         """The owner has made a claim, and its checkpoints name it from now on."""
         self.claims[key] = ClaimState(next_seq, end_offset, reserved_until, is_begun=True)
 
+    def begun_at(self, key: ClaimKey, next_seq: int, end_offset: int, reserved_until: int) -> None:
+        """It stands there. Somebody may have ended it since, which counts."""
+        one = self.claims[key]
+        one.next_seq, one.end_offset, one.reserved_until = next_seq, end_offset, reserved_until
+
     def carried_on(self) -> dict[str, ClaimKey]:
         """By partition: the claims that go on with the next life of the lane. Each has something in it, so it stands; and
         nobody goes on behind a claim before it has ended."""
@@ -292,6 +341,7 @@ class LaneState:
                     one.is_sealed,
                     one.is_begun,
                     one.is_left,
+                    one.moved,
                 )
                 for key, one in self.claims.items()
             ),

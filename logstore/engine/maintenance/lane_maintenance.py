@@ -17,8 +17,8 @@ from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.view import ChainView
 from logstore.engine.garbage.garbage import Garbage
 from logstore.engine.lanes.lane_log import LaneLog
-from logstore.engine.lanes.lane_reader import lanes_of, whole_state
 from logstore.engine.lanes.lane_state import LaneState
+from logstore.engine.lanes.whole_lane import lanes_of, whole_state
 from logstore.engine.maintenance.maintenance import Maintenance
 from logstore.engine.runtime import Runtime
 from logstore.errors import LogStoreError

@@ -59,6 +59,11 @@ class OffsetMap:
         self._one, self._two, self._offset = one[last], two[last], offset[last]
         self._same = _longest_run(self._one)
 
+    def offsets(self) -> Any:
+        """Of the last record of each key, in their order."""
+        self._sort()
+        return np.sort(self._offset)
+
     def latest(self, one: Any, two: Any) -> Any:
         """The last offset of each key; -1 of one that is not here."""
         self._sort()

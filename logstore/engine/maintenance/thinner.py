@@ -2,7 +2,8 @@
 
 First it learns: the last offset of each key in the part of the log that is new to it. Then it goes over the log from its
 beginning and leaves out each record that a later one of the same key replaces, and each tombstone whose time is over.
-Records without a key stay.
+Records without a key stay. Of what it has learned it knows by their offsets which records are left: a batch of which all or
+none are is not decoded a second time, and no key is looked up again.
 
 Transactions: the first batch of one that it meets makes it look ahead, for how they end. It learns up to the last stable
 offset, where the first begins that has not ended; what was committed is like everything else, what was aborted replaces
@@ -82,6 +83,12 @@ class Thinner:
         self._known_until = known_until
         self._look_ahead = look_ahead
         self._outcomes: Outcomes | None = None
+        self._start = -1
+        """From where on it was learned."""
+        self._left: Any = None
+        """The offsets of what is left of what was learned, once that is done."""
+        self._keyless: set[int] = set()
+        """The batches in which a record has no key."""
         self._kept: dict[int, int] = {}
         """Of each producer: where the last batch of a transaction lies that was kept, in what was gone over."""
         self._marked: dict[int, int] = {}
@@ -96,6 +103,7 @@ class Thinner:
     def learn(self, blocks: Iterable[Block], start: int, stop: int) -> bool:
         """Take in the records from `start` up to `stop`. False if there is no more room, or if a transaction has not ended:
         `until` says how far it came."""
+        self._start = start if self._start < 0 else self._start
         for found in _chunks(blocks):
             wanted = [one for one in found if start <= one.info.last_offset and one.info.base_offset < stop]
             stop = self._stable(wanted, stop)
@@ -142,6 +150,9 @@ class Thinner:
 
     def _learn(self, located: Located, start: int, stop: int) -> None:
         wanted = located.has_key & (located.offsets >= start) & (located.offsets < stop)
+        if not located.has_key.all():
+            batches = np.searchsorted(located.firsts, np.flatnonzero(~located.has_key), "right") - 1
+            self._keyless |= {located.infos[row].base_offset for row in np.unique(batches).tolist()}
         rows: Any = slice(None) if wanted.all() else np.flatnonzero(wanted)
         found = located.found
         one, two = self._hash.of(located.joined, found.key_positions[rows], found.key_lengths[rows])
@@ -164,24 +175,23 @@ class Thinner:
         return left
 
     def _thin(self, found: list[_Found], left: Thinned) -> Iterator[_Piece]:
-        live = [one[:2] for one in found if self._is_live(one.info)]
-        located = locate(live) if live else None
+        live = [one for one in found if self._is_live(one.info)]
+        known = self._counted([one.info for one in live])
+        inside = [one[:2] for one, count in zip(live, known, strict=True) if count is None]
+        located = locate(inside) if inside else None
         keep = None if located is None else self._stays(located)
-        if (keep is None or keep.all()) and not any(one.info.is_transactional for one in found):
-            left.kept += sum(one.info.count for one in found)
-            yield from map(_verbatim, found)
-            return
-        row, kept_of = 0, [] if keep is None or located is None else _sums(keep, located)
+        kept_of = [] if located is None else _sums(keep, located)
+        row, counts = 0, iter(known)
         for one in found:
             raw, info, _, _ = one
             if info.is_control:
                 yield self._marker(one)
                 continue
-            count = info.count
+            count = 0 if self._is_aborted(info) else info.count
             if self._is_live(info):
-                count, row = kept_of[row], row + 1
-            elif self._is_aborted(info):
-                count = 0
+                told = next(counts)
+                count = kept_of[row] if told is None else told
+                row += told is None
             left.kept += count
             left.removed += info.count - count
             if count and info.is_transactional:
@@ -198,6 +208,30 @@ class Thinner:
                 batch = as_stored(memoryview(data), info.base_offset, info.span, low_ms, high_ms)
                 yield _Piece(batch, info, raw)
 
+    def _is_learned(self, first: int, last: int) -> bool:
+        return max(self._start, self._tombstones_until) <= first and last < self.until and self._start >= 0
+
+    def _counted(self, infos: list[BatchInfo]) -> list[int | None]:
+        """How many records of each are left, where all or none are; None: that is to be seen inside."""
+        bases = np.array([info.base_offset for info in infos], np.int64)
+        spans = np.array([info.span for info in infos], np.int64)
+        left = self._learned_offsets()
+        counts = (np.searchsorted(left, bases + spans) - np.searchsorted(left, bases)).tolist()
+        return [
+            count
+            if count in (0, info.count)
+            and self._is_learned(info.base_offset, info.last_offset)
+            and not info.is_sparse
+            and info.base_offset not in self._keyless
+            else None
+            for info, count in zip(infos, counts, strict=True)
+        ]
+
+    def _learned_offsets(self) -> Any:
+        if self._left is None:
+            self._left = self._map.offsets()
+        return self._left
+
     def _marker(self, found: _Found) -> _Piece:
         """What is gone over a second time, because a swap was lost, says nothing about what lies before it: it stays."""
         producer, offset = found.info.producer_id, found.info.base_offset
@@ -213,6 +247,10 @@ class Thinner:
 
     def _stays(self, located: Located) -> Any:
         found, offsets = located.found, located.offsets
+        if self._is_learned(int(offsets[0]), int(offsets[-1])):
+            left = self._learned_offsets()
+            place = np.minimum(np.searchsorted(left, offsets), max(len(left) - 1, 0))
+            return ~located.has_key | (left[place] == offsets if len(left) else False)
         one, two = self._hash.of(located.joined, found.key_positions, np.maximum(found.key_lengths, 0))
         gone = self._map.latest(one, two) > offsets
         if offsets[0] < self._tombstones_until:

@@ -333,6 +333,11 @@ class PartitionState:
             self.tail = replace(self.tail, end_offset=start, reserved_until=start, owner=owner, closed=False)
             self._raise_watermarks(start)
 
+    def retreat(self, tail: ChainTail) -> None:
+        """The fence that was to come behind it does not stand: another's does, and is found from there."""
+        with self._lock:
+            self.tail = tail
+
     def complete(self, view: ChainView) -> None:
         """Until now only the end was known, from a lane; this is the whole partition."""
         with self._lock:

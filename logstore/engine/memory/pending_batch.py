@@ -115,6 +115,12 @@ class PendingBatch:
                 self._encoded = self._encoded.at(self.base_offset, self._leader_epoch)
             self._raw = None
 
+    def rebase(self, grown: int, leader_epoch: int) -> None:
+        """It begins so many offsets later, in another epoch. Only while nobody has seen it."""
+        with self._lock:
+            self._leader_epoch = leader_epoch
+        self.move_up(-grown)
+
     def move_into(self, segment: memoryview, position: int) -> int:
         """The same bytes lie in `segment` at `position`: from now on those are the only copy. Returns where they end."""
         encoded = self.encoded()

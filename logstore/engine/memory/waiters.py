@@ -68,6 +68,11 @@ class OffsetWaiters(Generic[T]):
         self._heap = heap
         return moved
 
+    def rebase(self, grown: int) -> list[T]:
+        """All records that are waited for have offsets that are larger by so much. Returns the results of those who wait."""
+        self._heap = [(offset + grown, *rest) for offset, *rest in self._heap]  # type: ignore[misc]
+        return [result for *_, result in self._heap]
+
     def take_all(self) -> list[Future[T]]:
         """Take out everybody: the partition cannot serve them any more."""
         everybody = [entry[2] for entry in self._heap]

@@ -130,6 +130,15 @@ class WriteBuffer:
             batch.move_up(count)
         self.next_offset -= count
 
+    def rebase(self, next_offset: int, leader_epoch: int) -> int:
+        """Begin there, in that epoch; only while nobody has seen any of it. Returns by how much the offsets have grown."""
+        grown = next_offset - self.base_offset
+        self._leader_epoch = leader_epoch
+        for batch in self._batches:
+            batch.rebase(grown, leader_epoch)
+        self.next_offset += grown
+        return grown
+
     def clear(self) -> int:
         """Drop everything; returns how many bytes that frees."""
         freed, self.charged = self.charged, 0

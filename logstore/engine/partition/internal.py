@@ -47,6 +47,7 @@ from logstore.errors import (
     LogStoreError,
     OffsetOutOfRange,
     RecordTooLarge,
+    StoreUnavailable,
 )
 from logstore.format import kernels
 from logstore.format.batches.batch import BatchInfo
@@ -264,11 +265,42 @@ class Partition(ReadablePartition):
 
     def writer(self, deadline: float) -> Writer:
         """The one that `append` uses, opened if it is not: that may wait for the store, up to the deadline."""
-        return self._writer or self._open_by(deadline, "durable")
+        writer = self._writer or self._open_by(deadline, "durable")
+        self._await_claim(writer, deadline)
+        return writer
 
     def _open_by(self, deadline: float, ack: Ack) -> Writer:
         self._check_open()
-        return self._writer_opening.writer(deadline, ack)
+        ahead = self._open_ahead() if ack == "durable" else None
+        return ahead or self._writer_opening.writer(deadline, ack)
+
+    def _open_ahead(self) -> Writer | None:
+        """The writer, made of what a lane told a moment ago, if that is enough. Waits for nobody."""
+        if not self._opening.acquire(blocking=False):
+            return None
+        try:
+            if self._writer is None and self._loaded is None and not self._ended():
+                recalled = self._writers.recalled()
+                if recalled is not None:
+                    self._become(recalled.view)
+                    state, on_commit = self._for_writing()
+                    self._writer = self._writers.open_ahead(state, on_commit, has_ended=recalled.has_ended)
+            return self._writer
+        finally:
+            self._opening.release()
+
+    def _await_claim(self, writer: Writer, deadline: float) -> None:
+        """One that was opened ahead of its claim has it then."""
+        stands = writer.claim_stands
+        if stands is None or stands.done():
+            return
+        try:
+            stands.result(waitable(deadline - self._runtime.clock.monotonic()))
+        except FutureTimeout:
+            raise StoreUnavailable(
+                f"{self.paths}: the writer could not be opened in time, nothing was appended: the store has not answered "
+                "yet; try again"
+            ) from None
 
     def open_writer(
         self,
@@ -283,7 +315,10 @@ class Partition(ReadablePartition):
         with self._opening:
             if self._writer is None:
                 self._open_end(take_over or self._config.take_over)
+                if self._loaded is None and (recalled := self._writers.recalled()) is not None:
+                    self._become(recalled.view)
                 state, on_commit = self._for_writing()
+                self._writers.tell(state.tail)
                 level, wait = ack or self._config.ack, self.ack_timeout(timeout)
                 self._writer = self._writers.open(
                     state,
@@ -297,7 +332,9 @@ class Partition(ReadablePartition):
                     self._writers.stop(self._closed_error())
                     self.release()
                     raise self._closed_error()
-            return self._writer
+            writer = self._writer
+        self._await_claim(writer, self.deadline(timeout))
+        return writer
 
     def replicated(self, writer_id: str, *, standby: bool = False) -> ReplicatedWriter:
         """As `PartitionLog.replicated`."""

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 
 from logstore.config import Ack, TakeOver
 from logstore.engine.chain.chain import Chain
+from logstore.engine.chain.many_chains import Recalled, recalled
 from logstore.engine.chain.segment_table import LostRange
 from logstore.engine.chain.tail import ChainTail
+from logstore.engine.lanes.transfers import Taken
 from logstore.engine.memory.catch_up import catch_up
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.topic_settings import TopicLimits
@@ -25,16 +29,25 @@ from logstore.engine.shared.shared_writer import SharedWriter
 from logstore.engine.write.exclusive_writer import ExclusiveWriter
 from logstore.engine.write.lanes.lane import Lane
 from logstore.engine.write.lifecycle import WriterLifecycle
-from logstore.engine.write.ownership import WrittenByShared, check_may_stop, shared_in_the_way
-from logstore.engine.write.takeover import take_over
+from logstore.engine.write.ownership import (
+    WrittenByShared,
+    check_may_stop,
+    is_surely_gone,
+    shared_in_the_way,
+)
+from logstore.engine.write.takeover import claim_ahead, take_over
 from logstore.engine.write.wal.local_sync import LocalSync
 from logstore.engine.write.wal.wal import WalPart
 from logstore.engine.write.wal.wal_files import UNSETTLED
 from logstore.engine.write.writer_health import WriterHealth
 from logstore.engine.write.writer_protocol import Writer
-from logstore.errors import LogStoreError, ReadOnly, StoreError
+from logstore.errors import LogStoreError, ReadOnly, StoreError, StoreUnavailable
 
 logger = logging.getLogger(__name__)
+
+
+RECALLED_S = 1.0
+"""For so long what a lane told of its partitions will do to open their writers."""
 
 
 class PartitionWriters:
@@ -164,6 +177,112 @@ class PartitionWriters:
             self._local_sync.add(state, writer, wal)
         self._wal = wal
         return writer
+
+    def tell(self, tail: ChainTail) -> None:
+        """The lane in which the chain goes on tells of all its partitions, for those that are opened next."""
+        if tail.claim is not None and self._opens_ahead:
+            with suppress(LogStoreError):  # whoever opens them is told what is wrong
+                self._runtime.lanes.tell(tail.claim.lane, self._runtime.clock.monotonic() - RECALLED_S)
+
+    def recalled(self) -> Recalled | None:
+        """The partition as a lane told it a moment ago, if its writer may be made of that."""
+        if not self._opens_ahead:
+            return None
+        return recalled(self._chain, self._runtime.lanes, self._runtime.clock.monotonic() - RECALLED_S)
+
+    @property
+    def _opens_ahead(self) -> bool:
+        config, lane = self._runtime.config, self.lane
+        if lane is None or config.writer != "exclusive" or config.wal_dir is not None:
+            return False
+        return lane.is_entered and self._chain.paths.birth_lane is not None
+
+    def open_ahead(
+        self, state: PartitionState, on_commit: Callable[[], None], *, has_ended: bool
+    ) -> Writer | None:
+        """The writer of a partition that nobody can append to any more, before its claim stands: until then what it is given
+        waits, and nothing of it is shown. So many partitions that are opened one after the other share an entry. None if
+        somebody may append."""
+        lane, tail = self.lane, state.tail
+        assert lane is not None
+        if not has_ended or self._runtime.config.take_over == "if_gone":
+            check_may_stop(self._chain, tail, self._runtime.config.take_over)
+        if tail.claim is None or not (has_ended or is_surely_gone(self._chain, tail)):
+            return None
+        state.own()
+        known = state.lost_ranges()
+        outcome = claim_ahead(self._runtime, self._chain, state, lane)
+        self._tell_lost(lost for lost in state.lost_ranges() if lost not in known)
+        writer = ExclusiveWriter(self._runtime, self._chain, state, self._topic, on_commit, lane)
+        stands: Future[None] = Future()
+        writer.claim_stands = stands
+        outcome.add_done_callback(partial(self._claimed, writer, state, tail, stands))
+        self._writer = writer
+        return writer
+
+    def _claimed(
+        self,
+        writer: ExclusiveWriter,
+        state: PartitionState,
+        before: ChainTail,
+        stands: Future[None],
+        outcome: Future[Taken | None],
+    ) -> None:
+        """What became of the claim of a writer that was opened ahead."""
+        error, lane = outcome.exception(), self.lane
+        taken = outcome.result() if error is None else None
+        assert lane is not None
+        if taken is not None:
+            state.raise_low_watermark(taken.low)
+            lane.claiming.stands(writer)
+            stands.set_result(None)
+            return
+        if error is None:
+            again = partial(self._take_over_again, writer, state, before, stands)
+            self._runtime.spawn("open", again)  # by another thread: this one makes the claims
+            return
+        self._give_up(writer, state, before, stands, error)
+
+    def _take_over_again(
+        self, writer: ExclusiveWriter, state: PartitionState, before: ChainTail, stands: Future[None]
+    ) -> None:
+        """Another was faster, or has appended since: the chain is asked, and whoever writes it now is judged."""
+        config = self._runtime.config
+        state.retreat(before)
+        try:
+            take_over(
+                self._runtime,
+                self._chain,
+                state,
+                None,
+                reserve=False,
+                timeout=config.append_timeout,
+                may_stop=config.take_over,
+                lane=self.lane,
+            )
+        except WrittenByShared:
+            why = "This writer was opened ahead of its claim"
+            self._give_up(writer, state, before, stands, shared_in_the_way(self._chain, why))
+        except BaseException as error:
+            self._give_up(writer, state, before, stands, error)
+        else:
+            writer.go_on_behind_another()
+            stands.set_result(None)
+
+    def _give_up(
+        self,
+        writer: ExclusiveWriter,
+        state: PartitionState,
+        before: ChainTail,
+        stands: Future[None],
+        error: BaseException,
+    ) -> None:
+        if not isinstance(error, LogStoreError):
+            error = StoreUnavailable(f"{self._chain.paths}: the writer could not be opened: {error!r}")
+        writer.stop(error)
+        if state.tail.next_seq == before.next_seq + 1:
+            state.retreat(before)
+        stands.set_exception(error)
 
     def _tell_lost(self, ranges: Iterable[LostRange]) -> None:
         for start, end in ranges:

@@ -104,8 +104,8 @@ class ChainCursor:
     @property
     def needs_opener(self) -> bool:
         """Whether `open_epoch` must come before records: an exclusive writer's segment is committed before the next
-        place."""
-        return self.tail.may_be_emptied
+        place, or there is a claim to be ended first."""
+        return self.tail.may_be_emptied or self.tail.claim is not None
 
     def open_epoch(self) -> None:
         """Begin an epoch with an empty segment. Raises what `commit` does; called again, it is the same segment. Raises

@@ -293,6 +293,25 @@ class ExclusiveWriter(Writer):
         self._runtime.budget.give_back(charged)
         return released
 
+    def go_on_behind_another(self) -> None:
+        """It was opened ahead of its claim, and another was faster. It has another claim now, behind that one's records, and
+        what it was given meanwhile, none of which was shown, has later offsets."""
+        with self._lock:
+            tail, old = self._state.tail, self.claim_key
+            self.epoch, self._first_seq = tail.epoch, tail.next_seq
+            self.claim_key = ClaimKey(self._chain.paths.prefix, tail.epoch)
+            self.claim = tail.claim or Claim("", 0)
+            grown = self._buffer.rebase(tail.end_offset, tail.epoch)
+            moved = {id(receipt): receipt for receipt in self.durable_waiters.rebase(grown)}
+            for receipt in moved.values():
+                if receipt.offset >= 0:
+                    receipt.offset += grown
+                    receipt.last_offset += grown
+            self._urgent_until += grown
+            self._may_show = tail.reserved_until
+        assert self._lane is not None
+        self._lane.claiming.replace(old, self)
+
     def _decided(self) -> list[Released]:
         """An atomic append was: what waited behind it is shown, up to the next one. Returns who is acked. Holds the lock."""
         stop = self._undecided.begin_at(self._buffer.next_offset)

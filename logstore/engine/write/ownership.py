@@ -23,6 +23,10 @@ from logstore.process.presence import Standing, standing_of
 SHARE = 'if several processes are meant to write, open all of them with writer="shared"'
 
 
+_ENDED: set[Owner] = set()
+_ENDED_MAX = 1024
+
+
 class WrittenByShared(Exception):
     """The chain is one of shared writers, which have no owner: others may be at work. Internal: whoever opens joins them, or
     says why not."""
@@ -36,7 +40,7 @@ def check_may_stop(chain: Chain, tail: ChainTail, take_over: TakeOver) -> None:
     if tail.mode is WriterMode.SHARED:
         raise WrittenByShared
     owner = _parsed(chain.owner_of(tail))
-    standing = Standing.UNKNOWN if owner is None else standing_of(owner)
+    standing = Standing.UNKNOWN if owner is None else _standing_of(owner)
     if standing is Standing.LIVING:
         raise PartitionInUse(
             f"{chain.paths}: {owner} writes it and is alive (epoch {tail.epoch}). Nothing was appended and nobody was "
@@ -50,6 +54,12 @@ def check_may_stop(chain: Chain, tail: ChainTail, take_over: TakeOver) -> None:
             f"appended and nobody was stopped: {SHARE}; if it is surely gone, or is to be stopped, open with take_over=True",
             None if owner is None else str(owner),
         )
+
+
+def is_surely_gone(chain: Chain, tail: ChainTail) -> bool:
+    """Whether whoever the tail names can append nothing more, as far as this machine's kernel knows."""
+    owner = _parsed(chain.owner_of(tail))
+    return owner is not None and _standing_of(owner) is Standing.GONE
 
 
 def shared_in_the_way(chain: Chain, why: str) -> PartitionInUse:
@@ -67,7 +77,7 @@ def check_may_adopt(lane: str, document: bytes, take_over: TakeOver) -> None:
     owner = _parsed(document)
     if take_over is True or not document:
         return
-    standing = Standing.UNKNOWN if owner is None else standing_of(owner)
+    standing = Standing.UNKNOWN if owner is None else _standing_of(owner)
     if standing is Standing.LIVING or (standing is Standing.UNKNOWN and take_over == "if_gone"):
         lives = "is alive" if standing is Standing.LIVING else "may be alive: that cannot be told from here"
         raise PartitionInUse(
@@ -81,6 +91,16 @@ def check_may_adopt(lane: str, document: bytes, take_over: TakeOver) -> None:
 def owner_of(tail: ChainTail) -> Owner | None:
     """None if nothing is known of it, as where an older release has written."""
     return _parsed(tail.owner)
+
+
+def _standing_of(owner: Owner) -> Standing:
+    """The kernel is not asked again about a process that has ended: many partitions had the same owner."""
+    if owner in _ENDED:
+        return Standing.GONE
+    standing = standing_of(owner)
+    if standing is Standing.GONE and len(_ENDED) < _ENDED_MAX:
+        _ENDED.add(owner)
+    return standing
 
 
 def _parsed(document: bytes) -> Owner | None:

@@ -11,12 +11,16 @@ the fence itself, so they are durable again in the same commit, at their old off
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 
 from logstore.config import TakeOver
 from logstore.engine.chain.chain import Chain, LostRace
 from logstore.engine.chain.fencing import fenced_by
-from logstore.engine.chain.link import Link
+from logstore.engine.chain.link import Link, link_of_fence
+from logstore.engine.chain.parts import links_of
 from logstore.engine.chain.tail import ChainTail
+from logstore.engine.host.clock import waitable
+from logstore.engine.lanes.transfers import Taken, Wanted
 from logstore.engine.memory.catch_up import catch_up, reload
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.runtime import Runtime
@@ -33,8 +37,9 @@ from logstore.errors import (
     fresh,
 )
 from logstore.format.stored.encoded_batch import EncodedBatch
-from logstore.format.stored.entry import ClaimKey
+from logstore.format.stored.entry import ClaimKey, fence_row
 from logstore.format.stored.extras import Extras
+from logstore.format.stored.lane_checkpoint import Moved
 from logstore.format.stored.segment import SegmentFlags, SegmentHeader, WriterMode, build_segment
 
 
@@ -70,8 +75,16 @@ def take_over(
             return
         judged = chain.adopter_of(tail)
         check_may_stop(chain, tail, may_stop)
-        if tail.claim is not None and _end_claim(runtime, chain, state, judged, deadline):
-            continue
+        if tail.claim is not None:
+            moves = not replay and chain.paths.birth_lane is not None
+            if (
+                moves
+                and lane is not None
+                and _transfer(runtime, chain, state, judged, deadline, lane, reserve=reserve)
+            ):
+                return
+            if _end_claim(runtime, chain, state, judged, deadline):
+                continue
         header = _fence(runtime, tail, replay, reserve)
         if _commit(runtime, chain, state, header, replay, deadline, lane):
             break
@@ -153,6 +166,74 @@ def _commit(
             assert added, "nobody but the owner moves the tail"
             state.tell_listeners()
             return True
+
+
+def _transfer(
+    runtime: Runtime,
+    chain: Chain,
+    state: PartitionState,
+    judged: bytes,
+    deadline: float,
+    lane: Lane,
+    *,
+    reserve: bool,
+) -> bool:
+    """The chain goes on in another's lane: let it go on in ours, with the entry that ends that claim. False if there is more
+    to judge, or the claim has ended already."""
+    tail, failures = state.tail, 0
+    assert tail.claim is not None
+    key = ClaimKey(chain.paths.prefix, tail.epoch)
+    ahead = RESERVATION if reserve else 0
+    since, next_seq, end = tail.claim.since, tail.next_seq, tail.end_offset
+    wanted = Wanted(key, since, next_seq, end, tail.reserved_until, judged, ahead)
+    while True:
+        try:
+            taken = lane.claiming.take(tail.claim.lane, wanted).result(
+                waitable(deadline - runtime.clock.monotonic())
+            )
+        except TimeoutError:
+            error: StoreError = Indeterminate(f"{chain.paths}: the store has not answered yet")
+        except StoreError as found:
+            error = found
+        else:
+            if taken is not None:
+                go_on_behind(chain, state, taken)
+                lane.claiming.taken(taken.moved.fence)
+            return taken is not None
+        failures += 1
+        _wait_or_raise(runtime, chain, error, failures, deadline)
+
+
+def claim_ahead(runtime: Runtime, chain: Chain, state: PartitionState, lane: Lane) -> Future[Taken | None]:
+    """Take a partition over whose owner can append nothing more, and go on as if that were done: afterwards the tail is as
+    it will be if nobody is faster. What became of it is told later. Asks nobody."""
+    tail = state.tail
+    assert tail.claim is not None
+    key, start = ClaimKey(chain.paths.prefix, tail.epoch), tail.start_offset
+    fence = fence_row(ClaimKey(key.prefix, key.epoch + 1), tail.next_seq, SegmentFlags.FENCE, start, start)
+    lane.claiming.expect(fence.claim)
+    moved = Moved(fence, lane.claim(), runtime.presence.show().pack())
+    state.add_committed([link_of_fence(moved)], by_owner=True)
+    wanted = Wanted(
+        key,
+        tail.claim.since,
+        tail.next_seq,
+        tail.end_offset,
+        tail.reserved_until,
+        chain.adopter_of(tail),
+        is_exact=True,
+    )
+    return lane.claiming.take(tail.claim.lane, wanted, is_patient=True)
+
+
+def go_on_behind(chain: Chain, state: PartitionState, taken: Taken) -> None:
+    """Our fence stands, in the lane where the chain went on before. Its low watermark is what that lane says."""
+    tail = state.tail
+    assert tail.claim is not None
+    added = state.add_committed(links_of(tail.claim, taken.parts, taken.moved), by_owner=True)
+    assert added, "nobody but the owner moves the tail"
+    state.raise_low_watermark(taken.low)
+    state.tell_listeners()
 
 
 def _end_claim(runtime: Runtime, chain: Chain, state: PartitionState, judged: bytes, deadline: float) -> bool:

@@ -4,7 +4,8 @@
     copy       of the directory, zstd, with a checksum of its own; of data without the note. Releases before it have none
     parts      for each partition a whole segment (`segment`), back to back, verbatim
     directory  topics; a fixed-width row for each part; a row for each claim that ends here; a note: who ended it, or
-               where the chains stood whose first parts are here (`claim_base`)
+               where the chains stood whose first parts are here (`claim_base`). A transfer has no parts: its rows are the
+               fences with which the claims that it ends go on, and its note says in which lane
     footer     fixed size: a copy of the header, counts, sizes, checksums
 
 A part is an ordinary segment in every byte, with a header, an index and checksums of its own: who reads a partition reads a
@@ -26,6 +27,7 @@ from crc32c import crc32c
 
 from logstore.format.batches.codecs import ZSTD, compress, decompress
 from logstore.format.errors import FormatError, UnsupportedVersion
+from logstore.format.stored.extras import Claim
 from logstore.format.stored.pages import in_one_piece
 from logstore.format.stored.segment import Bytes
 
@@ -70,6 +72,9 @@ class EntryKind(IntEnum):
     """The lane ends here, and all its claims with it."""
     ADOPTION = 3
     """The next life of a named lane begins here. All claims go on; what the life before puts behind it is void."""
+    TRANSFER = 4
+    """Some claims end here and go on in another lane. Of each that nobody has ended before, the row says the fence of the
+    next epoch, which has the place behind the last part and is nowhere else."""
 
 
 _KINDS = frozenset(EntryKind)
@@ -96,6 +101,11 @@ class Part(NamedTuple):
     records: int
     min_timestamp_ms: int
     max_timestamp_ms: int
+
+
+def fence_row(claim: ClaimKey, seq: int, flags: int, offset: int, reserved_until: int) -> Part:
+    """What a transfer says of a claim that begins: a fence, of which there are no bytes."""
+    return Part(claim, seq, flags, offset, offset, reserved_until, 0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +159,14 @@ class Entry:
     @property
     def owner(self) -> bytes:
         """Who made a fence or a seal."""
+        if self.header.kind is EntryKind.TRANSFER:
+            return _parse_transfer(self.note)[1]
         return b"" if self.header.kind is EntryKind.DATA else self.note
+
+    @property
+    def successor(self) -> Claim:
+        """Of a transfer: where the claims go on."""
+        return _parse_transfer(self.note)[0]
 
     @property
     def bases(self) -> bytes:
@@ -203,6 +220,8 @@ class Entry:
         part_rows = _PART_ROW.iter_unpack(directory[at:seals_at])
         if start:
             part_rows = ((*row[:8], row[8] + start, *row[9:]) for row in part_rows)
+        if header.kind is EntryKind.TRANSFER:
+            _parse_transfer(directory[note_at:])
         return cls(
             header,
             tuple(
@@ -215,6 +234,20 @@ class Entry:
             ),
             directory[note_at:],
         )
+
+
+def transfer_note(successor: Claim, owner: bytes) -> bytes:
+    """The note of a transfer."""
+    packed = successor.pack()
+    return _NAME.pack(len(packed)) + packed + owner
+
+
+def _parse_transfer(note: bytes) -> tuple[Claim, bytes]:
+    size = _NAME.unpack_from(note)[0] if len(note) >= _NAME.size else len(note)
+    end = _NAME.size + size
+    if end > len(note) or size < 8:
+        raise FormatError("the lane entry does not say where its claims go on", None)
+    return Claim.parse(note[_NAME.size : end]), note[end:]
 
 
 def tail_needed(tail: Bytes) -> int:
@@ -255,6 +288,15 @@ class NewPart(NamedTuple):
     min_timestamp_ms: int
     max_timestamp_ms: int
     data: memoryview
+
+
+def build_transfer(
+    header: EntryHeader, fences: Sequence[Part], successor: Claim, owner: bytes
+) -> tuple[memoryview, Entry]:
+    """Each of the claims before these ends, and goes on in the lane of `successor`."""
+    parts = [NewPart(*fence[:6], *fence[8:], memoryview(b"")) for fence in fences]
+    seals = [ClaimKey(fence.claim.prefix, fence.claim.epoch - 1) for fence in fences]
+    return build_entry(header, parts, seals, transfer_note(successor, owner))
 
 
 def build_entry(

@@ -2,7 +2,8 @@
 
 front     fixed size, with a checksum of its own: version counter, nonce, the place below which entries may have been
           split and emptied, the place that it reaches to, the id of the last entry before that. One small GET tells
-body      zstd of: the places below that were kept; the claims; the parts that no partition's manifest holds yet
+body      zstd of: the places below that were kept; the claims; the parts that no partition's manifest holds yet; who
+          adopted the lane; which claims went on in other lanes, with which fences
 bases     where the partitions' chains stood before their parts, if anybody said so (`claim_base`)
 crc       CRC-32C of all before it, and the magic again
 """
@@ -14,13 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
 from logstore.format.batches.codecs import ZSTD, compress, decompress
 from logstore.format.errors import FormatError, UnsupportedVersion
-from logstore.format.stored.entry import FIRST, ClaimKey, Part
+from logstore.format.stored.entry import FIRST, ClaimKey, Part, fence_row
+from logstore.format.stored.extras import Claim
 from logstore.format.stored.segment import Bytes
 
 FORMAT_VERSION = 2
@@ -29,6 +31,8 @@ ADOPTED_VERSION = 3
 """Somebody has adopted the lane, and is named: releases that do not know this know no adoptions either."""
 LOST_VERSION = 4
 """Entries before its place could not be read: releases that do not know this would not say what may be lost."""
+TRANSFERRED_VERSION = 5
+"""Claims went on in other lanes, and it is said where."""
 MAGIC = b"LOGLCP\r\n"
 
 _FRONT = struct.Struct("<8sHHIQ8sQQ16sQIIIIQI")
@@ -43,16 +47,26 @@ _PART_COLUMNS = "IQQIqqqQQQqq"
 """Of a part, each a column of its own: claim, entry, seq, flags, base offset, end offset, reserved until, position, size,
 records, min and max timestamp in ms."""
 _SPLIT_ROW = struct.Struct("<QQ")
-
-
+_MOVED_ROW = struct.Struct("<IQIqqIQI")
+"""Of a claim that went on in another lane: claim, seq, flags, offset, reserved until, lane, since, owner."""
+_MOVED_SIZES = struct.Struct("<III")  # rows, bytes of the lanes' names, owners
 _BODY_MAX = 1 << 30
 _SEALED, _LEFT, _BEGUN, _IN_DOUBT = 1, 2, 4, 8
+
+
+class Moved(NamedTuple):
+    """A claim went on in another lane: the fence with the next one, what that says, and who made it."""
+
+    fence: Part
+    claim: Claim
+    owner: bytes
 
 
 class CheckpointedClaim(NamedTuple):
     """Where the chain of the claim's partition was before the parts that follow: its next place and offsets. `is_sealed`:
     nothing follows in the lane. `is_begun`: the lane holds nothing of it yet, and whether it stands only the partition's own
-    chain tells. `is_left`: a seal names it, and the chain may go on elsewhere."""
+    chain tells. `is_left`: a seal names it, and the chain may go on elsewhere. `moved`: in which lane, if it is not the
+    partition's own chain."""
 
     key: ClaimKey
     next_seq: int
@@ -61,6 +75,7 @@ class CheckpointedClaim(NamedTuple):
     is_sealed: bool
     is_begun: bool = False
     is_left: bool = False
+    moved: Moved | None = None
 
 
 class CheckpointedPart(NamedTuple):
@@ -101,6 +116,13 @@ class LaneCheckpoint:
     lost: tuple[int, ...] = ()
     in_doubt: frozenset[ClaimKey] = frozenset()
 
+    @property
+    def _format(self) -> int:
+        """The lowest that says it all: an older release reads what it can."""
+        if any(claim.moved is not None for claim in self.claims):
+            return TRANSFERRED_VERSION
+        return LOST_VERSION if self.lost else ADOPTED_VERSION if self.owner else FORMAT_VERSION
+
     def pack(self) -> bytes:
         topics: dict[str, int] = {}
         numbers = {claim.key: number for number, claim in enumerate(self.claims)}
@@ -111,16 +133,19 @@ class LaneCheckpoint:
 
         claims = [
             (
-                *split(key),
-                *rest,
-                _SEALED * is_sealed
-                | _BEGUN * is_begun
-                | _LEFT * is_left
-                | _IN_DOUBT * (key in self.in_doubt),
+                *split(one.key),
+                one.next_seq,
+                one.end_offset,
+                one.reserved_until,
+                _SEALED * one.is_sealed
+                | _BEGUN * one.is_begun
+                | _LEFT * one.is_left
+                | _IN_DOUBT * (one.key in self.in_doubt),
             )
-            for key, *rest, is_sealed, is_begun, is_left in self.claims
+            for one in self.claims
         ]
         names = "\n".join(topics).encode()
+        moved = _pack_moved(self.claims)
         body = compress(
             ZSTD,
             b"".join(
@@ -131,13 +156,14 @@ class LaneCheckpoint:
                     b"".join(starmap(_CLAIM_ROW.pack, claims)),
                     *_columns(self.parts, numbers),
                     self.owner,
+                    moved,
                     struct.pack(f"<{len(self.lost)}Q", *self.lost),
                 )
             ),
         )
         front = _FRONT.pack(
             MAGIC,
-            LOST_VERSION if self.lost else ADOPTED_VERSION if self.owner else FORMAT_VERSION,
+            self._format,
             len(self.owner),
             len(self.bases),
             self.version,
@@ -172,10 +198,7 @@ class LaneCheckpoint:
         names_at = splits_at + front[15] * _SPLIT_ROW.size
         claims_at = names_at + names_size
         at = claims_at + claim_count * _CLAIM_ROW.size
-        owner_at = at + part_count * struct.calcsize("<" + _PART_COLUMNS)
-        lost_at = owner_at + front[2]
-        lost_size = len(body) - lost_at
-        if lost_size % 8 or (lost_size != 0 if front[1] < LOST_VERSION else lost_size < 0):
+        if at + part_count * struct.calcsize("<" + _PART_COLUMNS) + front[2] > len(body):
             raise FormatError("the lane checkpoint's counts do not fit its size", FRONT_SIZE)
         kept = struct.unpack_from(f"<{kept_count}Q", body)
         splits = tuple(Split(*row) for row in _SPLIT_ROW.iter_unpack(body[splits_at:names_at]))
@@ -198,6 +221,12 @@ class LaneCheckpoint:
             column = struct.Struct(f"<{part_count}{kind}")
             columns.append(column.unpack_from(body, at))
             at += column.size
+        owner, at = body[at : at + front[2]], at + front[2]
+        if front[1] >= TRANSFERRED_VERSION:
+            at = _parse_moved(body, at, claims)
+        lost_size = len(body) - at
+        if lost_size < 0 or lost_size % 8 or (lost_size and front[1] < LOST_VERSION):
+            raise FormatError("the lane checkpoint's counts do not fit its size", FRONT_SIZE)
         parts = tuple(
             CheckpointedPart(entry, Part(claims[claim].key, *rest))
             for claim, entry, *rest in zip(*columns, strict=True)
@@ -213,11 +242,63 @@ class LaneCheckpoint:
             parts,
             front[14],
             splits,
-            body[owner_at:lost_at],
+            owner,
             bytes(data[body_end:end]),
-            struct.unpack_from(f"<{lost_size // 8}Q", body, lost_at),
+            struct.unpack_from(f"<{lost_size // 8}Q", body, at),
             frozenset(claim.key for claim, row in zip(claims, rows, strict=True) if row[-1] & _IN_DOUBT),
         )
+
+
+def _pack_moved(claims: tuple[CheckpointedClaim, ...]) -> bytes:
+    """No bytes at all if none did."""
+    lanes: dict[str, int] = {}
+    owners: dict[bytes, int] = {}
+    rows = []
+    for number, one in enumerate(claims):
+        if one.moved is not None:
+            fence, claim, owner = one.moved
+            rows.append(
+                (
+                    number,
+                    fence.seq,
+                    fence.flags,
+                    fence.base_offset,
+                    fence.reserved_until,
+                    lanes.setdefault(claim.lane, len(lanes)),
+                    claim.since,
+                    owners.setdefault(owner, len(owners)),
+                )
+            )
+    if not rows:
+        return b""
+    names = "\n".join(lanes).encode()
+    sizes = struct.pack(f"<{len(owners)}I", *map(len, owners))
+    front = _MOVED_SIZES.pack(len(rows), len(names), len(owners))
+    return front + b"".join(starmap(_MOVED_ROW.pack, rows)) + names + sizes + b"".join(owners)
+
+
+def _parse_moved(body: bytes, at: int, claims: list[CheckpointedClaim]) -> int:
+    """Puts them into `claims`. Returns where they end."""
+    if len(body) - at < _MOVED_SIZES.size:
+        raise FormatError("the lane checkpoint is cut short", len(body))
+    count, names_size, owner_count = _MOVED_SIZES.unpack_from(body, at)
+    at += _MOVED_SIZES.size
+    rows_at, at = at, at + count * _MOVED_ROW.size
+    rows = list(_MOVED_ROW.iter_unpack(body[rows_at:at]))
+    lanes = body[at : at + names_size].decode().split("\n")
+    at += names_size
+    sizes = struct.unpack_from(f"<{owner_count}I", body, at)
+    at += 4 * owner_count
+    owners = []
+    for size in sizes:
+        owners.append(body[at : at + size])
+        at += size
+    for number, seq, flags, offset, reserved, lane, since, owner in rows:
+        one = claims[number]
+        key = ClaimKey(one.key.prefix, one.key.epoch + 1)
+        fence = fence_row(key, seq, flags, offset, reserved)
+        claims[number] = one._replace(moved=Moved(fence, Claim(lanes[lane], since), owners[owner]))
+    return at
 
 
 def _columns(stored: Sequence[CheckpointedPart], numbers: Mapping[ClaimKey, int]) -> Iterator[bytes]:
@@ -232,13 +313,23 @@ def _columns(stored: Sequence[CheckpointedPart], numbers: Mapping[ClaimKey, int]
 
 def parse_split_until(front: Bytes) -> int:
     """From the first `FRONT_SIZE` bytes alone."""
+    return int(_front(front)[6])
+
+
+def parse_reach(front: Bytes) -> tuple[int, int]:
+    """Likewise: its version counter, and the place that it reaches to."""
+    fields = _front(front)
+    return int(fields[4]), int(fields[7])
+
+
+def _front(front: Bytes) -> tuple[Any, ...]:
     if len(front) < FRONT_SIZE:
         raise FormatError("the lane checkpoint is cut short", len(front))
     fields = _FRONT.unpack_from(front)
     if fields[0] != MAGIC or _CRC.unpack_from(front, _FRONT.size)[0] != crc32c(bytes(front[: _FRONT.size])):
         raise FormatError("the lane checkpoint's front is damaged", 0)
-    if not 1 <= fields[1] <= LOST_VERSION:
+    if not 1 <= fields[1] <= TRANSFERRED_VERSION:
         raise UnsupportedVersion(
-            f"lane checkpoint format {fields[1]}; this release reads up to {LOST_VERSION}", 8
+            f"lane checkpoint format {fields[1]}; this release reads up to {TRANSFERRED_VERSION}", 8
         )
-    return int(fields[6])
+    return fields

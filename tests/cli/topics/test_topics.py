@@ -101,7 +101,7 @@ def test_partitions_in_no_lane_are_listed_by_the_catalog_alone_unless_all_are_as
     url: str, capfd: pytest.CaptureFixture[str], requests: list[str]
 ) -> None:
     """10,000 partitions: the few of the first topic are looked at, the others cost one request for each topic."""
-    with logstore.open(url) as store:
+    with logstore.open(url, lanes=0) as store:
         store.create_topic("a", 2).partition(0).append(b"x")
         for name in ("b", "c"):
             store.create_topic(name, 5_000)
@@ -112,10 +112,22 @@ def test_partitions_in_no_lane_are_listed_by_the_catalog_alone_unless_all_are_as
     assert len(requests) < 4 * LOOK_MAX
     assert main(["topics"]) == 0
     assert "…" in capfd.readouterr().out
-    with logstore.open(url) as store:
+    with logstore.open(url, lanes=0) as store:
         store.create_topic("d", LOOK_MAX)
     assert main(["topics", "--exact", "--json"]) == 0
     assert lines(capfd)[-1]["records"] == 0
+
+
+def test_partitions_that_nobody_has_written_are_known_by_the_lane_in_which_their_topic_begins(
+    url: str, capfd: pytest.CaptureFixture[str], requests: list[str]
+) -> None:
+    with logstore.open(url) as store:
+        store.create_topic("wide", 5_000).partition(7).append(b"x")
+    requests.clear()
+    assert main(["topics", "--json"]) == 0
+    (found,) = lines(capfd)
+    assert (found["partitions"], found["records"]) == (5000, 1)
+    assert len(requests) < 40
 
 
 def fill_a_lane(url: str, topics: int, partitions: int) -> None:
@@ -153,7 +165,7 @@ def test_partitions_in_no_lane_do_not_hide_those_in_one(
     url: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("logstore.cli.commands.topics.topics.LOOK_MAX", 6)
-    with logstore.open(url) as store:
+    with logstore.open(url, lanes=0) as store:
         store.create_topic("a", 40).partition(0).append(b"x")
     fill_a_lane(url, 2, 20)
     assert main(["topics", "--json"]) == 0

@@ -30,6 +30,7 @@ DIGESTS = {
     "lane-checkpoint-v2": "31e463af3a4cf10c7d3f95dea7b78ed21238767c702110c3d93db92fc428f4a7",
     "lane-checkpoint-v3": "e0c6a2c3feedb16e8defd63345ffc933100dd715b86ad2812deeea69c3218105",
     "lane-checkpoint-v4": "8593cb3d6179679b4863d9970798e1c68c9a21b41e11541c813d03b7ef1531f3",
+    "lane-checkpoint-v5": "31c20541182b4b804796ac692595e82ab4594fde106233e605b6fc310a478eaf",
     "manifest-v1": "e73b4573fa2dddf20acfd35a6865ee3f7b34287b44877e62d2d590c23eca0245",
     "manifest-v2": "fa157c0b1679c08e5ef5cb8d9b94a986c59c582b0a100ed5ae461b30e9dd3b06",
     "manifest-v3": "721bfb9828329fa00e1bb000c7b51832d8034a5ede2834f4fbdf724dbc6546f4",
@@ -37,6 +38,7 @@ DIGESTS = {
     "segment-v1.seg": "0d9b454b781aa11ff875029f61fb35f8f2a733734667e793e480da782a91dcb6",
     "segment-v2.seg": "bbd4bed2f01c527fc043c50babd3b63908d3d9c8898ae1f1859c76c13b8e2efe",
     "segment-v3.seg": "96d4225d37b9f4485eeffc3be8e594111dee7e2974eb32c84aad1eb4d3214f28",
+    "transfer-v1.seg": "bc1ce9fe6d8933d36d04bd467102d6be0c99adf5654551ef582e0728c99ea0cd",
     "wal-v1.wal": "f5629184abe6b9f372eb7d28a592ae7d6dcc6d681851d0cb54d0b6174eb5035a",
     "wal-v2.wal": "f728ec97d15f134a4668462b17fb01530dc606a72b04abce554561e26a222774",
 }
@@ -145,7 +147,7 @@ def test_todays_writer_makes_the_same_bytes() -> None:
 
 def test_the_writer_script_leaves_existing_files_alone(capsys: pytest.CaptureFixture[str]) -> None:
     written.main()
-    assert capsys.readouterr().out.count("exists, left alone") == 14
+    assert capsys.readouterr().out.count("exists, left alone") == 16
 
 
 def test_L20_golden_files_open_through_the_engine(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_L20_a_newer_topic_is_refused_and_the_others_work() -> None:
         store.create_topic("old").append(b"fine")
         store.create_topic("new")
         content = parse_document(objects.get("catalog/new"))
-        objects.put("catalog/new", pack_document(content | {"format": 2, "cells": 3}))
+        objects.put("catalog/new", pack_document(content | {"format": 3, "cells": 3}))
         for call in (
             lambda: store.topic("new"),
             lambda: store.create_topic("new", exist_ok=True),

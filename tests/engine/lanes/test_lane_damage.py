@@ -17,8 +17,8 @@ from logstore.cli import main
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.many_chains import load_all
 from logstore.engine.lanes.lane_log import LaneLog, LostEntry
-from logstore.engine.lanes.lane_reader import lanes_of, whole_state
 from logstore.engine.lanes.lane_state import LaneState
+from logstore.engine.lanes.whole_lane import lanes_of, whole_state
 from logstore.errors import CorruptData
 from logstore.format.stored.entry import (
     ClaimKey,

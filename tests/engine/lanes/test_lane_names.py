@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 import logstore
+from logstore.engine.lanes.lane_log import LaneLog
 from logstore.engine.write.lanes.lane import Lane
 from logstore.errors import Fenced, PartitionInUse
-from logstore.format.stored.entry import EntryKind
+from logstore.format.stored.entry import Entry, EntryKind
+from logstore.layout.paths import LANES_PREFIX, LanePaths, is_birth_lane
 from logstore.objects import LocalStore, MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore
 from tests.support.engine.harness import background, crash, disk_of, open_store, pairs, running, until
@@ -27,12 +29,21 @@ def append_to_all(store: logstore.Store, count: int, value: bytes) -> list[int]:
     topic = store.create_topic("t", count, exist_ok=True)
     with store._lanes.held():
         futures = [topic.partition(number).submit(value) for number in range(count)]
+        for number in range(count):
+            topic.partition(number).open_writer()  # it may have been opened ahead of its claim
     return [future.result(PATIENCE_S).offset for future in futures]
 
 
 def fences(objects: ObjectStore) -> int:
-    """How many segments the partitions' own chains have."""
-    return sum(1 for info in objects.list("topics/") if info.key.endswith(".seg"))
+    """How many claims were made: segments in the partitions' own chains, and fences in transfers."""
+    own = sum(1 for info in objects.list("topics/") if info.key.endswith(".seg"))
+    lanes = {info.key.split("/")[1] for info in objects.list(LANES_PREFIX)}
+    entries = [entry for lane in lanes for entry in LaneLog(objects, LanePaths(lane)).entries_from(0)]
+    return own + sum(
+        len(entry.parts)
+        for entry in entries
+        if isinstance(entry, Entry) and entry.header.kind is EntryKind.TRANSFER
+    )
 
 
 def seen(objects: ObjectStore, number: int) -> list[tuple[int, bytes]]:
@@ -163,7 +174,7 @@ def test_N04_a_partition_that_was_sealed_and_not_claimed_is_claimed_by_the_next_
     first = open_store(objects, lane="orders")
     append_to_all(first, 2, b"a")
     faulty = FaultyStore(objects)
-    taker = open_store(faulty, lanes=1, append_timeout=0.2)
+    taker = open_store(faulty, lanes=0, append_timeout=0.2)
     taker.topic("t").partition(0).marks()
     faulty.fail("put", prefix="topics/", times=None)
     with pytest.raises(logstore.errors.StoreUnavailable):
@@ -189,9 +200,11 @@ def test_N04_a_claim_of_which_the_lane_has_nothing_goes_on_when_somebody_opens_i
 def test_N04_a_claim_that_was_noted_and_never_made_is_not_adopted(often: None) -> None:
     """A checkpoint names claims before their fences stand. Whether they do, the partition's own chain says."""
     objects = MemoryStore()
+    with running(objects, lanes=0) as creator:
+        creator.create_topic("t", 2)
     faulty = FaultyStore(objects)
     first = open_store(faulty, lane="orders", append_timeout=0.2)
-    topic = first.create_topic("t", 2)
+    topic = first.topic("t")
     faulty.fail("put", prefix=topic.partition(1)._internal.paths.prefix, times=None)
     with pytest.raises(logstore.errors.StoreUnavailable):
         topic.partition(1).append(b"no")
@@ -314,7 +327,8 @@ def test_a_lane_has_a_name_that_can_be_a_key() -> None:
     settings: dict[str, Any] = {"lane": "orders", "lanes": 2}
     with running(MemoryStore(), **settings) as store:
         assert append_to_all(store, 8, b"a") == [0] * 8
-        assert {info.key.split("/")[1] for info in store.objects.list("lanes/")} == {"orders.0", "orders.1"}
+        lanes = {info.key.split("/")[1] for info in store.objects.list("lanes/")}
+        assert {lane for lane in lanes if not is_birth_lane(lane)} == {"orders.0", "orders.1"}
 
 
 def test_N04_killed_at_any_request_of_an_adoption_the_next_life_goes_on() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import logstore
 from logstore.engine.lanes.lane_log import LaneLog
-from logstore.engine.lanes.lane_reader import whole_state
+from logstore.engine.lanes.whole_lane import whole_state
 from logstore.engine.write.lanes.lane import Lane
 from logstore.errors import CorruptData, Fenced
 from logstore.format.stored.entry import EntryHeader, EntryKind, build_entry

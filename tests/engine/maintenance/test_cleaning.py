@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 import logstore
 from logstore import Record
-from logstore.engine.maintenance import offset_map
+from logstore.engine.maintenance import offset_map, thinner
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import KeyRequired
 from logstore.format.batches.batch import split
 from logstore.format.batches.codecs import CODEC_NAMES
+from logstore.format.batches.thinning import locate
 from logstore.format.stored.segment import SegmentFlags, parse_segment
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore, ManualClock
@@ -299,6 +300,36 @@ def test_B13_the_background_compacts_by_itself() -> None:
         left = list(log.records())
         check_same(stored, left)
         assert len(left) < len(stored) // 2
+
+
+def test_B13_a_batch_that_stays_or_goes_whole_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it is learned. One that loses some of its records is looked into again, and so is all that a pass before has
+    left, whose keys it does not know."""
+    decoded: list[int] = []
+
+    def counting(batches: Any) -> Any:
+        decoded.extend(info.base_offset for _, info in batches)
+        return locate(batches)
+
+    monkeypatch.setattr(thinner, "locate", counting)
+    objects, clock = MemoryStore(), ManualClock()
+    with open_store(objects, clock) as store:
+        log = store.create_topic("t", compact=True).partition(0)
+
+        def record(value: bytes, key: bytes) -> Record:
+            return Record(value, key=key, timestamp_ms=1)
+
+        appends = [[record(b"%d" % turn, b"%d" % n) for n in range(10)] for turn in range(5)]
+        appends.append([record(b"6", b"0"), record(b"6", b"only here")])
+        stored = append_all(log, [*appends, [record(b"end", b"end")]])
+        clean(log, clock)
+        check_same(stored, reread(objects, clock))
+        assert sorted(decoded) == [0, 10, 20, 30, 40, 40, 50], "of the batch at 40 one record goes"
+        decoded.clear()
+        stored += append_all(log, [[record(b"7", b"0")], [record(b"end", b"end")]])
+        clean(log, clock)
+        check_same(stored, reread(objects, clock))
+        assert sorted(decoded) == [40, 50, 52, 53]
 
 
 def test_B13_a_record_without_a_key_is_refused() -> None:

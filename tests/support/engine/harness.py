@@ -103,6 +103,7 @@ def parts_in_lanes(objects: ObjectStore) -> list[tuple[str, SegmentHeader]]:
                         SegmentHeader.parse(objects.get(key, part.position, part.position + part.size)),
                     )
                     for part in entry.parts
+                    if part.size  # else a fence of a transfer, of which there are no bytes
                 ]
     return found
 

@@ -7,7 +7,6 @@ topic whose descriptor is damaged does not hide the others. Without a topic, lan
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 
 from logstore.cli.places import add_topic, chosen, find_topic, open_store
 from logstore.cli.terminal.output import Output
@@ -15,9 +14,7 @@ from logstore.cli.terminal.progress import Progress
 from logstore.cli.terminal.units import shown_duration, shown_size
 from logstore.cli.terminal.usage import Interrupted
 from logstore.engine.chain.segment_table import SegmentRef
-from logstore.engine.lanes.lane_check import damage_of
-from logstore.engine.lanes.lane_log import LaneLog
-from logstore.engine.lanes.lane_reader import lanes_of
+from logstore.engine.lanes.lane_check import damage_in_lanes
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import CorruptData, LogStoreError, ObjectNotFound, UnknownTopic
 from logstore.format.batches.batch import read_info
@@ -25,7 +22,6 @@ from logstore.format.batches.records import decode_records
 from logstore.format.errors import FormatError
 from logstore.format.stored.manifest import Manifest
 from logstore.format.stored.segment import SegmentFlags, offset_at, parse_segment
-from logstore.layout.paths import LanePaths
 from logstore.objects.protocol import ObjectStore
 from logstore.objects.wrappers.slices import SlicedStore
 
@@ -78,7 +74,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
                     raise Interrupted(
                         f"what comes before {place} was checked, {damaged} objects are damaged; go on with --from {place}"
                     ) from None
-        for damage in _in_lanes(SlicedStore(store.objects)) if not args.topic else ():
+        for damage in damage_in_lanes(SlicedStore(store.objects)) if not args.topic else ():
             _print_damage(out, None, None, (damage.key, damage.offset, damage.why))
             damaged += 1
         progress.summary(
@@ -105,11 +101,6 @@ def _verify(objects: ObjectStore, log: PartitionLog, out: Output, progress: Prog
     summary = {"topic": log.topic, "partition": log.partition, "records": records, "damaged": len(damage)}
     out.row(summary, f"{log.topic}/{log.partition}: {records} records read, {len(damage)} damaged objects")
     return len(damage)
-
-
-def _in_lanes(objects: ObjectStore) -> Iterator[CorruptData]:
-    for lane in lanes_of(objects):
-        yield from damage_of(LaneLog(objects, LanePaths(lane)))
 
 
 def _print_damage(out: Output, topic: str | None, partition: int | None, damage: Damage) -> None:

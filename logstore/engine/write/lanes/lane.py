@@ -37,6 +37,7 @@ from logstore.engine.memory.flush_window import FlushWindow
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.group_commit import GroupCommitWait
 from logstore.engine.write.lanes.atomic_append import AtomicAppend, all_locked
+from logstore.engine.write.lanes.claiming import Claiming
 from logstore.engine.write.lanes.flushed import Flushed
 from logstore.engine.write.lanes.lane_bases import bases_of, settled
 from logstore.engine.write.lanes.lane_book import LaneBook
@@ -73,6 +74,7 @@ class Lane:
         self._runtime = runtime
         self._book = LaneBook(runtime, name, is_named)
         self.checkpoints = LaneCheckpoints(runtime, self._book, splitter)
+        self.claiming = Claiming(runtime, self._book, self.at)
         self._lock = self._book.lock
         self._moved = threading.Condition(self._lock)
         self._making = threading.Lock()  # by one thread at a time: windows are in the order of their offsets
@@ -119,6 +121,11 @@ class Lane:
             self.checkpoints.forget()
             self._book.writers.clear()  # of a life before this one, all stopped
 
+    @property
+    def is_entered(self) -> bool:
+        """Whether claims can be made at once."""
+        return not self._book.life.is_over and self._book.left is None
+
     def carried_on(self, prefix: str) -> ChainTail | None:
         """Where the chain of a partition of the life before ends; None if it is none."""
         with self._lock:
@@ -131,8 +138,7 @@ class Lane:
 
     def claim(self) -> Claim:
         """What a fence says that leads a partition's chain into this lane."""
-        with self._lock:
-            return Claim(self.name, self._book.known.next_seq)
+        return self._book.claim()
 
     def begin(self, key: ClaimKey, next_seq: int, end_offset: int, reserved_until: int) -> None:
         """A claim is about to be made: every checkpoint from now on names it."""
@@ -153,6 +159,8 @@ class Lane:
     def at(self, writer: Flushed, due: float) -> None:
         """Flush this writer's partition when the clock reaches `due`. Called with its partition's lock held."""
         with self._lock:
+            if self._book.unclaimed and self._book.waits_for_claim(writer.claim_key, due):
+                return
             known = self._due.get(writer)
             if known is not None and known <= due:
                 return
@@ -675,6 +683,7 @@ class Lane:
             self._book.known = LaneState()
             self.checkpoints.forget()
             self._book.writers.clear()
+            self._book.unclaimed.clear()
             self._due.clear()
         logger.warning("%s: partitions are claimed for it from now on", self)
 
@@ -738,6 +747,8 @@ class Lane:
                 if standing.header.seq == self._book.known.next_seq and not self._flight:
                     self._book.known.take(standing)  # else an upload of ours, which began past the deadline
             if standing.header.kind is EntryKind.FENCE:
+                if runtime.clock.monotonic() < deadline:
+                    self.checkpoints.write_last()
                 return
 
     def overview(self) -> LaneOverview:

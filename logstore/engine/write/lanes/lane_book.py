@@ -10,6 +10,7 @@ from logstore.engine.runtime import Runtime
 from logstore.engine.write.lanes.flushed import Flushed
 from logstore.engine.write.lanes.lane_life import LaneLife
 from logstore.format.stored.entry import ClaimKey
+from logstore.format.stored.extras import Claim
 from logstore.layout.paths import LanePaths
 
 
@@ -21,9 +22,24 @@ class LaneBook:
         self.life = LaneLife(runtime, name, is_named)
         self.known = LaneState()  # up to the last entry that is certain
         self.writers: dict[ClaimKey, Flushed] = {}
+        self.unclaimed: dict[
+            ClaimKey, float
+        ] = {}  # of writers whose claims do not stand yet: when they want a flush
         self.left: tuple[str, list[ClaimKey]] | None = None  # the lane that is given up, and its claims
         self._store = runtime.store
         self.name = name
+
+    def claim(self) -> Claim:
+        """What a fence says that leads a partition's chain into this lane. Takes the lock."""
+        with self.lock:
+            return Claim(self.name, self.known.next_seq)
+
+    def waits_for_claim(self, key: ClaimKey, due: float) -> bool:
+        """Whether that does not stand yet: then a flush that is due is remembered. Holds the lock."""
+        later = self.unclaimed.get(key)
+        if later is not None:
+            self.unclaimed[key] = min(due, later)
+        return later is not None
 
     @property
     def name(self) -> str:

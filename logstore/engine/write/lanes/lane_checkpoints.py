@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -25,6 +26,8 @@ from logstore.objects.settled import put_settled
 
 logger = logging.getLogger(__name__)
 
+LEFT_UNREAD = 8
+"""So many entries a lane that is closed leaves to be read; if there are more, a checkpoint says what they hold."""
 SPLIT_EVERY = 1024
 SPLIT_PARTS = 100_000
 
@@ -43,6 +46,7 @@ class LaneCheckpoints:
         self._splitter = splitter
         self._etag: str | None = None
         self._deleted_until = 0
+        self._reached = 0  # up to which place
         self._collecting = False
 
     def run(self) -> None:
@@ -50,7 +54,7 @@ class LaneCheckpoints:
 
     def forget(self) -> None:
         """Another lane, or another life of it, begins: which checkpoint stands is not known."""
-        self._etag, self._deleted_until = None, 0
+        self._etag, self._deleted_until, self._reached = None, 0, 0
 
     def write(self) -> None:
         """So that nobody has to read all entries. One that cannot be written now is written later."""
@@ -62,6 +66,16 @@ class LaneCheckpoints:
                     self._split()
             except StoreError as error:
                 logger.warning("%s: no checkpoint this time: %s", self._book, error)
+
+    def write_last(self) -> None:
+        """Of a lane that has ended, if there is much of it that only its entries say: those who take its partitions over
+        have less to read."""
+        with self.writing:
+            with self._book.lock:
+                is_long = self._book.known.next_seq - self._reached > LEFT_UNREAD
+            if is_long:
+                with suppress(StoreError):
+                    self._put()
 
     def collect(self) -> None:
         """Let go of entries that hold what others have taken over, or was deleted: what the partitions of this process have
@@ -79,7 +93,8 @@ class LaneCheckpoints:
         """Whether ours stands. If not, somebody else has split the lane, which he may once all its claims have ended, or has
         noted a low watermark; or our life is over, and the one that stands knows more than we do: it is not replaced."""
         with self._book.lock:
-            writers = list(self._book.writers.values())
+            unclaimed = self._book.unclaimed
+            writers = [writer for key, writer in self._book.writers.items() if key not in unclaimed]
         known = settled(writers)
         with self._book.lock:
             claims = {key: replace(claim) for key, claim in self._book.known.claims.items()}
@@ -102,6 +117,7 @@ class LaneCheckpoints:
             self._take()
             return False
         self._etag = stored.etag
+        self._reached = checkpoint.next_seq
         with self._book.lock:
             self._book.known.version = checkpoint.version
         return True

@@ -37,6 +37,10 @@ class Lanes:
     def _new_name(self) -> str:
         return self._runtime.rng.randbytes(8).hex()
 
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self._lanes)
+
     def of(self, paths: PartitionPaths) -> Lane | None:
         """Always the same one for a partition."""
         return self._lanes[crc32(paths.prefix.encode()) % len(self._lanes)] if self._lanes else None
@@ -90,6 +94,7 @@ class Lanes:
 
 def _end(lane: Lane, deadline: float, ended: Future[None]) -> None:
     try:
+        lane.claiming.run()
         lane.close(deadline)
     finally:
         ended.set_result(None)

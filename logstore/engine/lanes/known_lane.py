@@ -1,0 +1,108 @@
+"""What a process remembers of a lane that it has read, and what it has told of the lane's partitions."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from logstore.engine.lanes.lane_log import LaneLog
+from logstore.engine.lanes.lane_state import LaneState
+from logstore.errors import CorruptData
+from logstore.format.stored.claim_base import ClaimBase
+from logstore.format.stored.entry import ClaimKey
+from logstore.format.stored.lane_checkpoint import CheckpointedPart
+
+
+class Based(NamedTuple):
+    """All of a partition that is in the lane: before its parts, these, and the low watermark as far as the lane says."""
+
+    key: ClaimKey
+    base: ClaimBase
+    parts: tuple[CheckpointedPart, ...]
+    low: int
+    has_ended: bool = False  # with its whole lane
+
+
+class KnownLane:
+    """One lane. `reading` is held while the store is asked, by one thread for all who want to know. `sealing` is
+    held by the one who puts a seal, before `reading`: who waits for it may be in that seal already."""
+
+    def __init__(self, log: LaneLog) -> None:
+        self.log = log
+        self.asked: set[ClaimKey] = set()
+        self.to_end: list[
+            tuple[ClaimKey, bytes | None]
+        ] = []  # which claims, and whom each was judged to be of
+        self.reading = threading.Lock()
+        self.sealing = threading.Lock()
+        self.state: LaneState | None = None
+        self.read_at = -math.inf
+        self.damaged_front: bytes | None = None  # of the checkpoint, when the state was read without it
+        self.split_until = 0  # as last read
+        self.is_listed = False  # the last reading began with a listing
+        self.front: bytes | None = None  # of the checkpoint, as last read
+        self.said_until = 0  # what the checkpoint reaches to, as far as we know
+        self.lows: Mapping[ClaimKey, int] = {}  # what the checkpoint says that begins with
+        self.lows_front: bytes | None = None
+        # What was told of its partitions, and when: read without the lock.
+        self.told: dict[str, Based] = {}
+        self.left: set[str] | None = None  # partitions that were in it; None if some of that is lost
+        self.told_at = -math.inf
+
+    def tell(self, state: LaneState) -> None:
+        """What it says of its partitions, from now on."""
+        lows = state.bases.lows
+        self.told = {
+            prefix: Based(
+                key, base, tuple(state.claims[key].parts), lows.get(key, 0), state.claims[key].is_sealed
+            )
+            for prefix, (key, base) in state.usable_bases().items()
+        }
+        left = {key.prefix for key, one in state.claims.items() if one.is_left}
+        self.left = None if state.lost else left
+        self.told_at = self.read_at
+
+    def is_as_of(self, moment: float) -> None:
+        """What is known of it is all that there was then."""
+        self.read_at = moment
+        if self.told_at > -math.inf:
+            self.told_at = moment
+
+    def forget(self, prefixes: Iterable[str]) -> None:
+        """They are elsewhere since it told of them."""
+        for prefix in prefixes:
+            if self.left is not None:
+                self.left.add(prefix)
+            self.told.pop(prefix, None)
+
+    def is_older_than(self, moment: float) -> bool:
+        """Also if it has expired, for those to whom nothing is ever too old."""
+        return self.read_at == -math.inf or self.read_at < moment
+
+    def is_unsplit_from(self, began: int) -> bool:
+        """Whether nothing was split from the place on where the reading began. Asks the store."""
+        self.front = self.log.front()
+        if self.damaged_front is not None and self.front == self.damaged_front:
+            return True
+        try:
+            self.split_until = self.log.split_until_of(self.front)
+        except CorruptData:
+            return False  # it is read without its checkpoint
+        return self.split_until <= began
+
+    def lows_unless_split(self, began: int) -> Mapping[ClaimKey, int] | None:
+        """The low watermarks that the checkpoint says now; None if something was split from the place on where the reading
+        began. One that was read before needs a look at its front."""
+        if not self.is_unsplit_from(began):
+            return None
+        if self.front not in (None, self.damaged_front, self.lows_front):
+            try:
+                checkpoint, self.lows_front = self.log.checkpoint_and_front()
+            except CorruptData:
+                return None
+            self.lows = LaneState(checkpoint).bases.lows
+            if checkpoint is not None and checkpoint.split_until > began:
+                return None
+        return self.lows

@@ -1,0 +1,158 @@
+"""Claims that go on in a lane of this process: those that are asked for at the same time share an entry.
+
+One thread at a time puts transfers, one for each lane that the claims come from, and takes what was asked for meanwhile with
+the next one. So opening a thousand partitions is a few requests, whichever way they are opened.
+
+A writer may be made ahead of its claim (`expect`): what it is given waits in its buffer until that stands.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import NamedTuple
+
+from logstore.engine.lanes.transfers import Taken, Wanted
+from logstore.engine.runtime import Runtime
+from logstore.engine.write.lanes.flushed import Flushed
+from logstore.engine.write.lanes.lane_book import LaneBook
+from logstore.errors import LogStoreError, StoreError
+from logstore.format.stored.entry import ClaimKey, Part
+
+logger = logging.getLogger(__name__)
+
+IDLE_S = 1.0
+"""When nobody has asked for a claim for as long, checkpoints say what lanes hold that nobody owns."""
+
+
+class _Asked(NamedTuple):
+    lane: str
+    wanted: Wanted
+    outcome: Future[Taken | None]
+    is_patient: bool
+
+
+class Claiming:
+    """`_lock` guards the queue, whether a thread is at work and `_unsaid`; no I/O is done with it. `at`: the lane's, for a
+    writer whose claim stands and that has waited to be flushed."""
+
+    def __init__(self, runtime: Runtime, book: LaneBook, at: Callable[[Flushed, float], None]) -> None:
+        self._runtime = runtime
+        self._book = book
+        self._at = at
+        self._lock = threading.Lock()
+        self._asked: list[_Asked] = []
+        self._is_running = False
+        self._failures = 0
+        self._doubtful: set[ClaimKey] = set()  # of one thread at a time
+        self._unsaid: set[str] = (
+            set()
+        )  # lanes that nobody owns, of which no checkpoint says the last entry; likewise
+
+    def take(self, lane: str, wanted: Wanted, *, is_patient: bool = False) -> Future[Taken | None]:
+        """Let a claim of another lane go on in this one. What comes of it, once it stands: None if its taker must look
+        again. `is_patient`: it is tried until the store answers, or is closed."""
+        start = max(wanted.end_offset, wanted.reserved_until)
+        key = ClaimKey(wanted.key.prefix, wanted.key.epoch + 1)
+        with self._book.lock:  # every checkpoint names it from now on
+            self._book.known.begin(key, wanted.next_seq + 1, start, start + wanted.ahead)
+        asked = _Asked(lane, wanted, Future(), is_patient)
+        with self._lock:
+            self._asked.append(asked)
+            starts, self._is_running = not self._is_running, True
+        if starts:
+            self._runtime.spawn("claim", self._run)
+        return asked.outcome
+
+    def taken(self, fence: Part) -> None:
+        """It stands, perhaps behind parts that were not known before."""
+        with self._book.lock:
+            self._book.known.begun_at(fence.claim, fence.seq + 1, fence.end_offset, fence.reserved_until)
+
+    def expect(self, key: ClaimKey) -> None:
+        """A writer of that claim is made before it stands: what it holds waits."""
+        with self._book.lock:
+            self._book.unclaimed[key] = math.inf
+
+    def stands(self, writer: Flushed) -> None:
+        """The claim of a writer that was expected does."""
+        self._flush_if_due(writer, writer.claim_key)
+
+    def replace(self, old: ClaimKey, writer: Flushed) -> None:
+        """The claim of a writer that was expected does not stand, and never will. It has another one."""
+        with self._book.lock:
+            self._book.writers.pop(old, None)
+            self._book.writers[writer.claim_key] = writer
+        self._flush_if_due(writer, old)
+
+    def _flush_if_due(self, writer: Flushed, expected: ClaimKey) -> None:
+        with self._book.lock:
+            due = self._book.unclaimed.pop(expected, math.inf)
+        if due < math.inf:
+            self._at(writer, due)
+
+    def run(self) -> None:
+        """As a task: nobody has asked for a while. Also at the end."""
+        with self._lock:
+            if self._asked:
+                return
+            lanes, self._unsaid = self._unsaid, set()
+        for lane in lanes:
+            self._say(lane, is_idle=True)
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                asked, self._asked = self._asked, []
+                if not asked:
+                    self._is_running = False
+                    says_later = bool(self._unsaid)
+                    break
+            failed: list[_Asked] = []
+            for lane in dict.fromkeys(one.lane for one in asked):
+                failed += self._transfer(lane, [one for one in asked if one.lane == lane])
+            self._failures = self._failures + 1 if failed else 0
+            if failed:
+                with self._lock:
+                    self._asked[:0] = failed
+                self._runtime.pause(self._runtime.backoff(self._failures))
+        if says_later:
+            self._runtime.task_pool.at(self, self._runtime.clock.monotonic() + IDLE_S)
+
+    def _transfer(self, lane: str, asked: list[_Asked]) -> list[_Asked]:
+        """Returns those that are to be tried again."""
+        runtime = self._runtime
+        try:
+            taken = runtime.lanes.transfer(
+                lane,
+                [one.wanted for one in asked],
+                self._book.claim(),
+                runtime.new_id,
+                runtime.clock.now_ms(),
+                runtime.presence.show().pack(),
+                self._doubtful,
+            )
+        except BaseException as error:
+            again = isinstance(error, StoreError) and not runtime.closed
+            logger.log(
+                logging.WARNING if again else logging.DEBUG, "lane %s: no claim goes on yet: %s", lane, error
+            )
+            for one in asked:
+                if not (again and one.is_patient):
+                    one.outcome.set_exception(error)
+            return [one for one in asked if again and one.is_patient]
+        for one in asked:
+            one.outcome.set_result(taken.get(one.wanted.key))
+        if taken:
+            with self._lock:
+                self._unsaid.add(lane)
+            self._say(lane, is_idle=False)
+        return []
+
+    def _say(self, lane: str, *, is_idle: bool) -> None:
+        with suppress(LogStoreError):
+            self._runtime.lanes.checkpoint_ended(lane, self._runtime.rng.randbytes(8), is_idle=is_idle)
