@@ -175,10 +175,8 @@ def test_durable_producers_over_many_partitions(figures: Figures, quick: bool) -
 @pytest.mark.parametrize("what", ["a new topic", "its owner closed", "its owner was killed"])
 def test_opening_many(what: str, tmp_path: Path, figures: Figures, quick: bool) -> None:
     """Open and append once to each of 1,000 partitions: `submit` all, then wait. The least of some turns."""
-    if quick:
-        pytest.skip("nothing of it is guarded: the target is missed")
     spent: list[tuple[int, float, float]] = []
-    for turn in range(2):
+    for turn in range(1 if quick else 2):
         home = LocalStore(tmp_path / str(turn))
         if what != "a new topic":
             filled = subprocess.Popen(

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from broker_shim.groups.member import Member
 from broker_shim.wire import primitives
 from broker_shim.wire.primitives import MalformedRequest, Reader
+from logstore.layout.paths import BORN_IN_LANE
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -75,9 +76,7 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
 
 def encode_committed(value: Committed) -> bytes:
     """Version 4, which names the topic by its id too: a topic that is recreated has another."""
-    topic_id = (
-        b"" if value.incarnation is None else bytes.fromhex(value.incarnation).rjust(_TOPIC_ID_BYTES, b"\0")
-    )
+    topic_id = b"" if value.incarnation is None else _topic_id(value.incarnation)
     tags = (
         [primitives.uvarint(_TOPIC_ID_TAG), primitives.uvarint(len(topic_id)), topic_id] if topic_id else []
     )
@@ -109,8 +108,15 @@ def _incarnation(reader: Reader) -> str | None:
     for _ in range(reader.uvarint() if reader.flexible else 0):
         tag, content = reader.uvarint(), reader.take(reader.uvarint())
         if tag == _TOPIC_ID_TAG:
-            return content[_TOPIC_ID_BYTES // 2 :].hex()
+            middle = _TOPIC_ID_BYTES // 2
+            return content[middle:].hex() + (BORN_IN_LANE if content[middle - 1] else "")
     return None
+
+
+def _topic_id(incarnation: str) -> bytes:
+    """Its digits, in the last bytes; the one before them says whether the topic began in a lane."""
+    digits = bytes.fromhex(incarnation.removesuffix(BORN_IN_LANE))
+    return (bytes([incarnation.endswith(BORN_IN_LANE)]) + digits).rjust(_TOPIC_ID_BYTES, b"\0")
 
 
 def encode_group(value: GroupState) -> bytes:

@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -393,8 +394,8 @@ class LaneReader:
             front = None if head is None else known.log.front()
             version, reached = (0, 0) if front is None else known.log.reach_of(front)
             if reached < state.next_seq:
-                state.version = version
-                put_settled(self._store, key, state.checkpoint(nonce).pack(), head and head.etag)
+                following = replace(state.checkpoint(nonce), version=version + 1)
+                put_settled(self._store, key, following.pack(), head and head.etag)
             known.said_until = state.next_seq
 
     @staticmethod
