@@ -11,10 +11,11 @@ from celery import Celery
 from celery.signals import worker_process_init, worker_process_shutdown
 
 import logstore
+from tests.support.engine.harness import until
 
 HOME = Path(os.environ["APP_HOME"])
 SETTINGS = json.loads(os.environ.get("APP_SETTINGS", "{}"))
-for _folder in ("queue", "control"):
+for _folder in ("queue", "control", "begun"):
     (HOME / _folder).mkdir(parents=True, exist_ok=True)
 
 app = Celery("tasks", broker="filesystem://")
@@ -43,6 +44,8 @@ def close_store(**_: Any) -> None:
 
 @app.task  # type: ignore[untyped-decorator]
 def append(value: str) -> None:
-    """Fails, as Celery sees it, if the append does."""
+    """Fails, as Celery sees it, if the append does. Waits for a second process: a quick first one would do all tasks."""
+    (HOME / "begun" / str(os.getpid())).touch()
+    until(lambda: len(list((HOME / "begun").iterdir())) > 1)
     assert _store is not None
     _store.create_topic("events", exist_ok=True).append(f"{value} {os.getpid()}".encode())
