@@ -1,4 +1,4 @@
-"""A batch on its way into a segment: encoded once, given its offset without a copy. `segment` exports all of this."""
+"""A batch on its way into a segment: encoded once, given its offset without a copy."""
 
 from __future__ import annotations
 

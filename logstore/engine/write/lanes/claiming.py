@@ -49,9 +49,8 @@ class Claiming:
         self._is_running = False
         self._failures = 0
         self._doubtful: set[ClaimKey] = set()  # of one thread at a time
-        self._unsaid: set[str] = (
-            set()
-        )  # lanes that nobody owns, of which no checkpoint says the last entry; likewise
+        # Lanes that nobody owns, of which no checkpoint says the last entry.
+        self._unsaid: set[str] = set()
 
     def take(self, lane: str, wanted: Wanted, *, is_patient: bool = False) -> Future[Taken | None]:
         """Let a claim of another lane go on in this one. What comes of it, once it stands: None if its taker must look

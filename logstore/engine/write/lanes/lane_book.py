@@ -22,9 +22,8 @@ class LaneBook:
         self.life = LaneLife(runtime, name, is_named)
         self.known = LaneState()  # up to the last entry that is certain
         self.writers: dict[ClaimKey, Flushed] = {}
-        self.unclaimed: dict[
-            ClaimKey, float
-        ] = {}  # of writers whose claims do not stand yet: when they want a flush
+        # Of writers whose claims do not stand yet: when they want a flush.
+        self.unclaimed: dict[ClaimKey, float] = {}
         self.left: tuple[str, list[ClaimKey]] | None = None  # the lane that is given up, and its claims
         self._store = runtime.store
         self.name = name
