@@ -20,6 +20,7 @@ from logstore.layout.paths import LanePaths
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import background, crash, open_store, pairs, parts_in_lanes, running, until
+from tests.support.engine.lanes import seen
 from tests.support.patience import PATIENCE_S
 
 
@@ -31,11 +32,6 @@ def lane_of(store: logstore.Store) -> lane_module.Lane:
 
 def log_of(objects: ObjectStore, store: logstore.Store) -> LaneLog:
     return LaneLog(objects, LanePaths(lane_of(store).name))
-
-
-def seen(objects: ObjectStore, number: int = 0) -> list[tuple[int, bytes]]:
-    with open_store(objects, writer="read_only") as store:
-        return pairs(store.topic("t").partition(number))
 
 
 def fence(log: LaneLog, seq: int) -> None:

@@ -18,6 +18,7 @@ from logstore.layout.paths import LANES_PREFIX, LanePaths, is_birth_lane
 from logstore.objects import LocalStore, MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore
 from tests.support.engine.harness import background, crash, disk_of, open_store, pairs, running, until
+from tests.support.engine.lanes import seen
 from tests.support.engine.other_process import OtherProcess
 from tests.support.patience import PATIENCE_S
 
@@ -44,12 +45,6 @@ def fences(objects: ObjectStore) -> int:
         for entry in entries
         if isinstance(entry, Entry) and entry.header.kind is EntryKind.TRANSFER
     )
-
-
-def seen(objects: ObjectStore, number: int) -> list[tuple[int, bytes]]:
-    """What a process that was not there sees of a partition."""
-    with open_store(objects, writer="read_only") as store:
-        return pairs(store.topic("t").partition(number))
 
 
 def lane_of(store: logstore.Store) -> Lane:

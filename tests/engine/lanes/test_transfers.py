@@ -17,6 +17,7 @@ from logstore.layout.paths import LANES_PREFIX, LanePaths, catalog_key, is_birth
 from logstore.objects import LocalStore, MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import background, crash, open_store, pairs, running, until
+from tests.support.engine.lanes import seen
 from tests.support.engine.other_process import OtherProcess
 from tests.support.patience import PATIENCE_S
 
@@ -34,12 +35,6 @@ def submitted(store: logstore.Store, count: int, value: bytes) -> list[int]:
     topic = store.create_topic("t", count, exist_ok=True)
     futures = [topic.partition(number).submit(value, ack="durable") for number in range(count)]
     return [future.result(PATIENCE_S).offset for future in futures]
-
-
-def seen(objects: ObjectStore, number: int) -> list[tuple[int, bytes]]:
-    """What a process that was not there sees of a partition."""
-    with open_store(objects, writer="read_only") as store:
-        return pairs(store.topic("t").partition(number))
 
 
 def transfers(objects: ObjectStore) -> list[int]:

@@ -21,6 +21,7 @@ from logstore.layout.paths import LanePaths
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import FaultyStore, GatedStore
 from tests.support.engine.harness import crash, open_store, pairs, running, until
+from tests.support.engine.lanes import seen
 from tests.support.patience import PATIENCE_S
 
 JUNK = b"nothing that anybody has written here" * 9
@@ -35,11 +36,6 @@ def lane_of(store: logstore.Store) -> Lane:
 def next_place(store: logstore.Store) -> str:
     lane = lane_of(store)
     return LanePaths(lane.name).entry(lane.claim().since)
-
-
-def seen(objects: ObjectStore, number: int) -> list[tuple[int, bytes]]:
-    with open_store(objects, writer="read_only") as store:
-        return pairs(store.topic("t").partition(number))
 
 
 def opened(objects: ObjectStore, **settings: Any) -> tuple[logstore.Store, logstore.Topic]:

@@ -8,7 +8,6 @@ import sys
 import threading
 from collections import Counter
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ import logstore
 from logstore.engine.partition.atomic_batches import atomic_batches
 from logstore.engine.write import exclusive_writer as writer_module
 from logstore.engine.write.lanes import lane as lane_module
-from logstore.engine.write.undecided import UndecidedAppends
 from logstore.errors import (
     BufferFull,
     Closed,
@@ -32,43 +30,11 @@ from logstore.errors import (
 )
 from logstore.format.batches.batch import encode_batch, split
 from logstore.objects import MemoryStore, ObjectStore
-from logstore.testing import Fault, FaultyStore, Gate, GatedStore
+from logstore.testing import Fault, FaultyStore, GatedStore
+from tests.support.engine.atomic import opened, raw, submit
 from tests.support.engine.harness import background, crash, disk_of, open_store, pairs, running, until
+from tests.support.engine.lanes import place, seen, values
 from tests.support.patience import PATIENCE_S
-
-Logs = list[logstore.PartitionLog]
-
-
-def place(gated: GatedStore, seq: int) -> AbstractContextManager[Gate]:
-    """Holds what is put there."""
-    return gated.hold("put", prefix="lanes/", suffix=f"{seq:020d}.seg")
-
-
-def seen(objects: ObjectStore, number: int) -> list[tuple[int, bytes]]:
-    """What a process that was not there sees of a partition."""
-    with open_store(objects, writer="read_only") as store:
-        return pairs(store.topic("t").partition(number))
-
-
-def raw(*values: bytes) -> bytes:
-    return encode_batch([logstore.Record(value) for value in values], now_ms=1, codec_id=0)[0]
-
-
-def opened(store: logstore.Store, partitions: int) -> Logs:
-    """Each has one record; their entries are in the lane's first places."""
-    topic = store.create_topic("t", partitions)
-    logs = [topic.partition(number) for number in range(partitions)]
-    for log in logs:
-        log.append(b"opened")
-    return logs
-
-
-def submit(*parts: tuple[logstore.PartitionLog, bytes]) -> Future[list[logstore.Receipt]]:
-    return atomic_batches([(log, raw(*values.split())) for log, values in parts])
-
-
-def values(log: logstore.PartitionLog, **options: str) -> list[bytes | None]:
-    return [record.value for record in log.records(**options)]  # type: ignore[arg-type]
 
 
 def test_N09_records_of_several_partitions_are_one_put(any_home: ObjectStore) -> None:
@@ -464,44 +430,3 @@ def test_N09_kill_9_leaves_all_of_it_or_none(tmp_path: Path) -> None:
         assert found == [dict.fromkeys(whole, 1 + partition) for partition in range(3)]
         assert {*acked} <= {*whole}
     assert len({*acked}) > 30
-
-
-# The broken ways, so that the tests above are known to bite
-
-
-def test_N09_contrast_without_the_rule_half_of_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane_module.Lane, "_lost", lambda lane, atomic: None)
-    objects = MemoryStore()
-    gated = GatedStore(objects)
-    store = open_store(gated, lanes=1)
-    logs = opened(store, 2)
-    with place(gated, 2) as gate, running(objects, lanes=1) as other:
-        half = submit((logs[0], b"x"), (logs[1], b"y"))
-        gate.wait_held()
-        other.topic("t").partition(1).append(b"taken")
-        gate.open()
-        half.result(PATIENCE_S)
-    crash(store)
-    assert [value for _, value in seen(objects, 0)] == [b"opened", b"x"]
-    assert [value for _, value in seen(objects, 1)] == [b"opened", b"taken"]
-
-
-def test_N09_contrast_what_is_shown_behind_it_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(UndecidedAppends, "__bool__", lambda undecided: False)
-    objects = MemoryStore()
-    gated = GatedStore(objects)
-    store = open_store(gated, lanes=1, ack="buffered")
-    logs = opened(store, 2)
-    store.flush()
-    with place(gated, 1) as gate, running(objects, lanes=1) as other:
-        lost = submit((logs[0], b"x"), (logs[1], b"y"))
-        gate.wait_held()
-        shown = logs[0].append(b"shown").offset
-        other.topic("t").partition(1).append(b"taken")
-        gate.open()
-        with pytest.raises(Fenced):
-            lost.result(PATIENCE_S)
-        logs[0].flush()
-    crash(store)
-    assert shown == 2
-    assert seen(objects, 0) == [(0, b"opened"), (1, b"shown")], "told to be at 2, and stored at 1"

@@ -1,0 +1,181 @@
+"""A partition moves alone from one lane to another: taken over, given up, left by a process that was killed."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+import logstore
+from logstore.errors import Fenced
+from logstore.objects import MemoryStore, ObjectStore
+from logstore.testing import FaultyStore, GatedStore
+from tests.support.engine.harness import background, crash, open_store, running
+from tests.support.engine.lanes import entries, place, seen, store_lane, values
+from tests.support.patience import PATIENCE_S
+
+
+def entries_of(objects: ObjectStore, lane: str) -> list[str]:
+    return [key for key in entries(objects) if key.startswith(f"lanes/{lane}/")]
+
+
+def test_N03_one_partition_moves_and_no_ack_fails_in_the_others(any_home: ObjectStore) -> None:
+    faulty = FaultyStore(any_home)
+    with running(faulty, lanes=1) as store, running(any_home, lanes=1) as other:
+        topic = store.create_topic("t", 3)
+        logs = [topic.partition(number) for number in range(3)]
+        for log in logs:
+            log.append(b"mine")
+        assert other.topic("t").partition(1).append(b"taken").offset == 1
+        before = faulty.count("put", prefix="lanes/")
+        assert [logs[0].append(b"x").offset, logs[2].append(b"y").offset] == [1, 1]
+        assert faulty.count("put", prefix="lanes/") - before == 3, (
+            "one of them met the seal, and its window went one place further"
+        )
+        with pytest.raises(Fenced, match=rf"epoch 2 \(.*{os.getpid()}.*\) took the partition over"):
+            logs[1].append(b"no")
+        assert values(logs[1].reopen()) == [b"mine", b"taken"]
+    assert seen(any_home, 1) == [(0, b"mine"), (1, b"taken")]
+
+
+def test_N03_what_an_owner_asks_at_anothers_seal_it_asks_at_once() -> None:
+    """Every ack of the lane waits for it: what stands there, and whether it is of the past, side by side."""
+    objects = MemoryStore()
+    gated = GatedStore(objects)
+    with running(gated, lanes=1) as store, running(objects, lanes=1) as other:
+        topic = store.create_topic("t", 2)
+        for number in range(2):
+            topic.partition(number).append(b"mine")
+        other.topic("t").partition(1).append(b"taken")
+        seal = entries_of(objects, store_lane(store))[-1]
+        with gated.hold("get", prefix=f"lanes/{store_lane(store)}/") as asked:
+            ack = topic.partition(0).submit(b"x")
+            (whose,) = asked.wait_held(PATIENCE_S)
+            asked.release()
+            both = asked.wait_held(PATIENCE_S, count=2)
+            asked.open()
+            assert ack.result(PATIENCE_S).offset == 1
+    assert whose.key == seal
+    assert {call.key.rpartition("/")[2] for call in both} == {"checkpoint", seal.rpartition("/")[2]}
+
+
+def test_N03_a_partition_that_is_taken_back_and_forth_has_every_record_once() -> None:
+    objects = MemoryStore()
+    with running(objects, lanes=1) as a, running(objects, lanes=2) as b:
+        a.create_topic("t", 2)
+        for turn in range(6):
+            store = (a, b)[turn % 2]
+            log = store.topic("t").partition(0)
+            if log._internal.stopped is not None:
+                log = log.reopen()
+            try:
+                log.append(b"%d" % turn)
+            except Fenced:
+                log = log.reopen()
+                log.append(b"%d" % turn)
+    assert seen(objects, 0) == [(turn, b"%d" % turn) for turn in range(6)]
+
+
+def test_N04_what_a_killed_process_wrote_goes_on_in_the_next(any_home: ObjectStore) -> None:
+    store = open_store(any_home, lanes=1)
+    topic = store.create_topic("t", 4)
+    for number in range(4):
+        topic.partition(number).append([b"%d" % number, b"more"])
+    crash(store)
+    with running(any_home, lanes=1) as again:
+        for number in range(4):
+            assert again.topic("t").partition(number).append(b"next").offset == 2
+    for number in range(4):
+        assert seen(any_home, number) == [(0, b"%d" % number), (1, b"more"), (2, b"next")]
+
+
+def test_N04_a_sealed_partition_that_nobody_claimed_is_claimed_by_whoever_wants_it() -> None:
+    """The taker dies between its seal and its fence."""
+    objects = MemoryStore()
+    store = open_store(objects, lanes=1)
+    store.create_topic("t").partition(0).append(b"a")
+    faulty = FaultyStore(objects)
+    faulty.fail("put", prefix="topics/", times=None)
+    taker = open_store(faulty, lanes=0, append_timeout=0.2, probe_interval=0.01)
+    with pytest.raises(logstore.StoreUnavailable):
+        taker.topic("t").partition(0).append(b"no")
+    crash(taker)
+    with pytest.raises(Fenced):
+        store.topic("t").partition(0).append(b"sealed")
+    with running(objects, lanes=1) as third:
+        assert third.topic("t").partition(0).append(b"b").offset == 1
+    assert seen(objects, 0) == [(0, b"a"), (1, b"b")]
+    crash(store)
+
+
+def test_N03_a_callback_may_append_to_another_partition_and_wait_for_it() -> None:
+    """Acks come in the order of the entries; one that waits for a later ack must not hold that up."""
+    objects = MemoryStore()
+    done = threading.Event()
+    with running(objects, lanes=1) as store:
+        topic = store.create_topic("t", 2)
+        for number in range(2):
+            topic.partition(number).append(b"opened")
+
+        def then(_: Future[logstore.Receipt]) -> None:
+            topic.partition(1).append(b"from the callback")
+            done.set()
+
+        topic.partition(0).submit(b"first").add_done_callback(then)
+        assert done.wait(PATIENCE_S)
+    assert seen(objects, 1)[-1] == (1, b"from the callback")
+
+
+def test_N03_a_partition_that_its_owner_gives_up_moves_and_nobody_is_late() -> None:
+    """The owner's own entry carries the seal: the taker puts nothing into its lane, and no upload is in vain."""
+    objects = MemoryStore()
+    faulty, taking = FaultyStore(objects), FaultyStore(objects)
+    with running(faulty, lanes=1) as owner, running(taking, lanes=1) as taker:
+        topic = owner.create_topic("t", 3)
+        for number in range(3):
+            topic.partition(number).append(b"a")
+        topic.partition(0).reopen()
+        assert taker.topic("t").partition(0).append(b"b").offset == 1
+        assert not taking.count("put", prefix=f"lanes/{store_lane(owner)}/")
+        faulty.forget_calls()
+        for number in (1, 2):
+            assert topic.partition(number).append(b"c").offset == 1
+        assert [(call.operation, call.outcome) for call in faulty.calls] == [("put", "ok")] * 2
+        # It can be given back in the same way.
+        taker.topic("t").partition(0).reopen()
+        assert owner.topic("t").partition(0).append(b"d").offset == 2
+    assert seen(objects, 0) == [(0, b"a"), (1, b"b"), (2, b"d")]
+
+
+def test_N03_a_partition_is_given_up_although_a_seal_of_another_one_comes_first() -> None:
+    """The entry that gives it up is void, and is made anew behind the seal."""
+    objects = MemoryStore()
+    gated = GatedStore(objects)
+    with running(gated, lanes=1) as owner, running(objects, lanes=1) as taker:
+        topic = owner.create_topic("t", 3)
+        for number in range(3):
+            topic.partition(number).append(b"a")
+        with place(gated, 3) as gate:
+            giving = background(topic.partition(0).reopen)
+            gate.wait_held(PATIENCE_S)
+            assert taker.topic("t").partition(1).append(b"b").offset == 1
+            gate.release()
+            giving.result(PATIENCE_S)
+        assert taker.topic("t").partition(0).append(b"b").offset == 1
+        assert topic.partition(2).append(b"c").offset == 1
+    assert [seen(objects, number) for number in (0, 1)] == [[(0, b"a"), (1, b"b")]] * 2
+
+
+def test_N03_what_a_partition_holds_when_it_is_given_up_is_stored_with_the_seal() -> None:
+    faulty = FaultyStore(MemoryStore())
+    with running(faulty, lanes=1) as owner:
+        log = owner.create_topic("t").partition(0)
+        log.append(b"a")
+        log.append(b"b", ack="buffered")
+        log.reopen()
+        state = owner._runtime.lanes.snapshot(store_lane(owner))
+        assert state.has_ended_whole
+        assert owner.topic("t").partition(0).append(b"c").offset == 2, "nothing stays reserved"
+    assert seen(faulty, 0) == [(0, b"a"), (1, b"b"), (2, b"c")]

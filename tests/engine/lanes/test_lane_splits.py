@@ -1,0 +1,102 @@
+"""N06: what partitions have in entries is copied into objects of their own, and the entries are deleted."""
+
+from __future__ import annotations
+
+import pytest
+
+import logstore
+from logstore.errors import Fenced, UnknownTopic
+from logstore.objects import MemoryStore, ObjectStore
+from logstore.testing import FaultyStore
+from tests.support.engine.harness import crash, open_store, pairs, running
+from tests.support.engine.lanes import entries, seen, values
+
+
+@pytest.mark.usefixtures("often")
+def test_N06_splits_keep_every_record_readable_and_delete_the_entries(any_home: ObjectStore) -> None:
+    expected: dict[int, list[tuple[int, bytes]]] = {number: [] for number in range(3)}
+    with (
+        running(any_home, lanes=1, delete_grace=0.0) as store,
+        running(any_home, writer="read_only") as reader,
+    ):
+        topic = store.create_topic("t", 3)
+        for turn in range(40):
+            for number in range(3):
+                log = topic.partition(number)
+                receipt = log.append(b"%d" % turn)
+                expected[number].append((receipt.offset, b"%d" % turn))
+                if turn % 10 == 9:
+                    other = reader.topic("t").partition(number)
+                    other.refresh()
+                    assert pairs(other) == pairs(log) == expected[number]
+        store._lanes.of(topic.partition(0)._internal.paths).checkpoints.write()  # type: ignore[union-attr]
+        assert len(entries(any_home)) < 60, "of 120"
+        for number in range(3):
+            assert seen(any_home, number) == expected[number]
+    with running(any_home, lanes=1) as again:
+        for number in range(3):
+            assert again.topic("t").partition(number).append(b"on").offset == 40
+            assert pairs(again.topic("t").partition(number))[:40] == expected[number]
+
+
+@pytest.mark.usefixtures("often")
+def test_N06_the_entries_of_an_ended_lane_are_collected_by_anybody() -> None:
+    objects = MemoryStore()
+    with running(objects, lanes=1) as store:
+        topic = store.create_topic("t", 2)
+        for turn in range(3):
+            for number in range(2):
+                topic.partition(number).append(b"%d" % turn)
+    with running(objects, writer="read_only", delete_grace=0.0) as keeper:
+        gone = [item.key for item in keeper.collect_garbage()]
+        assert len([key for key in gone if key.startswith("lanes/")]) == 6
+    assert len(entries(objects)) == 1, "the fence stays"
+    for number in range(2):
+        assert seen(objects, number) == [(turn, b"%d" % turn) for turn in range(3)]
+
+
+def test_N06_deleting_a_topic_ends_its_claims_and_leaves_the_others() -> None:
+    objects = MemoryStore()
+    with running(objects, lanes=1) as store, running(objects) as other:
+        kept, gone = store.create_topic("kept").partition(0), store.create_topic("gone").partition(0)
+        kept.append(b"a")
+        gone.append(b"b")
+        other.delete_topic("gone")
+        with pytest.raises((Fenced, UnknownTopic)):
+            gone.append(b"no")
+        assert kept.append(b"c").offset == 1
+        assert values(kept) == [b"a", b"c"]
+
+
+def test_N06_delete_before_reaches_into_a_lane() -> None:
+    objects = MemoryStore()
+    with running(objects, lanes=1) as store:
+        log = store.create_topic("t").partition(0)
+        for number in range(6):
+            log.append(b"%d" % number)
+        assert log.delete_before(4) == 4
+        assert pairs(log) == [(4, b"4"), (5, b"5")]
+        assert log.append(b"6").offset == 6
+    assert seen(objects, 0) == [(4, b"4"), (5, b"5"), (6, b"6")]
+
+
+def test_N06_a_merged_object_of_a_claim_that_has_ended_tells_that_more_of_it_is_in_the_lane() -> None:
+    """The claim ends with a part that holds no records, and another chain follows. The split stores its object and dies
+    before the manifest: whoever loads the chain without one must look for that part in the lane."""
+    faulty = FaultyStore(MemoryStore())
+    store = open_store(faulty, lanes=1)
+    log = store.create_topic("t").partition(0)
+    log.append(b"a")
+    log.append(b"shown", ack="buffered")  # behind a part that reserves offsets, and holds nothing
+    crash(store)
+    with running(faulty, lanes=0) as store:
+        offset = store.topic("t").partition(0).append(b"b").offset
+        assert offset > 1
+    with running(faulty, lanes=0) as keeper:
+        internal = keeper.topic("t").partition(0)._internal
+        rule = faulty.fail("put", suffix="manifest", times=None)
+        with pytest.raises(logstore.LogStoreError):
+            internal.maintenance.split(internal._chain.load(), 0)
+        faulty.remove(rule)
+    assert any("/merged/" in info.key for info in faulty.list("topics/"))
+    assert seen(faulty, 0) == [(0, b"a"), (offset, b"b")]
