@@ -228,6 +228,7 @@ class Store:
             mine = [self._logs.pop(paths) for paths in list(self._logs) if paths.incarnation in incarnations]
         for log in mine:
             log._internal.topic_deleted()
+        self._forget_deleted()
         self._runtime.counters.forget(name)
         for removal in gone.removing:
             self._sweeper.finish(name, removal)
@@ -246,7 +247,13 @@ class Store:
         gone = self._sweeper.collect(topic)
         if topic is None:
             self._lanes.collect()
+            self._forget_deleted()
         return gone
+
+    def _forget_deleted(self) -> None:
+        """What the WAL has of topics that were deleted."""
+        if self._local_sync is not None:
+            self._local_sync.wal.forget_deleted(self._catalog.has_deleted)
 
     def _topic(self, descriptor: TopicDescriptor) -> Topic:
         with self._lock:

@@ -147,6 +147,11 @@ class Catalog:
             raise self._unknown(name)
         return found
 
+    def has_deleted(self, name: str, incarnation: str) -> bool:
+        """Whether that topic was deleted for certain: a descriptor that is not there at all says nothing."""
+        found = self._get(name)
+        return found is not None and (found.deleted or found.incarnation != incarnation)
+
     def all(self) -> list[TopicDescriptor]:
         """Every topic. Raises if one cannot be read."""
         found: list[TopicDescriptor] = []

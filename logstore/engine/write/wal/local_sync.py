@@ -3,6 +3,10 @@
 Runs on the disk's own threads. Each run takes every batch that the WAL does not have of the partitions that asked, writes
 and fsyncs them as one frame without a partition's lock, and then acks all who waited. What became durable meanwhile needs
 no WAL and is left out.
+
+**Nothing past the reservation is written.** A batch that waits for a `durable` ack goes along only if one behind it may be
+shown before it is stored. So all that the WAL has of a writer lies below every reservation that this writer has committed
+since, where no other life of its lane gives an offset away: what such a life stores ends past it, and it is judged as lost.
 """
 
 from __future__ import annotations
@@ -85,7 +89,7 @@ class LocalSync:
         size = 0
         for number, member in enumerate(asked):
             taken = list[PendingBatch]()
-            for batch in member.state.pending_from(member.part.end_offset)[0]:
+            for batch in _shown_early(member.state.pending_from(member.part.end_offset)[0]):
                 if size >= FRAME_BYTES:
                     return ([*group, (member, taken)] if taken else group), asked[number:]
                 taken.append(batch)
@@ -106,3 +110,9 @@ class LocalSync:
             member.writer.not_synced(why)
         logger.warning("%s, trying again; no `local` ack is given meanwhile", why)
         self._runtime.disk.at(self, self._runtime.clock.monotonic() + wait)
+
+
+def _shown_early(batches: list[PendingBatch]) -> list[PendingBatch]:
+    """Up to the last that is shown before it is stored."""
+    ends = (number for number in range(len(batches), 0, -1) if batches[number - 1].exposure >= Exposure.LOCAL)
+    return batches[: next(ends, 0)]

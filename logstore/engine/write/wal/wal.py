@@ -19,6 +19,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from logstore.engine.chain.tail import ChainTail
@@ -70,10 +71,13 @@ class Wal:
 
     def part(self, paths: PartitionPaths) -> WalPart:
         """What there is of a partition. Raises `UnsupportedStore` if there can be no WAL here, or another process has it."""
+        self._enter()
+        return WalPart(self, paths, self._above / paths.topic / paths.incarnation / str(paths.partition))
+
+    def _enter(self) -> None:
         with self._entering:
             if self._lock is None:
                 self._lock = self._locked()
-        return WalPart(self, paths, self._above / paths.topic / paths.incarnation / str(paths.partition))
 
     def _locked(self) -> int:
         try:
@@ -111,11 +115,31 @@ class Wal:
 
     def files_of(self, prefix: str, expected: int) -> list[FromFile]:
         """What each file has of the partition; `expected`: the first offset of interest, for the words."""
-        with self._entering:
-            index = self._index = self._read_index(expected) if self._index is None else self._index
+        index = self._known(expected)
         with self._guard:
             paths = self._files.of(prefix)
         return [self._read(path, index.get(path), prefix, expected) for path in paths]
+
+    def forget_deleted(self, is_deleted: Callable[[str, str], bool]) -> None:
+        """Let go of what is here of topics that were deleted, whoever did it: nobody will open them. `is_deleted` is given
+        a topic and its incarnation. If the folder cannot be read, or is another's, it is left as it is."""
+        with suppress(OSError, LogStoreError):
+            self._enter()
+            self._known(0)
+            with self._guard:
+                held = {
+                    PartitionPaths.of(prefix): prefix for prefix in self._files.held() - self._parts.keys()
+                }
+            topics = {(paths.topic, paths.incarnation) for paths in held if paths is not None}
+            gone = {topic for topic in topics if is_deleted(*topic)}
+            for paths, prefix in held.items():
+                if paths is not None and (paths.topic, paths.incarnation) in gone:
+                    self._settle(prefix, None)
+
+    def _known(self, expected: int) -> dict[Path, _Indexed]:
+        with self._entering:
+            self._index = self._read_index(expected) if self._index is None else self._index
+            return self._index
 
     def _read_index(self, expected: int) -> dict[Path, _Indexed]:
         """Of all files that are here, each of which is read once. A damaged frame of which it is not known whose it is
@@ -195,12 +219,18 @@ class Wal:
 
     def begin(self, part: WalPart) -> None:
         """All that was here of the partition is stored, or kept elsewhere; from now on this part is written."""
+        self._settle(part.prefix, part)
+
+    def _settle(self, prefix: str, part: WalPart | None) -> None:
         with self._guard:
-            self._files.settle(part.prefix, UNSETTLED)
-            self._parts[part.prefix] = part
+            if part is not None:
+                self._parts[prefix] = part
+            elif prefix in self._parts:
+                return  # it was opened meanwhile
+            self._files.settle(prefix, UNSETTLED)
             self._files.drop(self._durable)
         for sections, _ in (self._index or {}).values():
-            sections.pop(part.prefix, None)
+            sections.pop(prefix, None)
 
     def write(self, group: Sequence[tuple[WalPart, list[PendingBatch]]]) -> list[WalPart]:
         """Append the batches of all parts as one frame and fsync. Returns those that have it, all but the ones that were

@@ -96,6 +96,11 @@ class WalFiles:
             self.retire()
         return [file.path for file in self._full if prefix in file.holds]
 
+    def held(self) -> set[str]:
+        """The partitions of which there is something that may be needed."""
+        files = (*self._full, *([self._current] if self._current is not None else ()))
+        return {prefix for file in files for prefix in file.holds}
+
     def in_newest(self) -> list[str]:
         """The partitions that have something in the file that was retired last."""
         return list(self._full[-1].holds) if self._full else []

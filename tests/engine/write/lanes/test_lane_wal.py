@@ -17,10 +17,11 @@ from crc32c import crc32c
 
 import logstore
 from logstore.engine.write.wal import local_sync, wal_files
+from logstore.engine.write.wal.wal import ORPHAN_SUFFIX
 from logstore.errors import CorruptData, Fenced, OutcomeUnknown
 from logstore.format.stored import former_wal, wal
 from logstore.format.stored.wal import Section, parse_frames
-from logstore.layout.paths import PartitionPaths
+from logstore.layout.paths import PartitionPaths, catalog_key
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore
 from tests.support.engine.harness import crash, disk_of, open_store, pairs, running
@@ -203,6 +204,49 @@ def test_L09_what_the_next_life_of_the_lane_passed_over_elsewhere_is_kept_aside(
     assert "offsets 0 to 1" in caplog.text
 
 
+@pytest.mark.parametrize("theirs", [5, 3], ids=["where one of ours begins", "elsewhere"])
+def test_L09_what_was_never_acked_is_not_stored_behind_the_records_of_another_life(
+    theirs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Durable appends past the reservation wait for their entry as the WAL is written, and the process is killed. The next
+    life goes on elsewhere, under the same epoch, and ends where one of them begins, or between two. Then the lane comes
+    back to this disk: they were lost with the life that had them, and are in nobody's way."""
+    objects = MemoryStore()
+    lifeline = FaultyStore(objects)
+    store = open_store(lifeline, wal_dir=tmp_path / "disk", compression="none", lane="orders")
+    log = opened(store, 1)[0]
+    log.append(b"0", ack="local")
+    reserved = log._internal.state.tail.reserved_until
+    lifeline.down()
+    real, arrived, go = os.fsync, threading.Event(), threading.Event()
+
+    def slow(handle: int) -> None:
+        arrived.set()
+        assert go.wait(PATIENCE_S)
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    local = [log.submit(b"1", ack="local")]
+    assert arrived.wait(PATIENCE_S)
+    local.append(log.submit(b"2", ack="local"))
+    for count, size in ((reserved - 3, 8), (5, 50_000), (4, 50_000)):  # each is a batch of its own
+        log.submit([bytes(size)] * count, ack="durable")
+    go.set()
+    assert [future.result(PATIENCE_S).offset for future in local] == [1, 2]
+    monkeypatch.undo()
+    crash(store, lifeline)
+    left = disk_of(tmp_path / "disk", tmp_path / "left")
+    with running(objects, lane="orders") as elsewhere:
+        assert opened(elsewhere, 1)[0].append([b"elsewhere"] * theirs).offset == reserved
+    with running(objects, lane="orders", wal_dir=left) as again:
+        log = opened(again, 1)[0]
+        assert log.append(b"after").offset == reserved + theirs
+        assert values(pairs(log)) == [*[b"elsewhere"] * theirs, b"after"]
+    (aside,) = left.rglob("*.orphaned")
+    assert aside.name == f"1-from-0-to-2.wal{ORPHAN_SUFFIX}", "what was acked, and nothing else"
+    assert list(left.rglob("*.wal")) == []
+
+
 def test_L09_records_of_a_writer_that_was_fenced_alive_are_kept_aside_when_it_is_reopened(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -317,6 +361,43 @@ def test_L25_what_the_wal_has_of_a_deleted_topic_goes_with_it(
         store.delete_topic("gone")
         opened(store, 1)[0].append(b"y", ack="local")
     assert list(tmp_path.rglob("*.wal")) == []
+
+
+@pytest.mark.parametrize("by", ["this process", "another", "another, and there is one of that name again"])
+def test_L25_what_the_wal_has_of_a_deleted_topic_that_this_life_never_opened_goes_with_it(
+    by: str, tmp_path: Path
+) -> None:
+    """And what it has of others stays, also of one whose descriptor has got lost, which is no deletion."""
+    objects = MemoryStore()
+    lifeline = FaultyStore(objects)
+    store = open_store(lifeline, wal_dir=tmp_path / "disk")
+    for name in ("gone", "lost", "t"):
+        store.create_topic(name).append(b"x", ack="local")
+    crash(store, lifeline)
+    left = disk_of(tmp_path / "disk", tmp_path / "left")
+    objects.delete(catalog_key("lost"))
+    with running(objects, wal_dir=left) as again:
+        if by == "this process":
+            again.delete_topic("gone")
+        else:
+            with running(objects) as other:
+                other.delete_topic("gone")
+                if by != "another":
+                    other.create_topic("gone")
+            again.collect_garbage()
+        assert left_of(again) == {"lost", "t"}
+        assert pairs(again.topic("t").partition(0)) == []
+        again.topic("t").append(b"y", ack="local")
+        assert values(pairs(again.topic("t").partition(0))) == [b"x", b"y"]
+        assert left_of(again) >= {"lost"}
+    assert len(list(left.rglob("*.wal"))) == 1
+
+
+def left_of(store: logstore.Store) -> set[str]:
+    """The topics of which its WAL has something that may be needed."""
+    assert store._local_sync is not None
+    found = (PartitionPaths.of(prefix) for prefix in store._local_sync.wal._files.held())
+    return {paths.topic for paths in found if paths is not None}
 
 
 def test_N04_the_next_life_of_a_lane_with_a_wal_asks_nothing_of_partitions_without_records_there(
