@@ -1,7 +1,8 @@
 """Where access rules live: one object in the store, changed by compare-and-set, read again when it changes.
 
-It holds the rules and a nonce, so that no two versions have the same bytes: whether ours stands can be told, and a put that
-is carried out late never meets the version that it was made for again. (Before, the object was the list of rules alone.)
+It holds the rules and a nonce, so that no two versions have the same bytes: whether ours is stored can be told, and a put
+that is carried out late never meets the version that it was made for again. (Before, the object was the list of rules
+alone.)
 """
 
 from __future__ import annotations

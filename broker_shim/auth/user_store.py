@@ -1,7 +1,7 @@
 """Users that were made with Kafka's own calls: SCRAM keys in one object of the store, changed by compare-and-set.
 
 It holds what SCRAM keeps of passwords, never a password, and a nonce, so that no two versions have the same bytes: whether
-ours stands can be told.
+ours is stored can be told.
 """
 
 from __future__ import annotations

@@ -149,8 +149,8 @@ class GroupShard:
         companion: Companion | None,
         done: Done,
     ) -> None:
-        """Keep offsets until the transaction of that producer ends. `companion`: says that they are part of it, and stands
-        when they do."""
+        """Keep offsets until the transaction of that producer ends. `companion`: says that they are part of it, and is
+        stored when they do."""
         known = self.pending.get(producer_id, PendingOffsets())
         if epoch < known.epoch:
             done(Code.INVALID_PRODUCER_EPOCH)

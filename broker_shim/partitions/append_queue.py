@@ -166,7 +166,7 @@ class AppendQueue:
 
     def part_of_end(self, marker: Marker, now_ms: int) -> Part | Code | None:
         """The marker of a transaction, to be stored together with others, now. None if it would have to wait its turn; NONE
-        if it stands."""
+        if it is stored."""
         if self._waiting or self._busy or self._producers is None or self._log is None:
             return None
         if self._producers.transactions.is_stale(marker):
@@ -490,7 +490,7 @@ class AppendQueue:
 
 
 def _nobody(code: Code, offset: int, append_ms: int = -1) -> None:
-    """Whoever asked hears it otherwise."""
+    """Whoever asked is told by other means."""
 
 
 def _code_of(error: BaseException, append: Append) -> Code:

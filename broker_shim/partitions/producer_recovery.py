@@ -6,7 +6,7 @@ after is read. A snapshot speaks of durable records alone: one that knew of a ba
 would answer the producer's retry with "stored".
 
 The table knows the partition's transactions, too. So that a reader need not look for them in a log that has none, a
-snapshot stands in the store before the first transactional batch does: without one there is nothing to look for.
+snapshot is in the store before the first transactional batch is: without one there is nothing to look for.
 
 A log that was never served by a broker has no snapshot and, maybe, terabytes: there only the last 256 MiB are read.
 What a broker has stored without a snapshot is always less.

@@ -65,7 +65,7 @@ class ProducerTable:
         # One more of each: the five may all be in flight, and a snapshot of what is durable needs the one before.
         self._producers = KnownProducers[Remembered](REMEMBERED_BATCHES + 1)
         self._of_others = Code.OUT_OF_ORDER_SEQUENCE_NUMBER if complete else Code.UNKNOWN_PRODUCER_ID
-        """What somebody hears who is not in the table and does not begin at 0."""
+        """The answer to a producer that is not in the table and does not begin at 0."""
         self._cut_off: set[int] = set()  # whose last batches may be lost
         self.transactions = Transactions()
 

@@ -2,7 +2,7 @@
 
 Where the partitions are not in one lane, or there is no room now, nothing has happened, and the caller goes another way. If
 it fails later, because one of the partitions turned out to be another's, nothing of it is stored: the logs that are still
-ours hear `NotStored`, and go on as if it had never been handed to them.
+ours get `NotStored`, and go on as if it had never been handed to them.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ nothing more of its transaction is taken, and nothing of the next one unless the
 A coordinator of this broker, in the same lane, may have that in memory only. Then it says so with a `Companion`: the first
 batch is stored together with the coordinator's record, both or none, and so is what follows it until that is decided.
 
-Before the first transactional batch ever, a snapshot stands in the store, by which readers know that there is something to
+Before the first transactional batch ever, a snapshot is in the store, by which readers know that there is something to
 look for (`producer_recovery`). Event loop only.
 """
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Companion(Protocol):
-    """The record that a partition is part of a transaction. It must stand when the first batch there does."""
+    """The record that a partition is part of a transaction. It must be stored before the first batch there is."""
 
     def part(self) -> Part | None:
         """To be stored together with the batch. None if there is no way now: ask again in a moment."""
@@ -191,7 +191,7 @@ class TransactionGate:
 
 
 async def _answered(answer: Code | Companion | Coroutine[Any, Any, Code]) -> tuple[Code, bool]:
-    """What a coordinator said, and whether the record of it stands; if not, it is asked again when the batch goes."""
+    """What a coordinator said, and whether the record of it is stored; if not, it is asked again when the batch goes."""
     if isinstance(answer, Code):
         return answer, True
     if isinstance(answer, Coroutine):

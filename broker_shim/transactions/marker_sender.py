@@ -1,4 +1,4 @@
-"""Telling every partition of a transaction how it ended: each is asked again, with backoff, until its marker stands.
+"""Telling every partition of a transaction how it ended: each is asked again, with backoff, until its marker is stored.
 
 A partition that this broker leads gets its marker here; one of another broker by a request to that one (WriteTxnMarkers, as
 in Kafka). Partitions of `__consumer_offsets` hold offsets: those are committed, or forgotten, by the group's coordinator.
@@ -32,7 +32,7 @@ Place = tuple[str, int]
 RETRY_S, RETRY_MAX_S = 0.02, 1.0
 ASK_PATIENCE_S = 20.0
 DONE = (Code.NONE, Code.TRANSACTION_COORDINATOR_FENCED)
-"""It stands, or somebody who came after us has put it there."""
+"""It is stored, or somebody who came after us has put it there."""
 
 
 class MarkerSender:
@@ -80,7 +80,9 @@ class MarkerSender:
             if isinstance(part, Part):
                 parts.append(part)
         try:
-            append_together([*parts, state])  # last: who hears that it is done may look at the partitions
+            append_together(
+                [*parts, state]
+            )  # last: whoever is told that it is done may look at the partitions
         except LogStoreError as error:
             log.info("a transaction is ended in two steps: %s", error)
             return False
@@ -96,7 +98,7 @@ class MarkerSender:
         return hosted.part_of_end(marker)
 
     async def send(self, marker: Marker, places: frozenset[tuple[str, int]]) -> None:
-        """Returns when the marker stands in every partition."""
+        """Returns when the marker is stored in every partition."""
         await asyncio.gather(
             *(self._until_it_stands(marker, topic, index) for topic, index in sorted(places))
         )

@@ -36,7 +36,7 @@ class State(IntEnum):
 
     @property
     def is_decided(self) -> bool:
-        """Decided, and not all markers are known to stand."""
+        """Decided, and not all markers are known to be stored."""
         return self in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
 
     @property
@@ -75,7 +75,7 @@ class Decision(NamedTuple):
 def init(
     known: Transaction | None, producer_id: int, epoch: int, timeout_ms: int, now_ms: int, new_id: int
 ) -> Decision:
-    """A producer begins, or begins anew. `producer_id` and `epoch`: what it says it has had, or -1."""
+    """A producer begins, or begins again. `producer_id` and `epoch`: what it says it has had, or -1."""
     if known is None:
         fresh = Transaction(new_id, 0, timeout_ms, State.EMPTY, frozenset(), 0, now_ms)
         return Decision(Code.NONE, fresh)
@@ -130,7 +130,7 @@ def add(
 
 
 def end(known: Transaction | None, producer_id: int, epoch: int, is_commit: bool, now_ms: int) -> Decision:
-    """The producer commits or aborts. Asked twice, it hears the same."""
+    """The producer commits or aborts. Asked twice, it gets the same answer."""
     refusal = _refuse(known, producer_id, epoch)
     if refusal is not None or known is None:
         return Decision(refusal or Code.INVALID_PRODUCER_ID_MAPPING)
@@ -149,7 +149,7 @@ def time_out(known: Transaction, now_ms: int) -> Transaction | None:
 
 
 def complete(known: Transaction, now_ms: int) -> Transaction:
-    """Every marker stands."""
+    """Every marker is stored."""
     is_commit = known.state is State.PREPARE_COMMIT
     state = State.COMPLETE_COMMIT if is_commit else State.COMPLETE_ABORT
     return replace(known, state=state, places=frozenset(), changed_at_ms=now_ms)

@@ -2,8 +2,9 @@
 
 A change counts when its record is durable; until then nobody else may change that id (CONCURRENT_TRANSACTIONS, which clients
 try again). A decision is carried out by a task of its own: markers to every partition, as often as it takes, then the record
-that all of them stand. That last record is not waited for: without it, whoever loads the shard sends the markers again, and
-partitions know those that they have; and it is written late, because the next transaction of the same producer says so, too.
+that all of them are stored. That last record is not waited for: without it, whoever loads the shard sends the markers
+again, and partitions know those that they have; and it is written late, because the next transaction of the same producer
+says so, too.
 
 Where the partitions of a transaction are in one lane of this broker with the log (`MarkerSender.is_one_lane`):
 

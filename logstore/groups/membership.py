@@ -458,7 +458,7 @@ class Membership:
     # The document
 
     def _swap(self, change: Change, *, gives: bool = False) -> None:
-        """Replace the document by what `change` makes of it. Asked again until ours stands or there is nothing to do.
+        """Replace the document by what `change` makes of it. Asked again until ours is stored or there is nothing to do.
 
         `gives`: if it fails, nothing may be saved before it is known what came of it, because it may still come."""
         doubts = Doubts()

@@ -1,7 +1,7 @@
 """Aside: a call that may wait for the object store, on a thread of its own, while the source's thread stays awake.
 
 Opening a partition or creating a topic asks the store, and waits through an outage inside of the engine. Whoever
-waits there hears no signal and answers no ping. So it is done aside: the source's thread looks up about once a
+waits there handles no signal and answers no ping. So it is done aside: the source's thread looks up about once a
 second and calls `on_wait`, which keeps the source informed and may raise. Then the call is left behind; it ends
 with the store's answer, or when the store is closed, and what comes of it is dropped.
 """

@@ -15,7 +15,7 @@ or stores them twice:
 And a source keeps here what identifies it (`origin`).
 
 It is a topic of its own, `_ingest.‹source›`, one partition, in JSON. A note says what is new, and the newest wins; now and
-then everything is said once more, and what stood before is deleted. The journal is read without
+then everything is said once more, and what was there before is deleted. The journal is read without
 owning it. Who writes to it takes it over first, reads it again, and so fences off whoever wrote before.
 """
 
@@ -147,7 +147,7 @@ class Journal:
         return self._notes >= NOTES_MAX + 2 * len(self.routes)
 
     def write_whole(self) -> None:
-        """Say everything once more, in notes of some size, and release what stood before."""
+        """Say everything once more, in notes of some size, and release what was there before."""
         log, key = self._owned(), self._source.encode()
         first = log.append(Record(_pack(self.origin, {}), key), ack="durable").offset
         self._notes = 1

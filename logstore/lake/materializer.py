@@ -116,7 +116,7 @@ class Materializer:
                 raise ValueError(f"{name}={size!r}: it is a whole number, at least 1")
         self._name = topic.name
         self._objects = topic.partition(0)._internal.objects
-        self._catalog = Catalog(self._objects)  # asked each time: the topic may be created anew, or grow
+        self._catalog = Catalog(self._objects)  # asked each time: the topic may be recreated, or grow
         self._target = target
         self._partition_by = bucket_of(partition_by)
         self._table: TableFormat = open_target(target, self._partition_by)

@@ -60,6 +60,6 @@ def register(
 
 
 def where_it_is(topic: Topic) -> tuple[ObjectStore, TopicDescriptor]:
-    """The topic's store, and the topic of that name that there is right now: it may have been created anew."""
+    """The topic's store, and the topic of that name that there is right now: it may have been recreated."""
     objects = topic.partition(0)._internal.objects
     return objects, Catalog(objects).find(topic.name)

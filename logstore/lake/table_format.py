@@ -23,7 +23,7 @@ Bucket = Literal["day", "hour"]
 @dataclass(frozen=True, slots=True)
 class Source:
     """One partition of one incarnation of a topic: what an offset counts in. A topic that was deleted and created
-    anew has another incarnation, so its offsets begin again beside the old ones."""
+    again has another incarnation, so its offsets begin again beside the old ones."""
 
     topic: str
     incarnation: str

@@ -107,7 +107,7 @@ class StagedName(NamedTuple):
 
 
 class PendingName(NamedTuple):
-    """What the key of a pending append says: the place at which its owner stood, which has read every place below, and the
+    """What the key of a pending append says: the place that its owner had reached, which has read every place below, and the
     id that the append keeps for its whole life."""
 
     born: int

@@ -28,7 +28,7 @@ _SCOPE = "logstore"
 
 
 class Instrumentation:
-    """Get it from `logstore.metrics.instrument`. `stop()` ends it: the store is as it was, and the meter hears no more."""
+    """Get it from `logstore.metrics.instrument`. `stop()` ends it: the store is as it was, and the meter gets no more."""
 
     def __init__(
         self, sources: Sources, meter_provider: MeterProvider | None, tracer_provider: TracerProvider | None

@@ -37,7 +37,7 @@ def _put(store: ObjectStore, key: str, data: bytes, replaces: str | None) -> Obj
     """A put whose condition holds. One that is carried out late does no harm: nobody else puts there."""
     info = put_settled(store, key, data, replaces)
     if info is None:
-        raise _refusal(store, f"another object than {data!r} stands where nobody else puts one")
+        raise _refusal(store, f"another object than {data!r} is where nobody else puts one")
     return info
 
 

@@ -52,7 +52,7 @@ def settle(
     is_ours: Callable[[T], bool],
     may_still_come: Callable[[T], bool] = lambda _: False,
 ) -> T | None:
-    """Carry out a conditional put and find out what came of it. None: ours stands. Else what is there instead of it.
+    """Carry out a conditional put and find out what came of it. None: ours is there. Else what is there instead of it.
 
     `look` reads what is at the key, None if nothing does; it is asked only in doubt. `may_still_come`: what was to be
     replaced still exists, so ours may be carried out later.
@@ -84,7 +84,7 @@ def settle(
 
 
 def put_settled(store: ObjectStore, key: str, data: Buffer, replaces: str | None) -> ObjectInfo | None:
-    """Create the object, or replace the version with the etag `replaces`. What stands then; None if it is another's.
+    """Create the object, or replace the version with the etag `replaces`. What is there then; None if it is another's.
 
     `data` must be unlike anything that somebody else would put there, or the same only if it means the same. Raises as
     `settle` does.

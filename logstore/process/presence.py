@@ -54,7 +54,7 @@ class Presence:
         _open.add(self)
 
     def show(self) -> Owner:
-        """This process, with a marker that stands from now on."""
+        """This process, with a marker that exists from now on."""
         owner = self._owner
         if owner is None or owner.pid != os.getpid():
             token = os.urandom(len(NO_TOKEN))

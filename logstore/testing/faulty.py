@@ -216,7 +216,7 @@ class FaultyStore(WrappedStore):
             return [(one.operation, one.key) for _, one in self._undelivered]
 
     def deliver(self, *, prefix: str = "", suffix: str = "", count: int | None = None) -> list[Call]:
-        """Carry out now what is on its way, the oldest `count` or all. Returns how each ended, which nobody else hears."""
+        """Carry out now what is on its way, the oldest `count` or all. Returns how each ended, which nobody else is told."""
         with self._lock:
             chosen = [
                 pair

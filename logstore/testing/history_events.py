@@ -84,8 +84,8 @@ class Crashed:
 class Recovered:
     """A writer took the partition over with the disk (`wal_dir`) of `after`, the last writer before it; None: without it.
 
-    `late`: this was written down some time after its fence stood, and others may have gone on since. So what it must have
-    seen is what was durable when it was `Opened`.
+    `late`: this was written down some time after its fence was committed, and others may have gone on since. So what it
+    must have seen is what was durable when it was `Opened`.
     """
 
     process: str

@@ -107,7 +107,7 @@ def test_settings_that_were_read_before_a_change_are_not_believed_after_it() -> 
         assert topic.partition(0) is newest.partition(0)
 
 
-def test_a_topic_whose_descriptor_was_lost_and_created_anew_is_another_one() -> None:
+def test_a_topic_whose_descriptor_was_lost_and_recreated_is_another_one() -> None:
     """Its revisions begin again: they say nothing about which of the two is newer."""
     objects = MemoryStore()
     with running(objects) as store:

@@ -195,7 +195,7 @@ def test_L25_who_waits_at_the_end_of_a_topic_that_another_process_deletes_is_tol
 
 
 @pytest.mark.parametrize("call", ["read", "records", "offset_for_timestamp"])
-def test_L25_a_reader_at_the_end_hears_of_a_deletion_with_its_next_look(
+def test_L25_a_reader_at_the_end_learns_of_a_deletion_with_its_next_look(
     call: str, objects: ObjectStore
 ) -> None:
     with running(objects) as store, open_store(objects, writer="read_only") as reader:

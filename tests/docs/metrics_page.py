@@ -1,5 +1,5 @@
 """The table of metrics in docs/metrics.md, from the catalogue in the code: `python -m tests.docs.metrics_page` writes it
-anew."""
+again."""
 
 from __future__ import annotations
 

@@ -74,14 +74,14 @@ def test_a_position_of_an_earlier_ownership_does_not_count() -> None:
     assert doc.position(place, Slot(1, "life", {place: Saved(since - 1, 5)})) is None
 
 
-def test_a_topic_that_was_created_anew_begins_anew() -> None:
+def test_a_topic_that_was_recreated_begins_again() -> None:
     doc = document({"t": 2}, {0: member("t")})
     folded = doc.folded(0, Slot(1, "life", {("t", 0): Saved(doc.generation, 9)}))
     assert folded.topics["t"][0].position == 9
     same = folded.covering({"t": ("0" * 16, 3)})
     assert [each.position for each in same.topics["t"]] == [9, None, None]
-    anew = folded.covering({"t": ("1" * 16, 1)})
-    assert anew.topics["t"] == (Partition(),)
+    again = folded.covering({"t": ("1" * 16, 1)})
+    assert again.topics["t"] == (Partition(),)
 
 
 def test_twenty_thousand_partitions_are_shared_out() -> None:

@@ -292,10 +292,10 @@ def test_groups_are_listed_described_and_deleted(place: Place) -> None:
         lag(place.store, "g")
     place.fill(4)
     with place.member() as group:
-        assert len(drained(group)) == 4, "a group of that name begins anew"
+        assert len(drained(group)) == 4, "a group of that name begins again"
 
 
-def test_partitions_that_are_added_and_topics_created_anew_are_found(place: Place) -> None:
+def test_partitions_that_are_added_and_topics_recreated_are_found(place: Place) -> None:
     place.fill(8)
     clock = ManualClock()
     with place.member(clock) as group:
@@ -308,10 +308,10 @@ def test_partitions_that_are_added_and_topics_created_anew_are_found(place: Plac
         assert drained(group) == [b"new"]
         group.commit()
         place.store.delete_topic("t")
-        place.store.create_topic("t", partitions=1).append(b"anew")
+        place.store.create_topic("t", partitions=1).append(b"again")
         clock.advance(30)
         group._membership.look()
-        assert drained(group) == [b"anew"]
+        assert drained(group) == [b"again"]
         assert group.assignment == [("t", 0)]
 
 

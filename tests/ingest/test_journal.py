@@ -116,9 +116,9 @@ def test_F14_a_copy_for_every_partition_is_made_for_those_that_there_were() -> N
     assert counted(objects) == {0: 80, 1: 80, 2: 40, 3: 40}
 
 
-@pytest.mark.parametrize("made_anew", [False, True])
+@pytest.mark.parametrize("made_again", [False, True])
 def test_F14_a_topic_that_was_deleted_since_it_was_filled_is_not_made_again_without_a_word(
-    made_anew: bool,
+    made_again: bool,
 ) -> None:
     objects = MemoryStore()
     with collecting(objects, Reports()) as collector:
@@ -126,7 +126,7 @@ def test_F14_a_topic_that_was_deleted_since_it_was_filled_is_not_made_again_with
         collector.flush()
     with logstore.open(objects) as store:
         store.delete_topic("orders")
-        if made_anew:
+        if made_again:
             store.create_topic("orders", PARTITIONS)
     reports = Reports()
     for _ in range(2):  # a supervisor starts it again
@@ -238,7 +238,7 @@ def test_F08_the_journal_is_owned_by_the_collector_that_wrote_to_it_last() -> No
         assert Journal(second, "s").read().routes == newer.routes
 
 
-def test_F15_the_journal_is_written_anew_when_it_is_long_and_says_the_same(
+def test_F15_the_journal_is_written_again_when_it_is_long_and_says_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(journal, "NOTES_MAX", 10)

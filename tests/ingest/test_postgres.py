@@ -384,7 +384,7 @@ def test_a_slot_that_was_filled_into_another_store_is_refused(dsn: str) -> None:
     catch_up(right, config)
 
 
-def test_a_stop_in_the_middle_of_a_snapshot_is_heard_and_leaves_no_slot(dsn: str) -> None:
+def test_a_stop_in_the_middle_of_a_snapshot_is_noticed_and_leaves_no_slot(dsn: str) -> None:
     objects, config = MemoryStore(), settings(dsn)
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key)")
@@ -398,7 +398,7 @@ def test_a_stop_in_the_middle_of_a_snapshot_is_heard_and_leaves_no_slot(dsn: str
         assert slot_state(connection, config.slot) is None
 
 
-def test_a_stop_is_heard_while_the_slot_waits_for_transactions_of_others(dsn: str) -> None:
+def test_a_stop_is_noticed_while_the_slot_waits_for_transactions_of_others(dsn: str) -> None:
     """The server creates a slot once all that were open have ended, and says nothing until then."""
     with session(dsn) as sql, session(dsn) as other:
         sql.execute("create table t (id int primary key)")

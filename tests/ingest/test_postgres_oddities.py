@@ -214,7 +214,7 @@ def test_two_tables_that_would_be_one_topic_are_refused_by_name(dsn: str, when: 
         sql.execute('drop schema "a" cascade; drop schema "a.b" cascade')
 
 
-def test_a_publication_that_was_dropped_is_said_and_not_made_anew_over_a_hole(dsn: str) -> None:
+def test_a_publication_that_was_dropped_is_said_and_not_made_again_over_a_hole(dsn: str) -> None:
     objects, config = MemoryStore(), settings(dsn)
     with session(dsn) as sql:
         sql.execute("create table t (id int primary key)")

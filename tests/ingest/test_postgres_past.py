@@ -158,7 +158,7 @@ def test_F14_after_a_trim_to_the_end_and_a_crash_of_the_server_no_row_comes_twic
     raise AssertionError("the slot never went back")
 
 
-def test_F10_a_store_that_hangs_while_a_topic_is_opened_is_said_and_pings_and_a_stop_are_heard(
+def test_F10_a_store_that_hangs_while_a_topic_is_opened_is_said_and_pings_and_a_stop_are_noticed(
     dsn: str,
 ) -> None:
     gated, config = GatedStore(MemoryStore()), settings(dsn, status_interval=0.05)

@@ -106,7 +106,7 @@ def test_T02_commits_that_never_go_through_end_with_an_error_that_says_so(
         copier.run_once()
 
 
-def test_T02_a_topic_that_is_deleted_and_created_anew_begins_again_beside_the_old_rows(
+def test_T02_a_topic_that_is_deleted_and_recreated_begins_again_beside_the_old_rows(
     store: logstore.Store, where: str
 ) -> None:
     topic = store.create_topic("orders")
@@ -255,7 +255,7 @@ def race(
     between: Callable[[int], None] | None = None,
 ) -> None:
     """Two copy side by side while records come. One after the other is killed, and `between` does what it likes with the
-    table; in the end one more finishes. In the middle of many kills the topic is deleted and created anew."""
+    table; in the end one more finishes. In the middle of many kills the topic is deleted and recreated."""
     topic = store.create_topic("orders", partitions=2)
     copiers = Copiers(store_url, where)
     former: Counter[Place] = Counter()
@@ -334,7 +334,7 @@ def test_T02_two_that_race_in_a_bucket_leave_each_record_once(moto: Any, tmp_pat
 def test_T02_twenty_kills_leave_each_record_once(
     form: str, home: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """The table is compacted and its history dropped between, and the topic is deleted and created anew."""
+    """The table is compacted and its history dropped between, and the topic is deleted and recreated."""
     server = None if home == "folder" else request.getfixturevalue(home)
     url = (tmp_path / "log").as_uri() if server is None else server.url()
     seed = int(os.environ.get("SOAK_SEED", "1"))

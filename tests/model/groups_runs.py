@@ -154,7 +154,7 @@ class EmptiesTheSlot(Groups):
 
 
 class DeletesTheSlot(Groups):
-    """Who has replaced a member, and folded what it had saved, deletes the slot: a late creation makes it anew."""
+    """Who has replaced a member, and folded what it had saved, deletes the slot: a late creation makes it again."""
 
     def reaper(self, who: str, slot: int) -> Actor:
         yield from super().reaper(who, slot)

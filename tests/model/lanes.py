@@ -144,7 +144,7 @@ class Own(NamedTuple):
 
 class Writer(NamedTuple):
     """A process: its lane, its next place there and the last id before that, and its claims. `made`, `ids`: counters;
-    `tries`: how often it made its uploads anew since the last ack."""
+    `tries`: how often it made its uploads again since the last ack."""
 
     lane: str
     seq: int = 0
@@ -471,7 +471,7 @@ class Lanes:
 
     def blocked(self, who: str, at: Writer, ups: tuple[Upload, ...], found: Entry) -> Step:
         """Another's entry stands where our oldest upload should be. Ask first: it may stand where ours was split and
-        deleted. Else take it in, and make all uploads anew behind it, with new ids: those under way are void wherever
+        deleted. Else take it in, and make all uploads again behind it, with new ids: those under way are void wherever
         they land. Only the oldest is sent until it stands: else our own voids may stand in our way for ever."""
         checkpoint = yield from self.checkpoint(at.lane)
         if self.was_split(checkpoint, at.seq):
@@ -488,7 +488,7 @@ class Lanes:
         old, at = ups, at._replace(own=tuple(o for o in at.own if (o.part, o.claim) not in gone))
         prev = found.id if self.moves_edge(found, False) else at.prev
         at = at._replace(seq=at.seq + 1, prev=prev, tries=at.tries + 1)
-        at, ups = self.anew(who, at, ups, {part for part, _ in gone})
+        at, ups = self.again(who, at, ups, {part for part, _ in gone})
         ups = self.held(ups)
         if at.tries > 6:
             yield Said("endless", (records_of(ups),))
@@ -513,7 +513,7 @@ class Lanes:
     def stops(self, found: Entry) -> bool:
         return found.kind == FENCE
 
-    def anew(self, who: str, at: Writer, ups: tuple[Upload, ...], gone: set[str]) -> tuple[Writer, Any]:
+    def again(self, who: str, at: Writer, ups: tuple[Upload, ...], gone: set[str]) -> tuple[Writer, Any]:
         """An atomic append that has lost a partition fails whole. What is left gets dense offsets again."""
         wanted = []
         for up in ups:

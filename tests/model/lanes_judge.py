@@ -9,7 +9,7 @@ Kinds of violations:
     misread  a reader is given something else than the log
     short    a reader believes in an end before what was acked when it began
     denied   a caller was told "never stored" of a record that is
-    endless  an owner makes its uploads anew again and again, with nobody but itself in its way
+    endless  an owner makes its uploads again and again, with nobody but itself in its way
     undead   a record is acked that was not in the log when a deletion of the topic believed to have ended it
 """
 
@@ -141,7 +141,7 @@ class LaneJudge:
                         f"a reader believes in the end {offset} of {part}; {need} were acked",
                     )
             case "endless":
-                return told, ("endless", f"{said.args[0]} are made anew again and again")
+                return told, ("endless", f"{said.args[0]} are made again and again")
             case "ended":
                 return told._replace(ended=told.ended | set(said.args)), None
         return told, None

@@ -115,13 +115,13 @@ class ClaimFirst(Lanes):
 
 
 class NoLink(Lanes):
-    """Every data entry counts, whatever stands before it; and what landed is not made anew."""
+    """Every data entry counts, whatever stands before it; and what landed is not made again."""
 
     def is_valid(self, entry: Entry, edge: Any) -> bool:
         return entry.kind == DATA
 
-    def anew(self, who: str, at: Writer, ups: tuple[Upload, ...], gone: set[str]) -> tuple[Writer, Any]:
-        at, first = super().anew(who, at, ups[:1], gone)
+    def again(self, who: str, at: Writer, ups: tuple[Upload, ...], gone: set[str]) -> tuple[Writer, Any]:
+        at, first = super().again(who, at, ups[:1], gone)
         return at, first + ups[1:]
 
 
@@ -133,14 +133,14 @@ class VoidsAreLinks(Lanes):
 
 
 class SentAtOnce(Lanes):
-    """All uploads that are made anew are sent at once."""
+    """All uploads that are made again are sent at once."""
 
     def held(self, ups: tuple[Upload, ...]) -> tuple[Upload, ...]:
         return ups
 
 
 class Believes412(Lanes):
-    """412 means that another's entry is there: all uploads are made anew behind it."""
+    """412 means that another's entry is there: all uploads are made again behind it."""
 
     def flush(self, who: str, at: Writer, count: int, give: bool) -> Step:
         at, ups, _ = self.prepare(who, at, count, give)
@@ -150,7 +150,7 @@ class Believes412(Lanes):
                 yield Said("acked", ups[0].entry.batches)
                 at, ups = self.acked(at, ups[0]), ups[1:]
             elif answer == EXISTS:
-                at, ups = self.anew(who, at._replace(seq=at.seq + 1), ups, set())
+                at, ups = self.again(who, at._replace(seq=at.seq + 1), ups, set())
         return at
 
 
@@ -281,14 +281,14 @@ class HalfAtomic(Lanes):
 class HoleBehindAtomic(Lanes):
     """What came behind an atomic append that has failed keeps its offsets."""
 
-    def anew(self, who: str, at: Writer, ups: tuple[Upload, ...], gone: set[str]) -> tuple[Writer, Any]:
+    def again(self, who: str, at: Writer, ups: tuple[Upload, ...], gone: set[str]) -> tuple[Writer, Any]:
         bases = {
             record: batch.base + n
             for up in ups
             for batch in up.entry.batches
             for n, record in enumerate(batch.records)
         }
-        at, made = super().anew(who, at, ups, gone)
+        at, made = super().again(who, at, ups, gone)
         kept = []
         for up in made:
             batches = tuple(
@@ -498,10 +498,10 @@ class SharedGoesOn(Lanes):
 
 
 class SameIdAgain(Lanes):
-    """Uploads that are made anew keep their ids."""
+    """Uploads that are made again keep their ids."""
 
-    def anew(self, who: str, at: Writer, ups: tuple[Upload, ...], gone: set[str]) -> tuple[Writer, Any]:
-        new, made = super().anew(who, at, ups, gone)
+    def again(self, who: str, at: Writer, ups: tuple[Upload, ...], gone: set[str]) -> tuple[Writer, Any]:
+        new, made = super().again(who, at, ups, gone)
         ids, prev, out = [up.entry.id for up in ups], at.prev, []
         for up, one in zip(made, ids, strict=False):
             out.append(up._replace(entry=up.entry._replace(id=one, prev=prev)))

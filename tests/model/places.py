@@ -9,7 +9,7 @@ Processes, their uploads and their doubts are those of `lanes`. What differs is 
 * Nobody goes on behind a claim before a seal names it (`left`): so who knows a partition as it once was, in a lane, learns
   from the lane alone what became of it (`planner`), and asks for nothing of the partition's own.
 * What cannot be read (`JUNK`) may stand in a place of a lane: somebody's, or a seal that was damaged. Its owner never goes
-  on behind it, because it may have been a seal: it ends all its claims, and claims the partitions anew for another lane.
+  on behind it, because it may have been a seal: it ends all its claims, and claims the partitions again for another lane.
 * A lane ends with a fence, which ends all claims that began before it (`since`): it stops the owner, and lets nobody in.
   The next life of a named lane begins with
   an `adopt`: nothing ends, but what the former life puts behind it does not name it, and is void.
@@ -165,7 +165,7 @@ class Places(Lanes):
         return True
 
     def move(self, who: str, at: Writer) -> Step:
-        """To another lane: end all claims in this one, and claim the partitions anew, where their chains say."""
+        """To another lane: end all claims in this one, and claim the partitions again, where their chains say."""
         parts = "".join(own.part for own in at.own)
         seals = frozenset((own.part, own.claim) for own in at.own)
         yield from self.leave(who, at, seals)

@@ -88,13 +88,13 @@ class BeginsAtItsEnd(Places):
 
 
 class Linkless(Places):
-    """Every data entry counts, whatever stands before it; and what landed is not made anew."""
+    """Every data entry counts, whatever stands before it; and what landed is not made again."""
 
     def is_valid(self, entry: Entry, edge: Any) -> bool:
         return entry.kind == DATA
 
-    def anew(self, who: str, at: Writer, ups: tuple[Upload, ...], gone: set[str]) -> tuple[Writer, Any]:
-        at, first = super().anew(who, at, ups[:1], gone)
+    def again(self, who: str, at: Writer, ups: tuple[Upload, ...], gone: set[str]) -> tuple[Writer, Any]:
+        at, first = super().again(who, at, ups[:1], gone)
         return at, first + ups[1:]
 
 
@@ -109,7 +109,7 @@ class Believes(Places):
                 yield Said("acked", ups[0].entry.batches)
                 at, ups = self.acked(at, ups[0]), ups[1:]
             else:
-                at, ups = self.anew(who, at._replace(seq=at.seq + 1), ups, set())
+                at, ups = self.again(who, at._replace(seq=at.seq + 1), ups, set())
             del answer
         return at
 
@@ -390,7 +390,7 @@ class GoesOnBehindJunk(Places):
 
 
 class MovesWithoutASeal(Places):
-    """An owner claims its partitions anew, and does not end its claims in the lane that it leaves."""
+    """An owner claims its partitions again, and does not end its claims in the lane that it leaves."""
 
     def leave(self, who: str, at: Writer, seals: frozenset[Any]) -> Step:
         return

@@ -31,7 +31,7 @@ def test_the_rules_hold_where_a_broken_one_was_caught(run: Run) -> None:
 
 @pytest.mark.parametrize("contrast", NOT_NEEDED, ids=name_of)
 def test_what_is_not_needed_for_safety(contrast: Contrast) -> None:
-    """New ids for uploads made anew are told from older ones by their places; a lane's end is known by its checkpoint; and
+    """New ids for uploads made again are told from older ones by their places; a lane's end is known by its checkpoint; and
     nobody asks whose a void entry was."""
     MODEL.check_not_needed(contrast)
 

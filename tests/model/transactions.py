@@ -217,7 +217,7 @@ class Transactions:
                     yield Said("seen", ("too late",))
                     return False
                 del verified
-            # The answer came, and we go on: from here on the partition is as it was looked at, or all begins anew.
+            # The answer came, and we go on: from here on the partition is as it was looked at, or all begins again.
             now = yield Get(place)
             if self.is_as_before(log, now):
                 done = yield from self.changed(place, now, Log(now.version + 1, (*now.entries, data)))

@@ -326,7 +326,7 @@ class TestDurability:
         store.put("k", b"y")
         assert order == ["fsync temporary", "rename temporary deep/root/k", "fsync deep/root"]
 
-    def test_W09_what_stood_in_the_way_is_durable_before_the_loser_hears_of_it(
+    def test_W09_what_stood_in_the_way_is_durable_before_the_loser_knows_of_it(
         self, store: LocalStore, order: list[str]
     ) -> None:
         """The winner may have linked its object and not yet fsynced the folder; the loser acts on what it sees."""

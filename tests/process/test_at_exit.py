@@ -80,7 +80,7 @@ def test_records_are_stored_where_no_thread_can_be_started_any_more(tmp_path: Pa
     assert "Traceback" not in ended.stderr
 
 
-def test_a_program_that_closes_its_store_hears_nothing(tmp_path: Path) -> None:
+def test_a_program_that_closes_its_store_is_told_nothing(tmp_path: Path) -> None:
     ended = run(tmp_path, "store.close()")
     assert (ended.returncode, ended.stderr, stored(tmp_path)) == (0, "", ALL)
 

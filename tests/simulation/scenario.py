@@ -1,7 +1,7 @@
 """One run: what a seed makes of the world, and the run itself.
 
 A `Scenario` is the seed and what was switched off, so that a failing run can be made smaller and replayed. Every choice is
-drawn from dice of its own (`seed/what`), so switching one thing off leaves the others as they were.
+drawn from an rng of its own (`seed/what`), so switching one thing off leaves the others as they were.
 """
 
 from __future__ import annotations

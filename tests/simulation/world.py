@@ -203,7 +203,7 @@ class Machine:
 
 
 class Process:
-    """One life of one process: its view of the store, its clock, its dice, its tasks."""
+    """One life of one process: its view of the store, its clock, its rng, its tasks."""
 
     def __init__(self, world: World, machine: Machine) -> None:
         machine.lives += 1

@@ -13,7 +13,7 @@ valid. Each client has a port of its own, so it is known whose request it is. Wh
     slow            it waits a while on its way to the server
     500, 503, 409   that answer, although it was carried out; or, with "not done", without that
 
-Which one is drawn from a seeded dice. (The same seed gives the same draws, not the same run: processes race.)
+Which one is drawn from a seeded rng. (The same seed gives the same draws, not the same run: processes race.)
 """
 
 from __future__ import annotations

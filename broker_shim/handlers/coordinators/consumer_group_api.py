@@ -22,7 +22,7 @@ from logstore.layout.broker import INTERNAL_TOPIC
 from logstore.topic import Topic
 
 LOOK_EVERY_S = 300.0
-"""How often the store is asked what has become of a group's topics, beyond what this broker hears of: as clients do."""
+"""How often the store is asked what has become of a group's topics, beyond what this broker is told: as clients do."""
 CONSUMER_MEMBER = 1
 
 

@@ -1,7 +1,7 @@
 """Transactions over the wire: InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, WriteTxnMarkers, and what admins
 ask.
 
-The epoch of a producer is raised when it begins anew and when its transaction times out, not with every transaction
+The epoch of a producer is raised when it begins again and when its transaction times out, not with every transaction
 (KIP-890's second part): clients that could do that learn from ApiVersions that they need not.
 """
 

@@ -2,7 +2,7 @@
 
     full fetch, epoch 0 ──► session `id` ──fetch `id`, epoch 1, 2, 3 …: only what changed──► … ──epoch -1──► closed
 
-A client in a session names only partitions whose position has changed, or that it forgets, and hears only of those that
+A client in a session names only partitions whose position has changed, or that it forgets, and is told only of those that
 have something new. Clients without sessions (librdkafka, aiokafka) ask the same thing again and again while there is
 nothing to read: such a request is kept and recognised by its bytes, at the same cost.
 

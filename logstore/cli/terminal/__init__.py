@@ -1,1 +1,1 @@
-"""What every command says and hears: options, tables, progress, units, templates, usage errors."""
+"""What every command reads and prints: options, tables, progress, units, templates, usage errors."""

@@ -60,7 +60,7 @@ def base_of(settled: Settled, claim: ClaimState, since: int) -> ClaimBase | None
     """What a checkpoint says of the partition, whose parts are those of `claim`; None if the rows do not reach as far."""
     tail, next_seq = settled.tail, max(settled.until, claim.next_seq)
     if settled.first_part is not None and settled.first_part < next_seq:
-        return None  # it was split out of the lane, and the partition has not heard of it
+        return None  # it was split out of the lane, and the partition does not know it yet
     if tail.next_seq < next_seq or len(tail.horizon.front) not in (0, FRONT_SIZE):
         return None
     end, reserved = claim.end_offset, claim.reserved_until

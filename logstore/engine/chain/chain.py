@@ -1,8 +1,8 @@
 """The chain of a partition in the object store: commit, judge, follow, load.
 
 The one commit is `put(‹seq›.seg, if_absent=True)`. Whoever creates the object at `seq` has committed; nobody can create it
-twice. What the store answers may be lost, so the answer alone is never believed when there is doubt: the object that stands
-at `seq` is read, and its writer id, random and new for each segment, says whose it is.
+twice. What the store answers may be lost, so the answer alone is never believed when there is doubt: the object that is
+there at `seq` is read, and its writer id, random and new for each segment, says whose it is.
 
 **Places that are emptied.** A place that garbage collection has emptied looks like one that was never used, and no clock
 tells them apart. So most places are never emptied: fences stay, the newest segment stays, and every segment of a shared or
@@ -131,12 +131,12 @@ class Chain:
         if torn is None or torn.size:
             raise Indeterminate(f"{key}: it had no bytes and has changed since; asking again")
         logger.warning(
-            "%s: an object of no bytes stood there, left by a put that was cut off; replacing it", key
+            "%s: an object of no bytes was there, left by a put that was cut off; replacing it", key
         )
         self.store.put(key, data, if_match=torn.etag)
 
     def _goes_on_behind(self, seq: int) -> bool:
-        """Whether a later segment is committed: the newest one always stands."""
+        """Whether a later segment is committed: the newest one is always there."""
         later = self.store.list(self.paths.prefix, self.paths.segment(seq))
         return any(info.size and self.paths.seq_of(info.key) is not None for info in later)
 

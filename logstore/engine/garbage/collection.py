@@ -63,7 +63,7 @@ class Collection:
         return due
 
     def _sizes(self, keys: Iterable[str]) -> dict[str, int]:
-        """Of those that stand: a listing tells as much as a thousand requests for one each."""
+        """Of those that exist: a listing tells as much as a thousand requests for one each."""
         paths, store = self._chain.paths, self._chain.store
         seqs, names = paths.names_of(keys)
         listed: list[Iterable[ObjectInfo]] = []
@@ -89,7 +89,7 @@ class Collection:
         return due.garbage
 
     def _publish_horizon(self, manifest: Manifest | None, until: int) -> bool:
-        """Note that places below `until` may be empty from now on. False unless the note certainly stands.
+        """Note that places below `until` may be empty from now on. False unless the note is certainly stored.
 
         What `manifest` has retired stays so in every later one, until it is taken away."""
         if manifest is None or manifest.collected_until >= until:

@@ -21,7 +21,7 @@ Standing = Mapping[int, SegmentHeader | None]
 
 
 def standing_at(chain: Chain, seqs: Iterable[int]) -> dict[int, SegmentHeader | None]:
-    """What stands in these places and in the one behind each; None if nothing does. What cannot be read is left out."""
+    """What is in these places and in the one behind each; None if nothing does. What cannot be read is left out."""
 
     def one(seq: int) -> dict[int, SegmentHeader | None]:
         try:

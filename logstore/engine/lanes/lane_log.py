@@ -108,7 +108,7 @@ class LaneLog:
         if torn is None or torn.size:
             raise Indeterminate(f"{key}: it had no bytes and has changed since; asking again")
         logger.warning(
-            "%s: an object of no bytes stood there, left by a put that was cut off; replacing it", key
+            "%s: an object of no bytes was there, left by a put that was cut off; replacing it", key
         )
         self.store.put(key, data, if_match=torn.etag)
 

@@ -4,8 +4,8 @@ A place that was emptied looks like one that was never used. So who has read ent
 checkpoint's front *afterwards*: if entries were split and emptied from the place on where the reading began, nothing that
 was seen counts, and the lane is read again from its checkpoint.
 
-A checkpoint can be done without: then everything that stands is read, and what is missing in between was split. One that is
-damaged, and has not changed since, says that nothing was split since.
+A checkpoint can be done without: then every entry that is there is read, and what is missing in between was split. One that
+is damaged, and has not changed since, says that nothing was split since.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class LaneReader:
             return self._parts(state, claim, key, from_seq)
 
     def now(self) -> float:
-        """A moment for `look` and `based`: later than all before, also by a clock that stands, so that what was read before
-        it and what is read after it are never confused."""
+        """A moment for `look` and `based`: later than all before, also by a clock that stands still, so that what was read
+        before it and what is read after it are never confused."""
         with self._lock:
             self._moment = max(self._clock.monotonic(), math.nextafter(self._moment, math.inf))
             return self._moment
@@ -315,7 +315,7 @@ class LaneReader:
         doubtful: set[ClaimKey],
     ) -> dict[ClaimKey, Taken]:
         """End these claims of the lane and let them go on in that of `successor`: one entry for all of them, at the first
-        empty place. Each fence has the place behind the last part, as the lane stands right before the entry, and begins
+        empty place. Each fence has the place behind the last part, as the lane is right before the entry, and begins
         past what was reserved. Returns those that were taken. Of the others somebody was faster, or the partition's manifest
         holds more than their taker knows, or another has adopted the lane, or it is in doubt where they go on: their takers
         look again.
@@ -419,8 +419,8 @@ class LaneReader:
                 self._keep(slice_key(key, part.position, part.size), piece)
 
     def _to_end(self, known: KnownLane) -> tuple[LaneState, int]:
-        """`_refresh`, for who puts something at the first empty place: it must be the end. If entries stand behind it, they
-        tell whether it was emptied."""
+        """`_refresh`, for who puts something at the first empty place: it must be the end. If there are entries behind it,
+        they tell whether it was emptied."""
         state, began = self._refresh(known)
         if not known.is_listed and known.log.goes_on_behind(state.next_seq):
             known.state = None

@@ -38,9 +38,9 @@ _SPLITS_MAX = 64
 class ClaimState:
     """`next_seq`, `end_offset` and `reserved_until`: of the partition's chain before the first of `parts`, all of which no
     manifest holds, as far as the lane's checkpoint knows. `is_sealed`: no part will follow. `is_begun`: nothing of it is in
-    the lane yet, so it may not stand. `is_left`: a seal names the claim, and only then may somebody have gone on behind it:
-    a fence stops the owner and lets nobody in. `lost_at`: the first lost place since its last part, if there is one.
-    `moved`: the claim went on in another lane, and nobody goes on in the partition's own chain."""
+    the lane yet, so it may not be committed. `is_left`: a seal names the claim, and only then may somebody have gone on
+    behind it: a fence stops the owner and lets nobody in. `lost_at`: the first lost place since its last part, if there is
+    one. `moved`: the claim went on in another lane, and nobody goes on in the partition's own chain."""
 
     next_seq: int
     end_offset: int
@@ -59,14 +59,14 @@ class ClaimState:
 
     @property
     def first(self) -> Part | None:
-        """The first part here, or the fence with which it went on: either shows that the claim stood."""
+        """The first part here, or the fence with which it went on: either shows that the claim was committed."""
         return self.parts[0].part if self.parts else self.moved and self.moved.fence
 
 
 @dataclass(slots=True)
 class _Doubt:
     """Places from `first` on are lost, and nothing tells yet which of those behind them count. `is_split`: none is lost from
-    there on; it is not known what stood before it."""
+    there on; it is not known what was before it."""
 
     first: int
     waiting: list[Entry] = field(default_factory=list)
@@ -103,7 +103,7 @@ class LaneState:
         self._doubt: _Doubt | None = None
         self.is_rebuilt = is_rebuilt  # without a checkpoint
         self._starts_are_known = True
-        self.front = 0  # what stood before it is not known
+        self.front = 0  # what was before it is not known
 
     def take(self, entry: Entry | LostEntry) -> bool:
         """The entry at the next place. Whether it counts: a data entry that does not name the last one that counts is void,
@@ -304,13 +304,13 @@ class LaneState:
         self.claims[key] = ClaimState(next_seq, end_offset, reserved_until, is_begun=True)
 
     def begun_at(self, key: ClaimKey, next_seq: int, end_offset: int, reserved_until: int) -> None:
-        """It stands there. Somebody may have ended it since, which counts."""
+        """It is committed there. Somebody may have ended it since, which counts."""
         one = self.claims[key]
         one.next_seq, one.end_offset, one.reserved_until = next_seq, end_offset, reserved_until
 
     def carried_on(self) -> dict[str, ClaimKey]:
-        """By partition: the claims that go on with the next life of the lane. Each has something in it, so it stands; and
-        nobody goes on behind a claim before it has ended."""
+        """By partition: the claims that go on with the next life of the lane. Each has something in it, so it is committed;
+        and nobody goes on behind a claim before it has ended."""
         return {
             key.prefix: key
             for key, one in self.claims.items()

@@ -1,4 +1,4 @@
-"""A lane as it stands in the store, read whole: by its checkpoint and the entries behind that, or without one."""
+"""A lane as it is in the store, read whole: by its checkpoint and the entries behind that, or without one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 
 
 def read_state(log: LaneLog) -> tuple[LaneState, list[Entry | LostEntry], bytes | None]:
-    """The lane as its checkpoint tells it, or as it stands if that cannot be read; the entries behind that; and the front of
-    a checkpoint that is damaged."""
+    """The lane as its checkpoint tells it, or as its entries tell it if that cannot be read; the entries behind that; and
+    the front of a checkpoint that is damaged."""
     damaged: bytes | None = None
     try:
         state = LaneState(log.checkpoint())

@@ -9,7 +9,7 @@ far the pass has come, and when. A pass that is interrupted is begun again by wh
   number of passes, in any number of processes, may be under way: an object is built from rows of the manifest that it is
   swapped into, or it is not named.
 * A tombstone goes when a pass has ended that knew it, so that nothing is left of what it deletes, and its time has passed
-  since. If it is not known which passes have ended, because the manifest got lost or damaged, the time begins anew.
+  since. If it is not known which passes have ended, because the manifest got lost or damaged, the time begins again.
 * The last row is never touched, nor the chain's newest segment, nor what is not in objects of the partition's own, nor what
   is younger than the topic says. A pass comes no further than the last stable offset: see `thinner`.
 * What cannot be read stops the pass: a tombstone must not go while something before it may still need it.
@@ -45,7 +45,7 @@ _TRIES = 8
 
 
 class _Waits(Exception):
-    """A transaction that has not ended stands where the pass would begin: there is nothing to do before it ends."""
+    """A transaction that has not ended is where the pass would begin: there is nothing to do before it ends."""
 
 
 class _GaveUp(Exception):

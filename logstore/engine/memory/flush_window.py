@@ -42,7 +42,7 @@ class FlushWindow:
         return self._built
 
     def leave_out(self, atomic: object) -> tuple[int, int]:
-        """As `WriteBuffer.leave_out`. What was built of it stands nowhere."""
+        """As `WriteBuffer.leave_out`. What was built of it is stored nowhere."""
         self.batches, count, charged = leave_out(self.batches, atomic)
         if count:
             self.header = replace(self.header, end_offset=self.header.end_offset - count)

@@ -334,7 +334,7 @@ class PartitionState:
             self._raise_watermarks(start)
 
     def retreat(self, tail: ChainTail) -> None:
-        """The fence that was to come behind it does not stand: another's does, and is found from there."""
+        """The fence that was to come behind it is not committed: another's does, and is found from there."""
         with self._lock:
             self.tail = tail
 

@@ -200,9 +200,9 @@ class PartitionWriters:
     def open_ahead(
         self, state: PartitionState, on_commit: Callable[[], None], *, has_ended: bool
     ) -> Writer | None:
-        """The writer of a partition that nobody can append to any more, before its claim stands: until then what it is given
-        waits, and nothing of it is shown. So many partitions that are opened one after the other share an entry. None if
-        somebody may append."""
+        """The writer of a partition that nobody can append to any more, before its claim is committed: until then what it
+        is given waits, and nothing of it is shown. So many partitions that are opened one after the other share an entry.
+        None if somebody may append."""
         lane, tail = self.lane, state.tail
         assert lane is not None
         if not has_ended or self._runtime.config.take_over == "if_gone":

@@ -119,7 +119,8 @@ class ChainCursor:
         self.commit(self._opener, *build_segment(self._opener, []))
 
     def commit(self, header: SegmentHeader, data: memoryview, summary: SegmentSummary) -> bool:
-        """Create the segment and move past it. False if it stands and its records were collected since: then `rejoin`.
+        """Create the segment and move past it. False if it was committed and its records were collected since: then
+        `rejoin`.
 
         Raises what `Chain.commit` does, and `StalePlace` if the place had been emptied: then `rejoin`, too.
         """
@@ -157,7 +158,7 @@ class ChainCursor:
         collected: bool,
         beside: Callable[[], None] = lambda: None,
     ) -> int:
-        """Move past what stands in the next `width` places, which are read at once, up to the first empty one. Returns how
+        """Move past what is in the next `width` places, which are read at once, up to the first empty one. Returns how
         many there were. With `collected`, headers that garbage collection has left are gone past, too: `is_behind` then,
         until `refresh`. `beside` is called while they are on their way and has ended before the first of them counts."""
         seqs = range(self.tail.next_seq, self.tail.next_seq + width)

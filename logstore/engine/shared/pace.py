@@ -77,7 +77,7 @@ class Pace:
         self._quiet = 0 if found else self._quiet + 1
 
     def should_read_first(self) -> bool:
-        """Others were there last, so their segments may stand where we would commit."""
+        """Others were there last, so their segments may be where we would commit."""
         return not self._leads and not self._losses
 
     # Following

@@ -11,7 +11,7 @@ Why each append is stored once, whoever commits it, whatever comes late or twice
   one's own id in the chain is the only ack.
 * A pending append may go into place e only by one who knows the ids of every place from `born` to e and has it in none of
   them (`KnownPlaces`), and only if e < born + `PENDING_WINDOW`. If anything came meanwhile, the create at e fails.
-* No fence stands between: whoever follows the chain past one is stopped, so all it knows is of one epoch.
+* There is no fence between: whoever follows the chain past one is stopped, so all it knows is of one epoch.
 * Nothing is withdrawn. What has born + `PENDING_WINDOW` at or below the chain's end is dead: anybody may delete it.
 * What an idempotent producer has sent goes in only where it may follow what is stored (`StoredAppends.admitted`). So if one
   append of several that were put aside together is stored already, nobody commits those any more.
@@ -94,7 +94,7 @@ class KnownPlaces:
     """The ids of the appends in all places from `since` to where its writer is. Asked by another thread, too."""
 
     since: int
-    _ids: dict[bytes, int] = field(default_factory=dict)  # where each stands, in the order of the chain
+    _ids: dict[bytes, int] = field(default_factory=dict)  # where each is, in the order of the chain
 
     def add(self, seq: int, ids: Iterable[bytes]) -> None:
         self._ids.update((one, seq) for one in ids)

@@ -321,7 +321,7 @@ class SharedWriter(Writer):
         return 0.0 if window.is_overlooked(seq) else self._wait_for_others(window)
 
     def _wait_for_others(self, window: SharedWindow) -> float:
-        """Nothing new stands. If that lasts, whoever has waited longest commits for all."""
+        """Nothing new is committed. If that lasts, whoever has waited longest commits for all."""
         clock = self._runtime.clock
         wait = self._pace.wait(clock.monotonic())
         if wait is not None:
@@ -358,7 +358,7 @@ class SharedWriter(Writer):
             width = min(READ_MAX, 2 * width)
 
     def _read(self, window: SharedWindow, width: int, beside: Callable[[], None] = lambda: None) -> bool:
-        """Take in what stands in the next places. False if there may be more."""
+        """Take in what is in the next places. False if there may be more."""
         width = 1 if self._pace.is_cheap else width
         try:
             places = self._cursor.read(
@@ -434,7 +434,7 @@ class SharedWriter(Writer):
             fail([future], why)
 
     def _committed(self, window: SharedWindow, base_offset: int, seconds: float, size: int = 0) -> None:
-        """It stands there, by our segment of `size` bytes, or by another's."""
+        """It is committed there, by our segment of `size` bytes, or by another's."""
         self._scout.needs_no_more(window.aside)
         with self._lock:
             if self.failed is not None:

@@ -36,7 +36,7 @@ class Reservation:
         """What a segment reserves that is made now. `next_offset`: past everything that was appended, stored or not.
 
         It may be less than what is committed. From now on its writer shows nothing past it, so that it does not matter
-        which of the two stands after a crash.
+        which of the two is there after a crash.
         """
         flushes = self._flushes
         while len(flushes) > 1 and flushes[1][0] <= now - self._look_back:

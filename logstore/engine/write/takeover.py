@@ -227,7 +227,7 @@ def claim_ahead(runtime: Runtime, chain: Chain, state: PartitionState, lane: Lan
 
 
 def go_on_behind(chain: Chain, state: PartitionState, taken: Taken) -> None:
-    """Our fence stands, in the lane where the chain went on before. Its low watermark is what that lane says."""
+    """Our fence is committed, in the lane where the chain went on before. Its low watermark is what that lane says."""
     tail = state.tail
     assert tail.claim is not None
     added = state.add_committed(links_of(tail.claim, taken.parts, taken.moved), by_owner=True)
@@ -254,7 +254,7 @@ def _end_claim(runtime: Runtime, chain: Chain, state: PartitionState, judged: by
 
 
 def _is_stale(chain: Chain, state: PartitionState, header: SegmentHeader) -> bool:
-    """Whether the fence stands in a place that had been emptied. Then the chain is loaded again. If not, what the manifest
+    """Whether the fence is in a place that had been emptied. Then the chain is loaded again. If not, what the manifest
     says of the low watermark is known from now on: who loaded the partition by what a lane says may have missed it."""
     if not state.tail.may_be_emptied:
         return False

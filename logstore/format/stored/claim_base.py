@@ -1,4 +1,4 @@
-"""Bases: where the chains of a lane's partitions stood before their parts, as a lane's checkpoint keeps it.
+"""Bases: where the chains of a lane's partitions ended before their parts, as a lane's checkpoint keeps it.
 
 With its base and its parts a partition is known whole: whoever plans or opens a thousand of them reads the lane and asks for
 none of them. A base is what a reader would have remembered who loaded the partition then, and it is used like that: it may

@@ -4,7 +4,7 @@
     copy       of the directory, zstd, with a checksum of its own; of data without the note. Releases before it have none
     parts      for each partition a whole segment (`segment`), back to back, verbatim
     directory  topics; a fixed-width row for each part; a row for each claim that ends here; a note: who ended it, or
-               where the chains stood whose first parts are here (`claim_base`). A transfer has no parts: its rows are the
+               where the chains ended whose first parts are here (`claim_base`). A transfer has no parts: its rows are the
                fences with which the claims that it ends go on, and its note says in which lane
     footer     fixed size: a copy of the header, counts, sizes, checksums
 

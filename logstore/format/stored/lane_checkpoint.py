@@ -4,7 +4,7 @@ front     fixed size, with a checksum of its own: version counter, nonce, the pl
           split and emptied, the place that it reaches to, the id of the last entry before that. One small GET tells
 body      zstd of: the places below that were kept; the claims; the parts that no partition's manifest holds yet; who
           adopted the lane; which claims went on in other lanes, with which fences
-bases     where the partitions' chains stood before their parts, if anybody said so (`claim_base`)
+bases     where the partitions' chains ended before their parts, if anybody said so (`claim_base`)
 crc       CRC-32C of all before it, and the magic again
 """
 
@@ -64,9 +64,9 @@ class Moved(NamedTuple):
 
 class CheckpointedClaim(NamedTuple):
     """Where the chain of the claim's partition was before the parts that follow: its next place and offsets. `is_sealed`:
-    nothing follows in the lane. `is_begun`: the lane holds nothing of it yet, and whether it stands only the partition's own
-    chain tells. `is_left`: a seal names it, and the chain may go on elsewhere. `moved`: in which lane, if it is not the
-    partition's own chain."""
+    nothing follows in the lane. `is_begun`: the lane holds nothing of it yet, and whether it is committed only the
+    partition's own chain tells. `is_left`: a seal names it, and the chain may go on elsewhere. `moved`: in which lane, if
+    it is not the partition's own chain."""
 
     key: ClaimKey
     next_seq: int

@@ -108,7 +108,7 @@ class Manifest:
     `collected_until`: places below it may have been emptied by garbage collection; none from it on was. It never falls, and
     is in the store before anything is emptied. `nonce` is random: no two manifests are the same. `owner`, `closed`
     and `claim` are those of the chain's tail. `cleaned`: how far compaction by key has come; if that gets lost, it begins
-    anew.
+    again.
     """
 
     version: int

@@ -27,7 +27,7 @@ class Owner:
     """A process, by what tells it from every other: no two of one boot and pid namespace have the same pid and start time
     (in clock ticks since the boot). `UNKNOWN_BOOT` where the system does not say.
 
-    `token` is random, new for each store that is opened; the name of a marker that stands in the network namespace while the
+    `token` is random, new for each store that is opened; the name of a marker that exists in the network namespace while the
     store is open. `NO_TOKEN` if there is none.
     """
 

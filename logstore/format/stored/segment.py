@@ -110,7 +110,7 @@ class SegmentFlags(IntFlag):
     """Written by maintenance from several segments; not a link of the chain itself."""
     COLLECTED = 8
     """Garbage collection has taken its records away and left the header, because a writer that slept may come to this very
-    place. Its offsets are those of the records that stood here."""
+    place. Its offsets are those of the records that were here."""
     CLOSED = 16
     """The last segment of a writer that was closed: it has said so because it had something to store anyway, or because
     it promised to. Others go without."""

@@ -11,7 +11,7 @@ most the last frame torn, and nothing in it was acked: it is cut off. A bad fram
 damage, and is reported, never skipped: to the partitions whose sections are hit, or to all, if the directory is.
 
 The header is fsynced with the first frame. So a file whose header is not there, cut short or still zeros, was named and
-never fsynced, and nothing in it was acked; unless an intact frame stands in it: then the header was there once.
+never fsynced, and nothing in it was acked; unless an intact frame is in it: then the header was there once.
 
 Releases up to 0.1 kept a folder for each partition, with files of format 1 (`former_wal`).
 """

@@ -300,7 +300,7 @@ class PostgresIngest:
 
     def _create_temporary(self, stream: Stream) -> tuple[int, str]:
         """On a thread of its own: the server waits until every transaction that is open now has ended, and whoever waits for
-        it inside of libpq hears no signal."""
+        it inside of libpq handles no signal."""
         with ThreadPoolExecutor(1) as pool:
             creating = pool.submit(stream.create_temporary)
             creating.add_done_callback(lambda _: self._poke())

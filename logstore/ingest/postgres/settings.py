@@ -44,7 +44,8 @@ class PostgresSettings:
     linger: float = 0.05
     """How long a transaction waits for others to share its append while the stream does not pause."""
     status_interval: float = 10.0
-    """How often the server hears from us when there is nothing to say; more often if its `wal_sender_timeout` is short."""
+    """How often the server gets a status from us when there is nothing to report; more often if its `wal_sender_timeout` is
+    short."""
     stop_timeout: float = 10.0
     """How long a stop waits for what is on its way."""
     retry_max: float = 30.0

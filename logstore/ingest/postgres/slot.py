@@ -116,7 +116,7 @@ def slot_state(connection: Any, name: str) -> SlotState | None:
 
 
 def end_of_wal(connection: psycopg.Connection[Any]) -> int:
-    """Everything committed so far stands before this."""
+    """Everything committed so far comes before this."""
     row = connection.execute("select pg_current_wal_lsn()::text").fetchone()
     assert row is not None, "it always has an answer"
     return parse_lsn(row[0])

@@ -59,7 +59,7 @@ IF_GONE: TakeOver = "if_gone"
 def store_once(
     store: ObjectStore, transaction: Transaction, parts: Sequence[Part], take_over: TakeOver = IF_GONE
 ) -> None:
-    """Publish `parts` as this transaction, unless it is stored already; a plan that stands for it comes first.
+    """Publish `parts` as this transaction, unless it is stored already; a plan that is stored for it comes first.
 
     `Fenced` if this is a run of a stream that may not write any more. `PartitionInUse` if a partition has an exclusive
     writer that `take_over` does not allow to stop: nothing is stored then, in any partition.

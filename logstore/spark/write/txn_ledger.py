@@ -114,7 +114,7 @@ class Ledger:
         return entry.version >= self._mine.version and entry.plan is None
 
     def begin(self, plan: Plan) -> Plan | None:
-        """The plan to carry out: ours, or the one that stands for our version already. None if nothing is left to do."""
+        """The plan to carry out: ours, or the one that is stored for our version already. None if nothing is left to do."""
 
         def next_entry(entry: _Entry | None) -> dict[str, Any] | None:
             if entry is not None:
@@ -143,8 +143,9 @@ class Ledger:
         self._change(next_entry)
 
     def withdraw(self) -> bool:
-        """Whether no plan stands, and none that we sent can come to: a begin without an answer may be carried out after we
-        have given up. So the ledger becomes another one, by a mark that means nothing else, and what was sent meets that."""
+        """Whether no plan is stored, and none that we sent can come to be: a begin without an answer may be carried out
+        after we have given up. So the ledger becomes another one, by a mark that means nothing else, and what was sent
+        meets that."""
         mark = uuid.uuid4().hex
 
         def next_entry(entry: _Entry | None) -> dict[str, Any] | None:
@@ -167,7 +168,7 @@ class Ledger:
                 return entry
             runs = () if entry is None else entry.runs
             data = json.dumps({"format": FORMAT, "app": self._mine.app, "runs": runs} | change).encode()
-            try:  # whoever's stands then: the next look decides what is left to be done
+            try:  # whoever's is stored then: the next look decides what is left to be done
                 put_settled(self._store, self._mine.ledger, data, None if entry is None else entry.etag)
             except Indeterminate as error:
                 doubt = error

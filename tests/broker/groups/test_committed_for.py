@@ -66,7 +66,7 @@ def delete(client: Wire, topic: str = "t") -> None:
     assert answer.responses[0].error_code == Code.NONE
 
 
-def test_B01_a_group_reads_a_topic_that_was_created_anew_from_its_beginning(broker: LocalBroker) -> None:
+def test_B01_a_group_reads_a_topic_that_was_recreated_from_its_beginning(broker: LocalBroker) -> None:
     settings = {"group.id": GROUP, "enable.auto.commit": True}
     with Wire(broker.port) as client:
         make_topic(client)

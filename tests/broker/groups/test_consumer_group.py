@@ -1,7 +1,7 @@
 """B15: a group of the new protocol (KIP-848), the pure machine: every order of what members, time and crashes do.
 
 The clients of the search do what clients do: they take over what they are told a moment later, say what they own when that
-has changed, begin anew when they are fenced. After every step the records are what a next coordinator would read.
+has changed, begin again when they are fenced. After every step the records are what a next coordinator would read.
 """
 
 from __future__ import annotations

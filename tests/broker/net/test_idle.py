@@ -124,7 +124,7 @@ def test_the_same_fetch_again_brings_what_was_appended_and_trimmed_meanwhile(bro
         assert answer.log_start_offset == 2
 
 
-def test_the_same_fetch_again_of_a_topic_made_anew_reads_the_new_one(broker: LocalBroker) -> None:
+def test_the_same_fetch_again_of_a_topic_made_again_reads_the_new_one(broker: LocalBroker) -> None:
     with Wire(broker.port) as client, Wire(broker.port) as admin:
         owned(admin, broker)
         assert values(client.fetch("t", 0)) == [(0, b"first")]

@@ -247,7 +247,7 @@ def test_B07_a_snapshot_taken_while_five_are_in_flight_knows_the_one_before_them
 
 
 @pytest.mark.parametrize("by", ["client", "service"])
-def test_B07_a_producer_goes_on_in_a_topic_that_was_created_anew(start_broker: Start, by: str) -> None:
+def test_B07_a_producer_goes_on_in_a_topic_that_was_recreated(start_broker: Start, by: str) -> None:
     """Its next sequence is not 0, and nothing of it is stored there: to librdkafka a refusal would be the end."""
     store = MemoryStore()
     broker = start_broker(store)
@@ -279,7 +279,7 @@ def test_B07_a_producer_goes_on_in_a_topic_that_was_created_anew(start_broker: S
         assert values(client.fetch("t", 0)) == [(0, b"2"), (1, b"3")]
 
 
-def test_B07_a_producer_goes_on_in_a_topic_that_was_created_anew_while_no_broker_ran(
+def test_B07_a_producer_goes_on_in_a_topic_that_was_recreated_while_no_broker_ran(
     start_broker: Start,
 ) -> None:
     store = MemoryStore()

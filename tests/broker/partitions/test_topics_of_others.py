@@ -31,7 +31,7 @@ def described(client: Wire, topic: str = "t") -> tuple[int, int]:
     return answer.topics[0].error_code, len(answer.topics[0].partitions or ())
 
 
-def test_L25_a_topic_that_somebody_else_created_anew_shows_no_old_record() -> None:
+def test_L25_a_topic_that_somebody_else_recreated_shows_no_old_record() -> None:
     objects = MemoryStore()
     with LocalBroker(objects) as broker, Wire(broker.port) as client:
         make_topic(client)

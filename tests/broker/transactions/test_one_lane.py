@@ -150,7 +150,7 @@ def test_B14_a_batch_is_not_stored_without_the_coordinator_that_was_replaced(
 def test_B14_an_end_is_not_stored_by_a_coordinator_that_was_replaced(
     store: MemoryStore, start_broker: Start, wire: Wire
 ) -> None:
-    """Neither the decision nor a marker. The next one aborts it, because its producer begins anew."""
+    """Neither the decision nor a marker. The next one aborts it, because its producer begins again."""
     producer = warmed_up(wire)
     assert producer.add("t", 0, 1) is NONE
     assert [producer.send(b"open", partition=p) for p in (0, 1)] == [NONE] * 2

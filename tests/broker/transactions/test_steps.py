@@ -164,7 +164,7 @@ def test_B14_a_producer_is_fenced_by_its_next_life(wire: Wire) -> None:
     assert committed_values(wire) == [b"new"]
 
 
-def test_B14_an_old_client_hears_of_the_fence_by_the_code_it_knows(wire: Wire) -> None:
+def test_B14_an_old_client_is_told_of_the_fence_by_the_code_it_knows(wire: Wire) -> None:
     old, new = Transactor(wire), Transactor(wire)
     assert [old.init(), new.init()] == [NONE, NONE]
     assert old.init(version=3, again=True) is Code.INVALID_PRODUCER_EPOCH

@@ -178,7 +178,7 @@ def test_W05_N01_processes_forked_from_an_open_store_write_their_own_partitions_
 
 @pytest.mark.parametrize("heard", ["by a reader", "by its maintenance"])
 @pytest.mark.usefixtures("own_chain")
-def test_W05_who_has_not_heard_of_its_successor_shows_nothing_past_its_own_mark(heard: str) -> None:
+def test_W05_who_has_not_learnt_of_its_successor_shows_nothing_past_its_own_mark(heard: str) -> None:
     """The last records of both lie in one merged object: the old writer's readers stop where its mark is, and go on, with
     each record once, when it has met the fence."""
     objects, clock = MemoryStore(), ManualClock()

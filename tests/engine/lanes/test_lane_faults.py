@@ -307,7 +307,7 @@ def test_N02_memory_pressure_flushes_what_is_not_due() -> None:
         assert len(seen(objects, number)) == 20
 
 
-def test_L23_a_part_that_is_split_before_its_writer_hears_of_it_is_committed(
+def test_L23_a_part_that_is_split_before_its_writer_knows_of_it_is_committed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The entry is in the store and its answer on the way, while a split merges all that the lane holds of the partition."""

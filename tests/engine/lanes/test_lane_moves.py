@@ -150,7 +150,7 @@ def test_N03_a_partition_that_its_owner_gives_up_moves_and_nobody_is_late() -> N
 
 
 def test_N03_a_partition_is_given_up_although_a_seal_of_another_one_comes_first() -> None:
-    """The entry that gives it up is void, and is made anew behind the seal."""
+    """The entry that gives it up is void, and is made again behind the seal."""
     objects = MemoryStore()
     gated = GatedStore(objects)
     with running(gated, lanes=1) as owner, running(objects, lanes=1) as taker:

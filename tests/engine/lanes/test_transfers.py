@@ -232,8 +232,8 @@ def test_N06_a_topic_that_begins_in_a_lane_is_deleted() -> None:
         store.delete_topic("t")
         with pytest.raises((Fenced, UnknownTopic)):
             log.append(b"no")
-        assert submitted(store, 3, b"anew") == [0] * 3
-    assert [seen(objects, number) for number in range(3)] == [[(0, b"anew")]] * 3
+        assert submitted(store, 3, b"again") == [0] * 3
+    assert [seen(objects, number) for number in range(3)] == [[(0, b"again")]] * 3
 
 
 def test_N10_releases_that_do_not_know_it_refuse_a_topic_that_begins_in_a_lane() -> None:

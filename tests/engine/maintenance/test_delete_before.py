@@ -250,8 +250,10 @@ def test_L18_what_is_deleted_while_it_is_read_is_not_called_lost() -> None:
         assert result.lost == ()
 
 
-@pytest.mark.parametrize("hears_by", ["deleting", "looking"])
-def test_L15_a_writer_that_has_not_heard_of_its_successor_begins_no_later_than_it_ends(hears_by: str) -> None:
+@pytest.mark.parametrize("learns_by", ["deleting", "looking"])
+def test_L15_a_writer_that_has_not_learnt_of_its_successor_begins_no_later_than_it_ends(
+    learns_by: str,
+) -> None:
     """All that it knows was deleted, and more that came since."""
     objects = MemoryStore()
     first = open_store(objects)
@@ -259,7 +261,7 @@ def test_L15_a_writer_that_has_not_heard_of_its_successor_begins_no_later_than_i
     with running(objects) as second:
         partition(second).append([b"ten", b"eleven"])
         assert partition(second).delete_before(11) == 11
-    if hears_by == "deleting":
+    if learns_by == "deleting":
         log.delete_before(3)
     else:
         reload(log._internal._chain, log._internal.state)

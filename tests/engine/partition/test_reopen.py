@@ -31,7 +31,7 @@ from tests.support.engine.harness import (
 from tests.support.patience import PATIENCE_S
 
 
-def test_W05_a_partition_goes_from_one_store_to_another_and_back_without_either_being_opened_anew(
+def test_W05_a_partition_goes_from_one_store_to_another_and_back_without_either_being_opened_again(
     objects: ObjectStore,
 ) -> None:
     with running(objects) as one, running(objects) as two:

@@ -65,7 +65,7 @@ def test_W11_two_processes_take_turns_and_each_ack_has_the_final_offset(
     assert contents(objects) == acked
 
 
-def test_W11_the_loser_rebases_without_encoding_anew(opened: Open, objects: MemoryStore) -> None:
+def test_W11_the_loser_rebases_without_encoding_again(opened: Open, objects: MemoryStore) -> None:
     """Its PUT is held; a peer takes its place; the batch is stored behind, the same bytes but for the first sixteen."""
     gated = GatedStore(objects)
     loser, winner = log_of(opened(gated)), log_of(opened())

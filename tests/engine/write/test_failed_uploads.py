@@ -77,7 +77,7 @@ def test_L02_an_outage_of_any_length_loses_nothing(any_home: ObjectStore, clock:
         assert pairs(reader.topic("t").partition(0)) == at(0, numbered(0, 21))
 
 
-def test_L03_when_a_flush_ends_for_good_each_waiter_hears_it_and_none_of_it_is_stored() -> None:
+def test_L03_when_a_flush_ends_for_good_each_waiter_is_told_and_none_of_it_is_stored() -> None:
     """A's records are in the window, B's arrive meanwhile and wait in the buffer: the fence must reach both."""
     objects = MemoryStore()
     gated = GatedStore(objects)

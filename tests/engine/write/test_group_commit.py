@@ -53,7 +53,7 @@ def test_L04_everything_that_arrives_during_an_upload_is_one_segment() -> None:
         assert pairs(log) == at(0, numbered(0, 62))
 
 
-def test_L04_a_waiter_hears_of_its_own_segment_not_of_the_next_one() -> None:
+def test_L04_a_waiter_knows_of_its_own_segment_not_of_the_next_one() -> None:
     gated = GatedStore(MemoryStore())
     with running(gated) as store:
         log = partition(store)

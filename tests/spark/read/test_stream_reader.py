@@ -325,7 +325,7 @@ def test_S06_segments_merged_between_planning_and_reading_give_the_same_rows(mak
     assert offsets == list(range(80))
 
 
-def test_S06_a_topic_that_was_created_anew_is_data_loss_and_not_silence(make_log: MakeLog) -> None:
+def test_S06_a_topic_that_was_recreated_is_data_loss_and_not_silence(make_log: MakeLog) -> None:
     where = make_log("orders", [numbered(0, 10)])
     stream = reader(where)
     start = {"orders": {"0": 10}}
@@ -406,7 +406,7 @@ def test_S06_a_topic_deleted_under_a_stream_is_data_loss_and_the_others_go_on_if
     )
 
 
-def test_S06_assigned_partitions_that_a_topic_created_anew_no_longer_has_are_data_loss(
+def test_S06_assigned_partitions_that_a_topic_recreated_no_longer_has_are_data_loss(
     make_log: MakeLog,
 ) -> None:
     where = make_log("orders", [numbered(0, 4)], [numbered(0, 9)])

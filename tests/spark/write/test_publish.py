@@ -311,7 +311,7 @@ def test_S07_an_exclusive_writer_that_takes_over_during_the_commit_stops_it(stor
             )
 
 
-def test_S07_a_topic_created_anew_with_fewer_partitions_before_the_commit_is_an_error_and_takes_no_row(
+def test_S07_a_topic_recreated_with_fewer_partitions_before_the_commit_is_an_error_and_takes_no_row(
     store: ObjectStore,
 ) -> None:
     """Tasks have sorted their rows to three partitions: what went to a third one nobody would ever read."""
@@ -331,7 +331,7 @@ def test_S07_a_topic_created_anew_with_fewer_partitions_before_the_commit_is_an_
     assert sorted(found) == sorted(keys(5))  # type: ignore[type-var]
 
 
-def test_S07_a_topic_created_anew_while_a_plan_stands_gets_its_rows_once(store: ObjectStore) -> None:
+def test_S07_a_topic_recreated_while_a_plan_stands_gets_its_rows_once(store: ObjectStore) -> None:
     """The plan says from which offset of the old topic on its rows can be found: the new one has them further down."""
     append_everywhere(store, 100)
     plan = make_plan(store, stage(store, QUERY, 5))

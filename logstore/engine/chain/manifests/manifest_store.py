@@ -2,7 +2,7 @@
 
 Checkpoints and maintenance both write manifests, in several processes at once. Each looks first, builds the next one from
 what it saw, and replaces only what it saw: by `If-Match`, or by `If-None-Match` where there was none. Whoever comes second
-changes nothing. Whether ours stands is settled by looking (`put_settled`): its version grows and its nonce is random, so
+changes nothing. Whether ours is stored is settled by looking (`put_settled`): its version grows and its nonce is random, so
 nobody else's is the same, and a swap that is carried out late meets another version.
 """
 
@@ -100,7 +100,7 @@ class StoredManifest:
 
     def changed(self, **fields: Any) -> Manifest:
         """The one after it, with other `fields`, for a chain of which nothing more is known."""
-        assert self.manifest is not None, "only what stands is changed"
+        assert self.manifest is not None, "only what is stored is changed"
         return replace(self.manifest, version=self.version + 1, nonce=self.chain.new_nonce(), **fields)
 
     def next_of(self, view: ChainView, now_ms: int) -> Manifest:

@@ -36,7 +36,7 @@ class AtomicAppend:
         return next((writer for writer in self.writers if writer.failed is not None), None)
 
     def stored(self) -> None:
-        """Its entry stands."""
+        """Its entry is committed."""
         if self._decide():
             self.future.set_result(self.receipts)
 

@@ -3,7 +3,7 @@
 One thread at a time puts transfers, one for each lane that the claims come from, and takes what was asked for meanwhile with
 the next one. So opening a thousand partitions is a few requests, whichever way they are opened.
 
-A writer may be made ahead of its claim (`expect`): what it is given waits in its buffer until that stands.
+A writer may be made ahead of its claim (`expect`): what it is given waits in its buffer until that is committed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Asked(NamedTuple):
 
 class Claiming:
     """`_lock` guards the queue, whether a thread is at work and `_unsaid`; no I/O is done with it. `at`: the lane's, for a
-    writer whose claim stands and that has waited to be flushed."""
+    writer whose claim is committed and that has waited to be flushed."""
 
     def __init__(self, runtime: Runtime, book: LaneBook, at: Callable[[Flushed, float], None]) -> None:
         self._runtime = runtime
@@ -53,7 +53,7 @@ class Claiming:
         self._unsaid: set[str] = set()
 
     def take(self, lane: str, wanted: Wanted, *, is_patient: bool = False) -> Future[Taken | None]:
-        """Let a claim of another lane go on in this one. What comes of it, once it stands: None if its taker must look
+        """Let a claim of another lane go on in this one. What comes of it, once it is committed: None if its taker must look
         again. `is_patient`: it is tried until the store answers, or is closed."""
         start = max(wanted.end_offset, wanted.reserved_until)
         key = ClaimKey(wanted.key.prefix, wanted.key.epoch + 1)
@@ -68,12 +68,12 @@ class Claiming:
         return asked.outcome
 
     def taken(self, fence: Part) -> None:
-        """It stands, perhaps behind parts that were not known before."""
+        """It is committed, perhaps behind parts that were not known before."""
         with self._book.lock:
             self._book.known.begun_at(fence.claim, fence.seq + 1, fence.end_offset, fence.reserved_until)
 
     def expect(self, key: ClaimKey) -> None:
-        """A writer of that claim is made before it stands: what it holds waits."""
+        """A writer of that claim is made before it is committed: what it holds waits."""
         with self._book.lock:
             self._book.unclaimed[key] = math.inf
 
@@ -82,7 +82,7 @@ class Claiming:
         self._flush_if_due(writer, writer.claim_key)
 
     def replace(self, old: ClaimKey, writer: Flushed) -> None:
-        """The claim of a writer that was expected does not stand, and never will. It has another one."""
+        """The claim of a writer that was expected is not committed, and never will be. It has another one."""
         with self._book.lock:
             self._book.writers.pop(old, None)
             self._book.writers[writer.claim_key] = writer

@@ -1,6 +1,6 @@
 """What the owner of a lane says of its partitions, so that whoever reads the lane need ask for none of them.
 
-The first entry with a part of a claim says where the partition's chain stood; each checkpoint says it anew, because
+The first entry with a part of a claim says where the partition's chain ended; each checkpoint says it again, because
 maintenance moves it on.
 """
 

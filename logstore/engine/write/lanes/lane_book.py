@@ -22,7 +22,7 @@ class LaneBook:
         self.life = LaneLife(runtime, name, is_named)
         self.known = LaneState()  # up to the last entry that is certain
         self.writers: dict[ClaimKey, Flushed] = {}
-        # Of writers whose claims do not stand yet: when they want a flush.
+        # Of writers whose claims are not committed yet: when they want a flush.
         self.unclaimed: dict[ClaimKey, float] = {}
         self.left: tuple[str, list[ClaimKey]] | None = None  # the lane that is given up, and its claims
         self._store = runtime.store
@@ -34,7 +34,7 @@ class LaneBook:
             return Claim(self.name, self.known.next_seq)
 
     def waits_for_claim(self, key: ClaimKey, due: float) -> bool:
-        """Whether that does not stand yet: then a flush that is due is remembered. Holds the lock."""
+        """Whether that is not committed yet: then a flush that is due is remembered. Holds the lock."""
         later = self.unclaimed.get(key)
         if later is not None:
             self.unclaimed[key] = min(due, later)

@@ -53,7 +53,7 @@ class LaneCheckpoints:
         self.write()
 
     def forget(self) -> None:
-        """Another lane, or another life of it, begins: which checkpoint stands is not known."""
+        """Another lane, or another life of it, begins: which checkpoint is stored is not known."""
         self._etag, self._deleted_until, self._reached = None, 0, 0
 
     def write(self) -> None:
@@ -61,7 +61,7 @@ class LaneCheckpoints:
         with self.writing:
             try:
                 # Else what we have split may not be said in the store: delete nothing. Twice: the first of a life does not
-                # know which one stands there.
+                # know which one is there.
                 if self._put() or self._put():
                     self._split()
             except StoreError as error:
@@ -90,8 +90,9 @@ class LaneCheckpoints:
         self._collecting = False
 
     def _put(self) -> bool:
-        """Whether ours stands. If not, somebody else has split the lane, which he may once all its claims have ended, or has
-        noted a low watermark; or our life is over, and the one that stands knows more than we do: it is not replaced."""
+        """Whether ours is stored. If not, somebody else has split the lane, which he may once all its claims have ended, or
+        has noted a low watermark; or our life is over, and the one that is there knows more than we do: it is not
+        replaced."""
         with self._book.lock:
             unclaimed = self._book.unclaimed
             writers = [writer for key, writer in self._book.writers.items() if key not in unclaimed]
@@ -123,12 +124,12 @@ class LaneCheckpoints:
         return True
 
     def _take(self) -> None:
-        """The one that stands, before it is replaced. One that got lost, or damaged, says nothing, and is made anew."""
+        """The one that is there, before it is replaced. One that got lost, or damaged, says nothing, and is made again."""
         head = self._runtime.store.head(self._book.log.paths.checkpoint)
         try:
             found = self._book.log.checkpoint()
         except CorruptData as damage:
-            logger.error("%s; it is written anew", damage)
+            logger.error("%s; it is written again", damage)
             found = None
         with self._book.lock:
             if head is None or found is None:
@@ -141,7 +142,7 @@ class LaneCheckpoints:
 
     def _split(self) -> None:
         """When much has come: the partitions take what they have in old entries into objects of their own. Only once the
-        checkpoint that says so stands are the entries deleted, and not before the grace period is over."""
+        checkpoint that says so is stored are the entries deleted, and not before the grace period is over."""
         runtime = self._runtime
         with self._book.lock:
             state = self._book.known

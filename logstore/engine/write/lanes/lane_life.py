@@ -79,7 +79,7 @@ class LaneLife:
         )
 
     def goes_on(self, key: ClaimKey, tail: ChainTail, state: LaneState, ours: Container[ClaimKey]) -> bool:
-        """Whether the claim at the tail of a partition's chain is one of an earlier life: then it need not be made anew. If
+        """Whether the claim at the tail of a partition's chain is one of an earlier life: then it need not be made again. If
         so, the checkpoints name it from now on."""
         if self.is_over or not self.is_named or tail.claim is None or tail.claim.lane != self._lane:
             return False

@@ -22,7 +22,7 @@ class Fate(Enum):
     LOST = auto()
     """Another's entry is in its place. What that means is found out when it is the oldest."""
     GIVEN_UP = auto()
-    """It was made anew, or its writers have stopped: whatever comes of it means nothing."""
+    """It was made again, or its writers have stopped: whatever comes of it means nothing."""
 
 
 class Load(NamedTuple):

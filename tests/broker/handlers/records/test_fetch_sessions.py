@@ -89,7 +89,7 @@ def produced(client: Wire, partitions: int) -> None:
 
 
 @pytest.mark.parametrize("version", [7, 11, 12])
-def test_B04_a_session_hears_of_what_is_new_and_of_nothing_else(broker: LocalBroker, version: int) -> None:
+def test_B04_a_session_is_told_of_what_is_new_and_of_nothing_else(broker: LocalBroker, version: int) -> None:
     with Wire(broker.port) as client:
         produced(client, 5)
         session = begin(client, [(index, 1) for index in range(5)], version=version)
@@ -281,7 +281,7 @@ def test_B04_in_a_full_answer_those_that_had_nothing_come_first_next_time(broker
 
 @dataclass
 class SessionClient:
-    """A consumer in a session: it names what it has moved, begins anew when it is told that its session is gone."""
+    """A consumer in a session: it names what it has moved, begins again when it is told that its session is gone."""
 
     wire: Wire
     wanted: dict[int, int] = field(default_factory=dict)

@@ -94,7 +94,7 @@ def test_L20_a_lane_is_read_and_goes_on_without_its_checkpoint(damage: str) -> N
         keeper.collect_garbage()
     assert {number: read(objects, number) for number in expected} == expected
     for lane in lanes_of(objects):
-        assert LaneLog(objects, LanePaths(lane)).checkpoint() is not None, "it was written anew"
+        assert LaneLog(objects, LanePaths(lane)).checkpoint() is not None, "it was written again"
 
 
 def _is_split(objects: ObjectStore, key: str) -> bool:
@@ -104,7 +104,7 @@ def _is_split(objects: ObjectStore, key: str) -> bool:
 
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("damage", ["garbage", "deleted"])
-def test_L20_an_owner_writes_a_damaged_checkpoint_anew(damage: str) -> None:
+def test_L20_an_owner_writes_a_damaged_checkpoint_again(damage: str) -> None:
     objects = MemoryStore()
     with running(objects, lanes=1, delete_grace=0.0) as store:
         topic = store.create_topic("t", 2)

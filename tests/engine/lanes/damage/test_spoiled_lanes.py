@@ -1,7 +1,7 @@
 """A place of a lane that holds what its owner cannot read, or did not expect: the owner moves to another lane.
 
 It may have been a seal, so nobody goes on behind it. The owner's writers stop, and say why; `reopen` claims the partitions
-anew, without a restart, and nothing that was acked is lost.
+again, without a restart, and nothing that was acked is lost.
 """
 
 from __future__ import annotations
