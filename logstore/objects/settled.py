@@ -8,6 +8,7 @@ manifest, catalog, marker, ledger, the broker's objects) does it through here.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -23,6 +24,8 @@ from logstore.objects.protocol import Buffer, ObjectInfo, ObjectStore
 from logstore.objects.wrappers.retrying import RetryPolicy
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 DOUBTS = RetryPolicy(attempts=5, base_s=0.0)
 
@@ -54,7 +57,7 @@ def settle(
 ) -> T | None:
     """Carry out a conditional put and find out what came of it. None: ours is there. Else what is there instead of it.
 
-    `look` reads what is at the key, None if nothing does; it is asked only in doubt. `may_still_come`: what was to be
+    `look` reads what is at the key, None if nothing is; it is asked only in doubt. `may_still_come`: what was to be
     replaced still exists, so ours may be carried out later.
 
     Raises `Determinate` if surely nothing happened, and `Indeterminate` if it may have, or may yet: then the same put may be
@@ -81,6 +84,50 @@ def settle(
             else f"{key}: {doubt}; it is not there yet"
         ) from doubt
     return None if is_ours(found) else found
+
+
+def create_settled(
+    store: ObjectStore,
+    key: str,
+    data: Buffer,
+    front_size: int,
+    parse: Callable[[bytes], T],
+    is_ours: Callable[[T], bool],
+    before_replacing: Callable[[], None] = lambda: None,
+) -> T | None:
+    """Create an object whose first bytes say whose it is. Returns and raises as `settle` does.
+
+    An object of no bytes is what a server leaves that is killed in the middle of a put, whose caller was told nothing.
+    Nobody can have committed it, and nobody could go past it: it is replaced if nobody else does, unless `before_replacing`
+    raises.
+    """
+    is_torn = False
+
+    def look() -> T | None:
+        nonlocal is_torn
+        try:
+            front = store.get(key, 0, front_size)
+        except ObjectNotFound:
+            return None
+        is_torn = front == b""
+        return parse(front) if front else None
+
+    def replace_torn() -> None:
+        torn = store.head(key)
+        if torn is None or torn.size:
+            raise Indeterminate(f"{key}: it had no bytes and has changed since; asking again")
+        logger.warning(
+            "%s: an object of no bytes was there, left by a put that was cut off; replacing it", key
+        )
+        store.put(key, data, if_match=torn.etag)
+
+    try:
+        return settle(key, lambda: store.put(key, data, if_absent=True), look, is_ours)
+    except Indeterminate:
+        if not is_torn:
+            raise
+        before_replacing()
+        return settle(key, replace_torn, look, is_ours)
 
 
 def put_settled(store: ObjectStore, key: str, data: Buffer, replaces: str | None) -> ObjectInfo | None:

@@ -17,7 +17,6 @@ that is not one of ours counts as Indeterminate.
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable, Iterable
 
@@ -29,15 +28,13 @@ from logstore.engine.chain.segment_table import SegmentRef
 from logstore.engine.chain.tail import ChainTail
 from logstore.engine.chain.view import ChainView
 from logstore.engine.lanes.lane_reader import LaneReader
-from logstore.errors import Indeterminate, OutcomeUnknown, fresh
+from logstore.errors import OutcomeUnknown, fresh
 from logstore.format.stored.entry import ClaimKey
-from logstore.format.stored.segment import SegmentFlags, SegmentHeader, WriterMode
+from logstore.format.stored.segment import HEADER_SIZE, SegmentFlags, SegmentHeader, WriterMode
 from logstore.layout.paths import PartitionPaths
 from logstore.objects.protocol import ObjectStore
-from logstore.objects.settled import settle
+from logstore.objects.settled import create_settled
 from logstore.objects.wrappers.slices import is_slice
-
-logger = logging.getLogger(__name__)
 
 
 class StalePlace(Exception):
@@ -97,43 +94,31 @@ class Chain:
         """
         key = self.paths.segment(header.seq)
         found: SegmentHeader | None = None
-        is_torn = False
 
-        def look() -> SegmentHeader | None:
-            nonlocal found, is_torn
-            front = front_of(self.store, key)
-            is_torn = front == b""
-            found = parse_front(key, front) if front else None
+        def parse(front: bytes) -> SegmentHeader:
+            nonlocal found
+            found = parse_front(key, front)
             return found
 
-        def is_ours(standing: SegmentHeader) -> bool:
-            return standing.writer_id == header.writer_id
-
-        try:
-            winner = settle(key, lambda: self.store.put(key, data, if_absent=True), look, is_ours)
-        except Indeterminate:
-            if not is_torn:
-                raise
+        def check_torn() -> None:
             if self._goes_on_behind(header.seq) and front_of(self.store, key) == b"":
                 raise OutcomeUnknown(
                     f"{key}: the chain has gone on from here, and garbage collection was cut off as it left a header: no "
                     "bytes are there, and whose segment it was cannot be told any more. Open the partition again"
-                ) from None
-            winner = settle(key, lambda: self._replace_torn(key, data), look, is_ours)
+                )
+
+        winner = create_settled(
+            self.store,
+            key,
+            data,
+            HEADER_SIZE,
+            parse,
+            lambda winner: winner.writer_id == header.writer_id,
+            check_torn,
+        )
         if winner is not None:
             raise LostRace(winner)
         return found is None or SegmentFlags.COLLECTED not in found.flags
-
-    def _replace_torn(self, key: str, data: memoryview) -> None:
-        """An object of no bytes is there: a server was killed in the middle of a put, whose caller was told nothing.
-        Nobody can have committed it, and nobody could go past it. It is replaced if nobody else does."""
-        torn = self.store.head(key)
-        if torn is None or torn.size:
-            raise Indeterminate(f"{key}: it had no bytes and has changed since; asking again")
-        logger.warning(
-            "%s: an object of no bytes was there, left by a put that was cut off; replacing it", key
-        )
-        self.store.put(key, data, if_match=torn.etag)
 
     def _goes_on_behind(self, seq: int) -> bool:
         """Whether a later segment is committed: the newest one is always there."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from logstore.errors import CorruptData, Indeterminate, ObjectNotFound, UnsupportedStore
+from logstore.errors import CorruptData, ObjectNotFound, UnsupportedStore
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.stored.entry import (
     FOOTER_SIZE,
@@ -31,7 +31,7 @@ from logstore.format.stored.segment import TAIL_SIZE, Bytes
 from logstore.layout.paths import LanePaths
 from logstore.objects.fan_out import fan_out
 from logstore.objects.protocol import ObjectStore
-from logstore.objects.settled import settle
+from logstore.objects.settled import create_settled
 
 logger = logging.getLogger(__name__)
 
@@ -70,26 +70,14 @@ class LaneLog:
         then call again with the same bytes.
         """
         key = self.paths.entry(header.seq)
-        is_torn = False
-
-        def look() -> EntryHeader | None:
-            nonlocal is_torn
-            try:
-                front = self.store.get(key, 0, HEADER_SIZE)
-                is_torn = front == b""
-                return self._header(key, front) if front else None
-            except ObjectNotFound:
-                return None
-
-        def is_ours(standing: EntryHeader) -> bool:
-            return standing.id == header.id
-
-        try:
-            winner = settle(key, lambda: self.store.put(key, data, if_absent=True), look, is_ours)
-        except Indeterminate:
-            if not is_torn:
-                raise
-            winner = settle(key, lambda: self._replace_torn(key, data), look, is_ours)
+        winner = create_settled(
+            self.store,
+            key,
+            data,
+            HEADER_SIZE,
+            partial(self._header, key),
+            lambda winner: winner.id == header.id,
+        )
         if winner is not None:
             raise LaneRace(winner)
 
@@ -101,16 +89,6 @@ class LaneLog:
             raise self._too_new(key, newer) from newer
         except FormatError:
             return self._checked(key, lambda: EntryHeader.parse(self.store.get(key, -FOOTER_SIZE)))
-
-    def _replace_torn(self, key: str, data: Bytes) -> None:
-        """An object of no bytes is there: a server was killed in the middle of a put, whose caller was told nothing."""
-        torn = self.store.head(key)
-        if torn is None or torn.size:
-            raise Indeterminate(f"{key}: it had no bytes and has changed since; asking again")
-        logger.warning(
-            "%s: an object of no bytes was there, left by a put that was cut off; replacing it", key
-        )
-        self.store.put(key, data, if_match=torn.etag)
 
     def entry_at(self, seq: int, parts: int = 0) -> Entry | None:
         """What is there; one request, or two for an entry of more than a few hundred parts and more than the `parts` that
