@@ -163,7 +163,7 @@ class ConsumerGroup:
             member, changed = self._find(said), False
         self._touch(member, now)
         before = member.assigned if said.epoch != JOINING else None
-        changed |= self._hear(member, said)
+        changed |= self._take_over(member, said)
         self._look(topics, changed)
         self._reconcile(member, said.owned, now)
         news = said.owned is not None or member.assigned != before
@@ -247,7 +247,7 @@ class ConsumerGroup:
             raise Refused(Code.UNKNOWN_MEMBER_ID)
         return member
 
-    def _hear(self, member: ConsumerMember, said: Heartbeat) -> bool:
+    def _take_over(self, member: ConsumerMember, said: Heartbeat) -> bool:
         """Take over what it says of itself. Returns whether it wants to be assigned otherwise than before."""
         before = (member.names, member.regex, member.assignor)
         joins = said.epoch == JOINING

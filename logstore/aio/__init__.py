@@ -3,6 +3,8 @@
 A thin face over the same engine: what may block (an append that waits for room, a cold read, opening) runs on threads of its
 own, acks and tail wake-ups come back through the event loop. A cancelled append may still be stored, like one whose
 deadline passed; a cancelled read or tail leaves nothing behind.
+
+May import: `store` and what lies below. Called by users.
 """
 
 from __future__ import annotations

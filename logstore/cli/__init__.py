@@ -2,6 +2,8 @@
 
 Exit codes: 0 done, 1 it could not be done (the reason is on stderr), 2 the command line is wrong, 130 interrupted before
 it was done. `--json` prints one JSON object a line, on every command.
+
+May import: everything of `logstore` but Spark, and what a command needs alone when it runs. Called by nobody.
 """
 
 from __future__ import annotations

@@ -2,8 +2,10 @@
 
 `collector(store)` is for `prometheus_client`, `instrument(store)` for OpenTelemetry; both read the same families
 (`numbers.families`), whose names are in one table (`catalogue`). Counters are read when somebody asks; latencies are
-observed once for each flush and request, never for each record. It stands on `store` and below the broker, which serves
-the same families at its metrics port; `import logstore` does not import it. Needs the extra `metrics`.
+observed once for each flush and request, never for each record.
+
+May import: `store`, `cost` and what lies below; needs the extra `metrics`. Called by users, `logstore.ui` and the
+broker, which serves the same families at its metrics port; `import logstore` does not import it.
 
 >>> import logstore
 >>> from prometheus_client import CollectorRegistry, generate_latest

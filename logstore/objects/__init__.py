@@ -1,5 +1,7 @@
 """Where objects live: the protocol, its homes (memory, local folder, S3), and wrappers that add one thing
-each.
+each; `settled` says what the answer to a conditional put means, `fan_out` asks for many things at once.
+
+May import: `errors`. May be called by everything above.
 """
 
 from logstore.objects.closing import close_store

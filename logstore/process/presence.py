@@ -74,14 +74,14 @@ class Presence:
 _open: WeakSet[Presence] = WeakSet()
 
 
-def _leave_to_parent() -> None:
+def _after_fork_in_child() -> None:
     """A forked child holds its parent's markers too, and would keep them standing."""
     for presence in list(_open):
         presence.hide()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_parent)
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def standing_of(owner: Owner) -> Standing:

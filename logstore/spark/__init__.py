@@ -1,4 +1,10 @@
-"""Spark reads and writes the log, with no broker in between: `spark.read.format("logstore")`. See docs/spark.md."""
+"""Spark reads and writes the log, with no broker in between: `spark.read.format("logstore")`. See docs/spark.md.
+
+Rooms: `options` (what a query says), `read` and `write` (batch and stream), and at the top what Spark loads.
+
+May import: `arrow`, `lake`, `layout` and, to commit, `engine.shared` and what lies below. Called by Spark, through
+`pyspark_logstore`, and by users.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Stores and disks that misbehave on purpose, for the tests of anything that is built on them."""
+"""Stores and disks that misbehave on purpose, for the tests of anything that is built on them.
+
+May import: `objects`, `format`, `config`, `errors` (the pytest plug-in: `logstore` and `broker_shim`). Called by tests, ours
+and other people's, and by nothing of the product.
+"""
 
 from logstore.testing.clock import ManualClock
 from logstore.testing.disk import SHORT_WRITE, DiskCall, DiskFault, SimulatedDisk

@@ -4,7 +4,10 @@
 Read-only: GET alone, and nothing in here can append, delete or fence. It binds to loopback, and anywhere else only with
 a token. The page is one file without anything from elsewhere, and its policy forbids the browser to ask anybody else.
 `view` says what there is to see, from memory, `refresher` asks the store in the background, `port` speaks HTTP,
-`page.html` is the page. It stands on `store` and `metrics`; `import logstore` does not import it.
+`page.html` is the page.
+
+May import: `store`, `metrics`, `cost` and what lies below. Called by users, `logstore ui` and the broker; `import logstore`
+does not import it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Time, memory and threads: clock, budget, circuit breaker, task pool, fan-out. Nothing here knows what a log is.
+"""Time, memory and threads: clock, budget, circuit breaker, task pool, counters. Nothing here knows what a log is.
 
-May import: `errors`. May be called by every room of the engine.
+May import: `errors`, `objects`. May be called by every room of the engine.
 """
