@@ -18,19 +18,27 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from broker_shim.partitions.append import (
+    APART_FROM_BYTES,
+    Answer,
+    Append,
+    code_of,
+    is_too_heavy,
+    nobody,
+    refusal_of,
+    rewrite_append,
+)
 from broker_shim.partitions.producer_recovery import Snapshots
 from broker_shim.partitions.producers import ProducerTable, Remembered
 from broker_shim.partitions.together import NotStored, Part, append_together
 from broker_shim.partitions.topic_rules import TopicRules
-from broker_shim.partitions.transaction_gate import Companion, TransactionGate, Verify
-from broker_shim.wire import codes
+from broker_shim.partitions.transaction_gate import TransactionGate, Verify
 from broker_shim.wire.codes import Code
 from logstore.config import Ack
 from logstore.engine.memory.results import Receipt
-from logstore.engine.partition.atomic_batches import Batches, checked
+from logstore.engine.partition.atomic_batches import checked
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import (
     BufferFull,
@@ -39,57 +47,14 @@ from logstore.errors import (
     LogStoreError,
     NotAtomic,
     RecordTooLarge,
-    UnknownTopic,
 )
-from logstore.format.batches.batch import HEADER_SIZE, BatchInfo, read_info, split
-from logstore.format.batches.codecs import decompress
+from logstore.format.batches.batch import read_info, split
 from logstore.format.batches.markers import Marker, encode_marker
-from logstore.format.batches.rewriting import Rewrite, rewrite
 from logstore.format.batches.transactions import Transactions
 from logstore.format.errors import FormatError
 
 log = logging.getLogger(__name__)
-APART_FROM_BYTES = 32 << 10
-"""Compressed batches from this size on are checked in a worker thread."""
-UNPACKED_MAX_BYTES = 1 << 20
-"""And so are those that hold more than this: two kilobytes of zstd can be sixty megabytes of the same letter."""
 ROOM_RETRY_S = 0.02
-
-
-class Answer(Protocol):
-    """Called once, with the outcome and the base offset; and with the time that the records got, if they got one."""
-
-    def __call__(self, code: Code, offset: int, append_ms: int = -1) -> None: ...
-
-
-@dataclass(slots=True)
-class Append:
-    """One partition's part of a produce request. `abandoned`: its request was answered meanwhile.
-
-    `is_heavy`: to check it takes long enough for other clients to notice. `verify`: asks the coordinator of its transaction.
-    `marker`: it ends one. `opens`: it is the first of one. `end`: where it ends in the log, once acked.
-    `rewrite`: what is still to be done to the records before they are stored. `companion`: what it is stored together with;
-    `checked`: for that, once it was looked at.
-    """
-
-    records: memoryview
-    batch: BatchInfo
-    is_heavy: bool
-    ack: Ack
-    answer: Answer
-    rewrite: Rewrite | None = None
-    append_ms: int = -1
-    verify: Verify | None = None
-    marker: Marker | None = None
-    opens: bool = False
-    companion: Companion | None = None
-    checked: Batches | None = None
-    abandoned: bool = False
-    end: int | None = None
-
-    @property
-    def is_idempotent(self) -> bool:
-        return self.batch.producer_id >= 0 and self.marker is None
 
 
 class AppendQueue:
@@ -155,7 +120,7 @@ class AppendQueue:
         waiting, self._waiting = self._waiting, deque()
         waiting.extend(self._gate.close())
         for append in waiting:
-            append.answer(_code_of(error, append), -1)
+            append.answer(code_of(error, append), -1)
 
     def end(self, marker: Marker, now_ms: int, answer: Answer) -> Append:
         """Append the marker of a transaction, now or in its turn. `answer` as for `add`; its ack is durable."""
@@ -172,7 +137,7 @@ class AppendQueue:
         if self._producers.transactions.is_stale(marker):
             return Code.NONE
         log, raw = self._log, memoryview(encode_marker(marker, now_ms=now_ms))
-        append = Append(raw, read_info(raw), False, "durable", _nobody, marker=marker)
+        append = Append(raw, read_info(raw), False, "durable", nobody, marker=marker)
         return Part(log, checked(log, raw, control=True), lambda future: self._submitted(log, append, future))
 
     def add(
@@ -186,12 +151,12 @@ class AppendQueue:
             answer(Code.CORRUPT_MESSAGE, -1)
             return None
         rules = self._rules
-        refusal = _refuse(batches, rules.max_bytes, verify)
+        refusal = refusal_of(batches, rules.max_bytes, verify)
         if refusal is not None:
             answer(refusal, -1)
             return None
         append = Append(
-            records, batches[0], _is_heavy(records, batches), ack, answer, rules.rewrite, verify=verify
+            records, batches[0], is_too_heavy(records, batches), ack, answer, rules.rewrite, verify=verify
         )
         if rules.rewrite is not None and len(records) >= APART_FROM_BYTES:
             append.is_heavy = True
@@ -399,7 +364,7 @@ class AppendQueue:
             future.add_done_callback(lambda done: self._call(self._acked, partition, append, done))
 
     def _refused(self, partition: PartitionLog, append: Append, error: LogStoreError) -> None:
-        append.answer(_code_of(error, append), -1)
+        append.answer(code_of(error, append), -1)
         if isinstance(error, InvalidRecord):
             log.info("%s: a record set was refused: %s", partition, error)
         elif partition is self._log:
@@ -411,7 +376,7 @@ class AppendQueue:
             self._withdrawn(append)
             return
         if error is not None:
-            append.answer(_code_of(error, append), -1)
+            append.answer(code_of(error, append), -1)
             if partition is self._log:
                 self._on_lost(error)
             return
@@ -487,64 +452,3 @@ class AppendQueue:
         finally:
             if self._completions:  # one of them failed: that is no reason for the others to wait
                 self._loop.call_soon(self._drain)
-
-
-def _nobody(code: Code, offset: int, append_ms: int = -1) -> None:
-    """Whoever asked is told by other means."""
-
-
-def _code_of(error: BaseException, append: Append) -> Code:
-    """A topic that was deleted has taken along what was known of its producers. If that were said to librdkafka only when
-    it tries again, in a topic that was recreated, it would give up for good.
-    """
-    if isinstance(error, UnknownTopic) and append.is_idempotent and append.batch.base_sequence > 0:
-        return Code.UNKNOWN_PRODUCER_ID
-    return codes.of_produce(error)
-
-
-def rewrite_append(append: Append, max_bytes: int, now_ms: int) -> None:
-    """Store it as its topic says, once: if there is no room for it now, it is not done again. Raises `InvalidRecord`."""
-    assert append.rewrite is not None
-    try:
-        records = rewrite(append.records, append.rewrite, now_ms)
-        largest = max(batch.size for batch in split(records))
-    except FormatError as error:
-        raise InvalidRecord(f"not a record batch that can be stored: {error}") from error
-    if largest > max_bytes:
-        raise RecordTooLarge(
-            f"a batch of {largest} bytes, compressed as its topic says, is above {max_bytes}"
-        )
-    append.records = memoryview(records)
-    append.append_ms = now_ms if append.rewrite.stamps else -1
-    append.rewrite = None
-
-
-def _refuse(batches: list[BatchInfo], max_bytes: int, verify: Verify | None) -> Code | None:
-    if not batches:
-        return Code.INVALID_RECORD
-    if any(batch.size > max_bytes for batch in batches):
-        return Code.MESSAGE_TOO_LARGE
-    if any(batch.is_transactional and (verify is None or batch.producer_id < 0) for batch in batches):
-        return Code.INVALID_RECORD  # outside of a transaction
-    if len(batches) > 1 and any(batch.producer_id >= 0 for batch in batches):
-        return Code.INVALID_RECORD  # as in Kafka: a sequence number stands for one batch
-    return None
-
-
-def _is_heavy(records: memoryview, batches: list[BatchInfo]) -> bool:
-    """Only unpacking tells how much a small compressed batch holds: it is tried, up to where it would take too long."""
-    packed = [batch for batch in batches if batch.codec_id]
-    if not packed:
-        return False
-    if len(records) >= APART_FROM_BYTES:
-        return True
-    room = UNPACKED_MAX_BYTES
-    for batch in packed:
-        if room <= 0:
-            return True
-        area = records[batch.position + HEADER_SIZE : batch.position + batch.size]
-        try:
-            room -= len(decompress(batch.codec_id, area, max_size=room))
-        except FormatError:  # too much, or damaged: the worker finds out which
-            return True
-    return False

@@ -19,7 +19,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from broker_shim.partitions.append_queue import Answer, Append, AppendQueue
+from broker_shim.partitions.append import Answer, Append
+from broker_shim.partitions.append_queue import AppendQueue
 from broker_shim.partitions.producer_recovery import Snapshots
 from broker_shim.partitions.producers import ProducerTable
 from broker_shim.partitions.together import Part

@@ -20,7 +20,7 @@ from typing import Any
 
 from broker_shim.metrics import Counters
 from broker_shim.net.connection import Connection, Parts
-from broker_shim.partitions.append_queue import Append
+from broker_shim.partitions.append import Append
 from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.partitions.transaction_gate import Companion, Verify

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker_shim.partitions import append_queue
+from broker_shim.partitions.append import APART_FROM_BYTES
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
 from logstore.engine.partition.internal import Partition
@@ -38,7 +38,7 @@ def batch(sequence: int, *, large: bool, pid: int = PID) -> bytes:
         producer_epoch=0 if pid >= 0 else -1,
         base_sequence=sequence if pid >= 0 else -1,
     )
-    assert (len(raw) >= append_queue.APART_FROM_BYTES) is large
+    assert (len(raw) >= APART_FROM_BYTES) is large
     return raw
 
 
@@ -67,7 +67,7 @@ def test_B10_the_event_loop_serves_others_while_a_batch_is_unpacked(
     real = Partition.submit_batches
 
     def held(self: Partition, raw: bytes, **options: object) -> object:
-        if len(raw) >= append_queue.APART_FROM_BYTES:
+        if len(raw) >= APART_FROM_BYTES:
             unpacking.set()
             assert go_on.wait(PATIENCE_S)
         return real(self, raw, **options)  # type: ignore[arg-type]
@@ -94,7 +94,7 @@ def test_B10_a_small_batch_that_holds_much_is_unpacked_beside_the_event_loop(
     value = b"z" * 3_000_000
     packed, _ = encode_batch([Record(value, b"k", (), 1)], now_ms=1, codec_id=CODEC_IDS[codec])
     plain, _ = encode_batch([Record(b"plain", b"k", (), 1)], now_ms=1, codec_id=0)
-    assert len(packed) < append_queue.APART_FROM_BYTES
+    assert len(packed) < APART_FROM_BYTES
     threads: list[int] = []
     real = Partition.submit_batches
 
