@@ -95,12 +95,13 @@ def modules(package: str) -> str:
     return str(folder)
 
 
-def python_with(package: str) -> str:
+def python_with(package: str, *extras: str) -> str:
     """In an environment of its own: such packages pin clients that the tests have in another version."""
     folder = INSTALLED / package
+    wanted = f"{package}[{','.join(extras)}]" if extras else package
     if not (folder / "done").exists():
         run(sys.executable, "-m", "venv", str(folder))
-        run(str(folder / "bin" / "pip"), "install", "--quiet", package)
+        run(str(folder / "bin" / "pip"), "install", "--quiet", wanted)
         (folder / "done").touch()
     return str(folder / "bin" / "python")
 
@@ -183,6 +184,16 @@ def faust(address: str, folder: Path) -> list[str]:
     return [line for life in ("1", "2") for line in said(python, script, address, life)]
 
 
+def bytewax(address: str, folder: Path) -> list[str]:
+    return said(python_with("bytewax", "kafka"), str(HERE / "bytewax_lines.py"), address)
+
+
+def faststream(address: str, folder: Path) -> list[str]:
+    python = python_with("faststream", "kafka", "confluent")
+    script = str(HERE / "faststream_echo.py")
+    return [line for client in ("aiokafka", "confluent") for line in said(python, script, address, client)]
+
+
 def spark_connector(address: str, folder: Path) -> list[str]:
     need("java", "mvn")
     lib = INSTALLED / "spark"
@@ -202,6 +213,8 @@ CLIENTS: dict[str, Callable[[str, Path], list[str]]] = {
     "platformatic": platformatic,
     "quix": quix,
     "faust": faust,
+    "bytewax": bytewax,
+    "faststream": faststream,
 }
 
 
