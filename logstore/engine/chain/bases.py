@@ -9,7 +9,6 @@ meets a missing one loads the partition again, as ever.
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import replace
 from typing import NamedTuple
 
 from logstore.engine.chain.horizon import NO_MANIFEST, Horizon
@@ -70,7 +69,7 @@ def base_of(settled: Settled, claim: ClaimState, since: int) -> ClaimBase | None
             return None
         end, reserved = claim.parts[at].part.end_offset, claim.parts[at].part.reserved_until
     return _base(
-        settled.table, replace(tail, next_seq=next_seq, end_offset=end, reserved_until=reserved), since
+        settled.table, tail._replace(next_seq=next_seq, end_offset=end, reserved_until=reserved), since
     )
 
 

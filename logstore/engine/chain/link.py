@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from logstore.engine.chain.newer_release import too_new
 from logstore.engine.chain.segment_table import SegmentRef
@@ -28,8 +28,7 @@ _CLAIMING = SegmentFlags.FENCE | SegmentFlags.MERGED
 FAR_FUTURE_MS = 2**62  # the newest timestamp of a segment that cannot be read: no look-up by time may skip it
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(NamedTuple):
     """One committed segment, as the chain sees it. `extras`: what it says beside its records, of a part of a lane's entry
     that the next one is in the lane, too; None if they are damaged, which only some need to know. `key`: the slice of an
     entry, if it is such a part; None if it is an object in the partition's own chain."""
@@ -70,7 +69,7 @@ def link_of_part(part: Part, key: str, claim: Claim) -> Link:
 def link_of_fence(moved: Moved) -> Link:
     """The fence of a claim that came from another lane, as that one tells it. There is no object of it."""
     link = link_of_part(moved.fence, "", moved.claim)
-    return replace(link, extras=Extras(owner=moved.owner, claim=moved.claim), key=None)
+    return link._replace(extras=Extras(owner=moved.owner, claim=moved.claim), key=None)
 
 
 def front_of(store: ObjectStore, key: str) -> bytes | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -109,7 +108,7 @@ def add_damage(view: ChainView, damage: CorruptData) -> None:
     """There may be more. It claims one offset, so that a reader meets the error instead of a quiet end."""
     end = view.tail.end_offset + 1
     add_hole(view, end, damage.key)
-    view.tail = replace(view.tail, end_offset=end, damaged=damage)
+    view.tail = view.tail._replace(end_offset=end, damaged=damage)
 
 
 def add_hole(view: ChainView, end_offset: int, key: str) -> None:

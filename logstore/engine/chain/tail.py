@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from logstore.engine.chain.horizon import NO_MANIFEST, Horizon
 from logstore.errors import CorruptData
@@ -11,8 +11,7 @@ from logstore.format.stored.segment import SegmentFlags, SegmentHeader, WriterMo
 from logstore.layout.paths import PartitionPaths
 
 
-@dataclass(frozen=True, slots=True)
-class ChainTail:
+class ChainTail(NamedTuple):
     """Where the chain ends, as last seen. `horizon`: the manifest's, when the chain was loaded.
 
     `owner`: what the fence of this epoch says of its writer, an `Owner` in bytes; none if it says nothing, or was not seen.
@@ -42,18 +41,21 @@ class ChainTail:
         """The tail once `header`'s segment is committed, and what it says beside its records is known."""
         same_owner = self.owner if header.epoch == self.epoch else b""
         upper = header.source_upper if header.source_upper >= 0 else self.source_upper
+        flags = header.flags
+        is_plain = flags is SegmentFlags.NONE
         return ChainTail(
-            next_seq=header.seq + 1,
-            epoch=header.epoch,
-            mode=header.mode,
-            end_offset=header.end_offset,
-            reserved_until=header.reserved_until,
-            source_upper=upper,
-            deleted=SegmentFlags.DELETED in header.flags,
-            horizon=self.horizon,
-            owner=extras.owner or same_owner,
-            closed=SegmentFlags.CLOSED in header.flags,
-            claim=extras.claim,
+            header.seq + 1,
+            header.epoch,
+            header.mode,
+            header.end_offset,
+            header.reserved_until,
+            upper,
+            not is_plain and SegmentFlags.DELETED in flags,
+            None,
+            self.horizon,
+            extras.owner or same_owner,
+            not is_plain and SegmentFlags.CLOSED in flags,
+            extras.claim,
         )
 
     @property

@@ -201,7 +201,7 @@ class Assembly:
             view.add(link)
         else:
             view.segments.add_merged(stored.first, stored.last, stored.identity, link.size, link.summary)
-            view.tail = replace(view.tail.after(link.header, link.said), next_seq=stored.last + 1)
+            view.tail = view.tail.after(link.header, link.said)._replace(next_seq=stored.last + 1)
 
     def finish(self) -> None:
         """What is unreadable at the end claims one offset, so that a reader meets the error instead of a quiet end."""
@@ -210,7 +210,7 @@ class Assembly:
         last, damage = self._unreadable[-1][0].last, self._unreadable[0][1]
         end = self._view.tail.end_offset + 1
         self._add_hole(end)
-        self._view.tail = replace(self._view.tail, next_seq=last + 1, end_offset=end, damaged=damage)
+        self._view.tail = self._view.tail._replace(next_seq=last + 1, end_offset=end, damaged=damage)
 
     def _is_missing_before(self, stored: Stored) -> bool:
         return bool(self._unreadable) or stored.first != self._view.tail.next_seq

@@ -90,7 +90,7 @@ def _bury(chain: Chain, tail: ChainTail) -> None:
         old = stored.manifest
         if old is not None and old.collected_until >= end and not len(old.table) and old.next_seq >= end:
             return
-        tombstone = stored.next(replace(tail, next_seq=end), tail.end_offset, SegmentTable())
+        tombstone = stored.next(tail._replace(next_seq=end), tail.end_offset, SegmentTable())
         # A merge or a checkpoint may be faster: the next one sees the chain's end.
         with suppress(PreconditionFailed), doubts:
             stored.replace(replace(tombstone, collected_until=end, retired=Retired()))

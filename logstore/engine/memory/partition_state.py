@@ -21,7 +21,7 @@ import logging
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple, TypeVar
 
@@ -330,7 +330,7 @@ class PartitionState:
         """It goes on behind another's last segment, as that one's next life: past everything that readers may have seen."""
         with self._lock:
             start = self.tail.start_offset
-            self.tail = replace(self.tail, end_offset=start, reserved_until=start, owner=owner, closed=False)
+            self.tail = self.tail._replace(end_offset=start, reserved_until=start, owner=owner, closed=False)
             self._raise_watermarks(start)
 
     def retreat(self, tail: ChainTail) -> None:
@@ -342,7 +342,7 @@ class PartitionState:
         """Until now only the end was known, from a lane; this is the whole partition."""
         with self._lock:
             self.low, self.segments.is_complete = view.low_watermark, True
-            self.tail = replace(self.tail, source_upper=view.tail.source_upper, horizon=view.tail.horizon)
+            self.tail = self.tail._replace(source_upper=view.tail.source_upper, horizon=view.tail.horizon)
         self.replace_view(view)
 
     def show(self, buffer: WriteBuffer) -> None:

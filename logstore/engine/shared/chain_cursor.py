@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 
 from logstore.engine.chain.chain import Chain, StalePlace
@@ -209,7 +208,7 @@ class ChainCursor:
             return  # the listing is behind us, so it says nothing
         if tail.next_seq > self.tail.next_seq:
             self._check_end_epoch(tail)
-        self.tail = replace(tail, source_upper=max(tail.source_upper, self.tail.source_upper))
+        self.tail = tail._replace(source_upper=max(tail.source_upper, self.tail.source_upper))
 
     def _advance_past(self, link: Link) -> None:
         self.tail = self.tail.after(link.header, link.said)

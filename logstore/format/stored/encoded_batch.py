@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from logstore.format.batches.batch import HEADER_SIZE, PATCH_SIZE, BatchInfo, patch_head
 
@@ -12,8 +12,7 @@ _COUNT = struct.Struct(">i")  # of a batch's records: the last field of its head
 _COUNT_AT = HEADER_SIZE - _COUNT.size
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedBatch:
+class EncodedBatch(NamedTuple):
     """A batch ready to be stored: its bytes in two parts, so that giving it an offset copies nothing.
 
     `head` holds the fields outside the batch's CRC (base offset, length, leader epoch), `body` all that follows.
@@ -22,7 +21,7 @@ class EncodedBatch:
     head: bytes
     body: memoryview
     base_offset: int
-    count: int
+    count: int  # type: ignore[assignment]
     min_timestamp_ms: int
     max_timestamp_ms: int
 
@@ -45,7 +44,7 @@ class EncodedBatch:
     def at(self, base_offset: int, leader_epoch: int) -> EncodedBatch:
         """The same in another place: only the head is new."""
         head = patch_head(base_offset, self.size, leader_epoch)
-        return replace(self, head=head, base_offset=base_offset)
+        return self._replace(head=head, base_offset=base_offset)
 
     def moved(self, raw: memoryview) -> EncodedBatch:
         """The same, whose bytes lie in `raw` from now on."""

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, IntFlag
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
@@ -145,7 +145,7 @@ class SegmentHeader:
 
     @property
     def is_sparse(self) -> bool:
-        return SegmentFlags.SPARSE in self.flags
+        return self.flags is not SegmentFlags.NONE and SegmentFlags.SPARSE in self.flags
 
     def pack(self, *, has_extras: bool = False) -> bytes:
         version = SPARSE_VERSION if self.is_sparse else EXTRAS_VERSION if has_extras else FORMAT_VERSION
@@ -204,8 +204,7 @@ class SegmentHeader:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentSummary:
+class SegmentSummary(NamedTuple):
     """What the tail of a segment tells: its header, its counts and where its index lies."""
 
     header: SegmentHeader
@@ -289,24 +288,15 @@ def build_segment(
     said = extras.pack()
     parts: list[Bytes] = [header.pack(has_extras=bool(said))]
     rows: list[Row] = []
-    position, crc, records = HEADER_SIZE, 0, 0
+    position, crc, records, is_sparse = HEADER_SIZE, 0, 0, header.is_sparse
     for batch in batches:
-        head, body, size, count = batch.head, batch.body, batch.size, batch.count
-        rows.append(
-            (
-                batch.base_offset,
-                position,
-                size,
-                count,
-                batch.max_timestamp_ms,
-                batch.min_timestamp_ms,
-                crc32c(head),
-            )
-        )
+        head, body, base, count, low_ms, high_ms = batch
+        size = len(head) + len(body)
+        rows.append((base, position, size, count, high_ms, low_ms, crc32c(head)))
         crc = crc32c(body, crc32c(head, crc))
         parts += (head, body)
         position += size
-        records += batch.records if header.is_sparse else count
+        records += batch.records if is_sparse else count
     index, summary = _summarise(header, rows, records, position, crc, len(said))
     parts += (index, said, summary.pack())
     return in_one_piece(parts, summary.object_size), summary
@@ -383,16 +373,17 @@ def _summarise(
 ) -> tuple[bytes, SegmentSummary]:
     """The index of batches that lie back to back up to `end`, and what the footer says of them. Without numpy: most segments
     have few batches, and an entry of a lane has many segments."""
+    next_offset = header.base_offset
     if header.is_sparse:  # a row reaches as far as the next one, and the last one to the end
         ends = [*(row[0] for row in rows[1:]), header.end_offset]
         rows = [(*row[:3], until - row[0], *row[4:]) for row, until in zip(rows, ends, strict=True)]
-    next_offset = rows[0][0] if rows and header.is_sparse else header.base_offset
+        next_offset = rows[0][0] if rows else next_offset
     is_dense = next_offset >= header.base_offset
     for row in rows:
         is_dense = is_dense and row[0] == next_offset and row[3] > 0
         next_offset = row[0] + row[3]
-    is_collected = SegmentFlags.COLLECTED in header.flags and not rows
-    if not is_collected and not (is_dense and next_offset == header.end_offset):
+    is_whole = is_dense and next_offset == header.end_offset
+    if not is_whole and (rows or SegmentFlags.COLLECTED not in header.flags):
         raise _hole(header, end)
     index = b"".join([_ROW.pack(*row) for row in rows])
     return index, SegmentSummary(

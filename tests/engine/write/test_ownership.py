@@ -223,13 +223,13 @@ def test_W17_where_it_cannot_be_known_the_library_takes_over_and_a_command_does_
     check_may_stop(CHAIN, tail, True)
     with pytest.raises(PartitionInUse, match=r"process 7 \(shop\) on web-2 wrote it last .* cannot be told"):
         check_may_stop(CHAIN, tail, "if_gone")
-    for nameless in (replace(tail, owner=b""), replace(tail, owner=b"\xff of a newer release")):
+    for nameless in (tail._replace(owner=b""), tail._replace(owner=b"\xff of a newer release")):
         assert owner_of(nameless) is None
         check_may_stop(CHAIN, nameless, False)
         with pytest.raises(PartitionInUse, match="left no name"):
             check_may_stop(CHAIN, nameless, "if_gone")
     with pytest.raises(PartitionInUse, match="replicated writers wrote it last"):
-        check_may_stop(CHAIN, replace(tail, owner=b"", mode=WriterMode.REPLICATED), "if_gone")
+        check_may_stop(CHAIN, tail._replace(owner=b"", mode=WriterMode.REPLICATED), "if_gone")
 
 
 def test_W17_one_that_said_that_it_closed_is_in_nobodys_way(elsewhere: Owner) -> None:
