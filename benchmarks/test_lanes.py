@@ -29,7 +29,7 @@ PRODUCERS = 64
 PUT_S = S3_LATENCY["put"].p50_s
 _FILL = """
 import sys, time, logstore
-store = logstore.open(sys.argv[1], lanes=1)
+store = logstore.open(sys.argv[1], lane=sys.argv[3] if len(sys.argv) > 3 else None)
 topic = store.create_topic("t", int(sys.argv[2]))
 waiting = [topic.partition(n).submit(b"a") for n in range(topic.partitions)]
 assert {ack.result().offset for ack in waiting} == {0}
@@ -172,6 +172,38 @@ def test_durable_producers_over_many_partitions(figures: Figures, quick: bool) -
     )
 
 
+def fill_and_kill(home: Path, *lane: str) -> None:
+    """A process that has appended once to each partition, under that name, and died."""
+    filled = subprocess.Popen(
+        [sys.executable, "-c", _FILL, str(home), str(MANY), *lane],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert filled.stdout is not None
+    assert filled.stdout.readline() == b"filled\n"
+    filled.kill()
+    filled.wait()
+
+
+def test_adopting_many(tmp_path: Path, figures: Figures) -> None:
+    """The next life of a named process that was killed: its 1,000 partitions are adopted with the first that is opened; what
+    comes after that are entries with their records, and what checkpoints cost."""
+    fill_and_kill(tmp_path, "service")
+    counted = slow(LocalStore(tmp_path))
+    with logstore.open(counted, lane="service") as store:
+        topic = store.topic("t")
+        counted.forget_calls()
+        for number in range(MANY):
+            topic.partition(number).open_writer()
+        adopted = len(counted.calls)
+        waiting = [topic.partition(number).submit(b"c") for number in range(MANY)]
+        assert {ack.result().offset for ack in waiting} == {1}
+        appended = len(counted.calls) - adopted
+    name = "adopt 1,000 partitions of a dead named process"
+    figures.add(SUITE, f"{name}: requests", adopted, "requests", target=80, lower_is_better=True)
+    figures.add(SUITE, f"{name}: requests of an append to each", appended, "requests", lower_is_better=True)
+
+
 @pytest.mark.parametrize("what", ["a new topic", "its owner closed", "its owner was killed"])
 def test_opening_many(what: str, tmp_path: Path, figures: Figures, quick: bool) -> None:
     """Open and append once to each of 1,000 partitions: `submit` all, then wait. The least of some turns."""
@@ -179,15 +211,7 @@ def test_opening_many(what: str, tmp_path: Path, figures: Figures, quick: bool) 
     for turn in range(1 if quick else 2):
         home = LocalStore(tmp_path / str(turn))
         if what != "a new topic":
-            filled = subprocess.Popen(
-                [sys.executable, "-c", _FILL, str(tmp_path / str(turn)), str(MANY)],
-                stdout=subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            )
-            assert filled.stdout is not None
-            assert filled.stdout.readline() == b"filled\n"
-            filled.kill()
-            filled.wait()
+            fill_and_kill(tmp_path / str(turn))
         if what == "its owner closed":
             with logstore.open(home, lanes=1) as store:
                 topic = store.topic("t")

@@ -51,7 +51,6 @@ logger = logging.getLogger(__name__)
 _UNSTORED_MAX = 100
 _LAST_WORD_S = 0.1  # for threads that end by themselves, when the deadline has passed
 _FORKED = "the store was in use when this process was forked, and is the parent's: open it again here"
-DEGRADED_AFTER_S = 5.0
 
 
 def open(
@@ -383,36 +382,8 @@ class Store:
 
     def _health_report(self, *, with_partitions: bool = True) -> StoreHealth:
         """`health`, typed."""
-        runtime = self._runtime
-        since = runtime.watch.oldest()
-        waited = None if since is None else round(runtime.clock.monotonic() - since, 3)
-        stalled = waited is not None and waited > self.config.stall_after
-        silent = stalled and since is not None and runtime.breaker.answered_at <= since
-        return StoreHealth(
-            closed=self._closed,
-            store_reachable=not runtime.breaker.is_open and not silent,
-            unanswered_seconds=waited,
-            stalled=stalled,
-            failures_in_a_row=runtime.breaker.failures,
-            buffered_bytes=runtime.budget.used,
-            buffered_bytes_limit=runtime.budget.limit,
-            cached_bytes=runtime.cache.used,
-            partitions=[log.health_report() for log in self._all_logs()] if with_partitions else [],
-            degraded=self._degraded(),
-        )
-
-    def _degraded(self) -> str | None:
-        """Why the store serves badly, in words; None if it does not."""
-        if self._runtime.breaker.is_open:
-            failed = self._runtime.breaker.failures
-            return (
-                f"{failed} uploads in a row have failed; it is tried every {self.config.probe_interval:g} s"
-            )
-        oldest = self._metered.oldest()
-        if oldest is None or oldest[2] <= DEGRADED_AFTER_S:
-            return None
-        operation, key, seconds = oldest
-        return f"{operation} {key} has had no answer for {seconds:.1f} s"
+        partitions = [log.health_report() for log in self._all_logs()] if with_partitions else []
+        return StoreHealth.of(self._runtime, self._metered, partitions, closed=self._closed)
 
     def health(self) -> dict[str, Any]:
         """The state of the store and of each partition in use, from memory alone: it asks nobody and never blocks.

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import logstore
-import logstore.store
 from logstore.cli.commands.tools.ui import groups_of
+from logstore.engine.partition import health
 from logstore.ingest import FlushTracker
 from logstore.objects import MemoryStore
 from logstore.testing import GatedStore
@@ -87,8 +87,8 @@ def test_O02_the_marks_move_while_a_producer_runs(page: Any, store: logstore.Sto
 def test_O02_a_store_that_hangs_is_degraded_with_its_reason(
     page: Any, store: logstore.Store, gated: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert logstore.store.DEGRADED_AFTER_S == 5.0
-    monkeypatch.setattr(logstore.store, "DEGRADED_AFTER_S", 0.2)
+    assert health.DEGRADED_AFTER_S == 5.0
+    monkeypatch.setattr(health, "DEGRADED_AFTER_S", 0.2)
     assert page.inner_text("#health") == "well"
     with gated.hold("put") as gate:
         waiting = store.topic("orders").partition(1).submit(b"nobody answers")

@@ -32,18 +32,26 @@ ROWS_MAX = 1024
 
 class Settled(NamedTuple):
     """What an open partition knows of its chain before the parts of its claim. `until`: the place behind the last row;
-    `first_part`: that of the first row that is a part, None if there is none; `tail`: the chain's; `low`: its watermark."""
+    `first_part`: that of the first row that is a part, None if there is none; `tail`: the chain's; `low`: its watermark;
+    `source`: the partition's table, of which `table` is the beginning."""
 
     table: SegmentTable
     until: int
     first_part: int | None
     tail: ChainTail
     low: int
+    source: SegmentTable
 
 
-def settled_of(segments: Segments, tail: ChainTail, first_seq: int, low: int) -> Settled | None:
-    """Of a chain whose parts have places from `first_seq` on; None if it is not known well enough. Asks nobody."""
+def settled_of(
+    segments: Segments, tail: ChainTail, first_seq: int, low: int, before: Settled | None = None
+) -> Settled | None:
+    """Of a chain whose parts have places from `first_seq` on; None if it is not known well enough. Asks nobody. `before`:
+    what was said the last time. A table only grows, so behind the first part of it nothing else is new."""
     table = segments.table
+    if before is not None and before.source is table and before.first_part is not None:
+        is_known = segments.is_complete and not tail.deleted and tail.damaged is None
+        return before._replace(tail=tail, low=low) if is_known else None
     row = bisect_left(table.first_seq, first_seq)
     while row < len(table) and table.first_seq[row] not in table.placed:
         row += 1
@@ -52,11 +60,14 @@ def settled_of(segments: Segments, tail: ChainTail, first_seq: int, low: int) ->
     rows = SegmentTable()
     rows.extend(table, 0, row)
     first_part = table.first_seq[row] if row < len(table) else None
-    return Settled(rows, table.last_seq[row - 1] + 1 if row else 0, first_part, tail, low)
+    return Settled(rows, table.last_seq[row - 1] + 1 if row else 0, first_part, tail, low, table)
 
 
-def base_of(settled: Settled, claim: ClaimState, since: int) -> ClaimBase | None:
-    """What a checkpoint says of the partition, whose parts are those of `claim`; None if the rows do not reach as far."""
+def base_of(
+    settled: Settled, claim: ClaimState, since: int, before: ClaimBase | None = None
+) -> ClaimBase | None:
+    """What a checkpoint says of the partition, whose parts are those of `claim`; None if the rows do not reach as far.
+    `before`: what the last one said, which is given back if it is the same."""
     tail, next_seq = settled.tail, max(settled.until, claim.next_seq)
     if settled.first_part is not None and settled.first_part < next_seq:
         return None  # it was split out of the lane, and the partition does not know it yet
@@ -68,6 +79,9 @@ def base_of(settled: Settled, claim: ClaimState, since: int) -> ClaimBase | None
         if at == len(claim.parts) or claim.parts[at].part.seq != next_seq - 1:
             return None
         end, reserved = claim.parts[at].part.end_offset, claim.parts[at].part.reserved_until
+    said = (next_seq, end, reserved, tail.source_upper, since, tail.owner, tail.horizon.front)
+    if before is not None and before.table is settled.table and before.said == said:
+        return before
     return _base(
         settled.table, tail._replace(next_seq=next_seq, end_offset=end, reserved_until=reserved), since
     )

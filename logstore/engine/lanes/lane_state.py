@@ -57,6 +57,12 @@ class ClaimState:
         """The place in the partition's chain behind the last part."""
         return self.parts[-1].part.seq + 1 if self.parts else self.next_seq
 
+    def seen(self) -> ClaimState:
+        """As it is now, for who looks at it later; its parts only grow, or are replaced as a whole."""
+        return ClaimState(
+            self.next_seq, self.end_offset, self.reserved_until, self.parts, is_left=self.is_left
+        )
+
     @property
     def first(self) -> Part | None:
         """The first part here, or the fence with which it went on: either shows that the claim was committed."""
@@ -258,6 +264,10 @@ class LaneState:
         if self._bases is None:
             self._bases = _parsed(self._packed_bases or b"")
         return self._bases
+
+    def said_bases(self) -> tuple[Bases, bytes | None]:
+        """A copy of them, and what they are in bytes, if that is known."""
+        return Bases(dict(self.bases.of), dict(self.bases.lows)), self._packed_bases
 
     def raise_lows(self, lows: Mapping[ClaimKey, int]) -> None:
         """Others have said that so much was deleted."""

@@ -230,10 +230,10 @@ class PartitionState:
             table.extend(ours, bisect_left(ours.last_seq, next_seq), len(ours))
             return self.tail, self.low
 
-    def settled(self, first_seq: int) -> Settled | None:
-        """What is known of the chain before the parts of a claim whose first place is `first_seq`."""
+    def settled(self, first_seq: int, before: Settled | None = None) -> Settled | None:
+        """What is known of the chain before the parts of a claim whose first place is `first_seq`. `before`: as it was."""
         with self._lock:
-            return settled_of(self.segments, self.tail, first_seq, self.low)
+            return settled_of(self.segments, self.tail, first_seq, self.low, before)
 
     def end_to_follow(self) -> tuple[ChainTail, bool]:
         """Where the chain ends as last seen, and whether what comes next can be added behind it."""

@@ -11,7 +11,11 @@ from typing import Any
 
 from logstore.engine.memory.partition_state import Overview
 from logstore.engine.partition.writer_metrics import WriterMetrics
+from logstore.engine.runtime import Runtime
 from logstore.engine.write.writer_health import WriterHealth
+from logstore.objects.wrappers.metered import MeteredStore
+
+DEGRADED_AFTER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,40 @@ class StoreHealth:
     partitions: list[PartitionHealth]
     degraded: str | None = None
 
+    @classmethod
+    def of(
+        cls, runtime: Runtime, metered: MeteredStore, partitions: list[PartitionHealth], *, closed: bool
+    ) -> StoreHealth:
+        """As it is now."""
+        since = runtime.watch.oldest()
+        waited = None if since is None else round(runtime.clock.monotonic() - since, 3)
+        stalled = waited is not None and waited > runtime.config.stall_after
+        silent = stalled and since is not None and runtime.breaker.answered_at <= since
+        return cls(
+            closed=closed,
+            store_reachable=not runtime.breaker.is_open and not silent,
+            unanswered_seconds=waited,
+            stalled=stalled,
+            failures_in_a_row=runtime.breaker.failures,
+            buffered_bytes=runtime.budget.used,
+            buffered_bytes_limit=runtime.budget.limit,
+            cached_bytes=runtime.cache.used,
+            partitions=partitions,
+            degraded=_degraded(runtime, metered),
+        )
+
     def as_dict(self) -> dict[str, Any]:
         told = {name: getattr(self, name) for name in self.__slots__}
         return told | {"partitions": [partition.as_dict() for partition in self.partitions]}
+
+
+def _degraded(runtime: Runtime, metered: MeteredStore) -> str | None:
+    """Why the store serves badly, in words; None if it does not."""
+    if runtime.breaker.is_open:
+        failed, every = runtime.breaker.failures, runtime.config.probe_interval
+        return f"{failed} uploads in a row have failed; it is tried every {every:g} s"
+    oldest = metered.oldest()
+    if oldest is None or oldest[2] <= DEGRADED_AFTER_S:
+        return None
+    operation, key, seconds = oldest
+    return f"{operation} {key} has had no answer for {seconds:.1f} s"

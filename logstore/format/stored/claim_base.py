@@ -16,6 +16,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import starmap
+from operator import is_
 from typing import Any, NamedTuple
 
 from logstore.format.batches.codecs import ZSTD, compress, decompress
@@ -69,6 +70,19 @@ class ClaimBase:
     table: SegmentTable
     placed: Mapping[int, Place] = field(default_factory=dict)
 
+    @property
+    def said(self) -> tuple[int, int, int, int, int, bytes, bytes]:
+        """All but the rows."""
+        return (
+            self.next_seq,
+            self.end_offset,
+            self.reserved_until,
+            self.source_upper,
+            self.since,
+            self.owner,
+            self.front,
+        )
+
 
 @dataclass(slots=True)
 class Bases:
@@ -81,6 +95,11 @@ class Bases:
         """A low watermark never falls."""
         for key, low in lows.items():
             self.lows[key] = max(low, self.lows.get(key, 0))
+
+    def is_still(self, before: Bases) -> bool:
+        """Whether it says the very same of each partition, without a look at their rows."""
+        is_same = self.of.keys() == before.of.keys() and self.lows == before.lows
+        return is_same and all(map(is_, self.of.values(), map(before.of.__getitem__, self.of)))
 
     def pack(self) -> bytes:
         """No bytes at all if there is nothing to say."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore.engine.write.exclusive_writer import CREDIT_BYTES
+from logstore.engine.write.exclusive_appends import CREDIT_BYTES
 from logstore.errors import (
     AppendTimeout,
     BufferFull,

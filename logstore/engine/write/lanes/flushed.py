@@ -15,7 +15,7 @@ from logstore.engine.memory.flush_window import FlushWindow
 from logstore.engine.memory.results import Receipt
 from logstore.errors import LogStoreError
 from logstore.format.stored.entry import ClaimKey
-from logstore.format.stored.extras import Claim
+from logstore.format.stored.extras import Claim, Extras
 
 Released = tuple[Future[Receipt], Receipt]
 """One who waited for a commit, and what he is told."""
@@ -43,6 +43,8 @@ class Flushed(Protocol):
 
     claim_key: ClaimKey
     claim: Claim
+    extras: Extras
+    """What each of its parts says: its claim."""
     failed: LogStoreError | None
     hands_over: bool
     """Whether its last window, which says that it has closed, ends its claim, too."""

@@ -52,7 +52,7 @@ from logstore.errors import (
 )
 from logstore.format.stored.claim_base import Bases
 from logstore.format.stored.entry import ClaimKey, Entry, EntryHeader, EntryKind, build_entry
-from logstore.format.stored.extras import Claim, Extras
+from logstore.format.stored.extras import Claim
 from logstore.format.stored.segment import SegmentFlags
 from logstore.layout.paths import PartitionPaths
 from logstore.objects.fan_out import fan_out
@@ -204,6 +204,8 @@ class Lane:
             return False
         if any(upload.failures for upload in self._flight):
             return False
+        if self._runtime.budget.used < ENTRY_BYTES:
+            return False  # of all that waits, here or elsewhere: each append asks, so the due ones are not summed up
         return sum(writer.waiting_bytes for writer in self._due) >= ENTRY_BYTES
 
     @property
@@ -474,9 +476,7 @@ class Lane:
         links: list[tuple[Flushed, FlushWindow, Link]] = []
         for (writer, window), part in zip(upload.load.windows, entry.parts, strict=True):
             data, summary = window.build()
-            link = Link(
-                summary, part.size, Extras(claim=writer.claim), slice_key(key, part.position, part.size)
-            )
+            link = Link(summary, part.size, writer.extras, slice_key(key, part.position, part.size))
             self._runtime.reader.keep(link.key or key, data, summary)
             links.append((writer, window, link))
         with all_locked(together):  # who sees an atomic append in one partition sees it in all

@@ -33,7 +33,9 @@ def bases_of(known: Known, claims: Mapping[ClaimKey, ClaimState], old: Bases) ->
             bases.of[key] = said
     for writer, one in known:
         claim = claims.get(writer.claim_key)
-        base = base_of(one, claim, writer.claim.since) if claim is not None and not claim.is_left else None
+        if claim is None or claim.is_left:
+            continue
+        base = base_of(one, claim, writer.claim.since, old.of.get(writer.claim_key))
         if base is not None:
             bases.of[writer.claim_key] = base
             if one.low:

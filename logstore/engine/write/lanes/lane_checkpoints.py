@@ -10,7 +10,6 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 
 from logstore.engine.chain.view import ChainView
@@ -19,7 +18,6 @@ from logstore.engine.runtime import Runtime
 from logstore.engine.write.lanes.lane_bases import bases_of, settled
 from logstore.engine.write.lanes.lane_book import LaneBook
 from logstore.errors import CorruptData, Indeterminate, StoreError
-from logstore.format.stored.claim_base import Bases
 from logstore.format.stored.entry import ClaimKey
 from logstore.objects.fan_out import fan_out
 from logstore.objects.settled import put_settled
@@ -98,10 +96,11 @@ class LaneCheckpoints:
             writers = [writer for key, writer in self._book.writers.items() if key not in unclaimed]
         known = settled(writers)
         with self._book.lock:
-            claims = {key: replace(claim) for key, claim in self._book.known.claims.items()}
-            said = Bases(dict(self._book.known.bases.of), dict(self._book.known.bases.lows))
+            claims = {key: claim.seen() for key, claim in self._book.known.claims.items()}
+            said, packed = self._book.known.said_bases()
         bases = bases_of(known, claims, said)
-        packed = bases.pack()
+        if packed is None or not bases.is_still(said):
+            packed = bases.pack()
         with self._book.lock:
             if self._book.life.is_over:
                 return False
