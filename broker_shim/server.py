@@ -128,16 +128,16 @@ class Server:
             slow: list[tuple[int, Connection]] = []
             unsent = 0
             for connection in tuple(self._connections):
-                standing = connection.look(now)
-                unsent += standing.unsent_bytes
-                if standing.half_frame_s > config.stall_timeout:
+                waiting = connection.look(now)
+                unsent += waiting.unsent_bytes
+                if waiting.half_frame_s > config.stall_timeout:
                     connection.close("half a request, and no more of it came")
-                elif standing.unread_s > config.answer_timeout:
+                elif waiting.unread_s > config.answer_timeout:
                     connection.close("it does not read its answers")
-                elif standing.idle_s > config.idle_timeout:
+                elif waiting.idle_s > config.idle_timeout:
                     connection.finish()
-                elif standing.unread_s > 0:
-                    slow.append((standing.unsent_bytes, connection))
+                elif waiting.unread_s > 0:
+                    slow.append((waiting.unsent_bytes, connection))
             self._shed(unsent, slow)
 
     def _shed(self, unsent: int, slow: list[tuple[int, Connection]]) -> None:

@@ -68,7 +68,7 @@ class Closing(Protocol):
     def close(self) -> None: ...
 
 
-class Standing(NamedTuple):
+class Waiting(NamedTuple):
     """For how long a client has sent half a frame, has left answers unread, has asked for nothing."""
 
     half_frame_s: float
@@ -346,7 +346,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
         self._read_paused = pause
 
-    def look(self, now: float) -> Standing:
+    def look(self, now: float) -> Waiting:
         """The state of this client. Called once in a while: progress is measured since the last call."""
         unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
         if not self._write_paused or unsent < self._unsent_before:
@@ -355,7 +355,7 @@ class Connection(asyncio.BufferedProtocol):
             self._stuck_since = now
         self._unsent_before = unsent
         half = (self._frame is not None or bool(self._partial)) and not self._read_paused
-        return Standing(
+        return Waiting(
             half_frame_s=now - self.last_activity if half else 0.0,
             unread_s=now - self._stuck_since if self._stuck_since is not None else 0.0,
             idle_s=0.0 if self._slots or self._waiting else now - self.last_activity,

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 
 from broker_shim.wire.codes import Code
 from logstore.format.batches.batch import BatchInfo, Buffer
-from logstore.format.batches.sequences import KnownProducer, KnownProducers, Sequences, Standing
+from logstore.format.batches.sequences import KnownProducer, KnownProducers, SequenceCheck, Sequences
 from logstore.format.batches.transactions import Transactions
 
 REMEMBERED_BATCHES = 5
@@ -83,22 +83,24 @@ class ProducerTable:
 
     def _check_sequence(self, batch: BatchInfo) -> Verdict:
         append = Sequences.of(batch)
-        standing = self._producers.standing(append)
-        if standing is Standing.REPLACED:
+        checked = self._producers.check(append)
+        if checked is SequenceCheck.REPLACED:
             return Verdict(Code.INVALID_PRODUCER_EPOCH)
-        if standing in (Standing.UNKNOWN, Standing.NEW_EPOCH):
+        if checked in (SequenceCheck.UNKNOWN, SequenceCheck.NEW_EPOCH):
             if append.first == 0:
                 return NEW
-            if standing is Standing.UNKNOWN:
+            if checked is SequenceCheck.UNKNOWN:
                 return Verdict(self._of_others)
         else:
             for known in list(self._producers[append.producer_id].batches)[-REMEMBERED_BATCHES:]:
                 if known[:2] == append[2:]:
                     return Verdict(Code.NONE, known)
-            if standing is Standing.NEXT:
+            if checked is SequenceCheck.NEXT:
                 return NEW
         # Some batches before it are missing: they are lost, or not here yet.
-        is_lost = standing in (Standing.AHEAD, Standing.NEW_EPOCH) and append.producer_id in self._cut_off
+        is_lost = (
+            checked in (SequenceCheck.AHEAD, SequenceCheck.NEW_EPOCH) and append.producer_id in self._cut_off
+        )
         return Verdict(Code.INVALID_PRODUCER_EPOCH if is_lost else Code.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
     def remember(self, batch: BatchInfo, offset: int | None, pending: Any = None) -> None:

@@ -27,7 +27,7 @@ _NOBODY = -1
 _STARTED = 22 - 3  # field 22 of /proc/‹pid›/stat, counted from the third, the first behind the command's name
 
 
-class Standing(Enum):
+class Liveness(Enum):
     """What is known of an owner from here."""
 
     HERE = "this process"
@@ -75,7 +75,7 @@ _open: WeakSet[Presence] = WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    """A forked child holds its parent's markers too, and would keep them standing."""
+    """A forked child holds its parent's markers too, and would keep them alive."""
     for presence in list(_open):
         presence.hide()
 
@@ -84,21 +84,21 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def standing_of(owner: Owner) -> Standing:
+def liveness_of(owner: Owner) -> Liveness:
     """Ask the kernel, if this machine's can know."""
     machine = this_machine()
     if machine is None or owner.boot_id != machine.boot_id or owner.pid_namespace != machine.pid_namespace:
-        return Standing.UNKNOWN
+        return Liveness.UNKNOWN
     started = _start_time(owner.pid)
     if started is None:
-        return Standing.UNKNOWN
+        return Liveness.UNKNOWN
     if started != owner.started:
-        return Standing.GONE
+        return Liveness.GONE
     if owner.pid == os.getpid():
-        return Standing.HERE
+        return Liveness.HERE
     if owner.token == NO_TOKEN or owner.net_namespace != machine.net_namespace:
-        return Standing.UNKNOWN
-    return Standing.LIVING if _stands(owner.token) else Standing.GONE
+        return Liveness.UNKNOWN
+    return Liveness.LIVING if _has_marker(owner.token) else Liveness.GONE
 
 
 def this_machine() -> Machine | None:
@@ -170,7 +170,7 @@ def _place_marker(token: bytes) -> socket.socket | None:
     return marker
 
 
-def _stands(token: bytes) -> bool:
+def _has_marker(token: bytes) -> bool:
     """Whether a marker of that name is there. No answer for want of descriptors counts as yes: the owner's process lives."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from logstore.format.stored.owner import NO_TOKEN, UNKNOWN_BOOT, Owner
-from logstore.process.presence import Presence, Standing, standing_of
+from logstore.process.presence import Liveness, Presence, liveness_of
 
 _OTHER = """
 import sys
@@ -54,8 +54,8 @@ def test_W17_this_process_is_known_as_itself() -> None:
     owner = mine.show()
     assert (owner.pid, owner.host) == (os.getpid(), os.uname().nodename)
     assert owner == mine.show(), "one marker for all the writers of a store"
-    assert standing_of(owner) is Standing.HERE
-    assert standing_of(replace(owner, started=owner.started - 1)) is Standing.GONE, "the pid was used before"
+    assert liveness_of(owner) is Liveness.HERE
+    assert liveness_of(replace(owner, started=owner.started - 1)) is Liveness.GONE, "the pid was used before"
     mine.hide()
     assert mine.show().token != owner.token
     mine.hide()
@@ -63,16 +63,16 @@ def test_W17_this_process_is_known_as_itself() -> None:
 
 def test_W17_another_process_lives_until_it_hides_or_ends(other: subprocess.Popen[str]) -> None:
     owner = shown_by(other)
-    assert (owner.pid, standing_of(owner)) == (other.pid, Standing.LIVING)
-    assert standing_of(replace(owner, started=owner.started + 1)) is Standing.GONE
+    assert (owner.pid, liveness_of(owner)) == (other.pid, Liveness.LIVING)
+    assert liveness_of(replace(owner, started=owner.started + 1)) is Liveness.GONE
     next_step(other)
-    assert standing_of(owner) is Standing.GONE, "it lives, and its store is closed"
+    assert liveness_of(owner) is Liveness.GONE, "it lives, and its store is closed"
     other.kill()
     os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays in the process table
     for left in (owner, replace(owner, token=NO_TOKEN)):
-        assert standing_of(left) is Standing.GONE, "nobody has waited for it yet"
+        assert liveness_of(left) is Liveness.GONE, "nobody has waited for it yet"
     other.wait()
-    assert standing_of(owner) is Standing.GONE
+    assert liveness_of(owner) is Liveness.GONE
 
 
 def test_W17_what_cannot_be_known_is_not_guessed(other: subprocess.Popen[str]) -> None:
@@ -84,9 +84,9 @@ def test_W17_what_cannot_be_known_is_not_guessed(other: subprocess.Popen[str]) -
         replace(owner, net_namespace=owner.net_namespace + 1),  # its marker stands where we cannot look
         replace(owner, token=NO_TOKEN),
     ):
-        assert standing_of(stranger) is Standing.UNKNOWN
+        assert liveness_of(stranger) is Liveness.UNKNOWN
     gone = replace(owner, pid=2**22 + 1, net_namespace=0, token=NO_TOKEN)
-    assert standing_of(gone) is Standing.GONE, "above the largest pid there is"
+    assert liveness_of(gone) is Liveness.GONE, "above the largest pid there is"
 
 
 def test_W17_a_process_that_proc_hides_is_not_taken_for_one_that_is_gone(
@@ -100,7 +100,7 @@ def test_W17_a_process_that_proc_hides_is_not_taken_for_one_that_is_gone(
         return read_bytes(path)
 
     monkeypatch.setattr(Path, "read_bytes", hidden)
-    assert standing_of(owner) is Standing.UNKNOWN
+    assert liveness_of(owner) is Liveness.UNKNOWN
 
 
 def test_W17_where_the_system_says_nothing_an_owner_still_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_W17_where_the_system_says_nothing_an_owner_still_has_a_name(monkeypatch
     mine = Presence()
     owner = mine.show()
     assert (owner.boot_id, owner.token, owner.pid) == (UNKNOWN_BOOT, NO_TOKEN, os.getpid())
-    assert standing_of(owner) is Standing.UNKNOWN
+    assert liveness_of(owner) is Liveness.UNKNOWN
 
 
 def test_L29_a_marker_is_one_descriptor_and_is_closed_once() -> None:

@@ -153,18 +153,18 @@ class Chain:
     def first_of(self, epoch: int, since: int) -> SegmentHeader | None:
         """The first segment from `since` on that is of `epoch` or a later one, among those that still exist. Epochs only
         rise, so few are asked for."""
-        standing = [stored.first for stored in self._loader.listed(since, with_merged=False)[0]]
+        listed = [stored.first for stored in self._loader.listed(since, with_merged=False)[0]]
         found = None
-        while standing:
-            middle = len(standing) // 2
-            header = self.header_at(standing[middle])
+        while listed:
+            middle = len(listed) // 2
+            header = self.header_at(listed[middle])
             if header is None:
-                del standing[middle]  # it went meanwhile
+                del listed[middle]  # it went meanwhile
             elif header.epoch < epoch:
-                del standing[: middle + 1]
+                del listed[: middle + 1]
             else:
                 found = header
-                del standing[middle:]
+                del listed[middle:]
         return found
 
     def link_at(self, seq: int) -> Link | None:

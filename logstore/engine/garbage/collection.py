@@ -12,7 +12,7 @@ from logstore.engine.chain.manifests.manifest_changes import stored_manifest
 from logstore.engine.chain.manifests.manifest_store import StoredManifest
 from logstore.engine.garbage.garbage import Garbage
 from logstore.engine.garbage.lane_lows import note_low
-from logstore.engine.garbage.remains import Standing, goes, standing_at, take_away
+from logstore.engine.garbage.remains import Headers, goes, headers_at, take_away
 from logstore.errors import Indeterminate, PreconditionFailed
 from logstore.format.stored.manifest import Manifest
 from logstore.format.stored.segment import EMPTY_SIZE
@@ -22,11 +22,11 @@ from logstore.objects.protocol import ObjectInfo
 @dataclass(slots=True)
 class _Due:
     """What may be taken away now, and the keys that nobody has to look at again: of what is gone already, taken by one who
-    could not note it, and of what stays. `standing`: the headers in the places of the garbage, and behind them."""
+    could not note it, and of what stays. `headers`: the headers in the places of the garbage, and behind them."""
 
     garbage: list[Garbage] = field(default_factory=list)
     settled: list[str] = field(default_factory=list)
-    standing: Standing = field(default_factory=dict)
+    headers: Headers = field(default_factory=dict)
 
 
 class Collection:
@@ -54,9 +54,9 @@ class Collection:
         keys = dict(retired)
         sizes = self._sizes(keys)
         seqs, _ = paths.names_of(key for key in keys if sizes.get(key, 0) > EMPTY_SIZE)
-        due.standing = standing_at(self._chain, seqs)
+        due.headers = headers_at(self._chain, seqs)
         for key, at_ms in keys.items():
-            if goes(paths, key, sizes.get(key, 0), due.standing):
+            if goes(paths, key, sizes.get(key, 0), due.headers):
                 due.garbage.append(Garbage(key, sizes[key], at_ms))
             else:
                 due.settled.append(key)
@@ -84,7 +84,7 @@ class Collection:
             return []
         if due.garbage and manifest is not None and not note_low(self._chain, manifest.low_watermark):
             return []
-        take_away(self._chain, due.garbage, due.standing)
+        take_away(self._chain, due.garbage, due.headers)
         self._forget([*due.settled, *(item.key for item in due.garbage)])
         return due.garbage
 

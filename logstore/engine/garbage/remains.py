@@ -16,11 +16,11 @@ from logstore.objects.fan_out import fan_out
 
 logger = logging.getLogger(__name__)
 
-Standing = Mapping[int, SegmentHeader | None]
+Headers = Mapping[int, SegmentHeader | None]
 """What is in the places of a chain; None where nothing is. Places that cannot be read are left out."""
 
 
-def standing_at(chain: Chain, seqs: Iterable[int]) -> dict[int, SegmentHeader | None]:
+def headers_at(chain: Chain, seqs: Iterable[int]) -> dict[int, SegmentHeader | None]:
     """What is in these places and in the one behind each; None if nothing does. What cannot be read is left out."""
 
     def one(seq: int) -> dict[int, SegmentHeader | None]:
@@ -36,35 +36,35 @@ def standing_at(chain: Chain, seqs: Iterable[int]) -> dict[int, SegmentHeader | 
     return found
 
 
-def is_inner(header: SegmentHeader, standing: Standing) -> bool:
+def is_inner(header: SegmentHeader, headers: Headers) -> bool:
     """Whether a segment's place may be emptied: it lies in the middle of an exclusive epoch, where nobody but its owner
-    could have written, and the owner went on. `standing`: what is in its place and behind it, where that can be read.
+    could have written, and the owner went on. `headers`: what is in its place and behind it, where that can be read.
     An empty place behind it was such a one, too, so it was of the same epoch."""
     if header.mode is not WriterMode.EXCLUSIVE or SegmentFlags.FENCE in header.flags:
         return False
-    if header.seq + 1 not in standing:
+    if header.seq + 1 not in headers:
         return False
-    behind = standing[header.seq + 1]
+    behind = headers[header.seq + 1]
     return behind is None or (behind.epoch == header.epoch and behind.mode is header.mode)
 
 
-def goes(paths: PartitionPaths, key: str, size: int, standing: Standing) -> bool:
+def goes(paths: PartitionPaths, key: str, size: int, headers: Headers) -> bool:
     """Not what is gone, a bare header already, or a fence, or might be one because it cannot be read."""
     seq = paths.seq_of(key)
     if seq is None:
         return size > 0
-    header = standing.get(seq)
+    header = headers.get(seq)
     stays = SegmentFlags.FENCE | SegmentFlags.COLLECTED
     return size > EMPTY_SIZE and header is not None and not header.flags & stays
 
 
-def take_away(chain: Chain, garbage: Iterable[Garbage], standing: Standing) -> None:
-    """Merged objects, and segments of which `standing` tells what stays in their places."""
+def take_away(chain: Chain, garbage: Iterable[Garbage], headers: Headers) -> None:
+    """Merged objects, and segments of which `headers` tells what stays in their places."""
 
     def one(key: str) -> None:
         seq = chain.paths.seq_of(key)
-        header = None if seq is None else standing[seq]
-        if header is None or is_inner(header, standing):
+        header = None if seq is None else headers[seq]
+        if header is None or is_inner(header, headers):
             chain.store.delete(key)
         else:
             _leave_header(chain, key, header)

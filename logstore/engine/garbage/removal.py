@@ -20,7 +20,7 @@ from functools import partial
 from logstore.engine.chain.chain import Chain, LostRace
 from logstore.engine.chain.manifests.manifest_store import StoredManifest
 from logstore.engine.chain.tail import ChainTail
-from logstore.engine.garbage.remains import is_inner, standing_at
+from logstore.engine.garbage.remains import headers_at, is_inner
 from logstore.errors import PreconditionFailed
 from logstore.format.stored.manifest import SegmentTable
 from logstore.format.stored.retired import Retired
@@ -38,8 +38,8 @@ def remove_partition(chain: Chain, new_id: Callable[[], bytes], now_ms: int) -> 
     _bury(chain, tail)
     gone = leftovers(chain)
     seqs, _ = chain.paths.names_of(info.key for info in gone)
-    standing = standing_at(chain, seqs)
-    for _ in fan_out(partial(_remove, chain, info, tail, standing) for info in gone):
+    headers = headers_at(chain, seqs)
+    for _ in fan_out(partial(_remove, chain, info, tail, headers) for info in gone):
         pass
     return gone
 
@@ -126,17 +126,17 @@ def _commit_end(chain: Chain, header: SegmentHeader) -> bool:
 
 
 def _remove(
-    chain: Chain, info: ObjectInfo, tail: ChainTail, standing: Mapping[int, SegmentHeader | None]
+    chain: Chain, info: ObjectInfo, tail: ChainTail, headers: Mapping[int, SegmentHeader | None]
 ) -> None:
     seq = chain.paths.seq_of(info.key)
     if seq is None:
         chain.store.delete(info.key)
         return
-    if seq in standing and info.size:
-        header = standing[seq]
+    if seq in headers and info.size:
+        header = headers[seq]
         if header is None:
             return
-        if is_inner(header, standing):
+        if is_inner(header, headers):
             chain.store.delete(info.key)
             return
         bare = replace(header, base_offset=header.end_offset, flags=_GONE)

@@ -6,7 +6,7 @@ from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.manifests.manifest_changes import named_by, stored_manifest
 from logstore.engine.chain.manifests.manifest_store import StoredManifest
 from logstore.engine.garbage.garbage import Garbage
-from logstore.engine.garbage.remains import Standing, goes, standing_at, take_away
+from logstore.engine.garbage.remains import Headers, goes, headers_at, take_away
 from logstore.errors import Indeterminate, ObjectNotFound, PreconditionFailed
 from logstore.format.errors import FormatError
 from logstore.format.stored.manifest import Manifest
@@ -36,11 +36,11 @@ class Strays:
         seqs, _ = self._chain.paths.names_of(
             info.key for info in listed if info.key not in named and info.size > EMPTY_SIZE
         )
-        standing = standing_at(self._chain, [seq for seq in seqs if _was_emptied(seq, manifest)])
+        headers = headers_at(self._chain, [seq for seq in seqs if _was_emptied(seq, manifest)])
         return [
             Garbage(info.key, info.size, now_ms)
             for info in listed
-            if info.key not in named and self._is_stray(info, manifest, standing, now_ms)
+            if info.key not in named and self._is_stray(info, manifest, headers, now_ms)
         ]
 
     def sweep(self, now_ms: int) -> list[Garbage]:
@@ -50,7 +50,7 @@ class Strays:
         if merged and not self._end_merges(merged):
             strays = [item for item in strays if item not in merged]
         seqs, _ = paths.names_of(item.key for item in strays)
-        take_away(self._chain, strays, standing_at(self._chain, seqs))
+        take_away(self._chain, strays, headers_at(self._chain, seqs))
         return strays
 
     def _end_merges(self, merged: list[Garbage]) -> bool:
@@ -65,17 +65,17 @@ class Strays:
                 stored.replace(stored.changed())
             except (PreconditionFailed, Indeterminate):
                 return False
-        standing = stored_manifest(self._chain)
-        return standing is not None and named_by(self._chain.paths, standing).isdisjoint(
+        manifest = stored_manifest(self._chain)
+        return manifest is not None and named_by(self._chain.paths, manifest).isdisjoint(
             item.key for item in merged
         )
 
-    def _is_stray(self, info: ObjectInfo, manifest: Manifest, standing: Standing, now_ms: int) -> bool:
+    def _is_stray(self, info: ObjectInfo, manifest: Manifest, headers: Headers, now_ms: int) -> bool:
         paths = self._chain.paths
         if merged := paths.merged_name(info.key):
             return version_of(merged[2]) != manifest.version or not self._is_young(info.key, now_ms)
         seq = paths.seq_of(info.key)
-        return seq is not None and _was_emptied(seq, manifest) and goes(paths, info.key, info.size, standing)
+        return seq is not None and _was_emptied(seq, manifest) and goes(paths, info.key, info.size, headers)
 
     def _is_young(self, key: str, now_ms: int) -> bool:
         """Whether it was made within the grace period. One that cannot be read may be."""

@@ -291,11 +291,11 @@ class Partition(ReadablePartition):
 
     def _await_claim(self, writer: Writer, deadline: float) -> None:
         """One that was opened ahead of its claim has it then."""
-        stands = writer.claim_stands
-        if stands is None or stands.done():
+        claimed = writer.claim_committed
+        if claimed is None or claimed.done():
             return
         try:
-            stands.result(waitable(deadline - self._runtime.clock.monotonic()))
+            claimed.result(waitable(deadline - self._runtime.clock.monotonic()))
         except FutureTimeout:
             raise StoreUnavailable(
                 f"{self.paths}: the writer could not be opened in time, nothing was appended: the store has not answered "

@@ -214,9 +214,9 @@ class PartitionWriters:
         outcome = claim_ahead(self._runtime, self._chain, state, lane)
         self._tell_lost(lost for lost in state.lost_ranges() if lost not in known)
         writer = ExclusiveWriter(self._runtime, self._chain, state, self._topic, on_commit, lane)
-        stands: Future[None] = Future()
-        writer.claim_stands = stands
-        outcome.add_done_callback(partial(self._claimed, writer, state, tail, stands))
+        claimed: Future[None] = Future()
+        writer.claim_committed = claimed
+        outcome.add_done_callback(partial(self._claimed, writer, state, tail, claimed))
         self._writer = writer
         return writer
 
@@ -225,7 +225,7 @@ class PartitionWriters:
         writer: ExclusiveWriter,
         state: PartitionState,
         before: ChainTail,
-        stands: Future[None],
+        claimed: Future[None],
         outcome: Future[Taken | None],
     ) -> None:
         """What became of the claim of a writer that was opened ahead."""
@@ -235,16 +235,16 @@ class PartitionWriters:
         if taken is not None:
             state.raise_low_watermark(taken.low)
             lane.claiming.stands(writer)
-            stands.set_result(None)
+            claimed.set_result(None)
             return
         if error is None:
-            again = partial(self._take_over_again, writer, state, before, stands)
+            again = partial(self._take_over_again, writer, state, before, claimed)
             self._runtime.spawn("open", again)  # by another thread: this one makes the claims
             return
-        self._give_up(writer, state, before, stands, error)
+        self._give_up(writer, state, before, claimed, error)
 
     def _take_over_again(
-        self, writer: ExclusiveWriter, state: PartitionState, before: ChainTail, stands: Future[None]
+        self, writer: ExclusiveWriter, state: PartitionState, before: ChainTail, claimed: Future[None]
     ) -> None:
         """Another was faster, or has appended since: the chain is asked, and whoever writes it now is judged."""
         config = self._runtime.config
@@ -262,19 +262,19 @@ class PartitionWriters:
             )
         except WrittenByShared:
             why = "This writer was opened ahead of its claim"
-            self._give_up(writer, state, before, stands, shared_in_the_way(self._chain, why))
+            self._give_up(writer, state, before, claimed, shared_in_the_way(self._chain, why))
         except BaseException as error:
-            self._give_up(writer, state, before, stands, error)
+            self._give_up(writer, state, before, claimed, error)
         else:
             writer.go_on_behind_another()
-            stands.set_result(None)
+            claimed.set_result(None)
 
     def _give_up(
         self,
         writer: ExclusiveWriter,
         state: PartitionState,
         before: ChainTail,
-        stands: Future[None],
+        claimed: Future[None],
         error: BaseException,
     ) -> None:
         if not isinstance(error, LogStoreError):
@@ -282,7 +282,7 @@ class PartitionWriters:
         writer.stop(error)
         if state.tail.next_seq == before.next_seq + 1:
             state.retreat(before)
-        stands.set_exception(error)
+        claimed.set_exception(error)
 
     def _tell_lost(self, ranges: Iterable[LostRange]) -> None:
         for start, end in ranges:

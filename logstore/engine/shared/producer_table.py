@@ -27,8 +27,8 @@ from logstore.format.batches.codecs import CODEC_IDS
 from logstore.format.batches.sequences import (
     MODULUS,
     KnownProducers,
+    SequenceCheck,
     Sequences,
-    Standing,
     advance,
     distance,
     order,
@@ -78,11 +78,11 @@ class ProducerTable:
 
     def classify(self, append: Sequences) -> int | None:
         """None if the append is new, the offset where it is if it is stored already. Raises if it must be refused."""
-        standing = self._producers.standing(append)
-        if standing in (Standing.UNKNOWN, Standing.NEW_EPOCH):
+        checked = self._producers.check(append)
+        if checked in (SequenceCheck.UNKNOWN, SequenceCheck.NEW_EPOCH):
             return None
         producer = self._producers[append.producer_id]
-        if standing is Standing.REPLACED:
+        if checked is SequenceCheck.REPLACED:
             raise replaced_by(producer.epoch, append)
         if follows(append, producer.next_sequence):
             return None
@@ -127,18 +127,18 @@ def different_batching(append: Sequences) -> InvalidRecord:
 
 def follows(append: Sequences, expected: int) -> bool:
     """True if `append` starts at `expected`, False if all of it lies before. Raises if neither."""
-    standing = order(append, expected)
-    if standing is Standing.AHEAD:
+    checked = order(append, expected)
+    if checked is SequenceCheck.AHEAD:
         raise GapError(
             f"producer {append.producer_id}: sequence {append.first} came where {expected} is next; nothing was appended: "
             "send what is missing first"
         )
-    if standing is Standing.ACROSS:
+    if checked is SequenceCheck.ACROSS:
         raise InvalidRecord(
             f"producer {append.producer_id}: of sequences {append.first} to {append.last} those before {expected} are "
             "stored and the others are not; nothing was appended: send an append again as it was"
         )
-    return standing is Standing.NEXT
+    return checked is SequenceCheck.NEXT
 
 
 def sequences_of(batches: list[tuple[memoryview, BatchInfo]]) -> Sequences | None:

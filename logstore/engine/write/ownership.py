@@ -18,7 +18,7 @@ from logstore.errors import PartitionInUse
 from logstore.format.errors import FormatError
 from logstore.format.stored.owner import Owner
 from logstore.format.stored.segment import WriterMode
-from logstore.process.presence import Standing, standing_of
+from logstore.process.presence import Liveness, liveness_of
 
 SHARE = 'if several processes are meant to write, open all of them with writer="shared"'
 
@@ -40,15 +40,15 @@ def check_may_stop(chain: Chain, tail: ChainTail, take_over: TakeOver) -> None:
     if tail.mode is WriterMode.SHARED:
         raise WrittenByShared
     owner = _parsed(chain.owner_of(tail))
-    standing = Standing.UNKNOWN if owner is None else _standing_of(owner)
-    if standing is Standing.LIVING:
+    liveness = Liveness.UNKNOWN if owner is None else _liveness_of(owner)
+    if liveness is Liveness.LIVING:
         raise PartitionInUse(
             f"{chain.paths}: {owner} writes it and is alive (epoch {tail.epoch}). Nothing was appended and nobody was "
             f"stopped: {SHARE}; if this one is to replace the other, close that one first, or open with take_over=True, "
             "which stops it for good",
             str(owner),
         )
-    if standing is Standing.UNKNOWN and take_over == "if_gone":
+    if liveness is Liveness.UNKNOWN and take_over == "if_gone":
         raise PartitionInUse(
             f"{chain.paths}: {_whose(tail, owner)} and whether that one is gone cannot be told from here. Nothing was "
             f"appended and nobody was stopped: {SHARE}; if it is surely gone, or is to be stopped, open with take_over=True",
@@ -59,7 +59,7 @@ def check_may_stop(chain: Chain, tail: ChainTail, take_over: TakeOver) -> None:
 def is_surely_gone(chain: Chain, tail: ChainTail) -> bool:
     """Whether whoever the tail names can append nothing more, as far as this machine's kernel knows."""
     owner = _parsed(chain.owner_of(tail))
-    return owner is not None and _standing_of(owner) is Standing.GONE
+    return owner is not None and _liveness_of(owner) is Liveness.GONE
 
 
 def shared_in_the_way(chain: Chain, why: str) -> PartitionInUse:
@@ -77,9 +77,9 @@ def check_may_adopt(lane: str, document: bytes, take_over: TakeOver) -> None:
     owner = _parsed(document)
     if take_over is True or not document:
         return
-    standing = Standing.UNKNOWN if owner is None else _standing_of(owner)
-    if standing is Standing.LIVING or (standing is Standing.UNKNOWN and take_over == "if_gone"):
-        lives = "is alive" if standing is Standing.LIVING else "may be alive: that cannot be told from here"
+    liveness = Liveness.UNKNOWN if owner is None else _liveness_of(owner)
+    if liveness is Liveness.LIVING or (liveness is Liveness.UNKNOWN and take_over == "if_gone"):
+        lives = "is alive" if liveness is Liveness.LIVING else "may be alive: that cannot be told from here"
         raise PartitionInUse(
             f"the lane {lane} belongs to {owner or 'a process that left no name'}, which {lives}. Nothing was appended and "
             "nobody was stopped: a name is for one process at a time, so give this one another; if it is to replace the "
@@ -93,14 +93,14 @@ def owner_of(tail: ChainTail) -> Owner | None:
     return _parsed(tail.owner)
 
 
-def _standing_of(owner: Owner) -> Standing:
+def _liveness_of(owner: Owner) -> Liveness:
     """The kernel is not asked again about a process that has ended: many partitions had the same owner."""
     if owner in _ENDED:
-        return Standing.GONE
-    standing = standing_of(owner)
-    if standing is Standing.GONE and len(_ENDED) < _ENDED_MAX:
+        return Liveness.GONE
+    liveness = liveness_of(owner)
+    if liveness is Liveness.GONE and len(_ENDED) < _ENDED_MAX:
         _ENDED.add(owner)
-    return standing
+    return liveness
 
 
 def _parsed(document: bytes) -> Owner | None:

@@ -20,7 +20,7 @@ class Writer(WriterLifecycle):
     """
 
     is_alone: ClassVar[bool]
-    claim_stands: Future[None] | None = None
+    claim_committed: Future[None] | None = None
     """Of one that was opened ahead of its claim: until then what it is given waits."""
 
     @property

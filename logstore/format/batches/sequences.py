@@ -1,4 +1,4 @@
-"""The numbers of idempotent producers: how an append stands to what is known of its producer.
+"""The numbers of idempotent producers: what an append is beside what is known of its producer.
 
 A Kafka batch carries producer id, epoch and the number of its first record; its records are numbered one by one, and after
 2**31 - 1 comes 0. What is remembered of a producer are its epoch and its last batches. What an append is told is decided
@@ -53,8 +53,8 @@ class Sequences(NamedTuple):
         return advance(self.last, 1)
 
 
-class Standing(Enum):
-    """How an append stands to what is known of its producer."""
+class SequenceCheck(Enum):
+    """What an append is beside what is known of its producer."""
 
     UNKNOWN = auto()  # nothing is known
     REPLACED = auto()  # its epoch has passed
@@ -65,14 +65,14 @@ class Standing(Enum):
     ACROSS = auto()  # some of its numbers came before, the others did not
 
 
-def order(append: Sequences, expected: int) -> Standing:
+def order(append: Sequences, expected: int) -> SequenceCheck:
     """The same within one epoch, of which number `expected` is the next."""
     behind = distance(append.first, expected)
     if behind == 0:
-        return Standing.NEXT
+        return SequenceCheck.NEXT
     if behind >= MODULUS // 2:
-        return Standing.AHEAD
-    return Standing.ACROSS if behind < append.records else Standing.BEHIND
+        return SequenceCheck.AHEAD
+    return SequenceCheck.ACROSS if behind < append.records else SequenceCheck.BEHIND
 
 
 class Numbered(Protocol):
@@ -106,12 +106,12 @@ class KnownProducers(dict[int, KnownProducer[B]]):
         super().__init__()
         self._remembered = remembered
 
-    def standing(self, append: Sequences) -> Standing:
+    def check(self, append: Sequences) -> SequenceCheck:
         producer = self.get(append.producer_id)
         if producer is None:
-            return Standing.UNKNOWN
+            return SequenceCheck.UNKNOWN
         if append.epoch != producer.epoch:
-            return Standing.REPLACED if append.epoch < producer.epoch else Standing.NEW_EPOCH
+            return SequenceCheck.REPLACED if append.epoch < producer.epoch else SequenceCheck.NEW_EPOCH
         return order(append, producer.next_sequence)
 
     def batches_of(self, append: Sequences) -> deque[B]:
