@@ -48,12 +48,20 @@ def served(store: logstore.Store) -> Iterator[Served]:
         yield page
 
 
-@pytest.fixture
-def page(browser: Any, served: Served) -> Iterator[Any]:
-    opened = browser.new_page(viewport={"width": 1200, "height": 1100})
+def shown(browser: Any, served: Served, there: str, **options: Any) -> Any:
+    """The page, once `there` is in it."""
+    opened = browser.new_page(**options)
     opened.set_default_timeout(MS)
     opened.goto(served.url)
-    opened.wait_for_selector("#partitions tr[data-partition]")
+    opened.wait_for_selector(there)
+    return opened
+
+
+@pytest.fixture
+def page(browser: Any, served: Served) -> Iterator[Any]:
+    opened = shown(
+        browser, served, "#partitions tr[data-partition]", viewport={"width": 1200, "height": 1100}
+    )
     yield opened
     opened.close()
 
@@ -187,10 +195,7 @@ def test_O02_groups_of_the_store_are_shown_with_their_lag_by_a_process_that_only
             listed = groups_of(reader)
             assert sum(each["lag"] for each in listed) == behind + 7
             with serve(reader, groups=lambda: groups_of(reader)) as seen:
-                opened = browser.new_page()
-                opened.set_default_timeout(MS)
-                opened.goto(seen.url)
-                opened.wait_for_selector("#readers tbody tr")
+                opened = shown(browser, seen, "#readers tbody tr")
                 rows = [row.split("\t") for row in opened.inner_text("#readers tbody").splitlines()]
                 assert {row[0] for row in rows} == {"mailer"}
                 assert sum(int(row[3]) for row in rows) == behind + 7
@@ -202,10 +207,7 @@ def test_O02_groups_of_the_store_are_shown_with_their_lag_by_a_process_that_only
 
 
 def _tiles_of(browser: Any, served: Served) -> str:
-    opened = browser.new_page()
-    opened.set_default_timeout(MS)
-    opened.goto(served.url)
-    opened.wait_for_selector("#partitions tr[data-partition]")
+    opened = shown(browser, served, "#partitions tr[data-partition]")
     found = str(opened.inner_text("#tiles"))
     opened.close()
     return found
@@ -246,10 +248,9 @@ def test_O02_lanes_are_drawn_with_their_owner_and_what_is_in_flight(
     browser: Any, lanes: logstore.Store, gated: GatedStore, screenshots: Path
 ) -> None:
     with serve(lanes) as served:
-        page = browser.new_page(viewport={"width": 1200, "height": 1100})
-        page.set_default_timeout(MS)
-        page.goto(served.url)
-        page.wait_for_selector('tr[data-lane="orders-service.0"]')
+        page = shown(
+            browser, served, 'tr[data-lane="orders-service.0"]', viewport={"width": 1200, "height": 1100}
+        )
         row = page.locator('tr[data-lane="orders-service.0"]')
         assert row.locator("td").nth(1).inner_text() == "this process"
         assert row.locator("td").nth(3).inner_text() == "120"
@@ -276,10 +277,7 @@ def test_O02_a_lane_of_another_process_is_drawn_with_the_owner_that_it_names(
     browser: Any, lanes: logstore.Store, gated: GatedStore
 ) -> None:
     with logstore.open(gated, writer="read_only") as reader, serve(reader) as served:
-        page = browser.new_page()
-        page.set_default_timeout(MS)
-        page.goto(served.url)
-        page.wait_for_selector('tr[data-lane="orders-service.0"]')
+        page = shown(browser, served, 'tr[data-lane="orders-service.0"]')
         cells = page.locator('tr[data-lane="orders-service.0"] td').all_inner_texts()
         assert f"process {os.getpid()}" in cells[1]
         assert (cells[2], cells[3]) == ("open", "120")
@@ -297,10 +295,7 @@ def test_O02_many_partitions_are_shown_fifty_at_a_time_with_few_requests(
     browser: Any, lanes: logstore.Store, gated: GatedStore
 ) -> None:
     with logstore.open(gated, writer="read_only") as reader, serve(reader) as served:
-        page = browser.new_page()
-        page.set_default_timeout(MS)
-        page.goto(served.url)
-        page.wait_for_selector('tr[data-partition="49"]')
+        page = shown(browser, served, 'tr[data-partition="49"]')
         assert page.locator("tr[data-partition]").count() == 50
         page.click("#next")
         page.wait_for_selector('tr[data-partition="99"]')
@@ -320,10 +315,7 @@ def test_O02_ten_thousand_partitions_are_listed_by_their_topics(browser: Any) ->
         for number in range(10):
             store.create_topic(f"t{number}", 1000)
         with serve(store) as served:
-            opened = browser.new_page()
-            opened.set_default_timeout(MS)
-            opened.goto(served.url)
-            opened.wait_for_selector('tr[data-partition="49"]')
+            opened = shown(browser, served, 'tr[data-partition="49"]')
             assert opened.locator("tr[data-partition]").count() == 50
             opened.close()
         assert store.metrics()["get"].requests < 1500

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import confluent_kafka
@@ -89,28 +90,34 @@ def test_B14_a_transaction_spans_the_partitions_of_two_brokers(start_broker: Sta
     assert any(broker.server.broker.counters.requests[Api.WRITE_TXN_MARKERS] for broker in (first, second))
 
 
-@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
-def test_B14_another_broker_takes_over_in_the_middle(start_broker: Start, commit: bool) -> None:
-    """The first one still lives, and does not know: what it says about the transaction no longer counts."""
+@contextmanager
+def replaced(start_broker: Start, sent: bytes) -> Iterator[tuple[MemoryStore, LocalBroker, Transactor, Wire]]:
+    """Two brokers. The first has an open transaction with one batch; the second has taken everything over, and the first,
+    which lives, does not know. Gives the store, the first broker, its producer, and a connection to the second."""
     store = MemoryStore()
     first = start_broker(store, node_id=1)
     with Wire(first.port) as old:
         make_topic(old)
         producer = Transactor(old)
-        assert producer.init() is NONE
-        assert producer.add() is NONE
-        assert producer.send(b"one") is NONE
+        assert [producer.init(), producer.add(), producer.send(sent)] == [NONE] * 3
         second = start_broker(store, node_id=2)
         with Wire(second.port) as new:
             new.ask(Api.METADATA, 9, topics=[{"name": "t"}])
-            producer.wire = new
-            assert producer.send(b"two") is NONE, "the second one has read that it goes on"
-            assert producer.end(commit=commit) is NONE
-            assert producer.add() is NONE, "its markers stand"
-            producer.wire = old
-            assert producer.end(commit=not commit) is not NONE
-            assert producer.send(b"three") is not NONE
-            assert committed_values(new) == ([b"one", b"two"] if commit else [])
+            yield store, first, producer, new
+
+
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+def test_B14_another_broker_takes_over_in_the_middle(start_broker: Start, commit: bool) -> None:
+    """The first one still lives, and does not know: what it says about the transaction no longer counts."""
+    with replaced(start_broker, b"one") as (_, _, producer, new):
+        old, producer.wire = producer.wire, new
+        assert producer.send(b"two") is NONE, "the second one has read that it goes on"
+        assert producer.end(commit=commit) is NONE
+        assert producer.add() is NONE, "its markers are stored"
+        producer.wire = old
+        assert producer.end(commit=not commit) is not NONE
+        assert producer.send(b"three") is not NONE
+        assert committed_values(new) == ([b"one", b"two"] if commit else [])
 
 
 def test_B14_a_reader_is_not_shown_what_comes_while_it_is_answered(
@@ -123,7 +130,7 @@ def test_B14_a_reader_is_not_shown_what_comes_while_it_is_answered(
         make_topic(old)
         producer = Transactor(old)
         assert [producer.init(), producer.add(), producer.send(b"kept"), producer.end()] == [NONE] * 4
-        assert producer.add() is NONE, "its markers stand"
+        assert producer.add() is NONE, "its markers are stored"
         new.ask(Api.METADATA, 9, topics=[{"name": "t"}])
         assert committed_values(new) == [b"kept"]
         assert producer.send(b"open") is NONE
@@ -150,7 +157,7 @@ def test_B14_a_broker_whose_writer_has_stopped_does_not_answer_by_what_it_knew(s
         make_topic(old)
         producer = Transactor(old)
         assert [producer.init(), producer.add(), producer.send(b"kept"), producer.end()] == [NONE] * 4
-        assert producer.add() is NONE, "its markers stand"
+        assert producer.add() is NONE, "its markers are stored"
         log = first.log("t")
         new.ask(Api.METADATA, 9, topics=[{"name": "t"}])
         other = Transactor(new, "other")
@@ -176,7 +183,7 @@ def test_B14_a_coordinator_that_was_replaced_does_not_say_that_a_later_transacti
         make_topic(old)
         producer = Transactor(old)
         assert [producer.init(), producer.add(), producer.send(b"one"), producer.end()] == [NONE] * 4
-        assert producer.add() is NONE, "its markers stand"
+        assert producer.add() is NONE, "its markers are stored"
         assert producer.end() is NONE
         second = start_broker(store, node_id=2)
         with Wire(second.port) as new:
@@ -189,7 +196,7 @@ def test_B14_a_coordinator_that_was_replaced_does_not_say_that_a_later_transacti
             assert committed_values(new) == [b"one"]
             producer.wire = new
             assert again(producer.end) is NONE
-            assert again(producer.add) is NONE, "its markers stand"
+            assert again(producer.add) is NONE, "its markers are stored"
             assert committed_values(new) == [b"one", b"two"]
 
 
@@ -288,52 +295,37 @@ def test_B14_a_decision_is_carried_out_by_whoever_comes_next(start_broker: Start
 def test_B14_a_broker_that_was_replaced_refuses_nothing_for_what_it_remembers(start_broker: Start) -> None:
     """The first one has the old life's transaction open, and has written nothing since another took everything over. What
     it would say ends the new life's transaction for its producer; it looks first, and sends the producer on."""
-    store = MemoryStore()
-    first = start_broker(store, node_id=1)
-    with Wire(first.port) as old:
-        make_topic(old)
-        former = Transactor(old)
-        assert [former.init(), former.add(), former.send(b"old")] == [NONE] * 3
-        second = start_broker(store, node_id=2)
-        with Wire(second.port) as new:
-            new.ask(Api.METADATA, 9, topics=[{"name": "t"}])
-            producer = Transactor(new)
-            while (code := producer.init()) is Code.CONCURRENT_TRANSACTIONS:
-                pass
-            assert [code, producer.add()] == [NONE] * 2
-            producer.wire = old
-            assert producer.send(b"new") is Code.NOT_LEADER_OR_FOLLOWER
-            producer.wire = new
-            assert producer.send(b"new") is NONE
-            assert producer.end() is NONE
-            assert producer.add() is NONE
-            assert committed_values(new) == [b"new"]
+    with replaced(start_broker, b"old") as (_, _, former, new):
+        old = former.wire
+        producer = Transactor(new)
+        while (code := producer.init()) is Code.CONCURRENT_TRANSACTIONS:
+            pass
+        assert [code, producer.add()] == [NONE] * 2
+        producer.wire = old
+        assert producer.send(b"new") is Code.NOT_LEADER_OR_FOLLOWER
+        producer.wire = new
+        assert producer.send(b"new") is NONE
+        assert producer.end() is NONE
+        assert producer.add() is NONE
+        assert committed_values(new) == [b"new"]
 
 
 def test_B14_a_coordinator_that_was_replaced_lets_no_batch_in(start_broker: Start) -> None:
     """It believes that a transaction goes on which another one has aborted; the partition is taken back, so its state is
     newer than what this one remembers."""
-    store = MemoryStore()
-    first = start_broker(store, node_id=1)
-    with Wire(first.port) as old:
-        make_topic(old)
-        former = Transactor(old)
-        assert [former.init(), former.add(), former.send(b"old")] == [NONE] * 3
-        second = start_broker(store, node_id=2)
-        with Wire(second.port) as new:
-            new.ask(Api.METADATA, 9, topics=[{"name": "t"}])
-            after = Transactor(new)
-            while after.init() is Code.CONCURRENT_TRANSACTIONS:
-                pass
-            hosted = first.server.broker.partitions.hosted("t", 0)
-            assert hosted is not None
+    with replaced(start_broker, b"old") as (store, first, former, new):
+        after = Transactor(new)
+        while after.init() is Code.CONCURRENT_TRANSACTIONS:
+            pass
+        hosted = first.server.broker.partitions.hosted("t", 0)
+        assert hosted is not None
 
-            async def taken_back() -> None:
-                hosted.lose(Closed("as after an error"))
-                await hosted.take()
+        async def taken_back() -> None:
+            hosted.lose(Closed("as after an error"))
+            await hosted.take()
 
-            first.run(taken_back())
-            assert former.send(b"zombie") is not NONE
+        first.run(taken_back())
+        assert former.send(b"zombie") is not NONE
     third = start_broker(store, node_id=3)
     with Wire(third.port) as wire:
         wire.ask(Api.METADATA, 9, topics=[{"name": "t"}])

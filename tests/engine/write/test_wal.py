@@ -43,6 +43,16 @@ def wal_files(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*.wal"))
 
 
+def killed(disk: Path, count: int) -> MemoryStore:
+    """The store, and in `disk` the WAL, that a process leaves which acked `count` records locally."""
+    objects = MemoryStore()
+    lifeline = FaultyStore(objects)
+    store = open_store(lifeline, wal_dir=str(disk))
+    partition(store).append(numbered(0, count), ack="local")
+    crash(store, lifeline)
+    return objects
+
+
 def test_L09_every_locally_acked_record_is_there_after_a_crash(any_home: ObjectStore, tmp_path: Path) -> None:
     lifeline = FaultyStore(any_home)
     store = open_store(lifeline, wal_dir=str(tmp_path / "disk"))
@@ -66,12 +76,8 @@ def test_L09_every_locally_acked_record_is_there_after_a_crash(any_home: ObjectS
 
 
 def test_L09_a_second_crash_during_recovery_doubles_nothing(tmp_path: Path) -> None:
-    """The fence that carries the WAL's records stands, but the process died before it deleted the WAL."""
-    objects = MemoryStore()
-    lifeline = FaultyStore(objects)
-    store = open_store(lifeline, wal_dir=str(tmp_path / "disk"))
-    partition(store).append(numbered(0, 3), ack="local")
-    crash(store, lifeline)
+    """The fence that carries the WAL's records is committed, but the process died before it deleted the WAL."""
+    objects = killed(tmp_path / "disk", 3)
     for life in range(3):
         disk = disk_of(tmp_path / "disk", tmp_path / f"copy-{life}")
         with running(objects, wal_dir=str(disk)) as again:
@@ -107,11 +113,7 @@ def test_L09_a_torn_last_frame_is_cut_off_wherever_it_was_torn(tmp_path: Path) -
 
 
 def test_L09_junk_behind_the_last_frame_is_no_record(tmp_path: Path) -> None:
-    objects = MemoryStore()
-    lifeline = FaultyStore(objects)
-    store = open_store(lifeline, wal_dir=str(tmp_path / "disk"))
-    partition(store).append(numbered(0, 2), ack="local")
-    crash(store, lifeline)
+    objects = killed(tmp_path / "disk", 2)
     disk = disk_of(tmp_path / "disk", tmp_path / "copy")
     with wal_files(disk)[0].open("ab") as file:
         file.write(b"\0" * 300)
@@ -281,11 +283,7 @@ def test_C08_a_file_that_cannot_be_deleted_is_closed_once_and_in_nobodys_way(
 
 @pytest.mark.parametrize("left", [b"", b"LOGWAL", bytes(36), bytes(5000), b"LOGWAL\r\n\1" + bytes(200)])
 def test_C09_a_file_that_was_named_and_never_fsynced_blocks_nothing(left: bytes, tmp_path: Path) -> None:
-    objects = MemoryStore()
-    lifeline = FaultyStore(objects)
-    store = open_store(lifeline, wal_dir=str(tmp_path / "disk"))
-    partition(store).append(numbered(0, 3), ack="local")
-    crash(store, lifeline)
+    objects = killed(tmp_path / "disk", 3)
     disk = disk_of(tmp_path / "disk", tmp_path / "copy")
     first = wal_files(disk)[0]
     first.with_name(f"{2:020d}.wal").write_bytes(left)
@@ -411,11 +409,7 @@ def test_L09_a_folder_is_used_by_one_process_alone(tmp_path: Path) -> None:
 def test_L09_records_that_another_writer_declared_lost_are_kept_aside(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    objects = MemoryStore()
-    lifeline = FaultyStore(objects)
-    store = open_store(lifeline, wal_dir=str(tmp_path / "disk"))
-    partition(store).append(numbered(0, 3), ack="local")
-    crash(store, lifeline)
+    objects = killed(tmp_path / "disk", 3)
     with running(objects) as elsewhere:
         taken = partition(elsewhere).append(b"elsewhere").offset
     disk = disk_of(tmp_path / "disk", tmp_path / "copy")
@@ -429,11 +423,7 @@ def test_L09_records_that_another_writer_declared_lost_are_kept_aside(
 
 def test_L09_a_reader_may_see_the_recovered_records_before_the_writer_knows(tmp_path: Path) -> None:
     """The fence that brings the WAL back stands, its answer is on its way, and a reader looks at the store."""
-    objects = MemoryStore()
-    lifeline = FaultyStore(objects)
-    store = open_store(lifeline, wal_dir=str(tmp_path / "disk"))
-    partition(store).append(numbered(0, 3), ack="local")
-    crash(store, lifeline)
+    objects = killed(tmp_path / "disk", 3)
     disk = disk_of(tmp_path / "disk", tmp_path / "copy")
     answers = GatedStore(objects)
     with running(answers, wal_dir=str(disk)) as again:

@@ -127,15 +127,21 @@ def test_L20_a_lost_transfer_is_told_by_the_lane_that_the_partition_is_in(loss: 
     assert [seen(objects, number) for number in range(PARTITIONS)] == [[*row, b"next"] for row in expected]
 
 
-def test_L20_a_partition_of_which_nothing_came_after_a_lost_transfer_is_in_doubt() -> None:
-    """Whoever has it may not have written yet: nobody takes it, until the object is restored."""
-    objects = MemoryStore()
+def moved_by_a_lost_transfer(objects: MemoryStore) -> tuple[logstore.Store, logstore.Store, str, bytes]:
+    """One partition went from the first store to the second; nothing is left of the entry that says so. It comes too."""
     first = written(objects, b"a")
     second = open_store(objects, lanes=1, take_over=True)
     second.topic("t").partition(1).open_writer(ack="buffered")
     (key,) = transfers(objects, is_born=False)
     whole = objects.get(key)
     objects.put(key, JUNK)
+    return first, second, key, whole
+
+
+def test_L20_a_partition_of_which_nothing_came_after_a_lost_transfer_is_in_doubt() -> None:
+    """Whoever has it may not have written yet: nobody takes it, until the object is restored."""
+    objects = MemoryStore()
+    first, second, key, whole = moved_by_a_lost_transfer(objects)
     crash(first)
     assert [seen(objects, number) for number in range(PARTITIONS)] == [[b"a", None]] * PARTITIONS
     assert appended(objects) == [None] * PARTITIONS
@@ -149,12 +155,7 @@ def test_L20_a_partition_of_which_nothing_came_after_a_lost_transfer_is_in_doubt
 
 def test_N07_an_owner_that_meets_a_damaged_transfer_does_not_write_beside_the_taker() -> None:
     objects = MemoryStore()
-    first = written(objects, b"a")
-    second = open_store(objects, lanes=1, take_over=True)
-    second.topic("t").partition(1).open_writer(ack="buffered")
-    (key,) = transfers(objects, is_born=False)
-    whole = objects.get(key)
-    objects.put(key, JUNK)
+    first, second, key, whole = moved_by_a_lost_transfer(objects)
     for number in range(PARTITIONS):
         with pytest.raises(CorruptData):
             first.topic("t").partition(number).append(b"never acked")
