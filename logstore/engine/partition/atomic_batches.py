@@ -26,28 +26,9 @@ from logstore.objects.fan_out import fan_out
 Batches = list[tuple[memoryview, BatchInfo]]
 
 
-def atomic_batches(
-    parts: Sequence[tuple[PartitionLog, bytes | bytearray | memoryview]], *, timeout: float | None = None
-) -> Future[list[Receipt]]:
-    """Append Kafka v2 record batches, control batches too, to several partitions: all of them or none. Internal: for
-    `broker_shim`. A partition may be named once; of several batches for it, `raw` holds all, back to back.
-
-    Returns at once if the writers of all partitions are open (`PartitionLog.open_writer`) and there is room in the buffer;
-    else it waits for that, up to `timeout` seconds (`append_timeout`; with 0 it never waits), and raises `BufferFull` or
-    `StoreUnavailable`, having appended nothing. Also raises `InvalidRecord`, `RecordTooLarge`, `NotAtomic`, `Fenced` and
-    `Closed`.
-
-    The future has a receipt for each part, in their order, once all are durable. Until then none is shown, and what is
-    appended behind them in the same partitions, at whatever ack, is not shown or acked either. It fails with `Fenced` if one
-    of the partitions turned out to have another writer: nothing is stored then, and what followed has the offsets instead.
-    Its callbacks run on the thread that uploads: they may append, and must not wait for an append.
-    """
-    return atomic_checked([(log, checked(log, raw, control=True)) for log, raw in parts], timeout=timeout)
-
-
 def checked(log: PartitionLog, raw: bytes | bytearray | memoryview, *, control: bool = False) -> Batches:
-    """The first half of `atomic_batches`, for one part, in a thread that has the time: checks every byte, takes nothing.
-    `control`: a broker's own batches are taken, too. Raises `InvalidRecord` and `RecordTooLarge`."""
+    """The first half of an atomic append of Kafka v2 batches, for one part, in a thread that has the time: checks every
+    byte, takes nothing. `control`: a broker's own batches are taken, too. Raises `InvalidRecord` and `RecordTooLarge`."""
     inner = log._internal
     batches = admit_batches(raw, inner.config.max_batch_bytes, control=control)
     if inner.is_compacted:
@@ -58,7 +39,18 @@ def checked(log: PartitionLog, raw: bytes | bytearray | memoryview, *, control: 
 def atomic_checked(
     parts: Sequence[tuple[PartitionLog, Batches]], *, timeout: float | None = None
 ) -> Future[list[Receipt]]:
-    """The second half: as `atomic_batches`, with what `checked` gave."""
+    """The second half: append what `checked` gave to several partitions, all of it or none. Internal: for `broker_shim`. A
+    partition may be named once.
+
+    Returns at once if the writers of all partitions are open (`PartitionLog.open_writer`) and there is room in the buffer;
+    else it waits for that, up to `timeout` seconds (`append_timeout`; with 0 it never waits), and raises `BufferFull` or
+    `StoreUnavailable`, having appended nothing. Also raises `RecordTooLarge`, `NotAtomic`, `Fenced` and `Closed`.
+
+    The future has a receipt for each part, in their order, once all are durable. Until then none is shown, and what is
+    appended behind them in the same partitions, at whatever ack, is not shown or acked either. It fails with `Fenced` if one
+    of the partitions turned out to have another writer: nothing is stored then, and what followed has the offsets instead.
+    Its callbacks run on the thread that uploads: they may append, and must not wait for an append.
+    """
     inner = [(log._internal, batches) for log, batches in parts]
     return begin_atomic(inner, inner[0][0].deadline(timeout)).future
 

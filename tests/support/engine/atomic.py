@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 
 import logstore
-from logstore.engine.partition.atomic_batches import atomic_batches
+from logstore.engine.partition.atomic_batches import atomic_checked, checked
 from logstore.format.batches.batch import encode_batch
 
 Logs = list[logstore.PartitionLog]
@@ -22,6 +23,13 @@ def opened(store: logstore.Store, partitions: int) -> Logs:
     for log in logs:
         log.append(b"opened")
     return logs
+
+
+def atomic_batches(
+    parts: Sequence[tuple[logstore.PartitionLog, bytes]], *, timeout: float | None = None
+) -> Future[list[logstore.Receipt]]:
+    """Both halves, as the broker does them."""
+    return atomic_checked([(log, checked(log, raw, control=True)) for log, raw in parts], timeout=timeout)
 
 
 def submit(*parts: tuple[logstore.PartitionLog, bytes]) -> Future[list[logstore.Receipt]]:

@@ -14,7 +14,6 @@ import pytest
 from crc32c import crc32c
 
 import logstore
-from logstore.engine.partition.atomic_batches import atomic_batches
 from logstore.engine.write import exclusive_writer as writer_module
 from logstore.engine.write.lanes import lane as lane_module
 from logstore.errors import (
@@ -31,7 +30,7 @@ from logstore.errors import (
 from logstore.format.batches.batch import encode_batch, split
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore
-from tests.support.engine.atomic import opened, raw, submit
+from tests.support.engine.atomic import atomic_batches, opened, raw, submit
 from tests.support.engine.harness import background, crash, disk_of, open_store, pairs, running, until
 from tests.support.engine.lanes import place, seen, values
 from tests.support.patience import PATIENCE_S
