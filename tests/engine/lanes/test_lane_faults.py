@@ -20,7 +20,7 @@ from logstore.layout.paths import LanePaths
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import background, crash, open_store, pairs, parts_in_lanes, running, until
-from tests.support.engine.lanes import seen
+from tests.support.lanes.entries import seen
 from tests.support.patience import PATIENCE_S
 
 

@@ -13,7 +13,7 @@ from logstore.errors import Fenced
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import FaultyStore, GatedStore
 from tests.support.engine.harness import background, crash, open_store, running
-from tests.support.engine.lanes import entries, place, seen, store_lane, values
+from tests.support.lanes.entries import entries, place, seen, store_lane, values
 from tests.support.patience import PATIENCE_S
 
 

@@ -18,8 +18,8 @@ from logstore.layout.paths import LANES_PREFIX, LanePaths, is_birth_lane
 from logstore.objects import LocalStore, MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore
 from tests.support.engine.harness import background, crash, disk_of, open_store, pairs, running, until
-from tests.support.engine.lanes import seen
 from tests.support.engine.other_process import OtherProcess
+from tests.support.lanes.entries import seen
 from tests.support.patience import PATIENCE_S
 
 COUNT = 64

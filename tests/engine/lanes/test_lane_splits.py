@@ -9,7 +9,7 @@ from logstore.errors import Fenced, UnknownTopic
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import FaultyStore
 from tests.support.engine.harness import crash, open_store, pairs, running
-from tests.support.engine.lanes import entries, seen, values
+from tests.support.lanes.entries import entries, seen, values
 
 
 @pytest.mark.usefixtures("often")

@@ -16,7 +16,7 @@ from logstore.format.stored.entry import Entry
 from logstore.objects import LocalStore, MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore
 from tests.support.engine.harness import background, crash, disk_of, open_store, pairs, running, until
-from tests.support.engine.lanes import entries, place, seen, store_lane, values
+from tests.support.lanes.entries import entries, place, seen, store_lane, values
 from tests.support.patience import PATIENCE_S
 
 

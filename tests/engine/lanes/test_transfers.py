@@ -17,8 +17,8 @@ from logstore.layout.paths import LANES_PREFIX, LanePaths, catalog_key, is_birth
 from logstore.objects import LocalStore, MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import background, crash, open_store, pairs, running, until
-from tests.support.engine.lanes import seen
 from tests.support.engine.other_process import OtherProcess
+from tests.support.lanes.entries import seen
 from tests.support.patience import PATIENCE_S
 
 MANY = 1000

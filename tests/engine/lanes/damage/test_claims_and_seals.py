@@ -14,7 +14,7 @@ from logstore.format.stored.entry import (
 )
 from logstore.objects import LocalStore, MemoryStore
 from tests.support.engine.harness import crash, open_store, running
-from tests.support.engine.lane_damage import (
+from tests.support.lanes.damage import (
     VALUES,
     claims,
     flipped,

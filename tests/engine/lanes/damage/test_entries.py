@@ -21,7 +21,7 @@ from logstore.layout.paths import LanePaths
 from logstore.objects import MemoryStore
 from logstore.testing import Fault, FaultyStore
 from tests.support.engine.harness import crash, open_store, running
-from tests.support.engine.lane_damage import (
+from tests.support.lanes.damage import (
     LOSSES,
     VALUES,
     flipped,

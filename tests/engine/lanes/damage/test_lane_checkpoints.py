@@ -9,7 +9,7 @@ from logstore.engine.lanes.whole_lane import lanes_of
 from logstore.layout.paths import LanePaths
 from logstore.objects import MemoryStore, ObjectStore
 from tests.support.engine.harness import crash, open_store, running
-from tests.support.engine.lane_damage import (
+from tests.support.lanes.damage import (
     LOSSES,
     VALUES,
     Damage,

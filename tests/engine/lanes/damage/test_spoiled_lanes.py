@@ -21,7 +21,7 @@ from logstore.layout.paths import LanePaths
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import FaultyStore, GatedStore
 from tests.support.engine.harness import crash, open_store, pairs, running, until
-from tests.support.engine.lanes import seen
+from tests.support.lanes.entries import seen
 from tests.support.patience import PATIENCE_S
 
 JUNK = b"nothing that anybody has written here" * 9

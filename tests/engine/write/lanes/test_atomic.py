@@ -30,9 +30,9 @@ from logstore.errors import (
 from logstore.format.batches.batch import encode_batch, split
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore
-from tests.support.engine.atomic import atomic_batches, opened, raw, submit
 from tests.support.engine.harness import background, crash, disk_of, open_store, pairs, running, until
-from tests.support.engine.lanes import place, seen, values
+from tests.support.lanes.atomic import atomic_batches, opened, raw, submit
+from tests.support.lanes.entries import place, seen, values
 from tests.support.patience import PATIENCE_S
 
 

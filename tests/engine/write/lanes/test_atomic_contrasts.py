@@ -11,9 +11,9 @@ from logstore.errors import (
 )
 from logstore.objects import MemoryStore
 from logstore.testing import GatedStore
-from tests.support.engine.atomic import opened, submit
 from tests.support.engine.harness import crash, open_store, running
-from tests.support.engine.lanes import place, seen
+from tests.support.lanes.atomic import opened, submit
+from tests.support.lanes.entries import place, seen
 from tests.support.patience import PATIENCE_S
 
 # The broken ways, so that the tests above are known to bite

@@ -21,7 +21,7 @@ from logstore.format.stored import wal
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore
 from tests.support.engine.harness import crash, disk_of, open_store, pairs, running
-from tests.support.engine.lane_wal import (
+from tests.support.lanes.wal import (
     MODES,
     left_by_a_crash,
     names,
