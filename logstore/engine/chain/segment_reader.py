@@ -37,6 +37,8 @@ from logstore.objects.protocol import ObjectStore
 WHOLE_BYTES = 1 << 20
 SCAN_WHOLE_BYTES = 16 << 20
 BLOCK_BYTES = 2 << 20
+KEPT_BYTES = 16 << 10
+"""A segment up to this size is copied to be kept; a larger one stays where it is."""
 
 _BESIDES_BYTES = 1024
 """What a piece takes beside its bytes: the objects round them, its key, its place in the cache. A writer of single records
@@ -77,6 +79,23 @@ class Block:
         last = first + fit - 1
         run = self.data[begin - self.start : begin - self.start + int(ends[fit - 1])]
         return run, int(self.index["base_offset"][last]) + int(self.index["count"][last])
+
+
+class _Kept(bytes):
+    """A small segment that was stored here and now. One object, which the garbage collector need not visit: the owner of a
+    lane keeps one for each partition of an entry, and most are never read."""
+
+    __slots__ = ()
+
+    @property
+    def cached_bytes(self) -> int:
+        return len(self) + _BESIDES_BYTES
+
+    def block(self) -> Block:
+        data = memoryview(self)
+        summary = SegmentSummary.parse(data, len(data))
+        batches = data[HEADER_SIZE : summary.index_position]
+        return Block(summary.index_in(data), batches, HEADER_SIZE, summary.header.is_sparse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +146,7 @@ class SegmentReader:
         """The checked block that covers `offset` (or the first one behind it). May do I/O."""
         if self._comes_whole(ref, scanning):
             block = self._whole(ref)
-        elif isinstance(whole := self._cache.peek((ref.key, "all")), Block):
+        elif (whole := self._cached_whole(ref)) is not None:
             block = whole
         else:
             loaded = self.index(ref)
@@ -145,7 +164,9 @@ class SegmentReader:
         it. Large ones are left out: they would push out all else, and their pages could not be used again."""
         if summary.batches and len(data) <= WHOLE_BYTES:
             batches = data[HEADER_SIZE : summary.index_position]
-            self._cache.add((key, "all"), Block(summary.index_in(data), batches, HEADER_SIZE))
+            is_small = len(data) <= KEPT_BYTES
+            block = _Kept(data) if is_small else Block(summary.index_in(data), batches, HEADER_SIZE)
+            self._cache.add((key, "all"), block)
 
     def keep_found(self, key: str, data: bytes) -> None:
         """The same for a small segment of another's, which came whole with a look at its end. It is checked like any that is
@@ -157,18 +178,24 @@ class SegmentReader:
 
     def cached_block(self, ref: SegmentRef, offset: int) -> Block | None:
         """The same, only if that needs no I/O."""
-        block = self._cache.peek((ref.key, "all"))
-        if not isinstance(block, Block):
+        block: object = self._cached_whole(ref)
+        if block is None:
             loaded = self._cache.peek((ref.key, "index"))
             if not isinstance(loaded, LoadedIndex):
                 return None
             block = self._cache.peek((ref.key, loaded.block_at(offset)))
         return block if isinstance(block, Block) and offset < block.end_offset else None
 
+    def _cached_whole(self, ref: SegmentRef) -> Block | None:
+        whole = self._cache.peek((ref.key, "all"))
+        if isinstance(whole, _Kept):
+            return whole.block()
+        return whole if isinstance(whole, Block) else None
+
     def index(self, ref: SegmentRef) -> LoadedIndex:
         """The segment's index alone: for look-ups by timestamp, and to find a block."""
-        whole = self._cache.peek((ref.key, "all"))
-        if isinstance(whole, Block):
+        whole = self._cached_whole(ref)
+        if whole is not None:
             return LoadedIndex.of(whole.index, whole.sparse)
         return self._cache.get((ref.key, "index"), TAIL_SIZE, lambda: self._load_index(ref))
 
@@ -197,7 +224,8 @@ class SegmentReader:
         return ref.size <= (SCAN_WHOLE_BYTES if scanning else WHOLE_BYTES)
 
     def _whole(self, ref: SegmentRef) -> Block:
-        return self._cache.get((ref.key, "all"), ref.size, lambda: self._load_whole(ref))
+        whole: Block | _Kept = self._cache.get((ref.key, "all"), ref.size, lambda: self._load_whole(ref))
+        return whole.block() if isinstance(whole, _Kept) else whole
 
     def _load_whole(self, ref: SegmentRef) -> Block:
         began = self._clock.monotonic()
