@@ -190,12 +190,18 @@ class Store:
         return self._topic(self._catalog.alter(name, topic_settings))
 
     def _create_topic_of_kafka(
-        self, name: str, partitions: int, kafka: Mapping[str, str], settings: Mapping[str, Any]
+        self,
+        name: str,
+        partitions: int,
+        kafka: Mapping[str, str],
+        settings: Mapping[str, Any],
+        *,
+        exist_ok: bool = False,
     ) -> Topic:
-        """For the broker: with the settings that a Kafka client gave it, and what they mean here."""
+        """For the broker and for copies: with the settings that a Kafka client gave it, and what they mean here."""
         self._check_writable()
         incarnation = self._new_incarnation(partitions, settings)
-        return self._topic(self._catalog.create(name, partitions, settings, False, incarnation, kafka))
+        return self._topic(self._catalog.create(name, partitions, settings, exist_ok, incarnation, kafka))
 
     def _alter_topic_of_kafka(self, name: str, change: KafkaChange) -> Topic:
         """For the broker. `change` is called with the topic as it is, and again if somebody else was faster."""

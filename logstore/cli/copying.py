@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import logstore
 from logstore.cli.places import add_topic, find_topic, open_store
@@ -84,14 +85,9 @@ class Copy:
 
 def open_copy(args: argparse.Namespace, source: logstore.Store, target: logstore.Store) -> Copy:
     topic = find_topic(source, args.topic)
-    config = topic.config
-    made = target.create_topic(
-        args.as_topic or topic.name,
-        topic.partitions,
-        exist_ok=True,
-        retention_seconds=config.retention_seconds,
-        retention_bytes=config.retention_bytes,
-        segment_bytes=config.segment_bytes,
+    kafka = dict(topic._internal.descriptor.kafka)
+    made = target._create_topic_of_kafka(
+        args.as_topic or topic.name, topic.partitions, kafka, asdict(topic.config), exist_ok=True
     )
     return Copy(topic, made)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import logstore
+from logstore import Record
 from logstore.cli import copying, main
 from logstore.cli.terminal.progress import Progress
 
@@ -55,6 +56,33 @@ def test_cp_copies_every_record_and_only_what_is_new_the_next_time(
     assert records_of(url, "again") == records_of(url)
     assert main(["cp", "t", "--to", url]) == 2
     assert main(["cp", "nope", "--to", target]) == 1
+
+
+def test_cp_keeps_every_setting_and_goes_on_behind_a_compacted_copy(
+    url: str, target: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A copy that forgot `compact` would keep deleted keys for ever; one that is compacted must still know how far it is."""
+    kafka = {"cleanup.policy": "compact", "max.message.bytes": "1234"}
+    settings = {"compact": True, "tombstone_seconds": 0.0, "dirty_ratio": 0.1, "segment_bytes": 2048}
+    with logstore.open(url) as store:
+        wanted = store._create_topic_of_kafka("t", 1, kafka, settings).config
+    for turn in range(4):
+        with logstore.open(url) as store:
+            store.topic("t").partition(0).append([Record(b"%d" % turn, b"key")] * 10)
+        assert main(["cp", "t", "--to", target]) == 0
+    assert main(["compact", "t", "--store", target]) == 0
+    with logstore.open(target, writer="read_only") as store:
+        copied = store.topic("t")
+        assert (copied.config, dict(copied._internal.descriptor.kafka)) == (wanted, kafka)
+    left = records_of(target)[0]
+    assert len(left) < 40, "it is compacted"
+    with logstore.open(url) as store:
+        store.topic("t").append(b"last", key=b"key")
+    capfd.readouterr()
+    assert main(["cp", "t", "--to", target, "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["records"] == 1
+    assert records_of(target)[0][:-1] == left
+    assert records_of(target)[0][-1][1] == b"last"
 
 
 def test_O03_a_copy_that_is_interrupted_goes_on_exactly_where_it_was(
