@@ -219,6 +219,8 @@ class AppendQueue:
         """Hand it to the log. False if there is no room now."""
         assert self._producers is not None
         assert self._log is not None
+        if append.marker is None and append.batch.is_transactional and self._gate.holds(append):
+            return True
         if append.is_idempotent:
             verdict = self._producers.check(append.batch)
             if verdict.code is not Code.NONE:

@@ -89,8 +89,17 @@ class TransactionGate:
         self._ending: dict[int, int] = {}  # how many markers of a producer are on their way
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def holds(self, append: Guarded) -> bool:
+        """Whether it waits behind others of its producer that wait for its coordinator. Asked before its sequence number is
+        looked at: that of the batch before it is not remembered yet, and producers send several without waiting."""
+        verification = self._verifying.get(append.batch.producer_id)
+        if verification is None:
+            return False
+        verification.waiting.append(append)
+        return True
+
     def may_pass(self, append: Guarded, transactions: Transactions) -> bool:
-        """Whether it goes into the log now. If not, it was answered, or waits for its coordinator."""
+        """Whether it goes into the log now, unless it `holds` it. If not, it was answered, or waits for its coordinator."""
         pid, epoch = append.batch.producer_id, append.batch.producer_epoch
         is_open = transactions.open.get(pid)
         if is_open is not None and pid not in self._ending:
@@ -98,9 +107,6 @@ class TransactionGate:
                 append.companion = self._opening.get(pid)
                 return True
             self._refuse(append, Code.INVALID_TXN_STATE)
-            return False
-        if pid in self._verifying:
-            self._verifying[pid].waiting.append(append)
             return False
         assert append.verify is not None
         code = Code.NONE if self._verified.get(pid) == epoch else append.verify(pid, epoch)

@@ -14,6 +14,7 @@ from tests.support.broker.harness import LocalBroker, Wire
 from tests.support.broker.steps import batch, list_offset, make_topic
 from tests.support.broker.transactions import (
     Transactor,
+    again,
     committed_offset,
     committed_values,
     fetch_committed,
@@ -109,6 +110,26 @@ def test_B14_a_compressed_batch_that_is_checked_apart_opens_its_transaction(wire
     assert producer.end() is NONE
     wait_until_stable(wire, 61)
     assert committed_values(wire) == large
+
+
+def test_B14_batches_behind_a_first_one_that_waits_for_its_coordinator_are_in_order(wire: Wire) -> None:
+    """As librdkafka and Java send them: five without waiting. The first one ever in a partition waits for a snapshot; those
+    behind it were told that their number is out of order, which is fatal once the first one is acked."""
+    producer = Transactor(wire)
+    assert [producer.init(), producer.add()] == [NONE] * 2
+    values = [b"%d" % number for number in range(5)]
+    sent = [
+        producer.begin_raw(
+            transactional_batch(
+                value, producer_id=producer.producer_id, epoch=producer.epoch, sequence=number
+            )
+        )
+        for number, value in enumerate(values)
+    ]
+    assert [producer.ended_raw(number) for number in sent] == [NONE] * 5
+    assert producer.end() is NONE
+    assert again(producer.add) is NONE, "its marker is stored"
+    assert committed_values(wire) == values
 
 
 def test_B14_a_partition_that_is_not_part_of_it_takes_nothing(wire: Wire) -> None:
