@@ -365,3 +365,20 @@ def test_L29_a_crashed_store_in_this_process_does_not_disturb_the_next_one() -> 
     crash(store)
     with running(objects) as again:
         assert partition(again).append(b"one").offset == 1
+
+
+def test_L28_health_asks_nobody_and_answers_while_an_upload_hangs() -> None:
+    gated = GatedStore(MemoryStore())
+    faulty = FaultyStore(gated)
+    with running(faulty) as store:
+        log = store.create_topic("t").partition(0)
+        log.append(b"one")
+        with gated.hold("put") as gate:
+            waiting = log.submit(b"two")
+            gate.wait_held()
+            before = len(faulty.calls)
+            health = store.health()
+            assert len(faulty.calls) == before
+            assert health["partitions"][0]["durable_high_watermark"] == 1
+            assert health["unanswered_seconds"] is not None
+        waiting.result(PATIENCE_S)

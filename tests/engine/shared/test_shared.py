@@ -411,7 +411,7 @@ def test_W11_producers_need_a_shared_store(opened: Open) -> None:
 # Seeing it
 
 
-def test_health_shows_mode_era_races_and_a_stall(objects: MemoryStore) -> None:
+def test_health_shows_mode_epoch_races_and_a_stall(objects: MemoryStore) -> None:
     clock, gated = ManualClock(), GatedStore(objects)
     with logstore.open(gated, writer="shared", clock=clock, stall_after=60.0) as store:
         log = store.create_topic(TOPIC).partition(0)
