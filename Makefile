@@ -86,8 +86,8 @@ spark-versions: $(SPARK_VERSIONS:%=.spark/%/.installed)
 	$(BIN)/python -m pip install --quiet --upgrade --target .spark/$* pyspark==$*
 	@touch $@
 
-# Clients of others against a broker of ours: Java, Streams, Connect, Spark's Kafka connector, Node, Quix Streams. Needs npm and
-# Maven for some, and skips what it cannot install. `make compat CLIENTS="java connect"`.
+# Clients of others against a broker of ours: Java, Streams, Connect, Spark's Kafka connector, Node, Quix Streams, Faust,
+# bytewax, FastStream. Needs npm and Maven for some, and skips what it cannot install. `make compat CLIENTS="java connect"`.
 compat: $(STAMP)
 	$(BIN)/python -m tests.compat $(CLIENTS)
 

@@ -8,6 +8,7 @@ end is a table; the exit code is 1 if anything failed.
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -237,6 +238,14 @@ def asked(url: str, body: bytes | None = None) -> bool:
         return False
 
 
+def listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
 @contextmanager
 def running(*command: str, cwd: Path, log: Path) -> Iterator[None]:
     with log.open("wb") as out:
@@ -263,6 +272,7 @@ def tried(name: str) -> list[str]:
             address,
         )
         with running(*broker, "--log-level", "warning", cwd=ROOT, log=folder / "broker.log"):
+            assert until(lambda: listens(port)), "the broker does not come up"
             try:
                 return CLIENTS[name](address, folder)
             except Skipped as why:
