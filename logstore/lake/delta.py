@@ -22,7 +22,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, CommitProperties, Transaction
 
 from logstore.errors import UnsupportedStore
-from logstore.lake.table_format import ENCODING, Bucket, DataFile, Source, bucket_of
+from logstore.lake.table_format import ENCODING, Bucket, DataFile, Source, SparkRead, bucket_of
 from logstore.objects import ObjectStore, RetryingStore, RetryPolicy, open_url
 from logstore.objects.homes.local import LocalStore
 from logstore.objects.url import url_of
@@ -164,6 +164,9 @@ class DeltaFormat:
         dataset = self._loaded.to_pyarrow_dataset()
         names = list(columns) if columns is not None else self.schema.names
         return dataset.scanner(columns=names).to_reader()
+
+    def spark_read(self) -> SparkRead:
+        return SparkRead("delta", self._location, {"versionAsOf": self.version})
 
     @property
     def _loaded(self) -> DeltaTable:

@@ -28,7 +28,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, HourTransform
 
 from logstore.errors import UnsupportedStore
-from logstore.lake.table_format import ENCODING, Bucket, DataFile, Source, bucket_of
+from logstore.lake.table_format import ENCODING, Bucket, DataFile, Source, SparkRead, bucket_of
 
 logger = logging.getLogger(__name__)
 
@@ -165,6 +165,10 @@ class IcebergFormat:
         reader = self._loaded.scan(selected_fields=names).to_arrow_batch_reader()
         schema = without_ids(_small(reader.schema))
         return pa.RecordBatchReader.from_batches(schema, (batch.cast(schema) for batch in reader))
+
+    def spark_read(self) -> SparkRead:
+        # The table's own description of that moment, as a table of its own: what comes later is not in it.
+        return SparkRead("iceberg", self._loaded.metadata_location, {})
 
     @property
     def _loaded(self) -> Table:

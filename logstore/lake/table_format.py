@@ -46,6 +46,15 @@ class DataFile:
     times_us: tuple[int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class SparkRead:
+    """`spark.read.format(form).options(**options).load(path)`. No catalog of Spark's is needed."""
+
+    form: str
+    path: str
+    options: Mapping[str, str]
+
+
 class TableFormat(Protocol):
     """Of one table. Not for threads."""
 
@@ -98,6 +107,9 @@ class TableFormat(Protocol):
 
     def read(self, columns: Sequence[str] | None) -> pa.RecordBatchReader:
         """The rows of what was loaded."""
+
+    def spark_read(self) -> SparkRead:
+        """How a Spark that has the format's jar reads exactly what was loaded."""
 
 
 def bucket_of(given: str | None) -> Bucket | None:

@@ -16,8 +16,7 @@ import pytest
 
 import logstore
 from logstore.lake import Materializer
-from logstore.lake.target import open_target
-from tests.support.lake.tables import FORMATS, Place, durable, events, places, rows_of, target
+from tests.support.lake.tables import FORMATS, Place, durable, events, maintained, places, rows_of, target
 
 MakeTopic = Callable[..., logstore.Topic]
 
@@ -284,31 +283,6 @@ def race(
     found = rows_of(where)
     assert found.num_rows == len(places(found)) == at
     assert places(found) == former + durable(topic)
-
-
-def maintained(where: str, turn: int) -> None:
-    """What owners of tables do to them: every third turn few large files, every fourth no history. Delta: compaction,
-    checkpoint, clean-up of the log, vacuum. Iceberg: a rewrite of all rows, snapshots expired."""
-    form = open_target(where)
-    if not form.load():
-        return
-    if where.startswith("delta:"):
-        if turn % 3 == 2:
-            form.compact()
-        if turn % 4 == 3:
-            assert form.load(), "a vacuum takes all files that its handle does not know"
-            table: Any = form._loaded  # type: ignore[attr-defined]
-            table.create_checkpoint()
-            table.cleanup_metadata()
-            table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
-        return
-    loaded: Any = form._loaded  # type: ignore[attr-defined]
-    if turn % 3 == 2:
-        loaded.overwrite(loaded.scan().to_arrow())
-    current = loaded.refresh().current_snapshot()
-    if turn % 4 == 3 and current is not None:
-        expired = [one.snapshot_id for one in loaded.snapshots() if one.snapshot_id != current.snapshot_id]
-        loaded.maintenance.expire_snapshots().by_ids(expired).commit()
 
 
 @pytest.mark.timeout(300)

@@ -82,3 +82,28 @@ def half_copied(store: logstore.Store, where: str, **given: Any) -> logstore.Top
     Materializer(topic, where, partition_by="hour", **given).run_once()
     topic.append_many([*events(60, 79), logstore.Record(b"no json", b"k")])
     return topic
+
+
+def maintained(where: str, turn: int) -> None:
+    """What owners of tables do to them: every third turn few large files, every fourth no history. Delta: compaction,
+    checkpoint, clean-up of the log, vacuum. Iceberg: a rewrite of all rows, snapshots expired."""
+    form = open_target(where)
+    if not form.load():
+        return
+    if where.startswith("delta:"):
+        if turn % 3 == 2:
+            form.compact()
+        if turn % 4 == 3:
+            assert form.load(), "a vacuum takes all files that its handle does not know"
+            table: Any = form._loaded  # type: ignore[attr-defined]
+            table.create_checkpoint()
+            table.cleanup_metadata()
+            table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+        return
+    loaded: Any = form._loaded  # type: ignore[attr-defined]
+    if turn % 3 == 2:
+        loaded.overwrite(loaded.scan().to_arrow())
+    current = loaded.refresh().current_snapshot()
+    if turn % 4 == 3 and current is not None:
+        expired = [one.snapshot_id for one in loaded.snapshots() if one.snapshot_id != current.snapshot_id]
+        loaded.maintenance.expire_snapshots().by_ids(expired).commit()
