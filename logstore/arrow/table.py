@@ -20,6 +20,7 @@ from logstore.arrow.plan.planner import within
 from logstore.arrow.plan.splits import Range, Split, cut
 from logstore.arrow.scan.columns import COLUMNS, arrow_schema
 from logstore.arrow.scan.gathered import HELD_BYTES_MAX, GatheredStore
+from logstore.arrow.scan.heap import keep_what_batches_free
 from logstore.arrow.scan.split_scan import Scan
 from logstore.errors import UnsupportedStore
 from logstore.layout.catalog import TopicDescriptor
@@ -86,6 +87,7 @@ def batches_of(query: Query, store: ObjectStore, topic: TopicDescriptor) -> pa.R
     their way, and small partitions after it."""
     import pyarrow as pa
 
+    keep_what_batches_free()
     splits = cut(query.ranges(store, topic), max_bytes=_WHOLE_PARTITIONS, bounds=query.bounds)
     scan = _scan("", query.columns, query.bounds)
     parts = (

@@ -22,6 +22,7 @@ from logstore.arrow.scan.columns import INDEX_COLUMNS, STORED_COLUMNS
 from logstore.arrow.scan.constants import with_constants
 from logstore.arrow.scan.fetch import Fetcher
 from logstore.arrow.scan.gathered import GatheredStore
+from logstore.arrow.scan.heap import keep_what_batches_free
 from logstore.engine.chain.chain import Chain
 from logstore.errors import CorruptData, ObjectNotFound, UnknownTopic
 from logstore.format.stored.segment import Index
@@ -46,6 +47,7 @@ class Scan:
 
     def rows(self, split: Split) -> Iterator[pa.RecordBatch]:
         """The records of the split, as Arrow batches with exactly the columns asked for."""
+        keep_what_batches_free()
         store = open_store(self.path)
         try:
             yield from self.rows_from(store, split)
@@ -54,6 +56,7 @@ class Scan:
 
     def rows_of(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
         """The records of splits that lie in the same entries of lanes, one after the other."""
+        keep_what_batches_free()
         store = open_store(self.path)
         try:
             yield from self.rows_of_from(store, splits)
