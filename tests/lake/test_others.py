@@ -1,0 +1,128 @@
+"""T02, T03, T05 where others are at topic or table: transactions, moves between lanes, foreign commits, clocks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import logstore
+from logstore.format.batches.markers import Marker, encode_marker
+from logstore.lake import Materializer, table
+from tests.support.lake.tables import FORMATS, durable, events, places, rows_of, target
+from tests.support.patience import PATIENCE_S
+
+
+@pytest.fixture(params=FORMATS)
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return target(request.param, tmp_path / "lake")
+
+
+def test_T02_T05_markers_of_transactions_are_gaps_and_no_rows(where: str, tmp_path: Path) -> None:
+    with logstore.open((tmp_path / "log").as_uri()) as store:
+        topic = store.create_topic("orders")
+        log = topic.partition(0)
+        for turn, committed in enumerate((True, False, True)):
+            log.append(events(turn * 10, turn * 10 + 10))
+            marker = encode_marker(Marker(7, 0, committed, 0), now_ms=1)
+            log._internal.submit_batches(marker, control=True).result(timeout=PATIENCE_S)
+            if turn < 2:
+                progress = Materializer(topic, where, schema="infer").run_once()
+                assert progress.behind == 0, "the marker at the end is passed, too"
+        union = table(topic, where).read_all()
+        assert places(union) == durable(topic)
+        assert sorted(union["id"].to_pylist()) == list(range(30)), "of aborted ones, too: the docs say so"
+
+
+def test_T02_T05_a_topic_that_changes_its_lane_goes_on_in_its_table(where: str, tmp_path: Path) -> None:
+    """Sixteen partitions begin in a lane that nobody owns; each life of a store is an owner of its own."""
+    url = (tmp_path / "log").as_uri()
+    with logstore.open(url) as store:
+        store.create_topic("orders", partitions=16)
+    at = 0
+    for lane in ("one", "two", "one"):
+        with logstore.open(url, lane=lane) as store:
+            topic = store.topic("orders")
+            topic.append_many(events(at, at + 40))
+            at += 40
+            if lane == "two":
+                Materializer(topic, where, schema="infer").run_once()
+            union = table(topic, where).read_all() if at > 40 else None
+    with logstore.open(url, writer="read_only") as store:
+        topic = store.topic("orders")
+        assert union is not None
+        assert places(union) == durable(topic)
+        Materializer(topic, where, schema="infer").run_once()
+        assert places(rows_of(where)) == durable(topic)
+        assert sorted(rows_of(where)["id"].to_pylist()) == list(range(at))
+
+
+def test_T03_a_field_whose_type_changes_keeps_its_column_and_its_raw_value(
+    where: str, tmp_path: Path
+) -> None:
+    with logstore.open((tmp_path / "log").as_uri()) as store:
+        topic = store.create_topic("orders")
+        kinds: list[Any] = [1, "two", 3.5, [4], {"five": 5}, None, True]
+        for kind in kinds:
+            topic.append(json.dumps({"n": kind}).encode())
+            Materializer(topic, where, schema="infer").run_once()
+        found = rows_of(where)
+        assert places(found) == durable(topic)
+        assert found.schema.field("n").type == pa.int64()
+        rows = sorted(found.select(["offset", "n", "value_raw"]).to_pylist(), key=lambda row: row["offset"])
+        assert [row["n"] for row in rows] == [1] + [None] * 6
+        raw = [None if row["value_raw"] is None else json.loads(row["value_raw"])["n"] for row in rows]
+        assert raw == [None, *kinds[1:5], None, True]
+
+
+def test_T02_clocks_a_year_apart_make_no_difference(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two that take turns at a table one lives a year before the other."""
+    import time
+
+    real, real_ns = time.time, time.time_ns
+    year = 365 * 86_400
+    with logstore.open((tmp_path / "log").as_uri()) as store:
+        topic = store.create_topic("orders", partitions=2)
+        for turn in range(4):
+            topic.append_many(events(turn * 20, turn * 20 + 20))
+            ahead = year if turn % 2 else -year
+            with monkeypatch.context() as clock:
+                clock.setattr(time, "time", lambda ahead=ahead: real() + ahead)
+                clock.setattr(time, "time_ns", lambda ahead=ahead: real_ns() + ahead * 10**9)
+                assert Materializer(topic, where, schema="infer").run_once().rows == 20
+        assert places(rows_of(where)) == durable(topic)
+
+
+def test_T02_a_delta_table_that_others_write_to_keeps_both(tmp_path: Path) -> None:
+    """Their append, their column and their overwrite of a row come between a copier's look and its commit."""
+    from deltalake import DeltaTable, write_deltalake
+
+    where = target("delta", tmp_path / "lake")
+    path = where.removeprefix("delta:")
+    with logstore.open((tmp_path / "log").as_uri()) as store:
+        topic = store.create_topic("orders")
+        topic.append_many(events(0, 10))
+        Materializer(topic, where, schema="infer").run_once()
+        foreign = rows_of(where).slice(0, 1).set_column(0, "partition", pa.array([99], pa.int32()))
+        topic.append_many(events(10, 20))
+        copier = Materializer(topic, where, schema="infer")
+        form: Any = copier._table
+        commit = form.commit
+
+        def late(*given: Any) -> bool:
+            if DeltaTable(path).version() < 3:
+                write_deltalake(path, foreign, mode="append")
+            return bool(commit(*given))
+
+        form.commit = late
+        copier.run_once()
+        union = table(topic, where).read_all()
+        theirs = union.filter(pa.compute.equal(union["partition"], 99))
+        assert theirs.num_rows == 1
+        ours = union.filter(pa.compute.not_equal(union["partition"], 99))
+        assert places(ours) == durable(topic)
