@@ -30,6 +30,8 @@ from logstore.objects.url import url_of
 logger = logging.getLogger(__name__)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NOT_IN_FILES = frozenset({"deletionVectors", "columnMapping", "typeWidening", "typeWidening-preview"})
+"""Features of a table by which a row is another one than its Parquet file says."""
 _RETRIES = RetryPolicy(attempts=6, base_s=0.1, cap_s=3.0)
 
 
@@ -152,10 +154,14 @@ class DeltaFormat:
         return {"files_added": int(done["numFilesAdded"]), "files_removed": int(done["numFilesRemoved"])}
 
     def files(self) -> list[str]:
-        if "deletionVectors" in (self._loaded.protocol().reader_features or ()):
+        protocol = self._loaded.protocol()
+        needed = set(
+            protocol.reader_features or (["columnMapping"] if protocol.min_reader_version == 2 else [])
+        )
+        if unseen := needed & _NOT_IN_FILES:
             raise UnsupportedStore(
-                f"{self._location}: rows may have been deleted from this table in a way that its files alone do not show "
-                "(deletion vectors): read it with Delta's own reader"
+                f"{self._location}: its files alone do not show what its rows are ({', '.join(sorted(unseen))}): rows may "
+                "have been deleted, columns renamed: read it with Delta's own reader"
             )
         found = self._loaded.file_uris()
         return [unquote(urlsplit(uri).path) if uri.startswith("file:") else uri for uri in found]

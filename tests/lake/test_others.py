@@ -12,6 +12,7 @@ import pytest
 import logstore
 from logstore.format.batches.markers import Marker, encode_marker
 from logstore.lake import Materializer, table
+from logstore.lake.target import open_target
 from tests.support.lake.tables import FORMATS, durable, events, places, rows_of, target
 from tests.support.patience import PATIENCE_S
 
@@ -126,3 +127,40 @@ def test_T02_a_delta_table_that_others_write_to_keeps_both(tmp_path: Path) -> No
         assert theirs.num_rows == 1
         ours = union.filter(pa.compute.not_equal(union["partition"], 99))
         assert places(ours) == durable(topic)
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        {"minReaderVersion": 2, "minWriterVersion": 5},
+        {
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": ["columnMapping"],
+            "writerFeatures": ["columnMapping"],
+        },
+        {
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": ["deletionVectors"],
+            "writerFeatures": ["deletionVectors"],
+        },
+    ],
+)
+def test_T05_a_delta_table_whose_files_do_not_tell_its_rows_is_not_read_by_its_files(
+    protocol: dict[str, Any], tmp_path: Path
+) -> None:
+    """Somebody switched it on: renamed columns would be null, deleted rows would come back."""
+    where = target("delta", tmp_path / "lake")
+    with logstore.open((tmp_path / "log").as_uri()) as store:
+        topic = store.create_topic("orders")
+        topic.append_many(events(0, 10))
+        Materializer(topic, where, schema="infer").run_once()
+        form = open_target(where)
+        assert form.load()
+        assert len(form.files()) == 1
+        log = Path(where.removeprefix("delta:")) / "_delta_log"
+        (log / f"{int(form.version) + 1:020d}.json").write_text(json.dumps({"protocol": protocol}))
+        assert form.load()
+        with pytest.raises(logstore.UnsupportedStore, match="its files alone do not show"):
+            form.files()
