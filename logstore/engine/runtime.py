@@ -25,6 +25,7 @@ from logstore.process.presence import Presence
 
 _PREFETCH_THREADS = 4
 _DISK_THREADS = 2
+_SIDE_THREADS = 64
 
 
 class Runtime:
@@ -58,6 +59,10 @@ class Runtime:
         self.breaker = CircuitBreaker(config.probe_interval, clock, self.task_pool.all_now)
         self._prefetcher = ThreadPoolExecutor(
             _PREFETCH_THREADS, thread_name_prefix="logstore-prefetch", initializer=self._remember_thread
+        )
+        # For requests that their caller may stop waiting for.
+        self.side_pool = ThreadPoolExecutor(
+            _SIDE_THREADS, thread_name_prefix="logstore-side", initializer=self._remember_thread
         )
         self.reader = SegmentReader(store, self.cache, self._prefetcher, clock)
         self.lanes = LaneReader(store, clock, keep=self.reader.keep_found)
@@ -125,7 +130,8 @@ class Runtime:
         deadline = self.clock.monotonic() + timeout
         self.begin_close()
         self.budget.close()
-        self._prefetcher.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._prefetcher, self.side_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
         ended = self.disk.close(timeout)
         for stop in (self.task_pool.close, self.watch.close, self._join_spawned):
             ended &= stop(max(0.0, deadline - self.clock.monotonic()))

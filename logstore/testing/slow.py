@@ -86,8 +86,12 @@ class SlowStore:
             self._sleep(latency)
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
-        answer = self.inner.get(key, start, end)
-        self._wait("get", len(answer))
+        size = 0
+        try:
+            answer = self.inner.get(key, start, end)
+            size = len(answer)
+        finally:
+            self._wait("get", size)  # also for the answer that there is nothing
         return answer
 
     def put(

@@ -15,9 +15,9 @@ so that readers in this process see it; readers may have been faster, which does
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from contextlib import closing
-from functools import partial
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 
 from logstore.engine.chain.chain import Chain, StalePlace
 from logstore.engine.chain.fencing import WHAT_NOW, named
@@ -35,10 +35,11 @@ from logstore.format.stored.segment import (
     WriterMode,
     build_segment,
 )
-from logstore.objects.fan_out import fan_out
 
 ID_BYTES = 8
 """A segment's writer id is these many bytes of its writer and as many of its own: peers can tell each other apart."""
+READ_MAX = 48
+"""Places that are asked for at once."""
 
 
 class ChainCursor:
@@ -151,30 +152,46 @@ class ChainCursor:
 
     def read(
         self,
-        width: int,
-        saw: Callable[[Link], None],
+        ahead: int,
+        saw: Callable[[Link], bool],
         *,
         collected: bool,
-        beside: Callable[[], None] = lambda: None,
+        pool: Executor | None,
+        patience_s: float,
     ) -> int:
-        """Move past what is in the next `width` places, which are read at once, up to the first empty one. Returns how
-        many there were. With `collected`, headers that garbage collection has left are gone past, too: `is_behind` then,
-        until `refresh`. `beside` is called while they are on their way and has ended before the first of them counts."""
-        seqs = range(self.tail.next_seq, self.tail.next_seq + width)
-        calls: list[Callable[[], Link | None]] = [beside]
-        calls += [partial(self._chain.link_at, seq) for seq in seqs]
-        with closing(fan_out(calls, at_once=width + 1, at_least=2, ahead=width > 1)) as links:
-            next(links)
-            for place, link in enumerate(links):
+        """Move past what has come, up to the first empty place or until `saw` says that this will do. Returns how many there
+        were. `ahead` places, or as many as were found, are asked for at once by threads of `pool`; those of no use are
+        not waited for. One that has not been answered for `patience_s` is asked for once more. With `collected`, headers
+        that garbage collection has left are gone past, too: `is_behind` then, until `refresh`."""
+        clock = self._runtime.clock
+        found, under_way = 0, deque[tuple[float, Future[Link | None]]]()
+        try:
+            while True:
+                seq = self.tail.next_seq
+                if pool is None:
+                    link = self._chain.link_at(seq)
+                else:
+                    for place in range(seq + len(under_way), seq + max(ahead, min(found, READ_MAX))):
+                        asked = pool.submit(self._chain.link_at, place)
+                        under_way.append((clock.monotonic() + patience_s, asked))
+                    until, asked = under_way.popleft()
+                    if not wait([asked], max(0.0, until - clock.monotonic())).done:
+                        again = pool.submit(self._chain.link_at, seq)
+                        asked = wait([asked, again], return_when=FIRST_COMPLETED).done.pop()
+                    link = asked.result()
                 if collected and link is not None and SegmentFlags.COLLECTED in link.header.flags:
                     self._check_same_epoch(link)
                     self.tail = self.tail.after(link.header, link.said)
                     self.is_behind = True
                 elif self._take_in(link) is None:
-                    return place
+                    return found
                 assert link is not None
-                saw(link)
-        return width
+                found += 1
+                if saw(link):
+                    return found
+        finally:
+            for _, asked in under_way:
+                asked.cancel()
 
     def refresh(self) -> None:
         """What was collected underneath us is elsewhere now: readers here are told where."""

@@ -1,11 +1,11 @@
-"""Who of several shared writers commits, and how often the others look: hints, for only the create decides.
+"""Who of several shared writers commits, and how the others read: hints, for only the create decides.
 
 Whoever has created the last segment goes on, with what the others have put aside; now and then it lists whether they have,
 and after every commit once it has found something. Nothing of that delays its own uploads, so the chain is as fast as with
 one writer. A writer that loses follows: it puts its appends aside and reads what comes. When nothing comes for two and a
 half uploads' times, the one that has come has nothing to append, is slow, or died: then the follower whose append is the
-oldest commits for all, and goes on from there. So a slow writer holds nobody up, and one that is eight times slower needs a
-few of its own requests, like everybody else.
+oldest commits for all, and goes on from there. So a slow writer holds nobody up. One to whom the others are much faster
+follows at once, and reads as many places as it may side by side: it cannot win, and would not catch up.
 
 (`docs/decisions/0013-the-winner-commits-for-all.md` has the simulation that this rule was chosen by.)
 """
@@ -14,27 +14,27 @@ from __future__ import annotations
 
 import random
 
+from logstore.engine.shared.chain_cursor import READ_MAX
 from logstore.engine.write.upload_time import UploadTime
 
 _LOOK_EVERY = 4  # commits, as long as nobody else is seen
 _QUIET_AFTER = 4  # looks that found nothing, until nobody else is thought there
 _LOSSES = 2  # in a row, until we follow: the first one may only say that we have not looked for long
 _LOSSES_CHEAP = 8  # the same where an upload takes no time worth mentioning
-_PATIENCE = 2.5  # uploads' times, or places' times, without a new segment
-_SLOWEST = 4  # uploads of ours: a place that takes longer to come counts as this
-_POLL = 0.5  # of the time in which a place comes
-_AHEAD = 2  # uploads of ours: as many places as come meanwhile are read at once
-READ_MAX = 48
+_PATIENCE = 2.5  # uploads of ours, without a new segment or an answer
+_POLL = 0.5  # of the time in which a segment comes
+_MUCH_FASTER = 2  # segments of others, during one upload of ours
+_FADE = 0.8
 
 
 class Pace:
     """Pure: it is told what was seen and when. One thread at a time."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, now: float) -> None:
         self._rng = rng
         self._upload = UploadTime()
-        self._place_s = 0.0  # how long it takes until there is another segment, as followers see it
-        self._moved_at = 0.0
+        self._watched_s = self._places = 0.0  # how many segments of others came lately, and in how long
+        self._moved_at = now
         self._leads = True  # ours is the last segment that we know of
         self._losses = 0
         self._follows = False
@@ -52,6 +52,15 @@ class Pace:
         """An upload of ours."""
         return self._upload.usual_s
 
+    @property
+    def patience_s(self) -> float:
+        return _PATIENCE * self._upload.usual_s
+
+    @property
+    def _place_s(self) -> float:
+        """How long it takes until there is another segment; 0 if that is not known."""
+        return self._watched_s / self._places if self._places else 0.0
+
     def took(self, seconds: float) -> None:
         """An upload of ours, won or lost."""
         self._upload.took(seconds)
@@ -67,7 +76,6 @@ class Pace:
     def lost(self) -> None:
         self._leads = False
         self._losses += 1
-        self._follows = self._losses >= (_LOSSES_CHEAP if self.is_cheap else _LOSSES)
 
     def should_look(self) -> bool:
         """After a commit: whether others have put something aside."""
@@ -84,36 +92,32 @@ class Pace:
 
     def follows(self, now: float) -> bool:
         """Whether to let others commit. Not if nothing has come for long: then nobody may be there."""
-        self._follows = self._follows and now - self._moved_at <= self._patience
+        loses = self._losses >= (_LOSSES_CHEAP if self.is_cheap else _LOSSES)
+        should = self._follows or loses or self._others_are_faster
+        self._follows = should and now - self._moved_at <= self.patience_s
         return self._follows
 
     @property
-    def _patience(self) -> float:
-        return _PATIENCE * max(self._upload.usual_s, self._place_s)
+    def _others_are_faster(self) -> bool:
+        return 0 < _MUCH_FASTER * self._place_s < self._upload.usual_s
+
+    @property
+    def ahead(self) -> int:
+        """How many places to read at once: one, unless many may have come, or will while we read it."""
+        return READ_MAX if self._others_are_faster or not self._places else 1
+
+    def read(self, places: int, now: float) -> None:
+        """So many segments of others have come since we looked."""
+        if places:
+            self._watched_s = self._watched_s * _FADE + min(now - self._moved_at, self.patience_s)
+            self._places = self._places * _FADE + places
+            self._leads = False
+            self._moved_at = now
+            self._passed_over = 0
 
     def put_aside(self, now: float) -> None:
         """From now on we watch."""
         self._watches_since = now
-        self._passed_over = 0
-
-    @property
-    def read_width(self) -> int:
-        """How many places to read at once."""
-        usual_s = max(self._upload.usual_s, 0.001)
-        return max(1, min(READ_MAX, int(_AHEAD * usual_s / (self._place_s or usual_s))))
-
-    @property
-    def first_width(self) -> int:
-        """The same beside putting something aside: others went on while we were told of the last ack."""
-        return min(READ_MAX, self.read_width * 3 // 2)
-
-    def moved(self, places: int, now: float) -> None:
-        """So many segments of others have come since we looked."""
-        self._leads = False
-        if places and self._moved_at:
-            seconds = min((now - self._moved_at) / places, _SLOWEST * self._upload.usual_s)
-            self._place_s = self._place_s * 0.8 + seconds * 0.2 if self._place_s else seconds
-        self._moved_at = now
         self._passed_over = 0
 
     def acked(self) -> None:
@@ -122,7 +126,7 @@ class Pace:
 
     def wait(self, now: float) -> float | None:
         """Nothing came: how long until the next look. None: nobody commits, so one of us must."""
-        if now - max(self._moved_at, self._watches_since) > self._patience:
+        if now - max(self._moved_at, self._watches_since) > self.patience_s:
             return None
         return max(0.001, self._place_s * _POLL) * self._rng.uniform(0.8, 1.2)
 

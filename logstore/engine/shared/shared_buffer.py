@@ -160,7 +160,6 @@ class SharedWindow:
         self.aside: PendingName | None = None  # as which it was last put aside, or was to be
         self.is_aside = False  # and certainly is
         self.again_at: int | None = None  # it is put aside again when the chain gets there without it
-        self.read_width = 1  # so many places are looked at at once
         self.is_ours = False  # nobody commits for us, so we do
         self._others: list[Pending] = []
         self._built: tuple[memoryview, SegmentSummary] | None = None

@@ -36,7 +36,7 @@ from logstore.engine.memory.write_buffer import OPEN_BATCH_BYTES
 from logstore.engine.runtime import Runtime
 from logstore.engine.shared.chain_cursor import ChainCursor
 from logstore.engine.shared.deduplicator import StoredAppends, recent_appends
-from logstore.engine.shared.pace import READ_MAX, Pace
+from logstore.engine.shared.pace import Pace
 from logstore.engine.shared.pending import KnownPlaces, Pending, Scout, appends_in
 from logstore.engine.shared.producer_table import numbered_batches, sequences_of
 from logstore.engine.shared.shared_buffer import SharedBuffer, SharedWindow
@@ -77,7 +77,7 @@ class SharedWriter(Writer):
         self._topic = topic
         self._on_commit = on_commit
         self._cursor = ChainCursor(runtime, chain, state, WriterMode.SHARED)
-        self._pace = Pace(runtime.rng)
+        self._pace = Pace(runtime.rng, runtime.clock.monotonic())
         self._scout = Scout(chain, topic, self._cursor, self._pace)
         self._stored = StoredAppends(chain, runtime.reader)
         batch_bytes = min(OPEN_BATCH_BYTES, runtime.config.max_batch_bytes)
@@ -218,8 +218,8 @@ class SharedWriter(Writer):
                 return None
             if not window.is_ours and self._should_follow(window):
                 return self._follow(window)
-            if self._pace.should_read_first():
-                self._read_up(window)
+            if self._pace.should_read_first() and not window.is_ours:
+                self._read(window)
             if window.aside is None:
                 self._top_up(window)
             self._settle_stored(window)
@@ -285,17 +285,13 @@ class SharedWriter(Writer):
         self._stored = StoredAppends(self._chain, self._runtime.reader)
 
     def _lost_race(self, window: SharedWindow) -> None:
-        """Take in the winner. The next attempt has another place; where losing costs little, and this was the first loss, it
-        is not worth a look whether there are more."""
+        """Take in the winner, and all that came behind it. The next attempt has another place."""
         with self._lock:
             self.stats.races_lost += 1
             self._counted.races_lost += 1
             window.lost()
         self._pace.lost()
-        if self._pace.is_cheap and window.losses == 1:
-            self._read(window, 1)
-        else:
-            self._read_up(window)
+        self._read(window)
 
     # Following: others commit what is ours
 
@@ -306,17 +302,17 @@ class SharedWriter(Writer):
 
     def _follow(self, window: SharedWindow) -> float | None:
         """See to it that it is put aside, and look for it in the chain. Returns what a step returns."""
-        is_end = self._read(window, window.read_width) if window.is_aside else self._put_aside(window)
+        if window.is_aside:
+            self._read(window)
+        else:
+            self._put_aside(window)
         if self._is_done(window):
             return None
-        window.read_width = self._pace.read_width if is_end else min(READ_MAX, 2 * window.read_width)
         seq, aside = self._cursor.tail.next_seq, window.aside
         if aside is not None and aside.is_dead(seq):
             # It is in none of the places where it could have been stored: others commit faster than we can read.
             window.is_dead(window.id)
             self._rejoin()
-            return 0.0
-        if not is_end:
             return 0.0
         return 0.0 if window.is_overlooked(seq) else self._wait_for_others(window)
 
@@ -333,39 +329,41 @@ class SharedWriter(Writer):
             window.is_ours = True
         return 0.0
 
-    def _put_aside(self, window: SharedWindow) -> bool:
+    def _put_aside(self, window: SharedWindow) -> None:
         """One PUT that nobody contends for, and beside it a look at what has come since the last one. May be repeated: it is
-        the same append. Returns what `_read` does."""
+        the same append."""
         clock = self._runtime.clock
         self._scout.needs_no_more(window.aside)
         data = window.put_aside(self._cursor.header(window.count))
         assert window.aside is not None
         key, began = self._chain.paths.pending(window.aside), clock.monotonic()
 
-        def put() -> None:
+        def put() -> float:
             self._chain.store.put(key, data)
-            window.is_aside = True
-            self._pace.took(clock.monotonic() - began)
-            self._pace.put_aside(clock.monotonic())
+            return clock.monotonic()
 
-        window.read_width = self._pace.first_width
-        return self._read(window, window.read_width, put)
+        if self._pace.is_cheap:
+            ended = put()
+            self._read(window)
+        else:
+            putting = self._runtime.side_pool.submit(put)
+            try:
+                self._read(window)
+            finally:
+                ended = putting.result()
+        window.is_aside = True
+        self._pace.took(ended - began)
+        self._pace.put_aside(ended)
 
-    def _read_up(self, window: SharedWindow) -> None:
-        """To the end of the chain: ever more places at once, as others may commit faster than we can read."""
-        width = 1
-        while not self._read(window, width) and not self._is_done(window):
-            width = min(READ_MAX, 2 * width)
-
-    def _read(self, window: SharedWindow, width: int, beside: Callable[[], None] = lambda: None) -> bool:
-        """Take in what is in the next places. False if there may be more."""
-        width = 1 if self._pace.is_cheap else width
+    def _read(self, window: SharedWindow) -> None:
+        """Take in what has come, to the end of the chain or until ours is there."""
         try:
             places = self._cursor.read(
-                width,
+                self._pace.ahead,
                 lambda link: self._take_in(link, window),
                 collected=window.aside is not None,
-                beside=beside,
+                pool=None if self._pace.is_cheap else self._runtime.side_pool,
+                patience_s=self._pace.patience_s,
             )
         except StalePlace as stale:
             if window.aside is not None:
@@ -374,32 +372,31 @@ class SharedWriter(Writer):
                     "were put aside were among it is unknown. Open the partition again"
                 ) from None
             self._rejoin()
-            return False
-        if places:
-            self._pace.moved(places, self._runtime.clock.monotonic())
-        if places == width:
-            return False
-        if self._cursor.is_behind:
-            self._refresh()
-        return True
+        else:
+            self._pace.read(places, self._runtime.clock.monotonic())
+            if self._cursor.is_behind:
+                self._refresh()
 
     def _refresh(self) -> None:
         self._cursor.refresh()
         self._stored = StoredAppends(self._chain, self._runtime.reader)
 
-    def _take_in(self, link: Link, window: SharedWindow) -> None:
-        """The next segment of the chain. If ours is among what it holds, another writer has committed it."""
+    def _take_in(self, link: Link, window: SharedWindow) -> bool:
+        """The next segment of the chain. If ours is among what it holds, another writer has committed it. Returns whether it
+        was."""
         header = link.header
         appends = appends_in(link, self._chain.paths.segment(header.seq))
         self._scout.known.add(header.seq, (append.id for append in appends))
+        if SegmentFlags.COLLECTED not in header.flags:
+            self._stored.saw(link)
         for append in appends:
             if append.id == window.id and not self._is_done(window):
                 if self._cursor.is_behind:
                     self._refresh()  # who is acked can read it
                 self._pace.acked()
                 self._committed(window, append.base_offset, self._pace.usual_s)
-        if SegmentFlags.COLLECTED not in header.flags:
-            self._stored.saw(link)
+                return True
+        return False
 
     def _top_up(self, window: SharedWindow) -> None:
         """What has come while the window lost a race, or waited for its turn, goes with it."""
@@ -413,8 +410,8 @@ class SharedWriter(Writer):
         if all(entry.sequences is None for entry in window.entries):
             return
         self._stored.cover(self._cursor.tail.next_seq)
-        while self._stored.misses_some(window.entries) and not self._read(window, 1):
-            # the producer may have been at another writer meanwhile
+        if self._stored.misses_some(window.entries):  # its producer may have been at another writer meanwhile
+            self._read(window)
             self._stored.cover(self._cursor.tail.next_seq)
         with self._lock:
             if self._is_done(window):

@@ -40,12 +40,15 @@ def test_W15_eight_writers_are_faster_than_one_and_cost_a_few_reads_an_append(al
     assert min(map(len, race.latencies)) > 10
 
 
-def test_W16_one_that_is_eight_times_slower_is_acked_like_the_others_and_holds_nobody_up() -> None:
-    three, four = run_race(3, seconds=6), run_race([1, 1, 1, SLOW], seconds=24)
+@pytest.mark.parametrize("seed", [31, 32])
+def test_W16_one_that_is_eight_times_slower_is_acked_within_eight_of_its_puts_and_holds_nobody_up(
+    seed: int,
+) -> None:
+    three, four = run_race(3, seconds=6), run_race([1, 1, 1, SLOW], seconds=24, seed=seed)
     others = sum(map(len, four.latencies[:3])) / four.seconds
     assert others > 0.8 * three.rate
-    assert four.quantile_s(0.5, writer=3) < 5 * SLOW_PUT_S  # with an upload first and a look after it: 5.5
-    assert four.quantile_s(0.9, writer=3) < 7 * SLOW_PUT_S
+    assert four.quantile_s(0.5, writer=3) < 5 * SLOW_PUT_S
+    assert four.quantile_s(1.0, writer=3) < 8 * SLOW_PUT_S
 
 
 def test_W13_W16_one_slow_writer_that_was_first_does_not_lead_faster_ones() -> None:

@@ -102,15 +102,20 @@ def run_race(
     acked: list[tuple[int, bytes]] = []
     counts: Counter[str] = Counter()
     start = 0.0
+    counted = 0  # appends under way that count: until they are acked nobody stops
 
     def produce(log: logstore.PartitionLog, number: int, producer: int) -> None:
+        nonlocal counted
         for count in range(10**9):
             began = kernel.now
-            if began >= start + warm_up + seconds:
+            counts = start + warm_up <= began < start + warm_up + seconds
+            if began >= start + warm_up + seconds and not counted:
                 return
             value = b"%d-%d-%d" % (number, producer, count)
+            counted += counts
             acked.append((log.append(value).offset, value))
-            if began >= start + warm_up:
+            counted -= counts
+            if counts:
                 race.latencies[number].append(kernel.now - began)
 
     def drive() -> None:
