@@ -35,6 +35,7 @@ class Pace:
         self._upload = UploadTime()
         self._watched_s = self._places = 0.0  # how many segments of others came lately, and in how long
         self._moved_at = now
+        self._still = 0  # looks in a row that found nothing
         self._leads = True  # ours is the last segment that we know of
         self._losses = 0
         self._follows = False
@@ -104,10 +105,12 @@ class Pace:
     @property
     def ahead(self) -> int:
         """How many places to read at once: one, unless many may have come, or will while we read it."""
-        return READ_MAX if self._others_are_faster or not self._places else 1
+        may_be_many = self._others_are_faster or not self._places
+        return READ_MAX if may_be_many and self._still < 2 else 1
 
     def read(self, places: int, now: float) -> None:
         """So many segments of others have come since we looked."""
+        self._still = 0 if places else self._still + 1
         if places:
             self._watched_s = self._watched_s * _FADE + min(now - self._moved_at, self.patience_s)
             self._places = self._places * _FADE + places
