@@ -285,13 +285,14 @@ class SharedWriter(Writer):
         self._stored = StoredAppends(self._chain, self._runtime.reader)
 
     def _lost_race(self, window: SharedWindow) -> None:
-        """Take in the winner, and all that came behind it. The next attempt has another place."""
+        """Take in the winner. The next attempt has another place; where losing costs little, and this was the first loss, it
+        is not worth a look whether there are more."""
         with self._lock:
             self.stats.races_lost += 1
             self._counted.races_lost += 1
             window.lost()
         self._pace.lost()
-        self._read(window)
+        self._read(window, one=self._pace.is_cheap and window.losses == 1)
 
     # Following: others commit what is ours
 
@@ -355,12 +356,12 @@ class SharedWriter(Writer):
         self._pace.took(ended - began)
         self._pace.put_aside(ended)
 
-    def _read(self, window: SharedWindow) -> None:
-        """Take in what has come, to the end of the chain or until ours is there."""
+    def _read(self, window: SharedWindow, *, one: bool = False) -> None:
+        """Take in what has come, to the end of the chain or until ours is there; or the next segment alone."""
         try:
             places = self._cursor.read(
                 self._pace.ahead,
-                lambda link: self._take_in(link, window),
+                lambda link: self._take_in(link, window) or one,
                 collected=window.aside is not None,
                 pool=None if self._pace.is_cheap else self._runtime.side_pool,
                 patience_s=self._pace.patience_s,
