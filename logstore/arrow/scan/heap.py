@@ -2,7 +2,7 @@
 
 A scan allocates and frees some ten MiB for each Arrow batch, again and again. glibc gives the end of its heap back to the
 system as soon as more than twice the largest piece that was freed so far lies idle there: for batches that is about as
-much as one of them, so each would be mapped anew, page by page. That was a third of a scan's CPU.
+much as one of them, so each would be mapped again, page by page. That was a third of a scan's CPU.
 """
 
 from __future__ import annotations
