@@ -21,7 +21,6 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
-from broker_shim.partitions.epochs import epoch_end
 from broker_shim.partitions.shards import java_hash
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
@@ -338,30 +337,51 @@ def test_B08_clients_cannot_delete_what_groups_are_made_of(start_broker: Start) 
         assert committed(client, "g") == 1
 
 
-def test_B09_leader_epochs_end_where_the_next_writer_began(start_broker: Start) -> None:
-    store = MemoryStore()
+def epoch_end(client: Wire, epoch: int, partition: int = 0, current: int = -1) -> tuple[int, int, int]:
+    """What a consumer that has this epoch is told: error, epoch, end offset."""
+    asked = [{"partition": partition, "current_leader_epoch": current, "leader_epoch": epoch}]
+    topics = [{"topic": "t", "partitions": asked}]
+    answer = client.ask(Api.OFFSET_FOR_LEADER_EPOCH, 3, replica_id=-1, topics=topics)
+    found = answer.topics[0].partitions[0]
+    return found.error_code, found.leader_epoch, found.end_offset
+
+
+@pytest.mark.parametrize("lanes", [0, 1])
+@pytest.mark.parametrize("partitions", [1, 16])
+def test_B09_a_consumer_of_any_epoch_may_go_on(start_broker: Start, partitions: int, lanes: int) -> None:
+    """It was served with an older one, so its place may be behind where that ended. A smaller end is data loss to it."""
+    store, last = MemoryStore(), partitions - 1
     for number in range(1, 4):
-        broker = start_broker(store, node_id=number)
+        broker = start_broker(store, node_id=number, lanes=lanes)
         with Wire(broker.port) as client:
             if number == 1:
-                make_topic(client)
+                make_topic(client, partitions=partitions)
+                assert epoch_end(client, 0, last) == (Code.NONE, 0, 0), "nobody has written"
             client.ask(Api.METADATA, 9, topics=[{"name": "t"}])
             for _ in range(number):
-                client.produce("t", batch(b"a", b"b"))
-    log = broker.log("t")  # epoch 1: 0-1, epoch 2: 2-5, epoch 3: 6-11
-    assert [epoch_end(log, epoch) for epoch in (0, 1, 2, 3)] == [(0, 0), (1, 2), (2, 6), (3, 12)]
-    with Wire(broker.port) as client:
-        partitions = [{"partition": 0, "current_leader_epoch": 3, "leader_epoch": 1}]
-        answer = client.ask(
-            Api.OFFSET_FOR_LEADER_EPOCH, 3, replica_id=-1, topics=[{"topic": "t", "partitions": partitions}]
-        )
-        found = answer.topics[0].partitions[0]
-        assert (found.error_code, found.leader_epoch, found.end_offset) == (0, 1, 2)
+                client.produce("t", batch(b"a", b"b"), partition=last)
+    with Wire(broker.port) as client:  # epoch 1: 0-1, epoch 2: 2-5, epoch 3: 6-11
+        for epoch in range(4):
+            assert epoch_end(client, epoch, last, current=3) == (Code.NONE, epoch, 12)
+        for epoch in (-1, 4):
+            assert epoch_end(client, epoch, last, current=3) == (Code.NONE, -1, -1), "there is none"
+        assert epoch_end(client, 3, last, current=4) == (Code.UNKNOWN_LEADER_EPOCH, -1, -1)
         for epoch in (-1, 0, 2, 3):
-            assert client.fetch("t", 0, leader_epoch=epoch).error_code == Code.NONE, (
-                "no log of ours truncates"
-            )
-        assert client.fetch("t", 0, leader_epoch=4).error_code == Code.UNKNOWN_LEADER_EPOCH
+            found = client.fetch("t", 0, partition=last, leader_epoch=epoch)
+            assert found.error_code == Code.NONE, "no log of ours truncates"
+        found = client.fetch("t", 0, partition=last, leader_epoch=4)
+        assert found.error_code == Code.UNKNOWN_LEADER_EPOCH
+
+
+def test_B09_a_broker_that_does_not_write_looks_where_the_log_ends(start_broker: Start) -> None:
+    store = MemoryStore()
+    reader, writer = start_broker(store, node_id=1), start_broker(store, node_id=2)
+    with Wire(reader.port) as client, Wire(writer.port) as producer:
+        make_topic(client)
+        assert epoch_end(client, 0) == (Code.NONE, 0, 0)
+        producer.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+        producer.produce("t", batch(b"a", b"b"))
+        assert epoch_end(client, 1) == (Code.NONE, 1, 2), "the place of a consumer that came from the writer"
 
 
 def test_B01_a_group_lives_where_kafka_would_put_it() -> None:
