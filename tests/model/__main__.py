@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from tests.model import (
+    asks_runs,
     combining_runs,
     groups_runs,
     lanes_runs,
@@ -14,6 +15,7 @@ from tests.model import (
     transactions_runs,
     transfers_runs,
 )
+from tests.model.asks import Asks
 from tests.model.harness import Contrast
 from tests.model.lanes import Lanes
 from tests.model.lost_transfers import LostTransfers
@@ -70,6 +72,11 @@ LOST_TRANSFERS = """
 
 The rules are in `lost_transfers.py`: what is said above, and `rot*1`, which damages the first transfer that stands, at any
 moment.
+"""
+ASKS = """
+## A taker that is outrun asks the owner
+
+The rules are in `asks.py`: what is said above, and a void entry ahead in the lane that asks its owner to end claims.
 """
 COMBINING = """
 ## Shared writers: the winner commits for all
@@ -151,6 +158,7 @@ def main(wanted: list[str]) -> None:
             *places_runs.CONTRASTS,
             *transfers_runs.CONTRASTS,
             *lost_transfers_runs.CONTRASTS,
+            *asks_runs.CONTRASTS,
             *combining_runs.CONTRASTS,
             *groups_runs.CONTRASTS,
             *transactions_runs.CONTRASTS,
@@ -186,6 +194,7 @@ def main(wanted: list[str]) -> None:
     _table(places_runs, PLACES, Places)
     _table(transfers_runs, TRANSFERS, Transfers)
     _table(lost_transfers_runs, LOST_TRANSFERS, LostTransfers)
+    _table(asks_runs, ASKS, Asks)
     _table(combining_runs, COMBINING)
     _table(groups_runs, GROUPS)
     _table(transactions_runs, TRANSACTIONS)

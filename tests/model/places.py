@@ -232,9 +232,17 @@ class Places(Lanes):
                 found = yield from self.create(Place(lane, at.next), mine)
                 if found.id == mine.id:
                     return self.behind(at, found)
-                del mine
+                at = self.behind(at, found)
+                yield from self.outrun(lane, at, mine)
+                del mine, found
+                continue
             at = self.behind(at, found)
             del found
+
+    def outrun(self, lane: str, at: Stand, entry: Entry) -> Step:
+        """Another's entry came to the lane's end first, and we stand behind it."""
+        return
+        yield
 
     def signed(self, entry: Entry, at: Stand) -> Entry | None:
         """As it goes to the lane's end, by what was read of the lane; None if there is nothing to say."""

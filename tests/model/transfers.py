@@ -111,7 +111,10 @@ class Transfers(Places):
                     if found.id == entry.id:
                         end, won = self.behind(end, found), own
                         break
-                    del entry, own
+                    end = self.behind(end, found)
+                    yield from self.outrun(lane, end, entry)
+                    del entry, own, found
+                    continue
                 end = self.behind(end, found)
                 del found
             checkpoint = yield from self.checkpoint(lane)
