@@ -24,6 +24,7 @@ from logstore.objects.wrappers.retrying import RetryPolicy
 from logstore.process.presence import Presence
 
 _PREFETCH_THREADS = 4
+_UPKEEP_THREADS = 2
 _DISK_THREADS = 2
 _SIDE_THREADS = 64
 
@@ -50,6 +51,8 @@ class Runtime:
         self.budget = Budget(config.max_buffered_bytes, clock)
         self.cache = BlockCache(config.cache_bytes)
         self.task_pool = TaskPool(clock, config.uploads_max)
+        # Of its own: an upload, for which every partition of a lane waits, never waits for checkpoints of all of them.
+        self.upkeep = TaskPool(clock, _UPKEEP_THREADS, "upkeep")
         # Of its own: a `local` ack waits for the disk, never for an upload that the store does not answer.
         self.disk = TaskPool(clock, _DISK_THREADS, "wal")
         self.wal_folders = Folders(disk or Disk(), config.wal_dir or "")
@@ -75,7 +78,8 @@ class Runtime:
     @property
     def has_threads(self) -> bool:
         """Whether something was uploaded or synced here: a forked child does not have what that needs."""
-        return self.task_pool.has_threads or self.disk.has_threads or self.watch.has_threads
+        pools = (self.task_pool, self.upkeep, self.disk, self.watch)
+        return any(pool.has_threads for pool in pools)
 
     def pause(self, seconds: float) -> None:
         """Wait on the store's clock; `close` cuts it short."""
@@ -133,7 +137,7 @@ class Runtime:
         for pool in (self._prefetcher, self.side_pool):
             pool.shutdown(wait=False, cancel_futures=True)
         ended = self.disk.close(timeout)
-        for stop in (self.task_pool.close, self.watch.close, self._join_spawned):
+        for stop in (self.task_pool.close, self.upkeep.close, self.watch.close, self._join_spawned):
             ended &= stop(max(0.0, deadline - self.clock.monotonic()))
         return ended
 

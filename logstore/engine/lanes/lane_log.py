@@ -13,9 +13,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
-from logstore.errors import CorruptData, ObjectNotFound, UnsupportedStore
+from logstore.errors import CorruptData, ObjectNotFound, PreconditionFailed, UnsupportedStore
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.stored.entry import (
     FOOTER_SIZE,
@@ -35,6 +36,8 @@ from logstore.objects.settled import create_settled
 
 logger = logging.getLogger(__name__)
 
+_AHEAD_MAX = 16
+_LOOKED_AT_MAX = 8
 T = TypeVar("T")
 Keep = Callable[[str, Entry, bytes], None]
 
@@ -80,6 +83,14 @@ class LaneLog:
         )
         if winner is not None:
             raise LaneRace(winner)
+
+    def create(self, header: EntryHeader, data: Bytes) -> None:
+        """`commit`, for the owner, who looks at once at all that there is to know: raises `LaneRace` also if what stands in
+        the place may be ours."""
+        try:
+            self.store.put(self.paths.entry(header.seq), data, if_absent=True)
+        except PreconditionFailed as refused:
+            raise LaneRace(header) from refused
 
     def _header(self, key: str, front: bytes) -> EntryHeader:
         """There are two of them."""
@@ -141,17 +152,31 @@ class LaneLog:
         them may hold, about. A place is lost, not empty, if an entry behind it knows what was there."""
         seen, known_until = self.standing(seq, parts)
         found: list[Entry | LostEntry] = []
+        looked_at = -1
         while True:
             place = seq + len(found)
-            # A listing is no snapshot: what it does not show is asked for by name.
-            entry = seen.get(place) or self.look_at(place, parts)
-            if entry is None and place < known_until:
-                entry = LostEntry(
-                    place, CorruptData(self.paths.entry(place), None, "the lane's entry is missing")
-                )
-            if entry is None:
+            if place in seen:
+                found.append(seen[place])
+            elif place != looked_at:  # a listing is no snapshot
+                found += self.following(place, parts)
+                looked_at = seq + len(found)
+            elif place < known_until:
+                damage = CorruptData(self.paths.entry(place), None, "the lane's entry is missing")
+                found.append(LostEntry(place, damage))
+            else:
                 return found
-            found.append(entry)
+
+    def following(self, seq: int, parts: int = 0) -> list[Entry | LostEntry]:
+        """The entries from `seq` up to the first empty place, without a listing. The more there are, the more are asked for
+        at the same time: else who reads a busy lane would never come to its end."""
+        found: list[Entry | LostEntry] = []
+        while True:
+            places = range(seq + len(found), seq + len(found) + min(max(len(found), 1), _LOOKED_AT_MAX))
+            looks = [partial(self.look_at, place, parts) for place in places]
+            for entry in fan_out(looks, at_least=2, ahead=len(looks) > 1):
+                if entry is None:
+                    return found
+                found.append(entry)
 
     def standing(self, seq: int, parts: int = 0) -> tuple[dict[int, Entry | LostEntry], int]:
         """What is listed from `seq` on, by place, in order; and below which place these know what was there."""
@@ -166,14 +191,24 @@ class LaneLog:
         known = (entry.header.known_until for entry in seen.values() if isinstance(entry, Entry))
         return seen, max(known, default=0)
 
-    def goes_on_behind(self, seq: int) -> bool:
-        """Whether there is an entry in a later place."""
-        return self.stands_from(seq + 1)
+    def last_behind(self, seq: int) -> int:
+        """The last place behind this one, if an entry there may know of one that was in this place; else -1. An ask does
+        not, nor does what was sent ahead of an upload that is under way."""
+        later = self._listed_from(seq + 1, _AHEAD_MAX + 1)
+        if 0 < len(later) <= _AHEAD_MAX:
+            looked = fan_out(partial(self.look_at, place) for place in later)
+            if all(isinstance(entry, Entry) and not entry.header.may_know(seq) for entry in looked):
+                return -1
+        return later[-1] if later else -1
 
     def stands_from(self, seq: int) -> bool:
         """Whether there is an entry in this place or a later one."""
-        later = self.store.list(self.paths.prefix, self.paths.entry(seq - 1) if seq else self.paths.prefix)
-        return any(info.size and self.paths.seq_of(info.key) is not None for info in later)
+        return bool(self._listed_from(seq, 1))
+
+    def _listed_from(self, seq: int, most: int) -> list[int]:
+        listed = self.store.list(self.paths.prefix, self.paths.entry(seq - 1) if seq else self.paths.prefix)
+        places = (self.paths.seq_of(info.key) for info in listed if info.size)
+        return list(islice((place for place in places if place is not None), most))
 
     def checkpoint(self) -> LaneCheckpoint | None:
         """The stored one; None if there is none yet."""

@@ -14,12 +14,12 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 from logstore.engine.host.clock import Clock, SystemClock
+from logstore.engine.lanes.asking import Asking
 from logstore.engine.lanes.known_lane import Based, KnownLane
 from logstore.engine.lanes.lane_log import LaneLog, LaneRace, LostEntry
 from logstore.engine.lanes.lane_overview import LaneOverview
@@ -212,7 +212,7 @@ class LaneReader:
         known, doubts = self._known(lane), Doubts()
         with known.reading:
             while True:
-                state, began = self._to_end(known)
+                state, began = self._to_end(known, ())
                 judge(state.owner)
                 seq = state.next_seq
                 header = EntryHeader(EntryKind.ADOPTION, seq, new_id(), state.edge, now_ms, known_until=seq)
@@ -244,13 +244,14 @@ class LaneReader:
         What was created in a place that had been emptied is in the past and counts for nothing: then all over again.
         """
         known, doubts = self._known(claim.lane), Doubts()
+        asking = Asking(known.log, new_id, now_ms, owner)
         with self._lock:
             known.to_end.append((key, judged))
         try:
             with known.sealing:
                 while not self._is_left(known, key):
                     with known.reading:
-                        state, began = self._to_end(known)
+                        state, began = self._to_end(known, [key])
                         if state.is_left(key) or judged not in (None, state.owner):
                             return
                         if (place := _doubt(state, key, claim.since)) is not None:
@@ -267,16 +268,19 @@ class LaneReader:
                             EntryKind.SEAL, seq, new_id(), state.edge, now_ms, known_until=seq
                         )
                     data, entry = build_entry(header, [], wanted, owner)
-                    with suppress(LaneRace), doubts:  # readers of the lane do not wait for this upload
-                        known.log.commit(header, data)
-                        with known.reading:
-                            if not known.is_unsplit_from(began):
-                                known.state = None
-                                continue
-                            if known.state is not None and known.state.next_seq == header.seq:
-                                known.state.take(entry)  # else somebody has read it meanwhile
-                            known.forget(each.prefix for each in wanted)
-                        return
+                    try:
+                        with doubts:  # readers of the lane do not wait for this upload
+                            known.log.commit(header, data)
+                            with known.reading:
+                                if not known.is_unsplit_from(began):
+                                    known.state = None
+                                    continue
+                                if known.state is not None and known.state.next_seq == header.seq:
+                                    known.state.take(entry)  # else somebody has read it meanwhile
+                                known.forget(each.prefix for each in wanted)
+                            return
+                    except LaneRace:
+                        asking.outrun(seq, wanted, state.owner)
         finally:
             with self._lock:
                 known.to_end.remove((key, judged))
@@ -325,6 +329,7 @@ class LaneReader:
         are taken, too.
         """
         known, doubts = self._known(lane), Doubts()
+        asking = Asking(known.log, new_id, now_ms, owner)
         with known.reading:
             state, began = known.state, 0
             if state is not None and not known.log.stands_from(state.next_seq):
@@ -333,7 +338,7 @@ class LaneReader:
                 state = None
             while True:
                 if state is None:
-                    state, began = self._to_end(known)
+                    state, began = self._to_end(known, (one.key for one in wanted))
                 read_at = self.now()
                 moved = {
                     one.key: found
@@ -373,6 +378,7 @@ class LaneReader:
                         known.state = None
                 except LaneRace:
                     doubtful -= rows.keys()
+                    asking.outrun(seq, rows, state.owner)
                 state = None
 
     def checkpoint_ended(self, lane: str, nonce: bytes, *, is_idle: bool) -> None:
@@ -418,11 +424,17 @@ class LaneReader:
                 piece = data[part.position : part.position + part.size]
                 self._keep(slice_key(key, part.position, part.size), piece)
 
-    def _to_end(self, known: KnownLane) -> tuple[LaneState, int]:
-        """`_refresh`, for who puts something at the first empty place: it must be the end. If there are entries behind it,
-        they tell whether it was emptied."""
+    def _to_end(self, known: KnownLane, wanted: Iterable[ClaimKey]) -> tuple[LaneState, int]:
+        """`_refresh`, for who puts something at the first empty place: it must be the end. If entries stand behind it, they
+        tell whether it was emptied; or it was filled meanwhile. Not if all that are wanted have been ended."""
         state, began = self._refresh(known)
-        if not known.is_listed and known.log.goes_on_behind(state.next_seq):
+        keys = list(wanted)
+        if known.is_listed or (keys and all(map(state.is_left, keys))):
+            return state, began
+        last = known.log.last_behind(state.next_seq)
+        if last >= 0:
+            state, began = self._refresh(known)
+        if last >= state.next_seq:
             known.state = None
             state, began = self._refresh(known)
         return state, began
@@ -439,9 +451,8 @@ class LaneReader:
                 state, found, known.damaged_front = read_state(log)
                 began = known.said_until = 0 if state.is_rebuilt else state.next_seq
             else:
-                began, parts = state.next_seq, state.open_claims
-                while (entry := log.look_at(began + len(found), parts)) is not None:
-                    found.append(entry)
+                began = state.next_seq
+                found = log.following(began, state.open_claims)
             known.state = None  # until it is certain
             if not known.is_unsplit_from(began):
                 continue

@@ -119,6 +119,10 @@ class LaneState:
             return False
         header = entry.header
         assert header.seq == self.next_seq, "entries are taken in order"
+        if header.is_ask:  # it tells nothing of the places before it, either
+            self.kept.append(header.seq)
+            self.next_seq += 1
+            return False
         if self._doubt is not None and not self._settle(self._doubt, entry):
             self._doubt.waiting.append(entry)
             self.next_seq += 1

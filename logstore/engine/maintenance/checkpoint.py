@@ -1,8 +1,8 @@
 """Checkpoints: a manifest of the chain every so many segments, so that opening stays cheap.
 
-Runs on the task pool, off the commit path: a manifest that cannot be written now is written later. What the manifest in the
-store says about segments below its own end wins over what this process remembers: maintenance may have merged or expired
-them.
+Runs on threads of its own, off the commit path: a manifest that cannot be written now is written later. What the manifest
+in the store says about segments below its own end wins over what this process remembers: maintenance may have merged or
+expired them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Checkpointer:
         """Ask for a checkpoint if enough segments have come since the last one."""
         every = EVERY_SEGMENTS if self._state.tail.claim is None else EVERY_PARTS
         if self._state.tail.next_seq - self._next_seq >= every or self._lanes_behind >= LANES_MAX:
-            self._runtime.task_pool.at(self, self._runtime.clock.monotonic())
+            self._runtime.upkeep.at(self, self._runtime.clock.monotonic())
 
     def run(self) -> None:
         try:

@@ -8,6 +8,9 @@
                fences with which the claims that it ends go on, and its note says in which lane
     footer     fixed size: a copy of the header, counts, sizes, checksums
 
+An *ask* is a void entry by which another process asks the owner to end claims: data without parts, which names `ASK` as the
+entry before it, with a row for each claim; its note says of whom it was judged that he may be stopped, and who asks.
+
 A part is an ordinary segment in every byte, with a header, an index and checksums of its own: who reads a partition reads a
 slice of the entry and needs to know nothing of lanes, and damage in a part is found by those alone who read it. The tail
 alone (footer and directory) tells what the entry holds of whom. If it is damaged, or was cut off, the front tells the same
@@ -59,6 +62,8 @@ _COUNTS = struct.Struct("<IIII")  # topics, parts, seals, size of the note
 _NAMES_GUESS = 4096
 FIRST = bytes(16)
 """What the first entry of a lane names as the one before it."""
+ASK = b"\0" * 13 + b"ask"
+"""What an ask names as the one before it: no entry has this id, so an ask is void wherever it stands, for every release."""
 
 
 class EntryKind(IntEnum):
@@ -120,6 +125,14 @@ class EntryHeader:
     created_at_ms: int
     known_until: int = 0
 
+    @property
+    def is_ask(self) -> bool:
+        return self.prev == ASK
+
+    def may_know(self, seq: int) -> bool:
+        """Whether its maker may have known what was in that place."""
+        return not self.is_ask and (self.known_until == 0 or self.known_until > seq)
+
     def pack(self) -> bytes:
         behind = self.seq - self.known_until + 1 if self.known_until else 0
         fields = _HEADER.pack(
@@ -158,9 +171,11 @@ class Entry:
 
     @property
     def owner(self) -> bytes:
-        """Who made a fence or a seal."""
+        """Who made a fence, a seal or an ask."""
         if self.header.kind is EntryKind.TRANSFER:
             return _parse_transfer(self.note)[1]
+        if self.header.is_ask:
+            return _parse_ask(self.note)[1]
         return b"" if self.header.kind is EntryKind.DATA else self.note
 
     @property
@@ -169,9 +184,14 @@ class Entry:
         return _parse_transfer(self.note)[0]
 
     @property
+    def judged(self) -> bytes:
+        """Of an ask: who had adopted the lane when its maker judged whether he may stop that one."""
+        return _parse_ask(self.note)[0]
+
+    @property
     def bases(self) -> bytes:
         """`Bases`, packed, of the claims that begin here."""
-        return self.note if self.header.kind is EntryKind.DATA else b""
+        return self.note if self.header.kind is EntryKind.DATA and not self.header.is_ask else b""
 
     @classmethod
     def parse(cls, tail: Bytes) -> Entry:
@@ -222,6 +242,8 @@ class Entry:
             part_rows = ((*row[:8], row[8] + start, *row[9:]) for row in part_rows)
         if header.kind is EntryKind.TRANSFER:
             _parse_transfer(directory[note_at:])
+        if header.is_ask:
+            _parse_ask(directory[note_at:])
         return cls(
             header,
             tuple(
@@ -248,6 +270,13 @@ def _parse_transfer(note: bytes) -> tuple[Claim, bytes]:
     if end > len(note) or size < 8:
         raise FormatError("the lane entry does not say where its claims go on", None)
     return Claim.parse(note[_NAME.size : end]), note[end:]
+
+
+def _parse_ask(note: bytes) -> tuple[bytes, bytes]:
+    size = _NAME.unpack_from(note)[0] if len(note) >= _NAME.size else len(note)
+    if _NAME.size + size > len(note):
+        raise FormatError("the lane entry does not say who asks", None)
+    return note[_NAME.size : _NAME.size + size], note[_NAME.size + size :]
 
 
 def tail_needed(tail: Bytes) -> int:
@@ -299,6 +328,14 @@ def build_transfer(
     return build_entry(header, parts, seals, transfer_note(successor, owner))
 
 
+def build_ask(
+    seq: int, name: bytes, now_ms: int, claims: Sequence[ClaimKey], judged: bytes, owner: bytes
+) -> tuple[EntryHeader, memoryview]:
+    """It says nothing of the places before it, of which its maker may know nothing."""
+    header = EntryHeader(EntryKind.DATA, seq, name, ASK, now_ms)
+    return header, build_entry(header, [], claims, _NAME.pack(len(judged)) + judged + owner)[0]
+
+
 def build_entry(
     header: EntryHeader, parts: Sequence[NewPart], seals: Sequence[ClaimKey] = (), note: bytes = b""
 ) -> tuple[memoryview, Entry]:
@@ -317,7 +354,8 @@ def build_entry(
         position += len(data)
     seal_rows = b"".join(_SEAL_ROW.pack(*split(claim)) for claim in seals)
     names = b"".join(_NAME.pack(len(name.encode())) + name.encode() for name in topics)
-    kept = b"" if header.kind is EntryKind.DATA else note  # the bases can be done without
+    has_bases = header.kind is EntryKind.DATA and not header.is_ask
+    kept = b"" if has_bases else note  # the bases can be done without
     copy = _copy(
         _COUNTS.pack(len(topics), len(parts), len(seals), len(kept)),
         names,

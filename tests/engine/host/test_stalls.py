@@ -252,7 +252,12 @@ def test_C11_close_waits_for_all_threads_together_and_not_for_each(monkeypatch: 
     log = partition(store)
     log.append(b"x")
     given: list[float] = []
-    for part in (store._runtime.disk, store._runtime.task_pool, store._runtime.watch):
+    for part in (
+        store._runtime.disk,
+        store._runtime.task_pool,
+        store._runtime.upkeep,
+        store._runtime.watch,
+    ):
         monkeypatch.setattr(part, "close", lambda left: (given.append(left), clock.advance(left))[0] or False)
     assert not store._runtime.close(5.0)
     assert given == [5.0, 0.0, 0.0]

@@ -7,6 +7,8 @@
 * **A seal** of another process in a place of ours ends the claims of some partitions: their writers stop for good. What the
   others had in flight behind it names an entry that will never stand, and is void wherever it lands; it is made anew behind
   the seal, one entry after the other until all are there. Acked a round later, and none fails. **A fence** stops them all.
+* **An ask** of another process in a place of ours is void. The next entry seals what it asks for, with what these partitions
+  have in it.
 * **A partition that is given up** (`reopen`) is sealed by the entry with its last part, so nobody's upload meets a seal.
 * **Group commit.** The producers that a commit releases share the next entry, too, whatever partitions they append to.
 * **A lane with a name** has many lives (`lane_life`): another's adoption in a place of ours stops all writers.
@@ -46,6 +48,7 @@ from logstore.engine.write.lanes.upload import Fate, Load, Upload, claims_given_
 from logstore.errors import (
     CorruptData,
     Fenced,
+    Indeterminate,
     LogStoreError,
     OutcomeUnknown,
     UnsupportedStore,
@@ -84,6 +87,8 @@ class Lane:
         self._flight: deque[Upload] = deque()  # in the order of their places
         self._anew: deque[Load] = deque()  # what must be sent again, behind a seal, before anything else
         self._anew_at = float("-inf")  # and not before then
+        self._is_held = False  # nothing is sent behind the first of those before it stands
+        self._asked: dict[ClaimKey, Entry] = {}  # claims that the next entry ends, and which ask wants it
         self._unmade = 0  # tries in a row to make an entry that failed
         self._atomics: list[AtomicAppend] = []  # that wait for their entry, in the order in which they came
         self._idle = [_Sender(self) for _ in range(runtime.config.uploads_max)]
@@ -120,6 +125,7 @@ class Lane:
             self._book.known = state
             self.checkpoints.forget()
             self._book.writers.clear()  # of a life before this one, all stopped
+            self._asked.clear()
 
     @property
     def is_entered(self) -> bool:
@@ -193,7 +199,9 @@ class Lane:
 
     def _sender_for_more(self) -> _Sender | None:
         """One that may begin an upload, now or later; None if those in flight must end first. Holds the lock."""
-        if not self._idle or self._holds or (self._flight and not self._fills_an_entry()):
+        if not self._idle or self._holds:
+            return None
+        if self._flight and not (self._may_send_anew() or self._fills_an_entry()):
             return None
         return self._idle[-1]
 
@@ -202,7 +210,7 @@ class Lane:
         of them: nothing behind it is acked before it is there, and each holds its bytes a second time."""
         if self._anew or (self._flight and self._flight[-1].load.atomics):
             return False
-        if any(upload.failures for upload in self._flight):
+        if self._is_refused():
             return False
         if self._runtime.budget.used < ENTRY_BYTES:
             return False  # of all that waits, here or elsewhere: each append asks, so the due ones are not summed up
@@ -234,14 +242,17 @@ class Lane:
                 return None
             anew = self._anew.popleft() if self._may_send_anew() else None
             writers = self._take_due() if anew is None else []
-        if anew is None and not writers:
+            is_asked = bool(self._unanswered()) and not self._flight
+        if anew is None and not (writers or is_asked):
             return None
         load = anew or self._load(writers)
         while True:
             self._fail_lost(load.atomics)
             with self._lock:
                 load = Load([pair for pair in load.windows if not self._has_ended(pair[0])], load.atomics)
-            if not load.windows:
+            with self._lock:
+                is_asked = bool(self._unanswered())
+            if not load.windows and not is_asked:
                 return None
             try:
                 upload = self._made(load)
@@ -258,6 +269,8 @@ class Lane:
                     continue
                 if any(self._lost(atomic) for atomic in load.atomics):
                     continue
+                if not set(self._unanswered()) <= set(upload.entry.seals):
+                    continue
                 self._flight.append(upload)
                 self._idle.remove(sender)
                 self._unmade = 0
@@ -265,8 +278,22 @@ class Lane:
             return upload
 
     def _may_send_anew(self) -> bool:
-        """Holds the lock."""
-        return bool(self._anew and not self._flight and self._runtime.clock.monotonic() >= self._anew_at)
+        """Whether the next of those may be sent now. Holds the lock."""
+        if not self._anew or self._runtime.clock.monotonic() < self._anew_at:
+            return False
+        return not self._flight or not (self._is_held or self._flight[-1].load.atomics or self._is_refused())
+
+    def _is_refused(self) -> bool:
+        """Whether the store refuses an upload. Holds the lock."""
+        return any(upload.failures for upload in self._flight)
+
+    def _unanswered(self) -> list[ClaimKey]:
+        """The claims that the next entry ends, because others have asked for them. Holds the lock."""
+        return [key for key in self._asked if not self._is_given_up(key)]
+
+    def _is_given_up(self, key: ClaimKey) -> bool:
+        """Whether an upload in flight ends the claim, because somebody has asked for it. Holds the lock."""
+        return key in self._asked and any(key in upload.entry.seals for upload in self._flight)
 
     def _make_later(self, load: Load, error: Exception, *, is_first: bool) -> None:
         """The entry could not be made, for want of memory, say. What it was to hold stays readable, and keeps its turn."""
@@ -286,8 +313,9 @@ class Lane:
     def _has_ended(self, writer: Flushed) -> bool:
         """Whether nothing of the writer's counts any more. Holds the lock: a seal or an adoption that was read is known here
         before its writers have stopped, and what is made behind it would name it."""
+        key = writer.claim_key
         is_over = writer.failed is not None or self._book.life.is_over
-        return is_over or self._book.known.claims[writer.claim_key].is_sealed
+        return is_over or self._book.known.claims[key].is_sealed or self._is_given_up(key)
 
     def _lost(self, atomic: AtomicAppend) -> Flushed | None:
         """The writer that an atomic append fails for, if there is one. Holds the lock."""
@@ -322,8 +350,9 @@ class Lane:
         note = bases_of(settled(new), claims, Bases()).pack() if new else b""
         with self._lock:
             (seq, prev), known_until = self._next_place(), self._book.known.next_seq
+            seals = list(dict.fromkeys([*claims_given_up(load.windows), *self._unanswered()]))
         header = EntryHeader(EntryKind.DATA, seq, runtime.new_id(), prev, runtime.clock.now_ms(), known_until)
-        return Upload(load, self._book.log, *build_entry(header, parts, claims_given_up(load.windows), note))
+        return Upload(load, self._book.log, *build_entry(header, parts, seals, note))
 
     def _next_place(self) -> tuple[int, bytes]:
         """Behind what is in flight, and the id of the entry before it. Holds the lock."""
@@ -403,7 +432,8 @@ class Lane:
             return
         try:
             with runtime.observer.flush(str(self), 0):
-                upload.log.commit(upload.entry.header, upload.data)
+                put = upload.log.commit if upload.failures else upload.log.create
+                put(upload.entry.header, upload.data)
         except LaneRace:
             runtime.breaker.success()
             fate = Fate.LOST
@@ -471,6 +501,11 @@ class Lane:
         with self._lock:
             counts = self._book.known.take(entry)
             self._flight.popleft()
+            self._is_held = False
+            asked = {key: self._asked.pop(key) for key in entry.seals if key in self._asked}
+            ended = [
+                (self._book.writers[key], ask) for key, ask in asked.items() if key in self._book.writers
+            ]
         assert counts, "nobody is acked for a void entry"
         together = {writer for atomic in upload.load.atomics for writer in atomic.writers}
         links: list[tuple[Flushed, FlushWindow, Link]] = []
@@ -497,10 +532,11 @@ class Lane:
                 writer.committed(done)
                 upload.released.append((writer, done.released))
                 released += len(done.released)
+        self._end_soon(ended)
         with self._lock:
             self._group_commit.after_commit(released, self._waiting, upload.seconds)
         if entry.header.seq % CHECKPOINT_EVERY == CHECKPOINT_EVERY - 1:
-            self._runtime.task_pool.at(self.checkpoints, self._runtime.clock.monotonic())
+            self._runtime.upkeep.at(self.checkpoints, float("-inf"))  # before those of its partitions
 
     def _ack(self, upload: Upload) -> None:
         """Tell those who waited, in the order of the entries. Unless one of the callbacks before it takes long: it may wait
@@ -521,7 +557,9 @@ class Lane:
             due = min(self._due.values(), default=None)
             if self._atomics:
                 due = self._runtime.clock.monotonic()
-            if self._anew and not self._flight:
+            if self._unanswered() and not self._flight:
+                due = self._runtime.clock.monotonic()
+            if self._anew and (not self._flight or self._may_send_anew()):
                 due = max(self._anew_at, self._runtime.clock.monotonic())
             elif due is not None:
                 due = max(
@@ -539,6 +577,8 @@ class Lane:
         try:
             standing, was_split = self._found_at(seq)
             if standing is None and not was_split:
+                if not upload.failures:
+                    raise Indeterminate(f"{self}: place {seq} is refused and looks empty")
                 raise CorruptData(self._book.log.paths.entry(seq), None, "an entry was there and is gone")
         except (CorruptData, UnsupportedStore) as error:
             self._stop_all(error)
@@ -574,12 +614,36 @@ class Lane:
                 for key, writer in self._book.writers.items()
                 if (is_adopted or self._book.known.claims[key].is_sealed) and writer.failed is None
             ]
+            if standing.header.is_ask:
+                self._take_ask(standing)
+            self._asked = {key: ask for key, ask in self._asked.items() if not self._book.known.is_left(key)}
             given_up, self._flight = list(self._flight), deque()
+            for one in given_up[1:]:
+                if one.fate is not Fate.LANDED:
+                    break
+                self._book.known.take(one.entry)  # it stands behind one that does not, so it is void
             for one in given_up:
                 one.fate = Fate.GIVEN_UP
             self._anew.extendleft(one.load for one in reversed(given_up))
-        for writer in ended:
-            self._end(writer, standing)
+            self._is_held = True
+        self._end_soon([(writer, standing) for writer in ended])
+
+    def _take_ask(self, ask: Entry) -> None:
+        """Another process wants some of our claims, and has been judged to be allowed to stop us: the next entry ends them.
+        Not those that have not begun, nor those of which it is not known whether they were taken. Holds the lock."""
+        if ask.judged != self._book.known.owner or self._book.life.is_over:
+            return
+        for key in ask.seals:
+            one = self._book.known.claims.get(key)
+            in_doubt = self._book.known.lost if one is None else one.lost_at is not None
+            if not in_doubt and key not in self._book.unclaimed:
+                self._asked.setdefault(key, ask)
+
+    def _end_soon(self, ended: list[tuple[Flushed, Entry]]) -> None:
+        """Nothing of these writers counts any more. They are told by a task of its own: why, may take a request to say."""
+        self._news.extend(partial(self._end, writer, standing) for writer, standing in ended)
+        if ended:
+            self._runtime.task_pool.at(self._teller, self._runtime.clock.monotonic())
 
     def _found_at(self, seq: int) -> tuple[Entry | None, bool]:
         """What stands at the place, and `_was_split`. Side by side: everybody's ack waits for them."""
@@ -685,6 +749,7 @@ class Lane:
             self._book.writers.clear()
             self._book.unclaimed.clear()
             self._due.clear()
+            self._asked.clear()
         logger.warning("%s: partitions are claimed for it from now on", self)
 
     def _forget_all(self) -> list[AtomicAppend]:
