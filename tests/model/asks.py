@@ -5,7 +5,7 @@ What differs from `lost_transfers`, whose rules hold otherwise:
 * An *ask* is a void entry, which no owner has made: data that names as the one before it what never stands. So it counts for
   nothing, links nothing, says nothing of the places before it, and stays for ever, as every void entry does.
 * A taker that was outrun at the lane's end puts one further ahead, and goes on as before: whatever comes first counts.
-* The owner meets it in the ordinary course, as it meets any entry in its place. The first upload that it makes anew behind
+* The owner meets it in the ordinary course, as it meets any entry in its place. The first upload that it sends again behind
   it seals the claims that are asked for, with what their partitions have in it; later uploads have nothing of these.
 """
 
@@ -59,5 +59,5 @@ class Asks(LostTransfers):
         self, who: str, at: Writer, first: Upload, ups: tuple[Upload, ...], gone: set[str]
     ) -> tuple[Writer, tuple[Upload, ...]]:
         """Later uploads, without what the partitions that are given up have in them."""
-        made, later = self.anew(who, self.acked(at, first), ups, gone)
+        made, later = self.again(who, self.acked(at, first), ups, gone)
         return at._replace(ids=made.ids), tuple(up._replace(state=HELD) for up in later)

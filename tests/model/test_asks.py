@@ -28,7 +28,7 @@ def test_every_variant_of_asks_is_searched() -> None:
     MODEL.check_every_variant_is_searched()
 
 
-def test_N03_the_owner_answers_with_the_entry_that_it_made_anew() -> None:
+def test_N03_the_owner_answers_with_the_entry_that_it_sends_again() -> None:
     """And what the partition had in it is acked, too: nobody's append fails."""
     for objects, told in MODEL.ends("a busy owner"):
         answers = [

@@ -3,7 +3,7 @@
 Who takes partitions over puts a seal or a transfer at the lane's first empty place, and must have read everything before it.
 The owner of a busy lane puts an entry there with every request, so a taker that needs three would come too late for as long
 as the owner does not pause. It puts an *ask* a few places ahead instead. That is void, and says nothing by itself; the owner
-meets it like any other entry in its place, and the very entry that it makes anew behind it seals the claims. An owner that
+meets it like any other entry in its place, and the very entry that it sends again behind it seals the claims. An owner that
 is dead meets nothing: so the taker goes on trying as before, and whichever comes first counts.
 """
 
@@ -23,7 +23,7 @@ AHEAD = 4
 as many."""
 AHEAD_MAX = 256
 ANSWERED_IN = 8
-"""Behind an ask, the answer is in the first entry that the owner makes anew; uploads that were under way are void, and may
+"""Behind an ask, the answer is in the first entry that the owner sends again; uploads that were under way are void, and may
 stand before it."""
 
 
