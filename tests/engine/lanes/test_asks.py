@@ -21,8 +21,8 @@ from logstore.objects.protocol import Buffer, ObjectInfo
 from logstore.testing import FaultyStore, GatedStore
 from tests.support.engine.dying import DiesAt
 from tests.support.engine.harness import background, crash, open_store, running, until
-from tests.support.engine.lanes import seen, store_lane
 from tests.support.engine.virtual_move import run_move
+from tests.support.lanes.entries import seen, store_lane
 from tests.support.patience import PATIENCE_S
 
 
