@@ -54,11 +54,14 @@ def settle(
     look: Callable[[], T | None],
     is_ours: Callable[[T], bool],
     may_still_come: Callable[[T], bool] = lambda _: False,
+    *,
+    caller_looks: bool = False,
 ) -> T | None:
     """Carry out a conditional put and find out what came of it. None: ours is there. Else what is there instead of it.
 
     `look` reads what is at the key, None if nothing is; it is asked only in doubt. `may_still_come`: what was to be
-    replaced still exists, so ours may be carried out later.
+    replaced still exists, so ours may be carried out later. `caller_looks`: a refused put is raised as `PreconditionFailed`,
+    and the caller finds out whose the object is, together with what else it needs to know then.
 
     Raises `Determinate` if surely nothing happened, and `Indeterminate` if it may have, or may yet: then the same put may be
     sent again, or nobody may count on either outcome. What `look` says of damage is raised as it is.
@@ -69,6 +72,8 @@ def settle(
     except Determinate:
         raise
     except Exception as error:
+        if caller_looks and isinstance(error, PreconditionFailed):
+            raise
         doubt = error
     try:
         found = look()
@@ -94,8 +99,10 @@ def create_settled(
     parse: Callable[[bytes], T],
     is_ours: Callable[[T], bool],
     before_replacing: Callable[[], None] = lambda: None,
+    *,
+    caller_looks: bool = False,
 ) -> T | None:
-    """Create an object whose first bytes say whose it is. Returns and raises as `settle` does.
+    """Create an object whose first bytes say whose it is. Returns and raises as `settle` does; so is `caller_looks`.
 
     An object of no bytes is what a server leaves that is killed in the middle of a put, whose caller was told nothing.
     Nobody can have committed it, and nobody could go past it: it is replaced if nobody else does, unless `before_replacing`
@@ -122,7 +129,9 @@ def create_settled(
         store.put(key, data, if_match=torn.etag)
 
     try:
-        return settle(key, lambda: store.put(key, data, if_absent=True), look, is_ours)
+        return settle(
+            key, lambda: store.put(key, data, if_absent=True), look, is_ours, caller_looks=caller_looks
+        )
     except Indeterminate:
         if not is_torn:
             raise

@@ -66,31 +66,27 @@ class LaneLog:
         self.paths = paths
         self.keep = keep
 
-    def commit(self, header: EntryHeader, data: Bytes) -> None:
+    def commit(self, header: EntryHeader, data: Bytes, *, caller_looks: bool = False) -> None:
         """Create the entry. Returns once it is certain that it exists and is ours.
 
         Raises `LaneRace` if another's is there, `Determinate` if surely nothing happened, `Indeterminate` if it may have:
-        then call again with the same bytes.
+        then call again with the same bytes. `caller_looks`: a refused put is a `LaneRace`, even if what is there is ours.
         """
         key = self.paths.entry(header.seq)
-        winner = create_settled(
-            self.store,
-            key,
-            data,
-            HEADER_SIZE,
-            partial(self._header, key),
-            lambda winner: winner.id == header.id,
-        )
-        if winner is not None:
-            raise LaneRace(winner)
-
-    def create(self, header: EntryHeader, data: Bytes) -> None:
-        """`commit`, for the owner, who looks at once at all that there is to know: raises `LaneRace` also if what stands in
-        the place may be ours."""
         try:
-            self.store.put(self.paths.entry(header.seq), data, if_absent=True)
+            winner = create_settled(
+                self.store,
+                key,
+                data,
+                HEADER_SIZE,
+                partial(self._header, key),
+                lambda winner: winner.id == header.id,
+                caller_looks=caller_looks,
+            )
         except PreconditionFailed as refused:
             raise LaneRace(header) from refused
+        if winner is not None:
+            raise LaneRace(winner)
 
     def _header(self, key: str, front: bytes) -> EntryHeader:
         """There are two of them."""

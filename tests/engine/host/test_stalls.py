@@ -260,7 +260,7 @@ def test_C11_close_waits_for_all_threads_together_and_not_for_each(monkeypatch: 
     ):
         monkeypatch.setattr(part, "close", lambda left: (given.append(left), clock.advance(left))[0] or False)
     assert not store._runtime.close(5.0)
-    assert given == [5.0, 0.0, 0.0]
+    assert given == [5.0, 0.0, 0.0, 0.0]
     at_exit.forget(store)
 
 

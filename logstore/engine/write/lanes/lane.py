@@ -432,8 +432,8 @@ class Lane:
             return
         try:
             with runtime.observer.flush(str(self), 0):
-                put = upload.log.commit if upload.failures else upload.log.create
-                put(upload.entry.header, upload.data)
+                header, is_first = upload.entry.header, not upload.failures
+                upload.log.commit(header, upload.data, caller_looks=is_first)  # `_make_anew` looks
         except LaneRace:
             runtime.breaker.success()
             fate = Fate.LOST
