@@ -58,6 +58,29 @@ def test_N03_what_an_owner_asks_at_anothers_seal_it_asks_at_once() -> None:
     assert {call.key.rpartition("/")[2] for call in both} == {"checkpoint", seal.rpartition("/")[2]}
 
 
+def test_N03_a_partition_that_is_taken_while_it_is_opened_is_fenced_at_once() -> None:
+    """The lane meets the seal before the claim has a writer. One that nobody stopped would wait for its deadline."""
+    objects = MemoryStore()
+    gated = GatedStore(objects)
+    with running(gated, lanes=1) as store, running(objects, lanes=1) as other:
+        topic = store.create_topic("t", 2)
+        topic.partition(0).append(b"mine")
+        chain = topic.partition(1)._internal.paths.prefix
+        with (
+            gated.hold("get", prefix=chain, suffix=".seg") as looks,
+            gated.hold("put", prefix=chain, suffix=".seg") as fence,
+        ):
+            late = background(topic.partition(1).append, b"late", timeout=1e6)
+            fence.wait_held()
+            fence.release_lost()
+            looks.wait_held()  # its fence is there, and it does not know yet; meanwhile
+            assert other.topic("t").partition(1).append(b"taken").offset == 0
+            assert topic.partition(0).append(b"more").offset == 1
+        with pytest.raises(Fenced, match="took the partition over while it was opened"):
+            late.result(PATIENCE_S)
+    assert seen(objects, 1) == [(0, b"taken")]
+
+
 def test_N03_a_partition_that_is_taken_back_and_forth_has_every_record_once() -> None:
     objects = MemoryStore()
     with running(objects, lanes=1) as a, running(objects, lanes=2) as b:

@@ -152,13 +152,20 @@ class Lane:
             self._book.known.begin(key, next_seq, end_offset, reserved_until)
 
     def add(self, key: ClaimKey, writer: Flushed) -> None:
-        """The claim stands, and this is its writer."""
+        """The claim stands, and this is its writer. Another process may have taken the partition over since, and the lane
+        may have met that one's seal already, when there was no writer to stop."""
         with self._lock:
             is_here = self._book.left is None and key in self._book.known.claims
+            is_sealed = is_here and self._book.known.claims[key].is_sealed
             if is_here:
                 self._book.writers[key] = writer
         if not is_here:
             writer.stop(OutcomeUnknown(f"{self}: it was given up while the partition was opened: reopen it"))
+        elif is_sealed:
+            paths = PartitionPaths.of(key.prefix)
+            writer.stop(
+                Fenced(f"{paths}: another process took the partition over while it was opened. {WHAT_NOW}")
+            )
 
     # Asking for a flush
 
