@@ -65,6 +65,20 @@ def test_L20_a_golden_transfer_and_the_checkpoint_behind_it_give_what_was_writte
             LaneCheckpoint.parse(bytes(damaged))
 
 
+def test_L20_a_golden_ask_gives_what_was_written() -> None:
+    data = golden("ask-v1.seg")
+    entry = Entry.parse(data)
+    assert (entry.header.kind, entry.header.seq, entry.header.prev) == (
+        EntryKind.DATA,
+        9,
+        b"\0" * 13 + b"ask",
+    )
+    assert (entry.header.is_ask, entry.header.known_until) == (True, 0)
+    assert (entry.parts, entry.seals, entry.bases) == ((), written.LANE_PARTITIONS, b"")
+    assert (entry.judged, entry.owner) == (b"an adopter", b"a process")
+    assert written.ask_bytes() == data
+
+
 def test_L20_a_golden_adoption_and_the_checkpoint_behind_it_give_what_was_written() -> None:
     data = golden("adoption-v1.seg")
     entry = Entry.parse(data)

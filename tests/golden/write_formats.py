@@ -26,6 +26,7 @@ from logstore.format.stored.entry import (
     EntryKind,
     NewPart,
     Part,
+    build_ask,
     build_entry,
     build_transfer,
     fence_row,
@@ -275,6 +276,11 @@ def transfer_bytes() -> bytes:
     return bytes(build_transfer(TRANSFER_HEADER, FENCES, SUCCESSOR, b"a process")[0])
 
 
+def ask_bytes() -> bytes:
+    """Another process asks for two claims."""
+    return bytes(build_ask(9, ENTRY_HEADER.id, STAMP_MS, LANE_PARTITIONS, b"an adopter", b"a process")[1])
+
+
 TRANSFERRED_CHECKPOINT = replace(
     ADOPTED_CHECKPOINT,
     claims=tuple(
@@ -303,6 +309,7 @@ def main() -> None:
         f"lane-checkpoint-v{lane_checkpoint.ADOPTED_VERSION}": ADOPTED_CHECKPOINT.pack(),
         f"lane-checkpoint-v{lane_checkpoint.LOST_VERSION}": LOST_CHECKPOINT.pack(),
         f"transfer-v{entry.FORMAT_VERSION}.seg": transfer_bytes(),
+        f"ask-v{entry.FORMAT_VERSION}.seg": ask_bytes(),
         f"lane-checkpoint-v{lane_checkpoint.TRANSFERRED_VERSION}": TRANSFERRED_CHECKPOINT.pack(),
         f"wal-v{wal.FORMAT_VERSION}.wal": wal_bytes(),
         f"hold-v{holds.FORMAT_VERSION}": HOLD.pack(),
