@@ -20,11 +20,14 @@ class Output:
         self.stream = stream
         self.as_json = as_json
         self.quiet = quiet
-        self.is_terminal = not as_json and stream.isatty()
+        self._is_watched = stream.isatty()
+        self._progress: Progress | None = None
+        self.is_terminal = not as_json and self._is_watched
 
     def progress(self, what: str, total: int | None = None, unit: str = "records") -> Progress:
         """For long work: what it does, and how much there is of it, in records, bytes or what else `unit` says."""
-        return Progress(what, quiet=self.quiet, total=total, unit=unit)
+        self._progress = Progress(what, quiet=self.quiet, total=total, unit=unit)
+        return self._progress
 
     def confirmed(self, what: str, yes: bool) -> None:
         """Before what cannot be undone: asks on a terminal; elsewhere it takes a --yes."""
@@ -37,7 +40,12 @@ class Output:
 
     def row(self, fields: dict[str, Any], line: str) -> None:
         """One result: `line` for people, `fields` with --json."""
-        print(json.dumps(fields) if self.as_json else line, file=self.stream)
+        text = json.dumps(fields) if self.as_json else line
+        if self._progress is None or not self._is_watched:
+            print(text, file=self.stream)
+            return
+        with self._progress.aside():
+            print(text, file=self.stream, flush=True)
 
     def table(self, rows: list[dict[str, Any]]) -> None:
         """Several results with the same fields, in columns."""

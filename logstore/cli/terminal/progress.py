@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 _NUMERIC = "0123456789"
@@ -133,6 +134,16 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
             print(text, file=sys.stderr)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """The line is not there meanwhile: for what stands on the same terminal and stays."""
+        is_shown = self._bar is not None and self._bar.live.is_started
+        if is_shown:
+            self._bar.stop()
+        yield
+        if is_shown:
+            self._bar.start()
 
     def __enter__(self) -> Progress:
         if self._bar is not None:

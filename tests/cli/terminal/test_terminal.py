@@ -22,6 +22,7 @@ from logstore.ingest.postgres import PostgresIngest, PostgresSettings
 from tests.support.patience import PATIENCE_S
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*[mK]")
+ERASED = "\x1b[2K"
 
 
 def on_a_terminal(words: list[str], **environment: str) -> str:
@@ -178,6 +179,20 @@ def test_O03_cat_verify_compact_and_gc_show_progress_on_stderr_alone(url: str, t
         assert code == 0
         assert expected in ESCAPE.sub("", shown), words
         assert b"\x1b" not in (tmp_path / "out").read_bytes()
+
+
+def test_O03_what_is_printed_beside_progress_has_lines_of_its_own(url: str) -> None:
+    """stdout and stderr are one terminal here: what stays begins where the line of progress was, and that is gone."""
+    with logstore.open(url) as store:
+        for _ in range(12):
+            store.create_topic("t", exist_ok=True).append(b"x")
+    for words, expected in (
+        (["verify"], "t/0: 12 records read"),
+        (["compact", "t"], "t/0: merged 12 segments"),
+    ):
+        _, shown = at_a_terminal(words)
+        before = shown[: shown.index(expected)]
+        assert before.endswith(ERASED), (words, before[-40:])
 
 
 def test_a_question_is_asked_at_a_terminal_and_anything_but_yes_is_no(url: str) -> None:
