@@ -22,6 +22,8 @@ from logstore.ui.refresher import Groups
 from logstore.ui.view import View
 
 EVERY_S = 1.0
+FIRST_S = 0.05
+"""Between the first two events; then twice that, up to `EVERY_S`, so that what is first asked of the store is soon shown."""
 HEAD_MAX = 8192
 HEAD_TIMEOUT_S = 5.0
 _POLICY = (
@@ -92,6 +94,7 @@ class Page:
         )
         topic, first = query.get("topic"), _number(query.get("first"))
         topics: object = None
+        pause = FIRST_S
         while not writer.is_closing():
             state = await asyncio.get_running_loop().run_in_executor(None, self._view.now, topic, first)
             if state["topics"] == topics:  # it may be long, and hardly ever changes
@@ -100,7 +103,8 @@ class Page:
                 topics = state["topics"]
             writer.write(b"data: " + json.dumps(state).encode() + b"\n\n")
             await writer.drain()
-            await asyncio.sleep(EVERY_S)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, EVERY_S)
 
     def _answer(self, path: str, query: dict[str, str]) -> tuple[str, object]:
         topic, partition = query.get("topic", ""), _number(query.get("partition"))

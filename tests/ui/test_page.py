@@ -89,7 +89,7 @@ def test_O02_the_marks_move_while_a_producer_runs(page: Any, store: logstore.Sto
     assert page.locator('tr[data-partition="0"] .bar .buf').evaluate("e => e.offsetWidth") > 0
     log.flush()
     wait_for_mark(page, 0, 3, before + 5)
-    assert page.locator("#rate polyline").get_attribute("points")
+    page.wait_for_function("document.querySelector('#rate polyline').getAttribute('points') !== ''")
 
 
 def test_O02_a_store_that_hangs_is_degraded_with_its_reason(

@@ -106,6 +106,17 @@ def test_O02_the_list_of_topics_is_sent_again_only_when_it_has_changed(
     assert not any("topics" in each for each in others)
 
 
+def test_O02_what_is_first_asked_of_the_store_is_shown_before_the_next_regular_event(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who opens the page waits for the store and not for a clock: here regular events are an hour apart."""
+    monkeypatch.setattr("logstore.ui.port.EVERY_S", 3600.0)
+    for event in events(served.url, "t", 8):
+        if event["partitions"]:
+            return
+    pytest.fail("eight events, and no partition")
+
+
 def test_O02_an_update_costs_a_lane_s_requests_and_not_each_partition_s() -> None:
     """Fifty partitions of another process's lane on the page, and thirty more topics in the list."""
     objects = MemoryStore()
