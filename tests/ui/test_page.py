@@ -89,7 +89,7 @@ def test_O02_the_marks_move_while_a_producer_runs(page: Any, store: logstore.Sto
     assert page.locator('tr[data-partition="0"] .bar .buf').evaluate("e => e.offsetWidth") > 0
     log.flush()
     wait_for_mark(page, 0, 3, before + 5)
-    page.wait_for_function("document.querySelector('#rate polyline').getAttribute('points') !== ''")
+    page.wait_for_function("() => document.querySelector('#rate polyline').getAttribute('points') !== ''")
 
 
 def test_O02_a_store_that_hangs_is_degraded_with_its_reason(
@@ -103,10 +103,12 @@ def test_O02_a_store_that_hangs_is_degraded_with_its_reason(
         gate.wait_held()
         page.wait_for_selector("#health.degraded")
         page.wait_for_function(
-            "document.querySelector('#reasons').textContent.includes('has had no answer for')"
+            "() => document.querySelector('#reasons').textContent.includes('has had no answer for')"
         )
         assert "put lanes/" in page.inner_text("#reasons")
-        page.wait_for_function("document.querySelector('#partitions').textContent.includes('no answer for')")
+        page.wait_for_function(
+            "() => document.querySelector('#partitions').textContent.includes('no answer for')"
+        )
     waiting.result(PATIENCE_S)
     page.wait_for_selector("#health.well")
 
@@ -117,7 +119,7 @@ def test_O02_no_request_leaves_the_machine(browser: Any, served: Served) -> None
     opened.on("request", lambda request: asked.append(request.url))
     opened.goto(served.url)
     opened.wait_for_selector("#partitions tr[data-partition]")
-    opened.wait_for_function("Number(document.body.dataset.ticks) > 1")
+    opened.wait_for_function("() => Number(document.body.dataset.ticks) > 1")
     assert asked
     assert [url for url in asked if not url.startswith((served.url, "data:"))] == []
     refused = opened.evaluate(
@@ -131,21 +133,21 @@ def test_O02_a_keyboard_reaches_everything(page: Any) -> None:
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.id") == "find"
     page.keyboard.type("pay")
-    page.wait_for_function("document.querySelectorAll('#list button').length === 1")
+    page.wait_for_function("() => document.querySelectorAll('#list button').length === 1")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    page.wait_for_function("document.querySelector('#topic').textContent === 'payments'")
+    page.wait_for_function("() => document.querySelector('#topic').textContent === 'payments'")
     page.wait_for_selector('tr[data-partition="0"]')
     page.focus("#find")
     page.keyboard.press("Control+A")
     page.keyboard.press("Delete")
     page.evaluate("document.activeElement.blur()")
     page.keyboard.press("k")
-    page.wait_for_function("document.querySelector('#topic').textContent === 'orders'")
+    page.wait_for_function("() => document.querySelector('#topic').textContent === 'orders'")
     page.wait_for_selector('tr[data-partition="2"]')
     page.focus('tr[data-partition="2"]')
     page.keyboard.press("Enter")
-    page.wait_for_function("document.querySelector('#chosen').textContent === 'orders/2'")
+    page.wait_for_function("() => document.querySelector('#chosen').textContent === 'orders/2'")
     assert page.evaluate("document.activeElement.id") == "offset", "on to the records"
     page.keyboard.press("Enter")
     page.wait_for_selector("#records table tbody tr")
@@ -176,7 +178,7 @@ def test_O02_records_are_shown_as_text_json_and_hex_and_segments_on_a_map(page: 
 
 def test_O02_the_map_of_segments_follows_what_is_stored(page: Any, store: logstore.Store) -> None:
     drawn = page.locator("#map i").count
-    page.wait_for_function("document.querySelectorAll('#map i').length > 0")
+    page.wait_for_function("() => document.querySelectorAll('#map i').length > 0")
     before = drawn()
     store.topic("orders").partition(0).append(b"one more object")
     page.wait_for_function("n => document.querySelectorAll('#map i').length > n", arg=before)
@@ -216,7 +218,7 @@ def _tiles_of(browser: Any, served: Served) -> str:
 def test_O02_light_dark_and_small_screens(page: Any, screenshots: Path) -> None:
     page.click("#show")
     page.wait_for_selector("#records tbody tr")
-    page.wait_for_function("Number(document.body.dataset.ticks) > 2")
+    page.wait_for_function("() => Number(document.body.dataset.ticks) > 2")
     page.evaluate("window.scrollTo(0, 0)")
     page.emulate_media(color_scheme="light")
     light = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -286,7 +288,7 @@ def test_O02_a_lane_of_another_process_is_drawn_with_the_owner_that_it_names(
         owner = page.locator('tr[data-partition="7"] td').nth(heads.index("owner"))
         assert f"process {os.getpid()}" in owner.inner_text()
         page.keyboard.press("j")
-        page.wait_for_function("document.querySelector('#topic').textContent === 'zebra'")
+        page.wait_for_function("() => document.querySelector('#topic').textContent === 'zebra'")
         page.wait_for_selector("#laned", state="hidden")
         page.close()
 
