@@ -167,7 +167,7 @@ class LaneLog:
         at the same time: else who reads a busy lane would never come to its end."""
         found: list[Entry | LostEntry] = []
         while True:
-            places = range(seq + len(found), seq + len(found) + min(max(len(found), 1), _LOOKED_AT_MAX))
+            places = range(seq + len(found), seq + len(found) + min(max(len(found) // 2, 1), _LOOKED_AT_MAX))
             looks = [partial(self.look_at, place, parts) for place in places]
             for entry in fan_out(looks, at_least=2, ahead=len(looks) > 1):
                 if entry is None:

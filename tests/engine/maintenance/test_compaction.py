@@ -8,6 +8,7 @@ from logstore.engine.chain.manifests.manifest_changes import change_manifest
 from logstore.engine.maintenance import checkpoint
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore, ManualClock
+from tests.support.engine.harness import until
 from tests.support.engine.upkeep import GRACE_S, fill, merge_all, open_store, refs, values_of
 
 pytestmark = pytest.mark.usefixtures("how_far_the_store_is")
@@ -49,7 +50,12 @@ def test_L23_the_background_merges_by_itself_as_segments_come() -> None:
     objects, clock = MemoryStore(), ManualClock()
     with open_store(objects, clock) as store:
         log = store.create_topic("t").partition(0)
-        expected = fill(log, 200)
+        expected = fill(log, checkpoint.EVERY_SEGMENTS)
+        for first in range(
+            checkpoint.EVERY_SEGMENTS, 4 * checkpoint.EVERY_SEGMENTS, checkpoint.EVERY_SEGMENTS
+        ):
+            until(lambda first=first: len(refs(log)) < first)  # type: ignore[misc]  # merged, by a thread of its own
+            expected += fill(log, checkpoint.EVERY_SEGMENTS, first)
         assert values_of(log) == expected
     with open_store(objects, clock, writer="read_only") as store:
         log = store.topic("t").partition(0)
