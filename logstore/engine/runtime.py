@@ -134,14 +134,14 @@ class Runtime:
         deadline = self.clock.monotonic() + timeout
         self.begin_close()
         self.budget.close()
-        for pool in (self._prefetcher, self.side_pool):
-            pool.shutdown(wait=False, cancel_futures=True)
+        self._prefetcher.shutdown(wait=False, cancel_futures=True)
         ended = self.disk.close(timeout)
         for stop in (self.task_pool.close, self.upkeep.close, self.watch.close, self._join_spawned):
             ended &= stop(max(0.0, deadline - self.clock.monotonic()))
         return ended
 
     def _join_spawned(self, timeout: float) -> bool:
+        self.side_pool.shutdown(wait=False, cancel_futures=True)  # not before: a task that ends late asks it
         deadline = self.clock.monotonic() + timeout
         with self._pause:
             spawned = [thread for thread in self._spawned if thread is not threading.current_thread()]
