@@ -16,7 +16,6 @@ PARTITIONS = 12
 
 def test_N01_no_ack_waits_for_the_manifests_of_a_lanes_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """All partitions of a lane come to so many parts at about the same time. Here none of their manifests is ever done."""
-    monkeypatch.setattr(checkpoint, "EVERY_PARTS", 2)
     objects = MemoryStore()
     gated = GatedStore(objects)
     with running(gated, lanes=1) as store:
@@ -24,6 +23,7 @@ def test_N01_no_ack_waits_for_the_manifests_of_a_lanes_partitions(monkeypatch: p
         logs = [topic.partition(number) for number in range(PARTITIONS)]
         for log in logs:
             log.append(b"first")
+        monkeypatch.setattr(checkpoint, "EVERY_PARTS", 1)  # every commit from now on asks for one
         with gated.hold("get", suffix="manifest") as manifests:
             for ack in [log.submit(b"second") for log in logs]:
                 assert ack.result(PATIENCE_S).offset == 1
