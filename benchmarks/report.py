@@ -3,6 +3,9 @@
     python -m benchmarks.report            # benchmarks/RESULTS.md, benchmarks/plots/*.png
     python -m benchmarks.report --quick    # from a quick run, to look at; not to be committed
 
+RESULTS.md is also what the report remembers: raw results are not kept in the repository, so the section of a suite that has
+none here, or older ones, stays as it is. One suite can be measured anew, on its own, in a fresh checkout.
+
 A figure with a target has met or missed it; a comparison with a peer is ahead, behind or, if its turns leave open whether
 the difference is one that a reader should care about, level. For each one that missed or is not ahead there should be a
 paragraph in `reasons.toml` that says why and what would change it; those that lack one are named on standard error.
@@ -11,10 +14,11 @@ paragraph in `reasons.toml` that says why and what would change it; those that l
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -25,6 +29,10 @@ REASONS = HERE / "reasons.toml"
 CHANGES = HERE / "changes.toml"
 LEVEL = 0.9, 1.1
 """Ratios that nobody would choose by: the same two programs differ by more from one day, or one machine, to the next."""
+_VERDICT = re.compile(r"\| \*{0,2}(met|missed|ahead|level|behind)\*{0,2} (?=\|)")
+_MEASURED = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d UTC), load", re.MULTILINE)
+_BEFORE, _BEHIND = ("Where",), ("Under load", "Before and after")
+"""Sections that are no suite's, and where they stand."""
 INTRODUCTION = """# What was measured
 
 Written by `python -m benchmarks.report` from the last full run of each suite; do not edit. How to read it is in
@@ -139,17 +147,38 @@ def machine(runs: list[SuiteRun]) -> list[str]:
     ]
 
 
-def summary(runs: list[SuiteRun]) -> list[str]:
-    figures = [figure for run in runs for figure in run.figures]
-    aimed = [figure for figure in figures if figure.target is not None]
-    compared = [figure for figure in figures if is_peer(figure)]
-    met = sum(bool(figure.met) for figure in aimed)
-    said = Counter(verdict(figure).strip("*") for figure in compared)
+def summary(sections: Iterable[str]) -> list[str]:
+    """Counted from the tables as they are printed: kept sections have nothing else."""
+    said = Counter(found for text in sections for found in _VERDICT.findall(text))
+    aimed, compared = said["met"] + said["missed"], said["ahead"] + said["level"] + said["behind"]
     return [
-        f"**{met} of {len(aimed)} targets met; of {len(compared)} comparisons with a peer we are ahead in {said['ahead']}, "
+        f"**{said['met']} of {aimed} targets met; of {compared} comparisons with a peer we are ahead in {said['ahead']}, "
         f"level in {said['level']}, behind in {said['behind']}.**",
         "",
     ]
+
+
+def sections_of(report: str) -> dict[str, str]:
+    """By their titles."""
+    parts = re.split(r"^## ", report, flags=re.MULTILINE)[1:]
+    return {part.partition("\n")[0]: f"## {part}" for part in parts}
+
+
+def newer(runs: list[SuiteRun], former: str) -> list[SuiteRun]:
+    """Those that the report does not have a later run of: it may have been written elsewhere."""
+    known = {
+        title: found[1] for title, text in sections_of(former).items() if (found := _MEASURED.search(text))
+    }
+    return [run for run in runs if run.run["at"] >= known.get(run.suite, "")]
+
+
+def renewed(former: str, fresh: Mapping[str, list[str]]) -> str:
+    """A report with these sections, and for what they leave out those of the former one."""
+    found = sections_of(former) | {title: "\n".join(lines) for title, lines in fresh.items()}
+    found = {title: text.rstrip("\n") + "\n" for title, text in found.items()}
+    suites = [found[title] for title in sorted(found.keys() - {*_BEFORE, *_BEHIND})]
+    before, behind = ([found[title] for title in titles if title in found] for titles in (_BEFORE, _BEHIND))
+    return "\n".join([INTRODUCTION, *summary(suites), *before, *suites, *behind])
 
 
 def changes() -> list[str]:
@@ -195,11 +224,17 @@ def write(runs: list[SuiteRun], loaded: list[SuiteRun], out: Path, plots: Path) 
     from benchmarks.plots import draw_groups, draw_outages, draw_sweeps
 
     reasons = tomllib.loads(REASONS.read_text())
-    lines = [INTRODUCTION, *summary(runs), *machine(runs)]
+    former = out.read_text() if out.exists() else ""
+    runs = newer(runs, former)
+    fresh = {}
     for run in runs:
         drawn = [*draw_groups(run, plots), *draw_sweeps(run, plots), *draw_outages(run, plots)]
-        lines += section(run, drawn, reasons)
-    out.write_text("\n".join([*lines, *under_load(runs, loaded, reasons["under load"]["note"]), *changes()]))
+        fresh[run.suite] = section(run, drawn, reasons)
+    if runs:
+        fresh["Where"] = machine(runs)
+    if busy := under_load(runs, loaded, reasons["under load"]["note"]):
+        fresh["Under load"] = busy
+    out.write_text(renewed(former, fresh | {"Before and after": changes()}))
     return [
         f"{run.suite}: {figure.name}"
         for run in runs

@@ -18,7 +18,7 @@ from logstore.format.batches.batch import encode_batch
 from logstore.format.batches.record import Record
 from tests.support.broker.harness import BrokerProcess, Wire
 
-SUITE = "broker"
+SUITE = "idle consumers"
 CONSUMERS = 20
 PARTITIONS = 1000
 VERSION = 12

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.measure import Figure, Figures, SuiteRun, median_between
-from benchmarks.report import summary, under_load, verdict
+from benchmarks.report import newer, peer_table, renewed, section, sections_of, summary, under_load, verdict
 
 
 def run(**values: float) -> list[SuiteRun]:
@@ -40,7 +40,10 @@ def test_a_few_turns_that_met_other_work_do_not_change_a_verdict() -> None:
 def test_where_the_turns_disagree_nobody_is_ahead() -> None:
     (open_race,) = compared(*[1.3] * 8, *[0.8] * 7)
     assert verdict(open_race.figures[0]) == "level"
-    assert "ahead in 0, level in 1, behind in 0" in summary([open_race])[0]
+    assert (
+        "ahead in 0, level in 1, behind in 0"
+        in summary(["\n".join(peer_table("race", open_race.figures))])[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,3 +97,40 @@ def test_a_suite_that_was_not_run_under_load_is_named() -> None:
 
 def test_without_a_loaded_run_nothing_is_said_of_it() -> None:
     assert under_load(run(kept=1.2), []) == []
+
+
+def measured(suite: str, at: str, **values: float) -> SuiteRun:
+    (found,) = run(**values)
+    return SuiteRun(suite, {"at": at, "load": 1.0}, {}, found.figures)
+
+
+def test_a_suite_that_did_not_run_keeps_its_section_and_is_counted() -> None:
+    first = [
+        measured("a", "2026-11-17 10:00 UTC", quick=2),
+        measured("b", "2026-11-17 10:05 UTC", slow=0.5),
+    ]
+    fresh = {one.suite: section(one, [], {}) for one in first} | {
+        "Where": ["## Where", "", "Here."],
+        "Under load": ["## Under load", "", "| b: slow | 1 × | 1 × | met | **missed** |"],
+    }
+    written = renewed("", fresh)
+    assert "**1 of 2 targets met" in written
+    again = measured("b", "2026-11-18 09:00 UTC", slow=3)
+    later = renewed(written, {again.suite: section(again, [], {})})
+    assert list(sections_of(later)) == ["Where", "a", "b", "Under load"]
+    before, after = sections_of(written), sections_of(later)
+    assert {title for title in before if before[title] != after[title]} == {"b"}
+    assert "2026-11-18 09:00 UTC, load 1.0." in after["b"]
+    assert "| slow | 3 × | ≥ 1 | met |" in after["b"]
+    assert "**2 of 2 targets met" in later
+    assert renewed(later, {}) == later, "to write it again changes nothing"
+
+
+def test_results_that_are_older_than_the_report_do_not_replace_it() -> None:
+    one = measured("a", "2026-11-17 10:00 UTC", quick=2)
+    report = renewed("", {"a": section(one, [], {})})
+    older, same = measured("a", "2026-11-17 09:59 UTC"), measured("a", "2026-11-17 10:00 UTC")
+    assert newer([older, measured("b", "2020-01-01 00:00 UTC")], report) == [
+        measured("b", "2020-01-01 00:00 UTC")
+    ]
+    assert newer([same], report) == [same]
