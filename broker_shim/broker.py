@@ -40,6 +40,7 @@ from broker_shim.net.connection import Connection, Parts
 from broker_shim.net.peers import Peers, login_from, tls_of
 from broker_shim.partitions.cluster import Cluster, Node
 from broker_shim.partitions.hosted_partition import Host, HostedPartition
+from broker_shim.partitions.leader_epochs import LeaderEpochs
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.transactions.transaction_coordinator import TransactionCoordinator
 from broker_shim.wire import messages
@@ -142,7 +143,12 @@ class Broker:
         configs = ConfigApi(self._store, self.partitions, self.cluster, self._config)
         cluster = ClusterApi(self.partitions, self.cluster, self._config)
         scram = ScramApi(self._users, self.partitions)
-        metadata = MetadataApi(self.partitions, self.cluster, self._config)
+        metadata = MetadataApi(
+            self.partitions,
+            self.cluster,
+            LeaderEpochs(self.partitions, self.cluster, self._loop),
+            self._config,
+        )
         return {
             Api.METADATA: metadata.metadata,
             Api.DESCRIBE_CLUSTER: metadata.describe_cluster,

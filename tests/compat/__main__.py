@@ -107,6 +107,22 @@ def python_with(package: str, *extras: str) -> str:
     return str(folder / "bin" / "python")
 
 
+def go_program(name: str, source: Path, module: str) -> str:
+    """Built with the newest release of the module that the proxy has, once for each version of the source."""
+    need("go")
+    folder = INSTALLED / name
+    folder.mkdir(parents=True, exist_ok=True)
+    program, built_from = folder / name, folder / "main.go"
+    if not program.exists() or built_from.read_bytes() != source.read_bytes():
+        shutil.copyfile(source, built_from)
+        if not (folder / "go.mod").exists():
+            run("go", "mod", "init", name, cwd=folder)
+            run("go", "get", f"{module}@latest", cwd=folder)
+        run("go", "mod", "tidy", cwd=folder)
+        run("go", "build", "-o", name, ".", cwd=folder)
+    return str(program)
+
+
 def java_client(address: str, folder: Path) -> list[str]:
     lib = jars("clients", f"org.apache.kafka:kafka-clients:{KAFKA}")
     return said("java", "-cp", f"{lib}/*", str(HERE / "Compat.java"), address)

@@ -11,6 +11,7 @@ from broker_shim.handlers.authorized import NOT_ASKED, operations
 from broker_shim.handlers.call import Call, Response
 from broker_shim.net.fairness import yielding
 from broker_shim.partitions.cluster import NOBODY, Cluster
+from broker_shim.partitions.leader_epochs import UNKNOWN, LeaderEpochs
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code, of_admin
@@ -25,12 +26,17 @@ Named = tuple[str | None, UUID]
 BROKERS = 1
 """What DescribeCluster is asked about; the other kind are controllers."""
 PARTITIONS_AT_ONCE = 2000
+LISTED_MAX = 256
+"""A list of all topics that has more partitions says the epochs that are known: tools ask for it again and again."""
 
 
 class MetadataApi:
-    def __init__(self, partitions: PartitionRegistry, cluster: Cluster, config: BrokerConfig) -> None:
+    def __init__(
+        self, partitions: PartitionRegistry, cluster: Cluster, epochs: LeaderEpochs, config: BrokerConfig
+    ) -> None:
         self._partitions = partitions
         self._cluster = cluster
+        self._epochs = epochs
         self._config = config
 
     async def metadata(self, call: Call) -> Response:
@@ -42,16 +48,20 @@ class MetadataApi:
             else [await self._named(topic) for topic in topics]
         )
         may_create = call.request.get("allow_auto_topic_creation", True) and not everything
-        found: list[dict[str, Any]] = []
+        rows: list[Topic | dict[str, Any]] = []
         async for name, topic_id in yielding(names):
             if name is None:
-                found.append({"name": None, "topic_id": topic_id, "error_code": Code.UNKNOWN_TOPIC_ID})
+                rows.append({"name": None, "topic_id": topic_id, "error_code": Code.UNKNOWN_TOPIC_ID})
             elif call.may(Operation.DESCRIBE, Resource.TOPIC, name):
-                found.append(await self._topic(call, name, may_create))
+                rows.append(await self._topic(call, name, may_create))
             elif not everything:  # a listing does not even say that it exists, and to an id no name is given
                 shown = name if topic_id == NO_ID else None
                 refused = {"name": shown, "topic_id": topic_id, "error_code": Code.TOPIC_AUTHORIZATION_FAILED}
-                found.append(refused)
+                rows.append(refused)
+        topics_found = [row for row in rows if isinstance(row, Topic)]
+        if not everything or sum(topic.partitions for topic in topics_found) <= LISTED_MAX:
+            await self._epochs.learn(topics_found)
+        found = [self._described(row) if isinstance(row, Topic) else row async for row in yielding(rows)]
         if call.request.get("include_topic_authorized_operations", False):
             for each in found:
                 if each["error_code"] is Code.NONE:
@@ -96,7 +106,10 @@ class MetadataApi:
                 continue
             if not room:
                 return {"topics": found, "next_cursor": {"topic_name": name, "partition_index": 0}}
-            topic = await self._topic(call, name, may_create=False)
+            known = await self._topic(call, name, may_create=False)
+            if isinstance(known, Topic) and not everything:
+                await self._epochs.learn([known])
+            topic = self._described(known) if isinstance(known, Topic) else known
             start = max(0, after[1]) if name == after[0] else 0
             rows = topic.get("partitions", [])[start:]
             # Empty, because the object store replicates; Java's client falls over a null, which the protocol allows.
@@ -109,7 +122,8 @@ class MetadataApi:
             room -= len(rows)
         return {"topics": found, "next_cursor": None}
 
-    async def _topic(self, call: Call, name: str, may_create: bool) -> dict[str, Any]:
+    async def _topic(self, call: Call, name: str, may_create: bool) -> Topic | dict[str, Any]:
+        """The topic, created if it may be, or what is answered instead."""
         try:
             check_topic_name(name)
             topic = await self._partitions.find(name)
@@ -123,11 +137,14 @@ class MetadataApi:
             return {"name": name, "error_code": Code.LEADER_NOT_AVAILABLE if retry else code}
         if topic is None:
             return {"name": name, "error_code": Code.UNKNOWN_TOPIC_OR_PARTITION}
+        return topic
+
+    def _described(self, topic: Topic) -> dict[str, Any]:
         return {
-            "name": name,
+            "name": topic.name,
             "topic_id": topic._internal.descriptor.topic_id,
             "error_code": Code.NONE,
-            "is_internal": name in INTERNAL_TOPICS,
+            "is_internal": topic.name in INTERNAL_TOPICS,
             "partitions": [self._partition(topic, index) for index in range(topic.partitions)],
         }
 
@@ -136,15 +153,12 @@ class MetadataApi:
 
     def _partition(self, topic: Topic, index: int) -> dict[str, Any]:
         leader = self._cluster.leader(topic.name, index)
-        hosted = self._partitions.hosted(topic.name, index)
-        # The epoch of a partition that is not open here is not known, and not worth a request to the store.
-        epoch = hosted.log._internal.epoch if hosted is not None and hosted.is_open else -1
         replicas = [] if leader == NOBODY else self._cluster.replicas(leader)
         return {
             "partition_index": index,
             "error_code": Code.LEADER_NOT_AVAILABLE if leader == NOBODY else Code.NONE,
             "leader_id": leader,
-            "leader_epoch": epoch if leader == self._cluster.me.node_id else -1,
+            "leader_epoch": UNKNOWN if leader == NOBODY else self._epochs.of(topic, index),
             "replica_nodes": replicas,
             "isr_nodes": replicas,
         }
