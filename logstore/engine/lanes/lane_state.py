@@ -314,8 +314,10 @@ class LaneState:
             claim.parts.append(CheckpointedPart(entry, part))
 
     def begin(self, key: ClaimKey, next_seq: int, end_offset: int, reserved_until: int) -> None:
-        """The owner has made a claim, and its checkpoints name it from now on."""
-        self.claims[key] = ClaimState(next_seq, end_offset, reserved_until, is_begun=True)
+        """The owner makes a claim, and its checkpoints name it from now on. It may be the second try: if the first stands
+        and somebody has ended it since, that counts."""
+        if not self.is_left(key):
+            self.claims[key] = ClaimState(next_seq, end_offset, reserved_until, is_begun=True)
 
     def begun_at(self, key: ClaimKey, next_seq: int, end_offset: int, reserved_until: int) -> None:
         """It is committed there. Somebody may have ended it since, which counts."""

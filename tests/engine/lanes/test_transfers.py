@@ -10,7 +10,7 @@ import pytest
 import logstore
 import logstore.store as store_module
 from logstore.engine.lanes.lane_log import LaneLog
-from logstore.errors import Fenced, PartitionInUse, UnknownTopic
+from logstore.errors import Fenced, PartitionInUse, StoreUnavailable, UnknownTopic
 from logstore.format.stored.entry import Entry, EntryKind
 from logstore.layout.catalog import BORN_VERSION
 from logstore.layout.paths import LANES_PREFIX, LanePaths, catalog_key, is_birth_lane
@@ -277,3 +277,32 @@ def test_W13_those_who_share_a_new_partition_go_on_behind_the_first_of_them(kind
                 for writer in writers:
                     assert writer.compare_and_append([b"%d" % lower], lower, lower + 1).upper == lower + 1
             assert [value for _, value in seen(objects, 0)] == [b"0", b"1", b"2"]
+
+
+def test_N04_C01_a_claim_that_was_ended_while_its_owner_did_not_know_it_stays_ended() -> None:
+    """A claim stands, and the one who made it was not told in time. Another takes the partition over from there, and the
+    lane meets that. Then the first tries again: what its lane says of the claim must not be forgotten, or whoever reads
+    the lane's next checkpoint takes the claim for one that goes on, and writes beside the one who has the partition."""
+    objects = MemoryStore()
+    faulty = FaultyStore(objects)
+    gated = GatedStore(faulty)
+    with running(gated, lane="first", lanes=1, take_over=True, probe_interval=0.01) as first:
+        topic = first.create_topic("t", 2)
+        topic.partition(0).append(b"a")
+        where = f"{LANES_PREFIX}{topic.partition(1)._internal.paths.birth_lane}/"
+        with gated.hold("put", prefix=where, suffix=".seg", after=True) as gate:
+            opening = background(topic.partition(1).open_writer, timeout=0.0)
+            gate.wait_held()
+            with running(objects, lanes=1, take_over=True) as second:
+                assert second.topic("t").partition(1).append(b"b").offset == 0
+            assert topic.partition(0).append(b"a").offset == 1  # its lane meets what has ended the claim
+            unread = faulty.fail("get", prefix=where, times=None)
+            gate.release_lost()
+            with pytest.raises(StoreUnavailable):
+                opening.result(PATIENCE_S)
+            faulty.remove(unread)
+        assert topic.partition(1).append(b"c").offset == 1
+    assert seen(objects, 1) == [(0, b"b"), (1, b"c")]
+    with running(objects, lanes=0) as third:
+        assert third.topic("t").partition(1).append(b"d").offset == 2
+    assert seen(objects, 1) == [(0, b"b"), (1, b"c"), (2, b"d")]
