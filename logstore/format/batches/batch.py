@@ -17,12 +17,11 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from logstore.format import kernels
 from logstore.format.batches import codecs
 from logstore.format.batches.area import Area, check_timestamp
 from logstore.format.batches.record import Record
+from logstore.format.checksum import crc32c
 from logstore.format.errors import FormatError, UnsupportedVersion
 
 Buffer = bytes | bytearray | memoryview

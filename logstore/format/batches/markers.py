@@ -13,11 +13,10 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from logstore.format import kernels
 from logstore.format.batches.batch import CONTROL, TRANSACTIONAL, BatchInfo, Buffer, encode_batch, record_area
 from logstore.format.batches.record import Record
+from logstore.format.checksum import crc32c
 from logstore.format.errors import FormatError
 
 UNKNOWN_START = -1

@@ -9,8 +9,6 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from logstore.format.batches import codecs
 from logstore.format.batches.batch import (
     CODEC_MASK,
@@ -22,6 +20,7 @@ from logstore.format.batches.batch import (
     check_crc,
     split,
 )
+from logstore.format.checksum import crc32c
 
 _LENGTH = struct.Struct(">i")
 _LENGTH_AT, _LENGTH_FROM = 8, 12

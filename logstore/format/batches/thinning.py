@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from crc32c import crc32c
 
 from logstore.format.batches import codecs
 from logstore.format.batches.area import Area
@@ -24,6 +23,7 @@ from logstore.format.batches.batch import (
     Buffer,
     record_area,
 )
+from logstore.format.checksum import crc32c
 
 if TYPE_CHECKING:
     from logstore.format.plain.fields import Fields

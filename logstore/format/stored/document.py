@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from crc32c import crc32c
-
+from logstore.format.checksum import crc32c
 from logstore.format.errors import FormatError
 
 _CHECKSUM = "crc32c"

@@ -26,9 +26,8 @@ from enum import IntEnum
 from itertools import starmap
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from logstore.format.batches.codecs import ZSTD, compress, decompress
+from logstore.format.checksum import crc32c
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.stored.extras import Claim
 from logstore.format.stored.pages import in_one_piece

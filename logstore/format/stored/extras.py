@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from crc32c import crc32c
-
+from logstore.format.checksum import crc32c
 from logstore.format.errors import FormatError
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import struct
 
-from crc32c import crc32c
-
+from logstore.format.checksum import crc32c
 from logstore.format.errors import FormatError
 from logstore.format.stored.segment import Bytes
 from logstore.format.stored.wal import HEADER_SIZE, good_frame_after, has_no_header, parse_header

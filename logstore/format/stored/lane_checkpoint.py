@@ -17,9 +17,8 @@ from itertools import starmap
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from crc32c import crc32c
-
 from logstore.format.batches.codecs import ZSTD, compress, decompress
+from logstore.format.checksum import crc32c
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.stored.entry import FIRST, ClaimKey, Part, fence_row
 from logstore.format.stored.extras import Claim

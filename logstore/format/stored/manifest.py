@@ -22,9 +22,8 @@ from array import array
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from logstore.format.batches.codecs import ZSTD, compress, decompress
+from logstore.format.checksum import crc32c
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.stored.extras import NOTHING_CLEANED, Claim, Cleaned, Extras
 from logstore.format.stored.retired import Retired

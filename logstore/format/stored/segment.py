@@ -23,8 +23,6 @@ from enum import IntEnum, IntFlag
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from crc32c import crc32c
-
 from logstore.format.batches.batch import HEADER_SIZE as BATCH_HEADER_SIZE
 from logstore.format.batches.batch import (
     PATCH_SIZE,
@@ -32,6 +30,7 @@ from logstore.format.batches.batch import (
     check_stored,
     read_info,
 )
+from logstore.format.checksum import crc32c
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.stored.encoded_batch import EncodedBatch
 from logstore.format.stored.extras import NO_EXTRAS, Extras

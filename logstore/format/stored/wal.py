@@ -22,8 +22,7 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from crc32c import crc32c
-
+from logstore.format.checksum import crc32c
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.stored.segment import Bytes
 

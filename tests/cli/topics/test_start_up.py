@@ -18,6 +18,7 @@ print(json.dumps(sorted(sys.modules)))
 """
 MODULES_MAX = 100
 HEAVY = {"numpy", "rich", "boto3", "botocore", "pyarrow", "asyncio", "prometheus_client", "opentelemetry"}
+HEAVY |= {"importlib.metadata", "email", "zipfile", "socket"}  # what crc32c brings in by its front door
 
 
 def modules_after(program: str) -> set[str]:
