@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
@@ -37,8 +38,10 @@ def stored(url: str) -> list[bytes | None]:
 
 @contextmanager
 def running(words: list[str | bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """A shell's background jobs ignore Ctrl-C, and so do their children: `make test &`. The command is to hear of it."""
     pipe = subprocess.PIPE
-    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, preexec_fn=heard) as process:
         try:
             yield process
         finally:
