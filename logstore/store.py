@@ -112,7 +112,7 @@ class Store:
         self.objects = objects
         self.config = config
         self._owned = owned
-        self._metered, bare, wrapped = Layers.round(objects)
+        self._metered, bare, wrapped = Layers.round(objects, clock.monotonic)
         self._retrying = wrapped
         self._runtime = Runtime(wrapped, config, clock, rng, disk)
         self._lanes = Lanes(self._runtime, LaneMaintenance(self._runtime).split)

@@ -3,6 +3,8 @@ rides out short failures of everything but conditional puts."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from logstore.objects.protocol import ObjectStore
@@ -22,7 +24,8 @@ class Layers(NamedTuple):
     retrying: RetryingStore
 
     @classmethod
-    def round(cls, objects: ObjectStore) -> Layers:
-        metered = MeteredStore(objects)
+    def round(cls, objects: ObjectStore, clock: Callable[[], float] = time.perf_counter) -> Layers:
+        """`clock`: seconds, for how long a request takes and has waited."""
+        metered = MeteredStore(objects, clock=clock)
         bare = ForeignErrors(SlicedStore(metered))
         return cls(metered, bare, RetryingStore(bare, READ_RETRIES))
