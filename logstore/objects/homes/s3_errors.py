@@ -37,6 +37,7 @@ _ADVICE = {
     "PermanentRedirect": "the bucket is in another region: put ?region=… into the URL",
     "AuthorizationHeaderMalformed": "the bucket is in another region: put ?region=… into the URL",
     "InvalidBucketName": "fix the bucket's name in the URL",
+    "InvalidObjectState": "a lifecycle rule has moved it to an archive: restore the object, and end the rule",
 }
 
 
