@@ -256,7 +256,6 @@ def test_rooms_say_what_they_are() -> None:
 
 LINES_MAX, FILES_MAX = 500, 16
 LONGER = {
-    "logstore/engine/write/lanes/lane.py",
     "logstore/engine/write/exclusive_writer.py",
     "logstore/engine/shared/shared_writer.py",
     "logstore/store.py",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import logstore
-from logstore.engine.write.lanes import lane, lane_checkpoints
+from logstore.engine.write.lanes import lane_checkpoints, lane_queue
 from logstore.errors import Determinate, Indeterminate, UnknownTopic
 from tests.simulation.actors import (
     STALLS_S,
@@ -181,13 +181,13 @@ class _Run:
         root.addHandler(loud)
         root.propagate = False
         root.setLevel(logging.ERROR)
-        sizes = lane.CHECKPOINT_EVERY, lane_checkpoints.SPLIT_EVERY, lane.ENTRY_BYTES
+        sizes = lane_checkpoints.CHECKPOINT_EVERY, lane_checkpoints.SPLIT_EVERY, lane_queue.ENTRY_BYTES
         # A run has no time for more, and appends little: several uploads in flight, and many splits.
-        lane.CHECKPOINT_EVERY, lane_checkpoints.SPLIT_EVERY, lane.ENTRY_BYTES = 4, 6, 64
+        lane_checkpoints.CHECKPOINT_EVERY, lane_checkpoints.SPLIT_EVERY, lane_queue.ENTRY_BYTES = 4, 6, 64
         try:
             world.kernel.run(self._drive)
         finally:
-            lane.CHECKPOINT_EVERY, lane_checkpoints.SPLIT_EVERY, lane.ENTRY_BYTES = sizes
+            lane_checkpoints.CHECKPOINT_EVERY, lane_checkpoints.SPLIT_EVERY, lane_queue.ENTRY_BYTES = sizes
             root.removeHandler(loud)
             root.propagate = quiet
             root.setLevel(level)

@@ -18,7 +18,8 @@ from logstore.engine.partition.partition_log import PartitionLog
 from logstore.engine.write.admission import admit_batches, check_batch_keys
 from logstore.engine.write.exclusive_writer import ExclusiveWriter
 from logstore.engine.write.lanes.atomic_append import AtomicAppend, all_locked
-from logstore.engine.write.lanes.lane import ENTRY_BYTES, Lane
+from logstore.engine.write.lanes.lane import Lane
+from logstore.engine.write.lanes.lane_queue import ENTRY_BYTES
 from logstore.errors import AppendTimeout, Closed, NotAtomic, RecordTooLarge
 from logstore.format.batches.batch import BatchInfo
 from logstore.objects.fan_out import fan_out

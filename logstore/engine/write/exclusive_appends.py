@@ -27,7 +27,8 @@ from logstore.engine.memory.write_buffer import OPEN_BATCH_BYTES, WriteBuffer
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.group_commit import GroupCommitWait
 from logstore.engine.write.lanes.flushed import Atomic, Released
-from logstore.engine.write.lanes.lane import ENTRY_BYTES, Lane
+from logstore.engine.write.lanes.lane import Lane
+from logstore.engine.write.lanes.lane_queue import ENTRY_BYTES
 from logstore.engine.write.lifecycle import WriterStats
 from logstore.engine.write.reservation import Reservation
 from logstore.engine.write.undecided import UndecidedAppends

@@ -30,7 +30,8 @@ from logstore.engine.memory.waiters import complete
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.exclusive_appends import ExclusiveAppends
 from logstore.engine.write.lanes.flushed import Atomic, Committed, Released
-from logstore.engine.write.lanes.lane import ENTRY_BYTES, Lane
+from logstore.engine.write.lanes.lane import Lane
+from logstore.engine.write.lanes.lane_queue import ENTRY_BYTES
 from logstore.engine.write.writer_health import WriterHealth
 from logstore.errors import (
     CorruptData,

@@ -23,7 +23,6 @@ import logstore
 from logstore.engine.host.clock import SystemClock
 from logstore.engine.memory.catch_up import catch_up
 from logstore.engine.write import takeover
-from logstore.engine.write.lanes import lane as lane_module
 from logstore.errors import Fenced, LogStoreError
 from logstore.objects import MemoryStore, ObjectStore
 from tests.support.engine.dying import DiesAt, SleepsAt
@@ -156,7 +155,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints and splits after a few entries."""
     from logstore.engine.write.lanes import lane_checkpoints
 
-    monkeypatch.setattr(lane_module, "CHECKPOINT_EVERY", 4)
+    monkeypatch.setattr(lane_checkpoints, "CHECKPOINT_EVERY", 4)
     monkeypatch.setattr(lane_checkpoints, "SPLIT_EVERY", 6)
 
 

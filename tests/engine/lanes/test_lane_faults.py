@@ -11,8 +11,8 @@ import pytest
 import logstore
 from logstore.engine.lanes.lane_log import LaneLog
 from logstore.engine.lanes.lane_state import LaneState
-from logstore.engine.write.lanes import lane as lane_module
-from logstore.engine.write.lanes import lane_checkpoints
+from logstore.engine.write.lanes import entry_maker, lane_checkpoints, lane_queue
+from logstore.engine.write.lanes.lane import Lane
 from logstore.errors import CorruptData, Fenced, UnsupportedStore
 from logstore.format.stored.entry import ClaimKey, Entry, EntryHeader, EntryKind, build_entry
 from logstore.format.stored.lane_checkpoint import LaneCheckpoint
@@ -24,7 +24,7 @@ from tests.support.lanes.entries import seen
 from tests.support.patience import PATIENCE_S
 
 
-def lane_of(store: logstore.Store) -> lane_module.Lane:
+def lane_of(store: logstore.Store) -> Lane:
     lane = store._lanes.of(store.topic("t").partition(0)._internal.paths)
     assert lane is not None
     return lane
@@ -119,7 +119,7 @@ def test_N02_an_entry_that_is_being_made_while_a_seal_is_met_goes_behind_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It names an entry that will never stand. Acked all the same, it would be void and its records gone."""
-    monkeypatch.setattr(lane_module, "ENTRY_BYTES", 1)
+    monkeypatch.setattr(lane_queue, "ENTRY_BYTES", 1)
     making, go_on = threading.Event(), threading.Event()
     build = build_entry
 
@@ -129,7 +129,7 @@ def test_N02_an_entry_that_is_being_made_while_a_seal_is_met_goes_behind_it(
             assert go_on.wait(PATIENCE_S)
         return build(header, *rest)
 
-    monkeypatch.setattr(lane_module, "build_entry", slowly)
+    monkeypatch.setattr(entry_maker, "build_entry", slowly)
     objects = MemoryStore()
     gated = GatedStore(objects)
     store = open_store(gated, lanes=1)
@@ -404,7 +404,7 @@ def test_L24_retention_in_a_lane_moves_the_low_watermark_then_deletes_after_the_
 
 def test_N02_L08_while_the_store_refuses_an_upload_no_other_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each would hold its records a second time, as bytes of an entry, for as long as the store is down."""
-    monkeypatch.setattr(lane_module, "ENTRY_BYTES", 1)
+    monkeypatch.setattr(lane_queue, "ENTRY_BYTES", 1)
     objects, clock = MemoryStore(), ManualClock()
     faulty = FaultyStore(objects)
     with running(faulty, clock, lanes=1) as store:
@@ -413,10 +413,10 @@ def test_N02_L08_while_the_store_refuses_an_upload_no_other_begins(monkeypatch: 
         faulty.fail("put", prefix="lanes/", times=None)
         waiting = [log.submit(b"1")]
         lane = lane_of(store)
-        until(lambda: [upload.failures for upload in lane._flight] == [1])
+        until(lambda: [upload.failures for upload in lane._flight.uploads] == [1])
         waiting += [log.submit(b"%d" % number) for number in range(2, 6)]
         with lane._lock:
-            assert (len(lane._flight), lane._sender_for_more()) == (1, None)
+            assert (len(lane._flight.uploads), lane._queue.may_begin()) == (1, False)
         faulty.heal()
         until(lambda: clock.advance(1.0) or all(future.done() for future in waiting))
         ends = [header.end_offset for _, header in parts_in_lanes(objects)]

@@ -370,14 +370,14 @@ def test_N04_a_life_that_is_over_sends_nothing_before_its_writers_know(
     former = open_store(gated, lane="orders")
     append_to_all(former, 2, b"a")
     lane, told, asked = lane_of(former), threading.Event(), threading.Event()
-    end = lane._end
+    end = lane._teller._end
 
     def slowly(*args: Any) -> None:
         asked.set()
         assert told.wait(PATIENCE_S)
         end(*args)
 
-    monkeypatch.setattr(lane, "_end", slowly)
+    monkeypatch.setattr(lane._teller, "_end", slowly)
     with gated.hold("put", prefix="lanes/orders.0/", suffix=f"{2:020d}.seg") as gate:
         late = background(former.topic("t").partition(0).append, b"late")
         gate.wait_held(PATIENCE_S)
@@ -386,7 +386,7 @@ def test_N04_a_life_that_is_over_sends_nothing_before_its_writers_know(
             gate.release()
             assert asked.wait(PATIENCE_S)
             beside = background(former.topic("t").partition(1).append, b"beside")
-            until(lambda: not lane._anew)  # a sender has taken what was in flight
+            until(lambda: not lane._queue.again)  # a sender has taken what was in flight
             told.set()
             for lost in (late, beside):
                 with pytest.raises(Fenced):

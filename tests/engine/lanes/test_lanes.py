@@ -10,7 +10,7 @@ import pytest
 import logstore
 from logstore.engine.lanes.lane_log import LostEntry
 from logstore.engine.lanes.lane_state import LaneState
-from logstore.engine.write.lanes import lane as lane_module
+from logstore.engine.write.lanes import lane_queue
 from logstore.errors import CorruptData, Fenced
 from logstore.format.stored.entry import Entry
 from logstore.objects import LocalStore, MemoryStore, ObjectStore
@@ -62,7 +62,7 @@ def test_N02_a_lost_answer_leaves_one_copy_at_its_offset(any_home: ObjectStore) 
 
 
 def test_N02_several_uploads_are_in_flight_and_acked_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane_module, "ENTRY_BYTES", 1)
+    monkeypatch.setattr(lane_queue, "ENTRY_BYTES", 1)
     gated = GatedStore(MemoryStore())
     acked: list[int] = []
     with running(gated, lanes=1) as store:
@@ -89,7 +89,7 @@ def test_N02_several_uploads_are_in_flight_and_acked_in_order(monkeypatch: pytes
 
 def behind_a_seal(patch: pytest.MonkeyPatch) -> MemoryStore:
     """Another process takes partition 1 over while three uploads of partition 0 are under way, and the later two land."""
-    patch.setattr(lane_module, "ENTRY_BYTES", 1)
+    patch.setattr(lane_queue, "ENTRY_BYTES", 1)
     objects = MemoryStore()
     gated = GatedStore(objects)
     store = open_store(gated, lanes=1)

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 LEFT_UNREAD = 8
 """So many entries a lane that is closed leaves to be read; if there are more, a checkpoint says what they hold."""
+CHECKPOINT_EVERY = 64
 SPLIT_EVERY = 1024
 SPLIT_PARTS = 100_000
 
@@ -49,6 +50,11 @@ class LaneCheckpoints:
 
     def run(self) -> None:
         self.write()
+
+    def after_entry(self, seq: int) -> None:
+        """An entry is committed: after so many, it is time for the next one, before those of its partitions."""
+        if seq % CHECKPOINT_EVERY == CHECKPOINT_EVERY - 1:
+            self._runtime.upkeep.at(self, float("-inf"))
 
     def forget(self) -> None:
         """Another lane, or another life of it, begins: which checkpoint is stored is not known."""

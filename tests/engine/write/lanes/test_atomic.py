@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 import logstore
 from logstore.engine.write import exclusive_writer as writer_module
-from logstore.engine.write.lanes import lane as lane_module
+from logstore.engine.write.lanes import lane_queue
 from logstore.errors import (
     BufferFull,
     Closed,
@@ -165,7 +165,7 @@ def test_N09_where_it_cannot_be_it_says_so_and_nothing_is_stored() -> None:
 
 def test_N09_no_upload_is_sent_behind_one_that_is_not_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     """However much waits: else a failure would have to move what is under way."""
-    monkeypatch.setattr(lane_module, "ENTRY_BYTES", 1)
+    monkeypatch.setattr(lane_queue, "ENTRY_BYTES", 1)
     gated = GatedStore(MemoryStore())
     with running(gated, lanes=1) as store:
         logs = opened(store, 2)
@@ -176,7 +176,7 @@ def test_N09_no_upload_is_sent_behind_one_that_is_not_decided(monkeypatch: pytes
             another = submit((logs[0], b"xx"), (logs[1], b"yy"))
             lane = store._lanes.of(logs[0]._internal.paths)
             assert lane is not None
-            lane._idle[-1].run()  # as one that was asked to before
+            lane._flight.idle[-1].run()  # as one that was asked to before
             assert not next_one.held
             gate.open()
             atomic.result(PATIENCE_S)
@@ -207,7 +207,7 @@ def test_N09_those_that_wait_at_the_same_time_share_an_entry() -> None:
 
 def test_N09_it_comes_to_its_turn_behind_a_loud_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of its partitions has more before it than fits an entry, and goes on appending."""
-    monkeypatch.setattr(lane_module, "ENTRY_BYTES", 2_000)
+    monkeypatch.setattr(lane_queue, "ENTRY_BYTES", 2_000)
     monkeypatch.setattr(writer_module, "ENTRY_BYTES", 2_000)
     gated = GatedStore(MemoryStore())
     with running(gated, lanes=1, compression="none", uploads_max=1) as store:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from logstore.engine.write.lanes import lane as lane_module
+from logstore.engine.write.lanes.flight import Flight
 from logstore.engine.write.undecided import UndecidedAppends
 from logstore.errors import (
     Fenced,
@@ -20,7 +20,7 @@ from tests.support.patience import PATIENCE_S
 
 
 def test_N09_contrast_without_the_rule_half_of_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane_module.Lane, "_lost", lambda lane, atomic: None)
+    monkeypatch.setattr(Flight, "lost", lambda flight, atomic: None)
     objects = MemoryStore()
     gated = GatedStore(objects)
     store = open_store(gated, lanes=1)
