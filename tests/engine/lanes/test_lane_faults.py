@@ -121,13 +121,12 @@ def test_N02_an_entry_that_is_being_made_while_a_seal_is_met_goes_behind_it(
     """It names an entry that will never stand. Acked all the same, it would be void and its records gone."""
     monkeypatch.setattr(lane_queue, "ENTRY_BYTES", 1)
     making, go_on = threading.Event(), threading.Event()
-    build = build_entry
 
     def slowly(header: EntryHeader, *rest: Any) -> Any:
         if header.seq == 3 and not making.is_set():
             making.set()
             assert go_on.wait(PATIENCE_S)
-        return build(header, *rest)
+        return build_entry(header, *rest)
 
     monkeypatch.setattr(entry_maker, "build_entry", slowly)
     objects = MemoryStore()
@@ -152,6 +151,41 @@ def test_N02_an_entry_that_is_being_made_while_a_seal_is_met_goes_behind_it(
         assert [first.result(PATIENCE_S).offset, second.result(PATIENCE_S).offset] == [1, 2]
     assert seen(objects, 0) == [(0, b"0"), (1, b"1"), (2, b"2")]
     crash(store)
+
+
+def test_N02_an_entry_that_is_being_made_while_a_look_fails_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store has carried a put out, refuses it, and does not say what is there. That is tried again by a sender, which
+    must not be the one that makes the next entry: nobody would send it."""
+    monkeypatch.setattr(lane_queue, "ENTRY_BYTES", 1)
+    making, go_on = threading.Event(), threading.Event()
+
+    def slowly(header: EntryHeader, *rest: Any) -> Any:
+        if header.seq == 2:
+            making.set()
+            assert go_on.wait(PATIENCE_S)
+        return build_entry(header, *rest)
+
+    monkeypatch.setattr(entry_maker, "build_entry", slowly)
+    objects = MemoryStore()
+    faulty = FaultyStore(objects)
+    gated = GatedStore(faulty)
+    with running(gated, lanes=1, uploads_max=2, probe_interval=0.001) as store:
+        log = store.create_topic("t").partition(0)
+        log.append(b"0")
+        lane = lane_of(store)
+        with gated.hold("put", prefix="lanes/", suffix=f"{1:020d}.seg") as gate:
+            first = log.submit(b"1")
+            (call,) = gate.wait_held()
+            second = log.submit(b"2")
+            assert making.wait(PATIENCE_S)
+            objects.put(call.key, lane._flight.uploads[0].data)
+            faulty.fail("get", prefix="lanes/", times=None)
+            gate.open()
+            until(lambda: lane._flight.uploads[0].failures > 0)
+            go_on.set()
+            faulty.heal()
+            assert [first.result(PATIENCE_S).offset, second.result(PATIENCE_S).offset] == [1, 2]
+    assert seen(objects, 0) == [(0, b"0"), (1, b"1"), (2, b"2")]
 
 
 def test_N07_a_place_of_the_lane_that_holds_something_else_stops_its_writers() -> None:
