@@ -4,7 +4,7 @@
     python -m benchmarks.report --quick    # from a quick run, to look at; not to be committed
 
 RESULTS.md is also what the report remembers: raw results are not kept in the repository, so the section of a suite that has
-none here, or older ones, stays as it is. One suite can be measured anew, on its own, in a fresh checkout.
+none here, or older ones, stays as it is. One suite can be measured again, on its own, in a fresh checkout.
 
 A figure with a target has met or missed it; a comparison with a peer is ahead, behind or, if its turns leave open whether
 the difference is one that a reader should care about, level. For each one that missed or is not ahead there should be a
