@@ -462,3 +462,23 @@ def test_L09_local_acks_survive_crash_after_crash(tmp_path: Path) -> None:
         disk = disk_of(disk, tmp_path / f"disk-{life + 1}")
     offsets = [offset for offset, _ in expected]
     assert offsets == sorted(set(offsets))
+
+
+@pytest.mark.parametrize("look", ["open_writer", "collect_garbage"])
+def test_L29_a_store_that_was_closed_does_not_lock_its_wal_again(tmp_path: Path, look: str) -> None:
+    """A thread is in the middle of its work when the store is closed, and comes to the WAL after that: whoever opens the
+    folder next, in this process or in another, is not refused."""
+    gated = GatedStore(MemoryStore())
+    disk = str(tmp_path / "disk")
+    with running(gated) as creator:
+        creator.create_topic("t")
+    store = open_store(gated, wal_dir=disk)
+    log = store.topic("t").partition(0)
+    with gated.hold("list") as gate:
+        late = background(log.open_writer if look == "open_writer" else store.collect_garbage)
+        gate.wait_held()
+        store.close(0.0)
+        gate.open()
+        late.exception(PATIENCE_S)
+    with running(gated, wal_dir=disk) as again:
+        assert partition(again).append(b"v", ack="local").offset == 0

@@ -34,7 +34,7 @@ from logstore.engine.write.wal.recovery import (
     sections_of,
 )
 from logstore.engine.write.wal.wal_files import UNSETTLED, WalFiles
-from logstore.errors import LogStoreError, StoreUnavailable, UnsupportedStore
+from logstore.errors import Closed, LogStoreError, StoreUnavailable, UnsupportedStore
 from logstore.format.errors import FormatError
 from logstore.format.stored.encoded_batch import EncodedBatch
 from logstore.format.stored.segment import Bytes
@@ -70,12 +70,15 @@ class Wal:
         self._closed = False
 
     def part(self, paths: PartitionPaths) -> WalPart:
-        """What there is of a partition. Raises `UnsupportedStore` if there can be no WAL here, or another process has it."""
+        """What there is of a partition. Raises `UnsupportedStore` if there can be no WAL here, or another process has it;
+        `Closed` after `close`."""
         self._enter()
         return WalPart(self, paths, self._above / paths.topic / paths.incarnation / str(paths.partition))
 
     def _enter(self) -> None:
         with self._entering:
+            if self._closed:  # it would be locked for as long as the process lives
+                raise Closed(f"{self.folder}: the store is closed")
             if self._lock is None:
                 self._lock = self._locked()
 
@@ -272,7 +275,7 @@ class Wal:
 
     def close(self) -> None:
         """Let go of the folder; files whose records are all durable are deleted. A second call does nothing."""
-        with self._guard:
+        with self._entering, self._guard:
             if not self._closed:
                 self._files.retire()
                 self._files.drop(self._durable)
