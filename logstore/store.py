@@ -21,6 +21,7 @@ from logstore.engine.host.clock import Clock, SystemClock, waitable
 from logstore.engine.maintenance.lane_maintenance import LaneMaintenance
 from logstore.engine.maintenance.sweep import Sweeper
 from logstore.engine.memory.topic_settings import TopicSettings
+from logstore.engine.partition.flushing import flush_all
 from logstore.engine.partition.health import StoreHealth
 from logstore.engine.partition.internal import Partition
 from logstore.engine.partition.partition_log import PartitionLog
@@ -377,14 +378,11 @@ class Store:
         return AtomicBlock(self.topic, timeout)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Make everything that was appended so far durable, all partitions side by side."""
+        """Make everything that was appended so far durable, all partitions side by side. Of those that cannot be flushed the
+        first says why, once the others are."""
         self._check_open()
         wait = self.config.append_timeout if timeout is None else timeout
-        deadline = self._runtime.clock.monotonic() + wait
-        with self._lanes.held():
-            begun = [(log, log.begin_flush()) for log in self._all_logs()]
-        for log, flush in begun:
-            log.finish_flush(flush, deadline)
+        flush_all(self._all_logs(), self._lanes.held(), self._runtime.clock.monotonic() + wait)
 
     def _health_report(self, *, with_partitions: bool = True) -> StoreHealth:
         """`health`, typed."""

@@ -10,6 +10,7 @@ import pytest
 from logstore.engine.memory.results import Receipt
 from logstore.errors import (
     Closed,
+    Fenced,
     LogStoreError,
     OutcomeUnknown,
     StoreUnavailable,
@@ -178,3 +179,24 @@ def test_L06_a_store_may_be_closed_by_the_callback_of_its_last_append() -> None:
     closed.result(PATIENCE_S)
     until(lambda: not set(threading.enumerate()) - before)
     assert log.durable_high_watermark == 2
+
+
+def test_L02_a_flush_leaves_out_the_partition_that_was_lost_and_no_other() -> None:
+    """Another process has the first of them, with a record that was acked as buffered."""
+    objects = MemoryStore()
+    with running(objects) as store, running(objects) as other:
+        topic = store.create_topic("t", 3)
+        topic.partition(0).append(b"a")
+        topic.partition(0).append(b"lost", ack="buffered")
+        other.topic("t").partition(0).append(b"b")
+        for _ in range(2):  # it is met by the first, and known to the second
+            for number in (1, 2):
+                topic.partition(number).append(b"c", ack="buffered")
+            with pytest.raises(Fenced):
+                store.flush(PATIENCE_S)
+            for number in (1, 2):
+                marks = topic.partition(number).marks()
+                assert marks.durable == marks.buffered
+        assert marks.durable == 2
+        with pytest.raises(OutcomeUnknown, match="t/0: offsets 1 to 1"):
+            store.close()
