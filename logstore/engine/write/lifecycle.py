@@ -104,7 +104,10 @@ class WriterLifecycle(ABC):
             raise self._closed_error()
 
     def _closed_error(self) -> Closed:
-        return Closed(f"{self._chain.paths}: the store is closed")
+        why = (
+            "the store is closed" if self._runtime.closed else "it was reopened: go on with `Topic.partition`"
+        )
+        return Closed(f"{self._chain.paths}: {why}")
 
     def attempt_failed(self, error: Exception) -> int:
         """There will be another. Returns how many have failed in a row."""

@@ -243,3 +243,18 @@ def test_a_store_that_is_down_does_not_keep_a_fenced_partition_from_being_reopen
             fresh.append(b"c")
         faulty.heal()
         assert fresh.append(b"c", timeout=PATIENCE_S).offset == 2
+
+
+def test_W05_who_appends_while_another_thread_reopens_is_told_where_to_go_on() -> None:
+    """The store is open: to say that it is closed would send its caller the wrong way."""
+    gated = GatedStore(MemoryStore())
+    with running(gated) as store:
+        log = partition(store)
+        log.append(b"a")
+        with gated.hold("put") as gate:
+            reopening = background(log.reopen)
+            gate.wait_held()
+            with pytest.raises(Closed, match=r"it was reopened: go on with `Topic\.partition`"):
+                log.append(b"no")
+        reopening.result(PATIENCE_S)
+        assert partition(store).append(b"b").offset == 1
