@@ -22,6 +22,9 @@ FILE_BYTES = 32 << 20
 _OPEN_BYTES = 48 << 20
 _GROUP_BYTES = 8 << 20
 _GROUP_ROWS = 1 << 16
+_DICTIONARY_BYTES = 64 << 10
+"""A column whose distinct values take more than this in a row group is written plain: to hash what hardly repeats costs a
+quarter of the write, and the file is larger for it."""
 _BUCKET_US = {"day": 86_400_000_000, "hour": 3_600_000_000}
 
 
@@ -31,7 +34,9 @@ class _Open:
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
         self.sink = tempfile.TemporaryFile()  # noqa: SIM115  (it goes with this object)
-        self.writer = pq.ParquetWriter(self.sink, schema, compression="zstd", use_dictionary=True)
+        self.writer = pq.ParquetWriter(
+            self.sink, schema, compression="zstd", dictionary_pagesize_limit=_DICTIONARY_BYTES
+        )
         self.waiting: list[pa.RecordBatch] = []
         self.waiting_bytes = self.waiting_rows = self.rows = 0
         self.offsets: list[int] = []

@@ -18,7 +18,7 @@ from logstore.arrow.plan.splits import Split
 from logstore.arrow.scan import fetch
 from logstore.arrow.scan.columns import arrow_schema
 from logstore.arrow.scan.latest import LatestScan
-from logstore.arrow.scan.split_scan import Scan
+from logstore.arrow.scan.split_scan import Scan, grouped
 from logstore.objects import MemoryStore, MeteredStore, fan_out, open_url
 from logstore.objects.wrappers.slices import parse_slice, whole
 from tests.support.spark.material import (
@@ -303,3 +303,18 @@ def test_S06_objects_that_are_there_at_once_are_read_without_a_hand_over(
     assert [number for number, _ in found] == list(range(10))
     here = [thread is threading.main_thread() for _, thread in found]
     assert here == [False] * (10 - alone) + [True] * alone
+
+
+def test_T01_small_batches_are_put_together_and_large_ones_are_not_copied() -> None:
+    """Which rows, in which order, and whose memory."""
+    sizes = [10, 3000, 20, 30, 20_000, *[2000] * 9, 5]
+    ends = [sum(sizes[: at + 1]) for at in range(len(sizes))]
+    given = [
+        pa.record_batch({"offset": pa.array(range(end - size, end))})
+        for end, size in zip(ends, sizes, strict=True)
+    ]
+    found = list(grouped(given))
+    assert [row for batch in found for row in batch.column(0).to_pylist()] == list(range(ends[-1]))
+    assert [batch.num_rows for batch in found] == [10, 3000, 50, 20_000, 18_000, 5]
+    assert found[1] is given[1]
+    assert found[3] is given[4]

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RELOADS = 4
+_ALONE_ROWS = CHUNK_ROWS // 8
 Pieces = Iterator[tuple["Iterable[pa.RecordBatch]", int]]
 
 
@@ -167,16 +168,20 @@ def _offset_batches(index: Index, start: int, stop: int) -> Iterator[pa.RecordBa
 
 
 def grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches that are worth sending."""
+    """The same rows in batches that are worth sending. Small ones are copied together; one that is large enough is handed
+    on as it is."""
     import pyarrow as pa
 
     group: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
-        group.append(batch)
-        rows += batch.num_rows
-        if rows >= CHUNK_ROWS:
-            yield pa.concat_batches(group) if len(group) > 1 else batch
+        if group and (rows >= CHUNK_ROWS or batch.num_rows >= _ALONE_ROWS):
+            yield pa.concat_batches(group) if len(group) > 1 else group[0]
             group, rows = [], 0
+        if batch.num_rows >= _ALONE_ROWS:
+            yield batch
+        else:
+            group.append(batch)
+            rows += batch.num_rows
     if rows:
-        yield pa.concat_batches(group)
+        yield pa.concat_batches(group) if len(group) > 1 else group[0]

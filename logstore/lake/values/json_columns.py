@@ -101,8 +101,11 @@ class ValueColumns:
 
     def _parsed(self, text: pa.Array) -> pa.Table | None:
         """A row for each value, or None if one of them does not fit."""
-        whole = pc.if_else(pc.equal(text, "{}"), pa.scalar(_EMPTY.decode()), text).cast(pa.binary())
-        body = pc.binary_replace_slice(whole, 0, 1, b"")  # binary_slice fails on some arrays: pyarrow 26
+        is_empty = pc.equal(text, "{}")
+        if pc.any(is_empty).as_py():
+            text = pc.if_else(is_empty, pa.scalar(_EMPTY.decode()), text)
+        # Not binary_slice, which fails on some arrays: pyarrow 26.
+        body = pc.binary_replace_slice(text.cast(pa.binary()), 0, 1, b"")
         if isinstance(body, pa.ChunkedArray):
             body = body.combine_chunks()
         joined = pc.binary_join_element_wise(_marks(len(text)), body, b"")
