@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
 import logstore
+from logstore.engine.write.lanes import entry_maker, lane_queue
 from logstore.errors import Fenced
+from logstore.format.stored.entry import EntryHeader, build_entry
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import FaultyStore, GatedStore
-from tests.support.engine.harness import background, crash, open_store, running
+from tests.support.engine.harness import background, crash, open_store, running, until
 from tests.support.lanes.entries import entries, place, seen, store_lane, values
 from tests.support.patience import PATIENCE_S
 
@@ -199,3 +202,48 @@ def test_N03_what_a_partition_holds_when_it_is_given_up_is_stored_with_the_seal(
         assert state.has_ended_whole
         assert owner.topic("t").partition(0).append(b"c").offset == 2, "nothing stays reserved"
     assert seen(faulty, 0) == [(0, b"a"), (1, b"b"), (2, b"c")]
+
+
+def test_N02_what_is_sent_again_keeps_its_order_when_a_second_seal_is_met(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three uploads of one partition meet a seal. The first is there again, the second meets another seal, and the third is
+    being made meanwhile: before the second it would leave a hole, and the second's records would be acked and gone."""
+    monkeypatch.setattr(lane_queue, "ENTRY_BYTES", 1)
+    armed, making, go_on = threading.Event(), threading.Event(), threading.Event()
+
+    def slowly(header: EntryHeader, parts: Any, *rest: Any) -> Any:
+        if armed.is_set() and parts and parts[0].base_offset == 3 and not making.is_set():
+            making.set()
+            assert go_on.wait(PATIENCE_S)
+        return build_entry(header, parts, *rest)
+
+    monkeypatch.setattr(entry_maker, "build_entry", slowly)
+    objects = MemoryStore()
+    gated = GatedStore(objects)
+    store = open_store(gated, lanes=1)
+    topic = store.create_topic("t", 3)
+    mine, *moved = (topic.partition(number) for number in range(3))
+    for log in (mine, *moved):
+        log.append(b"0")
+    with gated.hold("put", prefix="lanes/") as gate, running(objects, lanes=1) as other:
+        waiting = []
+        for number in range(1, 4):
+            waiting.append(mine.submit(b"%d" % number))
+            gate.wait_held(count=number)
+        other.topic("t").partition(1).append(b"taken")
+        gate.release()
+        until(lambda: moved[0]._internal.stopped is not None)
+        gate.wait_held()
+        armed.set()
+        gate.release()
+        gate.wait_held()
+        assert making.wait(PATIENCE_S)
+        other.topic("t").partition(2).append(b"taken")
+        gate.release()
+        until(lambda: moved[1]._internal.stopped is not None)
+        go_on.set()
+        gate.open()
+        assert [future.result(PATIENCE_S).offset for future in waiting] == [1, 2, 3]
+    assert seen(objects, 0) == [(number, b"%d" % number) for number in range(4)]
+    crash(store)

@@ -17,7 +17,7 @@ from logstore.engine.write.lanes.lane_bases import bases_of, settled
 from logstore.engine.write.lanes.lane_book import LaneBook
 from logstore.engine.write.lanes.lane_queue import LaneQueue
 from logstore.engine.write.lanes.teller import Teller
-from logstore.engine.write.lanes.upload import Load, Upload, claims_given_up, part_of
+from logstore.engine.write.lanes.upload import Load, Upload, Windows, claims_given_up, part_of
 from logstore.format.stored.claim_base import Bases
 from logstore.format.stored.entry import EntryHeader, EntryKind, build_entry
 
@@ -46,7 +46,7 @@ class EntryMaker:
         with self._lock:
             if sender not in flight.idle:
                 return None
-            again = queue.again.popleft() if queue.may_send_again() else None
+            again = queue.again[0] if queue.may_send_again() else None
             writers = queue.take_due() if again is None else []
             is_asked = not flight.uploads and bool(flight.unanswered())
         if again is None and not (writers or is_asked):
@@ -58,19 +58,24 @@ class EntryMaker:
             self._fail_lost(load.atomics)
             with self._lock:
                 load = Load([pair for pair in load.windows if not flight.has_ended(pair[0])], load.atomics)
-                if not load.windows and not flight.unanswered():
-                    return None
+                is_needed = bool(load.windows or flight.unanswered())
             try:
-                upload = self._made(load)
+                upload = self._made(load) if is_needed else None
             except Exception as error:
-                self._make_later(load, error, is_first=again is not None)
+                self._make_later(load if again is None else None, load.windows, error)
                 return None
             with self._lock:
-                if queue.again and again is None:
+                if again is None and queue.again:
                     queue.again.append(load)  # another's entry was met: what was in flight goes first
                     return None
-                if self._is_outdated(upload):
+                if again is not None and (not queue.again or queue.again[0] is not again):
+                    return None  # likewise, and it keeps its turn behind that
+                if upload is not None and self._is_outdated(upload):
                     continue
+                if again is not None:
+                    queue.again.popleft()  # not before: what is met meanwhile goes in front of it
+                if upload is None:
+                    return None
                 flight.uploads.append(upload)
                 flight.idle.remove(sender)
                 self._failures = 0
@@ -103,19 +108,18 @@ class EntryMaker:
         header = EntryHeader(EntryKind.DATA, seq, runtime.new_id(), prev, runtime.clock.now_ms(), known_until)
         return Upload(load, self._book.log, *build_entry(header, parts, seals, note))
 
-    def _make_later(self, load: Load, error: Exception, *, is_first: bool) -> None:
-        """The entry could not be made, for want of memory, say. What it was to hold stays readable, and keeps its turn."""
+    def _make_later(self, new: Load | None, windows: Windows, error: Exception) -> None:
+        """The entry could not be made, for want of memory, say. What it was to hold stays readable, and keeps its turn.
+        `new`: it is not among those that are sent again, and is from now on."""
         runtime, queue = self._runtime, self._queue
         with self._lock:
-            if is_first:
-                queue.again.appendleft(load)
-            else:
-                queue.again.append(load)
+            if new is not None:
+                queue.again.append(new)
             self._failures += 1
             failures = self._failures
             queue.again_at = runtime.clock.monotonic() + runtime.backoff(failures)
         logger.warning("%s: try %d to make an entry failed, trying again: %s", self._book, failures, error)
-        for writer, _ in load.windows:
+        for writer, _ in windows:
             writer.attempt_failed(error)
 
     def _fail_lost(self, atomics: list[AtomicAppend]) -> None:
