@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from logstore import __version__
 from logstore.cli.terminal.frame import Program, call
 from logstore.cli.terminal.output import Output
-from logstore.cli.terminal.usage import Interrupted, UsageError
+from logstore.cli.terminal.usage import Interrupted, UsageError, complain
 from logstore.errors import LogStoreError
 from logstore.format import kernels
 
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(command: Callable[[argparse.Namespace, Output], int], args: argparse.Namespace) -> int:
     if sys.stdout is None:  # `>&-`: refused before anything is done that nobody would learn of
-        print(f"logstore {args.command}: standard output is closed: use >/dev/null", file=sys.stderr)
+        complain(f"logstore {args.command}: standard output is closed: use >/dev/null")
         return 1
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a terminal that knows no ✓
     out = Output(sys.stdout, bool(args.json), quiet=bool(args.quiet))
@@ -81,16 +81,16 @@ def _run(command: Callable[[argparse.Namespace, Output], int], args: argparse.Na
         out.flush()
         return code
     except UsageError as error:
-        print(f"logstore {args.command}: {error}", file=sys.stderr)
+        complain(f"logstore {args.command}: {error}")
         return 2
     except (LogStoreError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             out.abandon()  # `| head` has seen enough
             return 0
-        print(f"logstore {args.command}: {type(error).__name__}: {error}", file=sys.stderr)
+        complain(f"logstore {args.command}: {type(error).__name__}: {error}")
         return 1
     except Interrupted as where:
-        print(f"logstore {args.command}: interrupted: {where}", file=sys.stderr)
+        complain(f"logstore {args.command}: interrupted: {where}")
         return 130
     except KeyboardInterrupt:
         return 130

@@ -36,25 +36,12 @@ On a terminal there are tables and colours (not with `NO_COLOR`), questions befo
 for long work a line on stderr with amount, rate and time left, then a summary. In a pipe there is none of
 that. What is interrupted says where it stopped, and how to go on from exactly there.
 
-```text
-$ logstore append events < lines.txt
-appending to events ━━━━━━━━━━━━━━           46.1/77.9 MB 12.4 MB/s 1,206,211 (319,941/s) left 00:03
-^C
-logstore append: interrupted: the first 1284854 records of the input are stored, and none after them; go on with
-the same input and --resume 1284854
-$ logstore append events --resume 1284854 < lines.txt
-715,146 records, 28.6 MB appended to events in 3.31 s (215,858/s)
-$ logstore topics
+![A terminal: while lines are appended, a bar with bytes, rate, records and the time that is left](terminal-progress.svg)
 
- topic    partitions   offsets   records     size   segments       newest      kept   writer      storage
- ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
- events            1   2000000   2000000   8.5 MB         16   14.2 s ago   10.0 GB   exclusive   <$0.01/month
- orders            3         3         3   1.3 kB          3   25.7 s ago       7 d   exclusive   <$0.01/month
+![The same at the end: an interrupted append and how it went on, topics, a mistyped name, a question](terminal-session.svg)
 
-$ logstore delete events
-this deletes every record of events. Go on? [y/N] n
-logstore delete: nothing was done
-```
+Both are a real terminal, tmux's: `python -m tests.docs.terminal_pictures` types the commands and takes the
+pictures, and a test compares what is printed today with what they show.
 
 Exit codes: 0 done, 1 it could not be done (the reason is on stderr), 2 the command line is wrong, 130
 interrupted before it was done.

@@ -1,6 +1,9 @@
-"""The mistake of the one who typed the command line, a command that was interrupted, and numbers that are checked."""
+"""The mistake of the one who typed the command line, a command that was interrupted, how both are said, and numbers that are
+checked."""
 
 from __future__ import annotations
+
+import sys
 
 
 class UsageError(Exception):
@@ -20,3 +23,14 @@ def positive(text: str) -> int:
     if number < 1:
         raise ValueError(f"{text!r}: it is a whole number, at least 1")
     return number
+
+
+def complain(text: str) -> None:
+    """On stderr. On a terminal it is broken between words, not in them."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        import shutil
+        import textwrap
+
+        columns = shutil.get_terminal_size().columns
+        text = textwrap.fill(text, columns, break_long_words=False, break_on_hyphens=False)
+    print(text, file=sys.stderr)

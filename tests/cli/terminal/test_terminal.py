@@ -100,6 +100,16 @@ def test_a_table_that_is_wider_than_the_terminal_breaks_no_cell(tmp_path: Path) 
     assert [line.strip() for line in narrow.getvalue().splitlines()] == [f"key {key}", "bytes 12345"]
 
 
+def test_a_message_at_a_terminal_is_broken_between_words(url: str) -> None:
+    main(["create", "orders"])
+    code, shown = at_a_terminal(["cat", "order"])
+    assert code == 1
+    lines = shown.splitlines()
+    assert len(lines) == 2
+    assert [line for line in lines if len(line) > 80] == []
+    assert " ".join(lines).endswith("did you mean orders? `logstore create order` makes it")
+
+
 def test_help_fits_80_columns() -> None:
     for command in ("append", "gc", "ingest", "trim"):
         assert [line for line in on_a_terminal([command, "--help"]).splitlines() if len(line) > 80] == []
