@@ -320,9 +320,11 @@ class LaneState:
             self.claims[key] = ClaimState(next_seq, end_offset, reserved_until, is_begun=True)
 
     def begun_at(self, key: ClaimKey, next_seq: int, end_offset: int, reserved_until: int) -> None:
-        """It is committed there. Somebody may have ended it since, which counts."""
-        one = self.claims[key]
-        one.next_seq, one.end_offset, one.reserved_until = next_seq, end_offset, reserved_until
+        """It is committed there. Somebody may have ended it since, which counts; and if another life of the lane has begun,
+        it is not known any more."""
+        one = self.claims.get(key)
+        if one is not None:
+            one.next_seq, one.end_offset, one.reserved_until = next_seq, end_offset, reserved_until
 
     def carried_on(self) -> dict[str, ClaimKey]:
         """By partition: the claims that go on with the next life of the lane. Each has something in it, so it is committed;

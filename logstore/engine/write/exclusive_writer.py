@@ -69,7 +69,7 @@ class ExclusiveWriter(ExclusiveAppends):
         self._settled: Settled | None = None
         self.hands_over = False
         if lane is not None:
-            lane.add(self.claim_key, self)
+            lane.add(self, self._first_seq)
 
     # Flushing: on the task pool's threads, one at a time for each partition
 
@@ -173,6 +173,7 @@ class ExclusiveWriter(ExclusiveAppends):
             self._urgent_until += grown
             self._may_show = tail.reserved_until
         assert self._lane is not None
+        self._lane.add(self, tail.next_seq)
         self._lane.claiming.replace(old, self)
 
     def settled(self) -> Settled | None:

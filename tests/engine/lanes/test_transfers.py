@@ -10,7 +10,7 @@ import pytest
 import logstore
 import logstore.store as store_module
 from logstore.engine.lanes.lane_log import LaneLog
-from logstore.errors import Fenced, PartitionInUse, StoreUnavailable, UnknownTopic
+from logstore.errors import Fenced, OutcomeUnknown, PartitionInUse, StoreUnavailable, UnknownTopic
 from logstore.format.stored.entry import Entry, EntryKind
 from logstore.layout.catalog import BORN_VERSION
 from logstore.layout.paths import LANES_PREFIX, LanePaths, catalog_key, is_birth_lane
@@ -306,3 +306,34 @@ def test_N04_C01_a_claim_that_was_ended_while_its_owner_did_not_know_it_stays_en
     with running(objects, lanes=0) as third:
         assert third.topic("t").partition(1).append(b"d").offset == 2
     assert seen(objects, 1) == [(0, b"b"), (1, b"c"), (2, b"d")]
+
+
+@pytest.mark.parametrize("since", ["adopted", "adopted back", "written and adopted back"])
+def test_N04_W06_a_claim_that_is_answered_in_another_life_of_its_lane_has_no_writer(since: str) -> None:
+    """Its transfer is committed, and before its maker is told the lane has another life, elsewhere or here again; that one
+    may have gone on with the claim. A writer that was made of the answer would wait for ever, or write the same offsets."""
+    objects = MemoryStore()
+    gated = GatedStore(objects)
+    with running(gated, lane="orders", take_over=True) as first:
+        topic = first.create_topic("t", 2)
+        topic.partition(0).append(b"a")
+        log = topic.partition(1)
+        where = f"{LANES_PREFIX}{log._internal.paths.birth_lane}/"
+        with gated.hold("put", prefix=where, suffix=".seg", after=True) as gate:
+            opening = background(log.open_writer)
+            gate.wait_held()
+            with running(objects, lane="orders", take_over=True) as second:
+                assert second.topic("t").partition(0).append(b"b").offset == 1
+                if since == "written and adopted back":
+                    assert second.topic("t").partition(1).append(b"b").offset == 0
+            with pytest.raises(Fenced):
+                topic.partition(0).append(b"no")
+            if since != "adopted":
+                assert topic.partition(0).reopen().append(b"c").offset == 2
+            gate.open()
+            opening.result(PATIENCE_S)
+        with pytest.raises(OutcomeUnknown, match="reopen it"):
+            log.append(b"no", timeout=0.5)
+        written = [b"b"] if since == "written and adopted back" else []
+        assert log.reopen().append(b"c").offset == len(written)
+    assert seen(objects, 1) == list(enumerate([*written, b"c"]))

@@ -82,10 +82,9 @@ class Claiming:
         self._flush_if_due(writer, writer.claim_key)
 
     def replace(self, old: ClaimKey, writer: Flushed) -> None:
-        """The claim of a writer that was expected is not committed, and never will be. It has another one."""
+        """The claim of a writer that was expected is not committed, and never will be. It was added with another one."""
         with self._book.lock:
             self._book.writers.pop(old, None)
-            self._book.writers[writer.claim_key] = writer
         self._flush_if_due(writer, old)
 
     def _flush_if_due(self, writer: Flushed, expected: ClaimKey) -> None:

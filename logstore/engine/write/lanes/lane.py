@@ -118,12 +118,16 @@ class Lane:
         with self._lock:
             self._book.known.begin(key, next_seq, end_offset, reserved_until)
 
-    def add(self, key: ClaimKey, writer: Flushed) -> None:
-        """The claim is committed, and this is its writer. Another process may have taken the partition over since, and the
-        lane may have met that one's seal already, when there was no writer to stop."""
+    def add(self, writer: Flushed, next_seq: int) -> None:
+        """The claim is committed, and this is its writer, whose first part has the place `next_seq`. Another process may
+        have taken the partition over since, and the lane may have met that one's seal already, when there was no writer to
+        stop; or another life of the lane has begun, and has put more of the claim into it."""
+        key = writer.claim_key
         with self._lock:
-            is_here = self._book.left is None and key in self._book.known.claims
-            is_sealed = is_here and self._book.known.claims[key].is_sealed
+            one = self._book.known.claims.get(key)
+            is_ours = self._book.left is None and not self._book.life.is_over
+            is_here = is_ours and one is not None and one.end_seq <= next_seq
+            is_sealed = one is not None and one.is_sealed
             if is_here:
                 self._book.writers[key] = writer
         if not is_here:
