@@ -34,13 +34,13 @@ from logstore.format.stored.entry import (
 from logstore.format.stored.extras import AppendId, Claim, Extras
 from logstore.format.stored.lane_checkpoint import (
     CheckpointedClaim,
-    CheckpointedPart,
     LaneCheckpoint,
     Moved,
     Split,
 )
 from logstore.format.stored.manifest import Manifest, SegmentTable
 from logstore.format.stored.owner import Owner
+from logstore.format.stored.part_rows import CheckpointedPart, PartRows
 from logstore.format.stored.retired import MINUTE_MS, Retired, SeqRange
 from logstore.format.stored.segment import (
     SegmentFlags,
@@ -228,7 +228,11 @@ LANE_CHECKPOINT = LaneCheckpoint(
         CheckpointedClaim(LANE_PARTITIONS[0], 40, 990, 1000, False),
         CheckpointedClaim(LANE_PARTITIONS[1], 2, 5, 5, True),
     ),
-    parts=(CheckpointedPart(9, Part(LANE_PARTITIONS[0], 42, 16, 1000, 1023, 1023, 92, 800, 23, 1, 2)),),
+    parts=(
+        PartRows.of(
+            [CheckpointedPart(9, Part(LANE_PARTITIONS[0], 42, 16, 1000, 1023, 1023, 92, 800, 23, 1, 2))]
+        ),
+    ),
     ended_before=2,
     splits=(Split(2, STAMP_MS), Split(4, STAMP_MS + MINUTE_MS)),
     bases=BASES.pack(),

@@ -75,7 +75,7 @@ def base_of(
         return None
     end, reserved = claim.end_offset, claim.reserved_until
     if next_seq > claim.next_seq:
-        at = bisect_left(claim.parts, next_seq - 1, key=lambda stored: stored.part.seq)
+        at = claim.parts.first_from_seq(next_seq - 1)
         if at == len(claim.parts) or claim.parts[at].part.seq != next_seq - 1:
             return None
         end, reserved = claim.parts[at].part.end_offset, claim.parts[at].part.reserved_until

@@ -14,7 +14,8 @@ from logstore.engine.lanes.lane_reader import ClaimParts, LaneReader
 from logstore.errors import CorruptData
 from logstore.format.stored.entry import ClaimKey
 from logstore.format.stored.extras import Claim
-from logstore.format.stored.lane_checkpoint import CheckpointedPart, Moved
+from logstore.format.stored.lane_checkpoint import Moved
+from logstore.format.stored.part_rows import CheckpointedPart
 from logstore.format.stored.segment import NO_TIMESTAMP
 from logstore.layout.paths import LanePaths, PartitionPaths
 from logstore.objects.wrappers.slices import slice_key

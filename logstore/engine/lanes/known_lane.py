@@ -12,7 +12,7 @@ from logstore.engine.lanes.lane_state import LaneState
 from logstore.errors import CorruptData
 from logstore.format.stored.claim_base import ClaimBase
 from logstore.format.stored.entry import ClaimKey
-from logstore.format.stored.lane_checkpoint import CheckpointedPart
+from logstore.format.stored.part_rows import PartRows
 
 
 class Based(NamedTuple):
@@ -20,7 +20,7 @@ class Based(NamedTuple):
 
     key: ClaimKey
     base: ClaimBase
-    parts: tuple[CheckpointedPart, ...]
+    parts: PartRows
     low: int
     has_ended: bool = False  # with its whole lane
 
@@ -56,7 +56,7 @@ class KnownLane:
         lows = state.bases.lows
         self.told = {
             prefix: Based(
-                key, base, tuple(state.claims[key].parts), lows.get(key, 0), state.claims[key].is_sealed
+                key, base, state.claims[key].parts.copy(), lows.get(key, 0), state.claims[key].is_sealed
             )
             for prefix, (key, base) in state.usable_bases().items()
         }

@@ -37,7 +37,8 @@ from logstore.format.stored.entry import (
     fence_row,
 )
 from logstore.format.stored.extras import Claim
-from logstore.format.stored.lane_checkpoint import CheckpointedPart, Moved
+from logstore.format.stored.lane_checkpoint import Moved
+from logstore.format.stored.part_rows import CheckpointedPart
 from logstore.format.stored.segment import SegmentFlags
 from logstore.layout.paths import LanePaths, may_be_transferred
 from logstore.objects.protocol import ObjectStore

@@ -11,7 +11,6 @@ parts tell: places in a partition's chain have no gap. A claim that has none sin
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -22,12 +21,12 @@ from logstore.format.stored.claim_base import Bases, ClaimBase
 from logstore.format.stored.entry import ClaimKey, Entry, EntryKind, Part
 from logstore.format.stored.lane_checkpoint import (
     CheckpointedClaim,
-    CheckpointedPart,
     LaneCheckpoint,
     Moved,
     Split,
 )
 from logstore.format.stored.owner import shown
+from logstore.format.stored.part_rows import CheckpointedPart, PartRows
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ class ClaimState:
     next_seq: int
     end_offset: int
     reserved_until: int
-    parts: list[CheckpointedPart] = field(default_factory=list)
+    parts: PartRows = field(default_factory=PartRows)
     is_sealed: bool = False
     is_begun: bool = False
     is_left: bool = False
@@ -95,11 +94,11 @@ class LaneState:
         self._packed_bases: bytes | None = known.bases
         self._bases: Bases | None = None
         self.claims = {
-            key: ClaimState(next_seq, end, reserved, [], sealed, begun, left, moved=moved)
+            key: ClaimState(next_seq, end, reserved, PartRows(key), sealed, begun, left, moved=moved)
             for key, next_seq, end, reserved, sealed, begun, left, moved in known.claims
         }
-        for stored in known.parts:
-            self.claims[stored.part.claim].parts.append(stored)
+        for rows in known.parts:
+            self.claims[rows.claim].parts = rows.copy()
         self.lost = dict.fromkeys(known.lost, "the lane's entry could not be read")  # by place: why
         for key in known.in_doubt:
             one = self.claims[key]
@@ -259,8 +258,7 @@ class LaneState:
     def parts_from(self, key: ClaimKey, seq: int) -> tuple[CheckpointedPart, ...]:
         """Those of the claim that have this place in the partition's chain, or a later one."""
         one = self.claims.get(key)
-        parts = [] if one is None else one.parts
-        return tuple(parts[bisect_left(parts, seq, key=lambda stored: stored.part.seq) :])
+        return () if one is None else tuple(one.parts.copy(one.parts.first_from_seq(seq)))
 
     @property
     def bases(self) -> Bases:
@@ -311,7 +309,7 @@ class LaneState:
             claim = self.claims[part.claim] = ClaimState(first, part.base_offset, part.base_offset)
         if not claim.is_sealed:
             claim.is_begun, claim.lost_at = False, None
-            claim.parts.append(CheckpointedPart(entry, part))
+            claim.parts.add(entry, part)
 
     def begin(self, key: ClaimKey, next_seq: int, end_offset: int, reserved_until: int) -> None:
         """The owner makes a claim, and its checkpoints name it from now on. It may be the second try: if the first stands
@@ -363,7 +361,7 @@ class LaneState:
                 )
                 for key, one in self.claims.items()
             ),
-            tuple(stored for one in self.claims.values() for stored in one.parts),
+            tuple(one.parts.copy() for one in self.claims.values() if one.parts),
             self.ended_before,
             tuple(self.splits),
             self.owner,
@@ -401,10 +399,9 @@ class LaneState:
         """For each claim that has parts in entries below `until`: the place in its partition's chain behind the last one."""
         found: dict[ClaimKey, int] = {}
         for key, one in self.claims.items():
-            for stored in one.parts:
-                if stored.entry >= until:
-                    break
-                found[key] = stored.part.seq + 1
+            count = one.parts.first_from_entry(until)
+            if count:
+                found[key] = one.parts[count - 1].part.seq + 1
         return found
 
     def has_left_below(self, until: int) -> bool:
@@ -430,12 +427,12 @@ class LaneState:
     def split(self, until: int) -> None:
         """The parts in entries below `until` are in their partitions' manifests."""
         for one in self.claims.values():
-            done = [stored for stored in one.parts if stored.entry < until]
+            done = one.parts.first_from_entry(until)
             if done:
-                last = done[-1].part
+                last = one.parts[done - 1].part
                 one.next_seq, one.end_offset = last.seq + 1, last.end_offset
                 one.reserved_until = last.reserved_until
-                one.parts = one.parts[len(done) :]
+                one.parts = one.parts.copy(done)
         self.split_until = max(self.split_until, until)
 
 

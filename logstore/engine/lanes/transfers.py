@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from logstore.engine.lanes.lane_state import LaneState
 from logstore.format.stored.entry import ClaimKey, Part, fence_row
-from logstore.format.stored.lane_checkpoint import CheckpointedPart, Moved
+from logstore.format.stored.lane_checkpoint import Moved
+from logstore.format.stored.part_rows import CheckpointedPart
 from logstore.format.stored.segment import SegmentFlags
 
 

@@ -11,10 +11,8 @@ crc       CRC-32C of all before it, and the magic again
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import starmap
-from operator import itemgetter
+from itertools import repeat, starmap
 from typing import Any, NamedTuple
 
 from logstore.format.batches.codecs import ZSTD, compress, decompress
@@ -22,6 +20,7 @@ from logstore.format.checksum import crc32c
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.stored.entry import FIRST, ClaimKey, Part, fence_row
 from logstore.format.stored.extras import Claim
+from logstore.format.stored.part_rows import ROW_SIZE, PartRows, pack_columns, parse_columns
 from logstore.format.stored.segment import Bytes
 
 FORMAT_VERSION = 2
@@ -42,9 +41,7 @@ _END = struct.Struct("<I8s")
 _CLAIM_ROW = struct.Struct("<IIQQqqI")
 """Topic, partition, epoch, next seq, end offset, reserved until, what has become of it."""
 
-_PART_COLUMNS = "IQQIqqqQQQqq"
-"""Of a part, each a column of its own: claim, entry, seq, flags, base offset, end offset, reserved until, position, size,
-records, min and max timestamp in ms."""
+_NUMBER = struct.Struct("<I")  # of a part's claim: a column before those of `part_rows`
 _SPLIT_ROW = struct.Struct("<QQ")
 _MOVED_ROW = struct.Struct("<IQIqqIQI")
 """Of a claim that went on in another lane: claim, seq, flags, offset, reserved until, lane, since, owner."""
@@ -77,13 +74,6 @@ class CheckpointedClaim(NamedTuple):
     moved: Moved | None = None
 
 
-class CheckpointedPart(NamedTuple):
-    """A part, and in which entry it lies."""
-
-    entry: int
-    part: Part
-
-
 class Split(NamedTuple):
     """All entries below `until` were split by then."""
 
@@ -107,7 +97,7 @@ class LaneCheckpoint:
     edge: bytes = FIRST
     kept: tuple[int, ...] = ()
     claims: tuple[CheckpointedClaim, ...] = ()
-    parts: tuple[CheckpointedPart, ...] = ()
+    parts: tuple[PartRows, ...] = ()
     ended_before: int = 0
     splits: tuple[Split, ...] = ()
     owner: bytes = b""
@@ -145,6 +135,7 @@ class LaneCheckpoint:
         ]
         names = "\n".join(topics).encode()
         moved = _pack_moved(self.claims)
+        part_claims = [number for rows in self.parts for number in repeat(numbers[rows.claim], len(rows))]
         body = compress(
             ZSTD,
             b"".join(
@@ -153,7 +144,8 @@ class LaneCheckpoint:
                     b"".join(starmap(_SPLIT_ROW.pack, self.splits)),
                     names,
                     b"".join(starmap(_CLAIM_ROW.pack, claims)),
-                    *_columns(self.parts, numbers),
+                    struct.pack(f"<{len(part_claims)}I", *part_claims),
+                    pack_columns(self.parts),
                     self.owner,
                     moved,
                     struct.pack(f"<{len(self.lost)}Q", *self.lost),
@@ -174,7 +166,7 @@ class LaneCheckpoint:
             len(self.kept),
             len(names),
             len(claims),
-            len(self.parts),
+            len(part_claims),
             self.ended_before,
             len(self.splits),
         )
@@ -197,7 +189,9 @@ class LaneCheckpoint:
         names_at = splits_at + front[15] * _SPLIT_ROW.size
         claims_at = names_at + names_size
         at = claims_at + claim_count * _CLAIM_ROW.size
-        if at + part_count * struct.calcsize("<" + _PART_COLUMNS) + front[2] > len(body):
+        parts_at = at + part_count * _NUMBER.size
+        parts_end = parts_at + part_count * ROW_SIZE
+        if parts_end + front[2] > len(body):
             raise FormatError("the lane checkpoint's counts do not fit its size", FRONT_SIZE)
         kept = struct.unpack_from(f"<{kept_count}Q", body)
         splits = tuple(Split(*row) for row in _SPLIT_ROW.iter_unpack(body[splits_at:names_at]))
@@ -215,21 +209,13 @@ class LaneCheckpoint:
             )
             for topic, partition, epoch, next_seq, end_offset, reserved, state in rows
         ]
-        columns = []
-        for kind in _PART_COLUMNS:
-            column = struct.Struct(f"<{part_count}{kind}")
-            columns.append(column.unpack_from(body, at))
-            at += column.size
-        owner, at = body[at : at + front[2]], at + front[2]
+        part_claims = [claims[number].key for (number,) in _NUMBER.iter_unpack(body[at:parts_at])]
+        owner, at = body[parts_end : parts_end + front[2]], parts_end + front[2]
         if front[1] >= TRANSFERRED_VERSION:
             at = _parse_moved(body, at, claims)
         lost_size = len(body) - at
         if lost_size < 0 or lost_size % 8 or (lost_size and front[1] < LOST_VERSION):
             raise FormatError("the lane checkpoint's counts do not fit its size", FRONT_SIZE)
-        parts = tuple(
-            CheckpointedPart(entry, Part(claims[claim].key, *rest))
-            for claim, entry, *rest in zip(*columns, strict=True)
-        )
         return cls(
             version,
             nonce,
@@ -238,7 +224,7 @@ class LaneCheckpoint:
             edge,
             kept,
             tuple(claims),
-            parts,
+            parse_columns(part_claims, body[parts_at:parts_end]),
             front[14],
             splits,
             owner,
@@ -298,16 +284,6 @@ def _parse_moved(body: bytes, at: int, claims: list[CheckpointedClaim]) -> int:
         fence = fence_row(key, seq, flags, offset, reserved)
         claims[number] = one._replace(moved=Moved(fence, Claim(lanes[lane], since), owners[owner]))
     return at
-
-
-def _columns(stored: Sequence[CheckpointedPart], numbers: Mapping[ClaimKey, int]) -> Iterator[bytes]:
-    """Column by column, without a tuple for each part: there may be tens of thousands, every few seconds."""
-    parts = [one.part for one in stored]
-    claims = map(numbers.__getitem__, map(itemgetter(0), parts))
-    entries = map(itemgetter(0), stored)
-    rest = (map(itemgetter(field), parts) for field in range(1, len(_PART_COLUMNS) - 1))
-    for kind, column in zip(_PART_COLUMNS, (claims, entries, *rest), strict=True):
-        yield struct.pack(f"<{len(parts)}{kind}", *column)
 
 
 def parse_split_until(front: Bytes) -> int:
