@@ -24,6 +24,7 @@ from logstore.format.stored.segment import (
     FOOTER_SIZE,
     HEADER_SIZE,
     TAIL_SIZE,
+    Bytes,
     Index,
     SegmentFlags,
     SegmentSummary,
@@ -33,6 +34,7 @@ from logstore.format.stored.segment import (
 )
 from logstore.objects.fan_out import QUICK_S
 from logstore.objects.protocol import ObjectStore
+from logstore.objects.wrappers.slices import is_slice, parse_slice
 
 WHOLE_BYTES = 1 << 20
 SCAN_WHOLE_BYTES = 16 << 20
@@ -81,18 +83,22 @@ class Block:
         return run, int(self.index["base_offset"][last]) + int(self.index["count"][last])
 
 
-class _Kept(bytes):
-    """A small segment that was stored here and now. One object, which the garbage collector need not visit: the owner of a
-    lane keeps one for each partition of an entry, and most are never read."""
+class _Kept:
+    """What was stored here and now: a small segment, or a lane's entry with the segments of many partitions, most of which
+    nobody reads. So it is looked at when somebody does."""
 
-    __slots__ = ()
+    __slots__ = ("_data",)
+
+    def __init__(self, data: Bytes) -> None:
+        self._data = memoryview(data)
 
     @property
     def cached_bytes(self) -> int:
-        return len(self) + _BESIDES_BYTES
+        return len(self._data) + _BESIDES_BYTES
 
-    def block(self) -> Block:
-        data = memoryview(self)
+    def block(self, position: int = 0, size: int | None = None) -> Block:
+        """The segment that lies there: all of it, unless it is an entry."""
+        data = self._data[position : None if size is None else position + size]
         summary = SegmentSummary.parse(data, len(data))
         batches = data[HEADER_SIZE : summary.index_position]
         return Block(summary.index_in(data), batches, HEADER_SIZE, summary.header.is_sparse)
@@ -165,8 +171,14 @@ class SegmentReader:
         if summary.batches and len(data) <= WHOLE_BYTES:
             batches = data[HEADER_SIZE : summary.index_position]
             is_small = len(data) <= KEPT_BYTES
-            block = _Kept(data) if is_small else Block(summary.index_in(data), batches, HEADER_SIZE)
+            block = _Kept(bytes(data)) if is_small else Block(summary.index_in(data), batches, HEADER_SIZE)
             self._cache.add((key, "all"), block)
+
+    def keep_entry(self, key: str, data: memoryview) -> bool:
+        """The same for all segments in an entry of a lane at once. False if it is too large for that."""
+        if len(data) <= WHOLE_BYTES:
+            self._cache.add((key, "entry"), _Kept(data))
+        return len(data) <= WHOLE_BYTES
 
     def keep_found(self, key: str, data: bytes) -> None:
         """The same for a small segment of another's, which came whole with a look at its end. It is checked like any that is
@@ -190,7 +202,15 @@ class SegmentReader:
         whole = self._cache.peek((ref.key, "all"))
         if isinstance(whole, _Kept):
             return whole.block()
-        return whole if isinstance(whole, Block) else None
+        return whole if isinstance(whole, Block) else self._in_entry(ref)
+
+    def _in_entry(self, ref: SegmentRef) -> Block | None:
+        """If it is part of an entry that is here."""
+        if not is_slice(ref.key):
+            return None
+        key, position, size = parse_slice(ref.key)
+        entry = self._cache.peek((key, "entry"))
+        return entry.block(position, size) if isinstance(entry, _Kept) else None
 
     def index(self, ref: SegmentRef) -> LoadedIndex:
         """The segment's index alone: for look-ups by timestamp, and to find a block."""
@@ -209,7 +229,7 @@ class SegmentReader:
             room -= ref.size
             if room < 0 or not self._comes_whole(ref, True):
                 return
-            if not self._cache.is_known((ref.key, "all")):
+            if not self._cache.is_known((ref.key, "all")) and self._in_entry(ref) is None:
                 with suppress(RuntimeError):  # closed under a scan, which goes on without reading ahead
                     self._prefetcher.submit(self._prefetch_one, ref)
 
@@ -224,6 +244,9 @@ class SegmentReader:
         return ref.size <= (SCAN_WHOLE_BYTES if scanning else WHOLE_BYTES)
 
     def _whole(self, ref: SegmentRef) -> Block:
+        kept = self._in_entry(ref)
+        if kept is not None:
+            return kept
         whole: Block | _Kept = self._cache.get((ref.key, "all"), ref.size, lambda: self._load_whole(ref))
         return whole.block() if isinstance(whole, _Kept) else whole
 

@@ -77,9 +77,14 @@ class Segments:
 
     def add_row(self, seq: int, base: int, end: int, size: int, low_ms: int, high_ms: int) -> None:
         table = self.table
-        assert not len(table) or base >= table.end_offset[-1], "segments must not overlap"
-        for column, value in zip(table.columns(), (seq, seq, base, end, size, low_ms, high_ms), strict=True):
-            column.append(value)
+        assert not table.end_offset or base >= table.end_offset[-1], "segments must not overlap"
+        table.first_seq.append(seq)
+        table.last_seq.append(seq)
+        table.base_offset.append(base)
+        table.end_offset.append(end)
+        table.size.append(size)
+        table.min_timestamp_ms.append(low_ms)
+        table.max_timestamp_ms.append(high_ms)
 
     def ref(self, row: int) -> SegmentRef:
         return self.refs(row, row + 1)[0]

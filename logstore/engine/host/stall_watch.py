@@ -46,7 +46,8 @@ class StallWatch:
             if who in self._waiting:
                 return
             self._waiting[who] = name, now
-        if self._stall_after < math.inf:
+            is_first = len(self._waiting) == 1
+        if is_first and self._stall_after < math.inf:
             self._timer.at(self, now + self._stall_after)
 
     def ended(self, who: object, how: str = "the store answers again") -> None:

@@ -15,6 +15,8 @@ from logstore.engine.host.counters import FlushDone
 from logstore.engine.memory.pending_batch import PendingBatch, covering, leave_out
 from logstore.format.stored.segment import HEADER_SIZE, SegmentHeader, SegmentSummary, build_segment
 
+_MOVED_FROM = 2048
+
 
 class FlushWindow:
     """May hold no batch at all: then its segment only moves the reservation. `oldest_at`: when its oldest record was
@@ -26,18 +28,19 @@ class FlushWindow:
         self.header = header
         self.oldest_at = oldest_at
         self.batches = list(batches)
-        self.charged = sum(batch.charged for batch in self.batches)
+        self.charged = sum([batch.charged for batch in self.batches])
         self._built: tuple[memoryview, SegmentSummary] | None = None
 
     def build(self) -> tuple[memoryview, SegmentSummary]:
         """The segment's bytes, made once. Encodes what is not encoded yet: call it without the partition's lock.
 
-        The batches move into it, so that a window which waits for its store is in memory once and not twice.
+        The batches move into it, so that a window which waits for its store is in memory once and not twice; not those of a
+        small one, whose bytes are less than the objects round them.
         """
         if self._built is None:
             self._built = build_segment(self.header, [batch.encoded() for batch in self.batches])
             segment, position = self._built[0], HEADER_SIZE
-            for batch in self.batches:
+            for batch in self.batches if len(segment) > _MOVED_FROM else ():
                 position = batch.move_into(segment, position)
         return self._built
 

@@ -252,7 +252,7 @@ class PartitionState:
             return self.tail.next_seq > before
 
     def _add(self, link: Link) -> None:
-        header = link.header
+        header = link.summary.header
         if not self.segments.holds(
             header.seq
         ):  # else it was merged before its writer knew that it had landed
@@ -261,8 +261,10 @@ class PartitionState:
         self._raise_watermarks(header.end_offset)
 
     def _raise_watermarks(self, durable: int) -> None:
-        self.durable = max(self.durable, durable)
-        self.buffered = max(self.buffered, self.durable)
+        if durable > self.durable:
+            self.durable = durable
+        if self.durable > self.buffered:
+            self.buffered = self.durable
         if self._readers_waiting:
             self._moved.notify_all()
 

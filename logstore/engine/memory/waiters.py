@@ -7,7 +7,10 @@ mark to move, which others may have moved. Kept in a heap, so that a commit cost
 from __future__ import annotations
 
 import heapq
-from concurrent.futures import Future
+import threading
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from itertools import count
 from typing import Generic, TypeVar
 
@@ -15,6 +18,57 @@ from logstore.errors import LogStoreError, fresh
 
 T = TypeVar("T")
 _SWEEP_AT = 64
+
+
+class BlockingWait(Future[T]):
+    """The future of one thread that waits for it and hands it to nobody: no callbacks, and a plain lock in place of the
+    condition, which is most of what a durable append of one record would cost its caller."""
+
+    def __init__(self) -> None:
+        # Not Future's own: nothing of that is used.
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._told: T | None = None
+        self._error: BaseException | None = None
+        self._is_told = self._is_cancelled = False
+
+    def result(self, timeout: float | None = None) -> T:
+        if not self._gate.acquire(timeout=-1 if timeout is None else timeout):
+            raise FutureTimeout
+        self._gate.release()
+        if self._is_cancelled:
+            raise CancelledError
+        if self._error is not None:
+            raise self._error
+        return self._told  # type: ignore[return-value]
+
+    def done(self) -> bool:
+        return self._is_told or self._is_cancelled
+
+    def cancelled(self) -> bool:
+        return self._is_cancelled
+
+    def cancel(self) -> bool:
+        if self._is_told:
+            return self._is_cancelled
+        self._is_cancelled = True
+        self._open()
+        return True
+
+    def set_running_or_notify_cancel(self) -> bool:
+        return not self._is_cancelled
+
+    def set_result(self, result: T) -> None:
+        self._told, self._is_told = result, True
+        self._open()
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        self._error, self._is_told = exception, True
+        self._open()
+
+    def _open(self) -> None:
+        with suppress(RuntimeError):  # its owner gave up in the very moment
+            self._gate.release()
 
 
 class OffsetWaiters(Generic[T]):
@@ -29,9 +83,9 @@ class OffsetWaiters(Generic[T]):
     def __len__(self) -> int:
         return len(self._heap)
 
-    def add(self, offset: int, result: T) -> Future[T]:
-        """A future for `result`, due when the high watermark passes `offset`."""
-        future: Future[T] = Future()
+    def add(self, offset: int, result: T, future: Future[T] | None = None) -> Future[T]:
+        """A future for `result`, due when the high watermark passes `offset`: a new one, or the one that is given."""
+        future = Future() if future is None else future
         heapq.heappush(self._heap, (offset, next(self._order), future, result))
         return future
 

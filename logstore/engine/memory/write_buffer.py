@@ -94,6 +94,9 @@ class WriteBuffer:
         """Take whole appends from the front: at least one, and more while they fit into `segment_bytes`. All that belongs to
         `atomics` is taken, and nothing from another atomic append on."""
         self.close_batch()
+        if len(self._batches) == 1 and self._batches[0].atomic is None:
+            taken, self._batches, self.charged, self.oldest_at = self._batches, [], 0, None
+            return taken
         least = max((n for n, batch in enumerate(self._batches) if batch.atomic in atomics), default=-1)
         taken_bytes, end, size = 0, 0, 0
         for number, batch in enumerate(self._batches):

@@ -22,7 +22,7 @@ from logstore.engine.chain.chain import Chain
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.pending_batch import Exposure, PendingBatch
 from logstore.engine.memory.results import Receipt
-from logstore.engine.memory.waiters import OffsetWaiters, complete
+from logstore.engine.memory.waiters import BlockingWait, OffsetWaiters, complete
 from logstore.engine.memory.write_buffer import OPEN_BATCH_BYTES, WriteBuffer
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.group_commit import GroupCommitWait
@@ -115,11 +115,12 @@ class ExclusiveAppends(Writer):
     def add_one(
         self, receipt: Receipt, record: Record, charged: int, ack: Ack, deadline: float
     ) -> Future[Receipt] | None:
-        """Give one record its offset. None if it is acked already, else a future for the ack."""
+        """Give one record its offset. None if it is acked already, else a future for the ack, on which the caller waits."""
         if ack == "buffered":
             self._take_credit()
         self.make_room(charged, deadline)
-        return self._add_slowly(receipt, [record], None, charged, EXPOSURES[ack], deadline)
+        wait: BlockingWait[Receipt] = BlockingWait()
+        return self._add_slowly(receipt, [record], None, charged, EXPOSURES[ack], deadline, wait)
 
     def _take_credit(self) -> None:
         """Room for the next few records in one go. Only where there is data: a flush gives the rest of it back."""
@@ -153,6 +154,7 @@ class ExclusiveAppends(Writer):
         charged: int,
         exposure: Exposure,
         deadline: float,
+        wait: Future[Receipt] | None = None,
     ) -> Future[Receipt] | None:
         """The general way. `charged` bytes are taken already, and are given back if nothing is added."""
         count = len(records) if records is not None else sum(info.count for _, info in batches or ())
@@ -170,7 +172,7 @@ class ExclusiveAppends(Writer):
                     first, _ = self._buffer.add_encoded(batches or (), exposure, now)
                 charged = 0
                 receipt.offset, receipt.last_offset = first, first + count - 1
-                future = self._acked(receipt, exposure)
+                future = self._acked(receipt, exposure, wait)
                 if filled is self._buffer.open_batch:
                     filled = None
         finally:
@@ -180,23 +182,25 @@ class ExclusiveAppends(Writer):
             filled.encoded()  # in bytes it takes what it was charged for; in small records, three times that
         return future
 
-    def _acked(self, receipt: Receipt, exposure: Exposure) -> Future[Receipt] | None:
+    def _acked(
+        self, receipt: Receipt, exposure: Exposure, wait: Future[Receipt] | None
+    ) -> Future[Receipt] | None:
         """After the offset: ack now, or note who waits for what. Holds the lock."""
         future: Future[Receipt] | None = None
         end = receipt.last_offset + 1
         if exposure is Exposure.BUFFERED and self._undecided:
-            future = self._undecided.shown_waiters.add(receipt.last_offset, receipt)
+            future = self._undecided.shown_waiters.add(receipt.last_offset, receipt, wait)
         elif exposure is Exposure.BUFFERED:
             self._state.advance_high_watermark(end)
         elif exposure is Exposure.LOCAL:
             assert self.local_sync is not None
-            future = self.local_waiters.add(receipt.last_offset, receipt)
+            future = self.local_waiters.add(receipt.last_offset, receipt, wait)
             now = self._runtime.clock.monotonic()
             self._counted.local_records += end - receipt.offset
             self._local_since = now if self._local_since is None else self._local_since
             self.local_sync()
         else:
-            future = self.durable_waiters.add(receipt.last_offset, receipt)
+            future = self.durable_waiters.add(receipt.last_offset, receipt, wait)
             self._counted.durable_records += end - receipt.offset
             self._urgent_until = end
             if self._lane is not None:

@@ -248,17 +248,18 @@ class ExclusiveWriter(ExclusiveAppends):
         if self.failed is not None:
             return None  # given up by close() while the upload was under way; what it held was freed then
         state.commit_window(link)
-        self._may_show = min(
-            (window.header.reserved_until for window in state.windows), default=state.tail.reserved_until
-        )
-        self._may_show = min(self._may_show, state.tail.reserved_until)
-        released = self.durable_waiters.release(state.durable)
-        local = self.local_waiters.release(state.durable)
-        waited = self._local_acked(len(local))
-        released += local
-        if self._undecided.stored_below(state.durable):
+        self._may_show = state.tail.reserved_until
+        for later in state.windows:
+            self._may_show = min(self._may_show, later.header.reserved_until)
+        released, waited = self.durable_waiters.release(state.durable), None
+        if len(self.local_waiters):
+            local = self.local_waiters.release(state.durable)
+            waited = self._local_acked(len(local))
+            released += local
+        if self._undecided and self._undecided.stored_below(state.durable):
             released += self._decided()
-        self._group_commit.after_commit(len(released), len(self.durable_waiters), seconds)
+        if self._lane is None:  # which waits for company itself
+            self._group_commit.after_commit(len(released), len(self.durable_waiters), seconds)
         self.stats.commits += 1
         now = clock.monotonic()
         done = window.done(link.size, seconds, now)
@@ -270,7 +271,8 @@ class ExclusiveWriter(ExclusiveAppends):
     def committed(self, done: Committed) -> None:
         """What is done without the lock, before those who waited are told."""
         self._runtime.watch.ended(self)
-        self._tell_local_ack(done.local_wait_s)
+        if done.local_wait_s is not None:
+            self._tell_local_ack(done.local_wait_s)
         paths = self._chain.paths
         self._runtime.observer.stored(paths.topic, paths.partition, done.done, in_lane=self._lane is not None)
         if done.waits_on:

@@ -342,17 +342,18 @@ def build_entry(
     topics: dict[str, int] = {}
 
     def split(claim: ClaimKey) -> tuple[int, int, int]:
-        topic, partition = claim.prefix[:-1].rsplit("/", 1)
-        return topics.setdefault(topic + "/", len(topics)), int(partition), claim.epoch
+        topic, _, partition = claim.prefix[:-1].rpartition("/")
+        return topics.setdefault(topic, len(topics)), int(partition), claim.epoch
 
     position, rows = 0, []
     for claim, seq, flags, base, end, reserved, records, low_ms, high_ms, data in parts:
+        size = len(data)
         rows.append(
-            (*split(claim), seq, flags, base, end, reserved, position, len(data), records, low_ms, high_ms)
+            (*split(claim), seq, flags, base, end, reserved, position, size, records, low_ms, high_ms)
         )
-        position += len(data)
+        position += size
     seal_rows = b"".join(_SEAL_ROW.pack(*split(claim)) for claim in seals)
-    names = b"".join(_NAME.pack(len(name.encode())) + name.encode() for name in topics)
+    names = b"".join(_NAME.pack(len(name)) + name for name in (f"{topic}/".encode() for topic in topics))
     has_bases = header.kind is EntryKind.DATA and not header.is_ask
     kept = b"" if has_bases else note  # the bases can be done without
     copy = _copy(
@@ -363,8 +364,11 @@ def build_entry(
         kept,
     )
     start = HEADER_SIZE + len(copy)
-    rows = [(*row[:8], row[8] + start, *row[9:]) for row in rows]
-    directory = names + b"".join(starmap(_PART_ROW.pack, rows)) + seal_rows + note
+    placed = [
+        Part(part[0], *row[3:8], row[8] + start, *row[9:]) for part, row in zip(parts, rows, strict=True)
+    ]
+    packed = [_PART_ROW.pack(*row[:3], *part[1:]) for part, row in zip(placed, rows, strict=True)]
+    directory = b"".join((names, *packed, seal_rows, note))
     size = start + position + len(directory) + FOOTER_SIZE
     front = header.pack()
     footer = front + _FOOTER.pack(
@@ -372,8 +376,7 @@ def build_entry(
     )
     footer += _END.pack(crc32c(footer), MAGIC)
     pieces: list[Bytes] = [front, copy, *(part.data for part in parts), directory, footer]
-    placed = tuple(Part(part.claim, *row[3:]) for part, row in zip(parts, rows, strict=True))
-    return in_one_piece(pieces, size), Entry(header, placed, tuple(seals), note)
+    return in_one_piece(pieces, size), Entry(header, tuple(placed), tuple(seals), note)
 
 
 def _copy(*directory: bytes) -> bytes:

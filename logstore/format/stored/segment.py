@@ -58,6 +58,7 @@ _FOOTER = struct.Struct(
     "<QIIqqQ"
 )  # records, batches, size of the extras, min and max timestamp, where the index starts
 _FOOTER_CRCS = struct.Struct("<III8s")  # batches, index, everything in the footer before this field; magic
+_CRCS, _END = struct.Struct("<II"), struct.Struct("<I8s")  # the same in two pieces
 FOOTER_SIZE = HEADER_SIZE + _FOOTER.size + _FOOTER_CRCS.size
 EMPTY_SIZE = HEADER_SIZE + FOOTER_SIZE
 """Of a segment without records."""
@@ -228,8 +229,9 @@ class SegmentSummary(NamedTuple):
     def extras_position(self) -> int:
         return self.index_position + self.index_size
 
-    def pack(self) -> bytes:
-        front = self.header.pack(has_extras=self.extras_size > 0) + _FOOTER.pack(
+    def pack(self, header: bytes | None = None) -> bytes:
+        """`header`: the same in bytes, if they are known."""
+        front = (header or self.header.pack(has_extras=self.extras_size > 0)) + _FOOTER.pack(
             self.records,
             self.batches,
             self.extras_size,
@@ -237,8 +239,8 @@ class SegmentSummary(NamedTuple):
             self.max_timestamp_ms,
             self.index_position,
         )
-        checks = _CRC.pack(self.batches_crc) + _CRC.pack(self.index_crc)
-        return front + _FOOTER_CRCS.pack(self.batches_crc, self.index_crc, crc32c(front + checks), MAGIC)
+        checked = front + _CRCS.pack(self.batches_crc, self.index_crc)
+        return checked + _END.pack(crc32c(checked), MAGIC)
 
     @classmethod
     def parse(cls, tail: Bytes, object_size: int | None = None) -> SegmentSummary:
@@ -284,8 +286,9 @@ def build_segment(
     header: SegmentHeader, batches: Sequence[EncodedBatch], extras: Extras = NO_EXTRAS
 ) -> tuple[memoryview, SegmentSummary]:
     """The whole object, in one piece, read-only, and what its footer says."""
-    said = extras.pack()
-    parts: list[Bytes] = [header.pack(has_extras=bool(said))]
+    said = b"" if extras is NO_EXTRAS else extras.pack()
+    front = header.pack(has_extras=bool(said))
+    parts: list[Bytes] = [front]
     rows: list[Row] = []
     position, crc, records, is_sparse = HEADER_SIZE, 0, 0, header.is_sparse
     for batch in batches:
@@ -297,7 +300,7 @@ def build_segment(
         position += size
         records += batch.records if is_sparse else count
     index, summary = _summarise(header, rows, records, position, crc, len(said))
-    parts += (index, said, summary.pack())
+    parts += (index, said, summary.pack(front))
     return in_one_piece(parts, summary.object_size), summary
 
 
@@ -384,17 +387,17 @@ def _summarise(
     is_whole = is_dense and next_offset == header.end_offset
     if not is_whole and (rows or SegmentFlags.COLLECTED not in header.flags):
         raise _hole(header, end)
-    index = b"".join([_ROW.pack(*row) for row in rows])
+    index = _ROW.pack(*rows[0]) if len(rows) == 1 else b"".join([_ROW.pack(*row) for row in rows])
     return index, SegmentSummary(
-        header=header,
-        records=records,
-        batches=len(rows),
-        min_timestamp_ms=min([row[5] for row in rows], default=NO_TIMESTAMP),
-        max_timestamp_ms=max([row[4] for row in rows], default=NO_TIMESTAMP),
-        index_position=end,
-        batches_crc=crc,
-        index_crc=crc32c(index),
-        extras_size=extras_size,
+        header,
+        records,
+        len(rows),
+        min([row[5] for row in rows], default=NO_TIMESTAMP),
+        max([row[4] for row in rows], default=NO_TIMESTAMP),
+        end,
+        crc,
+        crc32c(index),
+        extras_size,
     )
 
 

@@ -193,10 +193,12 @@ class Sending:
         key = upload.log.paths.entry(upload.entry.header.seq)
         together = {writer for atomic in upload.load.atomics for writer in atomic.writers}
         links: list[tuple[Flushed, FlushWindow, Link]] = []
+        is_kept = self._runtime.reader.keep_entry(key, upload.data)
         for (writer, window), part in zip(upload.load.windows, upload.entry.parts, strict=True):
             data, summary = window.build()
             link = Link(summary, part.size, writer.extras, slice_key(key, part.position, part.size))
-            self._runtime.reader.keep(link.key or key, data, summary)
+            if not is_kept:
+                self._runtime.reader.keep(link.key or key, data, summary)
             links.append((writer, window, link))
         with all_locked(together):
             committed = [
