@@ -87,3 +87,43 @@ def test_N01_a_small_entry_that_came_with_a_look_is_not_fetched_again() -> None:
             assert faulty.count("get", prefix="lanes/") == 3, (
                 "the entry, the empty place behind it, the checkpoint"
             )
+
+
+def test_L18_the_owner_of_a_lane_keeps_an_entry_once_and_reads_every_part_from_it() -> None:
+    faulty = FaultyStore(MemoryStore())
+    with open_store(faulty, lanes=1, ack="buffered", flush_interval=3600) as store:
+        topic = store.create_topic("t", PARTITIONS)
+        logs = [topic.partition(number) for number in range(PARTITIONS)]
+        for log in logs:
+            log.append(b"open")
+        store.flush()
+        cache = store._runtime.reader._cache
+        cache.clear()
+        for number, log in enumerate(logs):
+            log.append(b"%d" % number)
+        store.flush()
+        assert len(cache._pieces) == 1
+        faulty.forget_calls()
+        for number, log in enumerate(logs):
+            assert [record.value for record in log.records(1)] == [b"%d" % number]
+        assert not faulty.calls
+
+
+def test_L18_the_parts_of_a_large_entry_are_kept_one_by_one() -> None:
+    faulty = FaultyStore(MemoryStore())
+    with open_store(
+        faulty, lanes=1, ack="buffered", flush_interval=3600, compression="none", max_batch_bytes=4 << 20
+    ) as store:
+        topic = store.create_topic("t", 2)
+        values = [b"small", bytes(2 << 20)]
+        for number in range(2):
+            topic.partition(number).append(b"open")
+        store.flush()
+        for number, value in enumerate(values):
+            topic.partition(number).append(value)
+        store.flush()
+        faulty.forget_calls()
+        assert pairs(topic.partition(0)) == [(0, b"open"), (1, b"small")]
+        assert not faulty.calls
+        assert pairs(topic.partition(1)) == [(0, b"open"), (1, values[1])]
+        assert faulty.count("get", prefix="lanes/") > 0, "what is large is fetched again"
