@@ -48,6 +48,7 @@ typedef struct {
 
 typedef struct {
     int64_t timestamp_delta;
+    uint64_t offset_delta; /* zigzag */
     slice key, value;
     uint32_t header_count;
     const uint8_t *headers; /* after their count */
@@ -111,6 +112,9 @@ static inline reason read_slice(const uint8_t **at, const uint8_t *end, slice *o
     return NULL;
 }
 
+/* For `index`, where compaction by key may have taken records away: the caller looks at the delta. */
+#define ANY_DELTA (-1)
+
 static reason read_any_record(const uint8_t **at, const uint8_t *end, Py_ssize_t index, record *out)
 {
     uint64_t number;
@@ -129,7 +133,8 @@ static reason read_any_record(const uint8_t **at, const uint8_t *end, Py_ssize_t
     out->timestamp_delta = signed_number(number);
     if ((why = read_number(&p, end, INT_BYTES, &number)))
         return why;
-    if (number != (uint64_t)index << 1)
+    out->offset_delta = number;
+    if (index != ANY_DELTA && number != (uint64_t)index << 1)
         return "offset deltas are not 0, 1, 2 and so on";
     if ((why = read_slice(&p, end, &out->key)) || (why = read_slice(&p, end, &out->value)))
         return why;
@@ -190,12 +195,14 @@ static inline int read_usual_record(const uint8_t **at, const uint8_t *end, Py_s
     if (end - p < 16 || !read_short(&p, &size))
         return 0;
     const uint8_t *start = p++; /* attributes */
-    if (!read_short(&p, &delta) || !read_short(&p, &number) || number != (uint64_t)index << 1 ||
+    if (!read_short(&p, &delta) || !read_short(&p, &number) ||
+        (index != ANY_DELTA && number != (uint64_t)index << 1) ||
         !read_short_slice(&p, end, &out->key) || !read_short_slice(&p, end, &out->value))
         return 0;
     if (*p++ != 0 || (uint64_t)(p - start) << 1 != size)
         return 0;
     out->timestamp_delta = signed_number(delta);
+    out->offset_delta = number;
     out->header_count = 0;
     out->headers = out->end = *at = p;
     return 1;
@@ -1074,6 +1081,325 @@ static PyObject *speed_stamp(PyObject *module, PyObject *args)
     return Py_BuildValue("NO", found, newest == NULL ? now : newest);
 }
 
+/* ---- compaction by key ---- */
+
+/* The next record of a batch that covers `span` offsets: their deltas are 0, 1, 2 and so on if it has as many records,
+ * else they grow. `before` is the delta of the record before it, -1 before the first. */
+static inline reason read_kept_record(const uint8_t **at, const area *from, Py_ssize_t index, int64_t span,
+                                      int64_t *before, record *out)
+{
+    int is_dense = span == from->count;
+    reason why = read_record(at, from->data + from->size, is_dense ? index : ANY_DELTA, out);
+    if (why)
+        return why;
+    int64_t delta = signed_number(out->offset_delta);
+    if (delta <= *before || delta >= span)
+        return "offset deltas do not grow, or reach past the batch";
+    *before = delta;
+    return NULL;
+}
+
+#define HAS_KEY 1
+#define IS_TOMBSTONE 2
+#define PIECE 2
+
+typedef struct {
+    area *areas;
+    const int64_t *spans;
+    Py_ssize_t count, factor_count, longest; /* bytes of the longest key */
+    const uint64_t *factors;                 /* pairs */
+    int64_t *deltas;
+    uint8_t *flags;
+    uint64_t *one, *two;
+    Py_ssize_t failed_at;
+} keying;
+
+static inline void hash_key(const slice *key, const uint64_t *factors, uint64_t *one, uint64_t *two)
+{
+    uint64_t a = (uint64_t)key->size * factors[0], b = (uint64_t)key->size * factors[1];
+    const uint8_t *p = key->data, *end = p + key->size;
+    for (factors += 2; end - p >= PIECE; p += PIECE, factors += 2) {
+        uint64_t piece = p[0] | (uint64_t)p[1] << 8;
+        a += piece * factors[0];
+        b += piece * factors[1];
+    }
+    if (p < end) {
+        a += *p * factors[0];
+        b += *p * factors[1];
+    }
+    *one = a;
+    *two = b;
+}
+
+static reason key_rows(keying *to)
+{
+    Py_ssize_t row = 0;
+    for (Py_ssize_t n = 0; n < to->count; n++) {
+        const area *from = &to->areas[n];
+        const uint8_t *at = from->data;
+        int64_t before = -1;
+        for (Py_ssize_t index = 0; index < from->count; index++, row++) {
+            record one;
+            reason why = read_kept_record(&at, from, index, to->spans[n], &before, &one);
+            if (why) {
+                to->failed_at = at - from->data;
+                return why;
+            }
+            to->deltas[row] = before;
+            to->flags[row] = (one.key.size >= 0 ? HAS_KEY : 0) | (one.value.size < 0 ? IS_TOMBSTONE : 0);
+            to->one[row] = to->two[row] = 0;
+            if (one.key.size > to->longest)
+                to->longest = one.key.size;
+            if (one.key.size >= 0 && (one.key.size + PIECE - 1) / PIECE < to->factor_count)
+                hash_key(&one.key, to->factors, &to->one[row], &to->two[row]);
+        }
+        if (at != from->data + from->size) {
+            to->failed_at = at - from->data;
+            return "bytes after the last record";
+        }
+    }
+    return NULL;
+}
+
+static PyObject *speed_keys(PyObject *module, PyObject *args)
+{
+    PyObject *sequence, *numbers, *result = NULL, *parts[4] = {NULL};
+    Py_buffer factors;
+    keying to = {0};
+    int64_t *spans = NULL;
+    if (!PyArg_ParseTuple(args, "OOy*", &sequence, &numbers, &factors))
+        return NULL;
+    PyObject *sources = PySequence_Tuple(sequence), *of_spans = sources ? PySequence_Tuple(numbers) : NULL;
+    if (of_spans == NULL)
+        goto done;
+    Py_ssize_t areas = PyTuple_GET_SIZE(sources), records = 0, total = 0;
+    if (PyTuple_GET_SIZE(of_spans) != areas || (uintptr_t)factors.buf % sizeof(uint64_t)) {
+        PyErr_SetString(PyExc_ValueError, "a span for each area is needed, and factors that are aligned");
+        goto done;
+    }
+    to.factors = factors.buf;
+    to.factor_count = factors.len / (2 * (Py_ssize_t)sizeof(uint64_t));
+    to.areas = PyMem_Calloc(areas ? areas : 1, sizeof(area));
+    to.spans = spans = PyMem_Calloc(areas ? areas : 1, sizeof(int64_t));
+    if (to.areas == NULL || spans == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    for (; to.count < areas; to.count++) {
+        spans[to.count] = PyLong_AsLongLong(PyTuple_GET_ITEM(of_spans, to.count));
+        if ((spans[to.count] == -1 && PyErr_Occurred()) ||
+            open_area(PyTuple_GET_ITEM(sources, to.count), &to.areas[to.count]) < 0)
+            goto done;
+        records += to.areas[to.count].count;
+        total += to.areas[to.count].size;
+    }
+    for (int n = 0; n < 4; n++) /* deltas, flags, one, two */
+        if ((parts[n] = PyBytes_FromStringAndSize(NULL, records * (n == 1 ? 1 : 8))) == NULL)
+            goto done;
+    to.deltas = (int64_t *)PyBytes_AS_STRING(parts[0]);
+    to.flags = (uint8_t *)PyBytes_AS_STRING(parts[1]);
+    to.one = (uint64_t *)PyBytes_AS_STRING(parts[2]);
+    to.two = (uint64_t *)PyBytes_AS_STRING(parts[3]);
+    PyThreadState *state = total >= RELEASE_GIL_FROM ? PyEval_SaveThread() : NULL;
+    reason why = key_rows(&to);
+    if (state)
+        PyEval_RestoreThread(state);
+    if (why)
+        refuse(why, to.failed_at);
+    else
+        result = Py_BuildValue("OOOOn", parts[0], parts[1], parts[2], parts[3], to.longest);
+done:
+    for (int n = 0; n < 4; n++)
+        Py_XDECREF(parts[n]);
+    for (Py_ssize_t n = 0; n < to.count; n++)
+        close_area(&to.areas[n]);
+    PyMem_Free(to.areas);
+    PyMem_Free(spans);
+    Py_XDECREF(sources);
+    Py_XDECREF(of_spans);
+    PyBuffer_Release(&factors);
+    return result;
+}
+
+typedef struct {
+    int64_t low, high;
+    Py_ssize_t size;
+    const uint8_t *at;
+} picking;
+
+/* Neighbours that stay are copied in one piece. */
+static reason pick_records(const area *from, int64_t span, const uint8_t *keep, uint8_t *to, picking *out)
+{
+    const uint8_t *run = NULL;
+    int64_t before = -1;
+    out->low = INT64_MAX;
+    out->high = INT64_MIN;
+    for (Py_ssize_t index = 0; index < from->count; index++) {
+        const uint8_t *start = out->at;
+        record one;
+        int64_t stamp;
+        reason why = read_kept_record(&out->at, from, index, span, &before, &one);
+        if (why || (why = timestamp_of(from, &one, &stamp)))
+            return why;
+        if (keep[index]) {
+            run = run ? run : start;
+            out->low = stamp < out->low ? stamp : out->low;
+            out->high = stamp > out->high ? stamp : out->high;
+        }
+        else if (run) {
+            memcpy(to + out->size, run, start - run);
+            out->size += start - run;
+            run = NULL;
+        }
+    }
+    if (out->at != from->data + from->size)
+        return "bytes after the last record";
+    if (run) {
+        memcpy(to + out->size, run, out->at - run);
+        out->size += out->at - run;
+    }
+    return NULL;
+}
+
+static PyObject *speed_pick(PyObject *module, PyObject *args)
+{
+    PyObject *source, *data = NULL, *result = NULL;
+    long long span;
+    Py_buffer keep;
+    area from;
+    if (!PyArg_ParseTuple(args, "OLy*", &source, &span, &keep))
+        return NULL;
+    if (open_area(source, &from) < 0) {
+        PyBuffer_Release(&keep);
+        return NULL;
+    }
+    picking out = {.at = from.data};
+    if (keep.len != from.count)
+        PyErr_SetString(PyExc_ValueError, "a byte for each record is needed");
+    else if ((data = PyBytes_FromStringAndSize(NULL, from.size)) != NULL) {
+        PyThreadState *state = from.size >= RELEASE_GIL_FROM ? PyEval_SaveThread() : NULL;
+        reason why = pick_records(&from, span, keep.buf, (uint8_t *)PyBytes_AS_STRING(data), &out);
+        if (state)
+            PyEval_RestoreThread(state);
+        if (why)
+            refuse(why, out.at - from.data);
+        else if (out.size == 0)
+            PyErr_SetString(PyExc_ValueError, "no record stays");
+        else if (_PyBytes_Resize(&data, out.size) == 0)
+            result = Py_BuildValue("OLL", data, (long long)out.low, (long long)out.high);
+    }
+    Py_XDECREF(data);
+    close_area(&from);
+    PyBuffer_Release(&keep);
+    return result;
+}
+
+/* A table of keys' hashes and the last offset of each, one more than it: 0 is an empty slot. Looked for from the slot that the
+ * hash's upper bits name on, up to the first empty one. (The lower bits of such a sum say little of the key's upper ones.) */
+typedef struct {
+    uint64_t one, two, offset;
+} slot;
+
+typedef struct {
+    Py_buffer table, one, two, offsets; /* offsets: only of `remember` */
+    slot *slots;
+    Py_ssize_t rows;
+    uint64_t mask;
+    int shift;
+} lookup;
+
+#define AHEAD 16
+#ifndef __GNUC__
+#define __builtin_prefetch(place) ((void)0)
+#endif
+
+static void close_lookup(lookup *in)
+{
+    PyBuffer_Release(&in->table);
+    PyBuffer_Release(&in->one);
+    PyBuffer_Release(&in->two);
+    if (in->offsets.obj)
+        PyBuffer_Release(&in->offsets);
+}
+
+static int open_lookup(PyObject *args, lookup *in, int with_offsets)
+{
+    memset(in, 0, sizeof *in);
+    if (with_offsets ? !PyArg_ParseTuple(args, "w*y*y*y*", &in->table, &in->one, &in->two, &in->offsets)
+                     : !PyArg_ParseTuple(args, "y*y*y*", &in->table, &in->one, &in->two))
+        return -1;
+    Py_ssize_t size = in->table.len / (Py_ssize_t)sizeof(slot);
+    in->slots = in->table.buf;
+    in->rows = in->one.len / 8;
+    in->mask = (uint64_t)size - 1;
+    for (in->shift = 64; (UINT64_C(1) << (64 - in->shift)) < (uint64_t)size; in->shift--)
+        ;
+    uintptr_t places = (uintptr_t)in->table.buf | (uintptr_t)in->one.buf | (uintptr_t)in->two.buf;
+    if (size < 2 || size & (size - 1) || in->two.len != in->one.len || places % 8 ||
+        (with_offsets && (in->offsets.len != in->one.len || (uintptr_t)in->offsets.buf % 8))) {
+        close_lookup(in);
+        PyErr_SetString(PyExc_ValueError, "a table of 2, 4, 8 … slots is needed, and columns of the same length");
+        return -1;
+    }
+    return 0;
+}
+
+/* Where the key is, or the empty slot where it would be; NULL if it is not there and the table is full. */
+static inline slot *find_slot(const lookup *in, Py_ssize_t row)
+{
+    const uint64_t *one = in->one.buf, *two = in->two.buf;
+    if (row + AHEAD < in->rows)
+        __builtin_prefetch(&in->slots[one[row + AHEAD] >> in->shift]);
+    uint64_t at = one[row] >> in->shift;
+    for (uint64_t tried = 0; tried <= in->mask; tried++, at = (at + 1) & in->mask) {
+        slot *here = &in->slots[at];
+        if (here->offset == 0 || (here->one == one[row] && here->two == two[row]))
+            return here;
+    }
+    return NULL;
+}
+
+static PyObject *speed_remember(PyObject *module, PyObject *args)
+{
+    lookup in;
+    if (open_lookup(args, &in, 1) < 0)
+        return NULL;
+    const uint64_t *one = in.one.buf, *two = in.two.buf, *offsets = in.offsets.buf;
+    Py_ssize_t added = 0, row = 0;
+    for (; row < in.rows; row++) {
+        slot *here = find_slot(&in, row);
+        if (here == NULL)
+            break;
+        if (here->offset == 0) {
+            here->one = one[row];
+            here->two = two[row];
+            added++;
+        }
+        if (here->offset <= offsets[row])
+            here->offset = offsets[row] + 1;
+    }
+    int is_full = row < in.rows;
+    close_lookup(&in);
+    if (is_full)
+        return PyErr_Format(PyExc_ValueError, "the table is full");
+    return PyLong_FromSsize_t(added);
+}
+
+static PyObject *speed_recall(PyObject *module, PyObject *args)
+{
+    lookup in;
+    if (open_lookup(args, &in, 0) < 0)
+        return NULL;
+    PyObject *found = PyBytes_FromStringAndSize(NULL, in.rows * 8);
+    int64_t *offsets = found ? (int64_t *)PyBytes_AS_STRING(found) : NULL;
+    for (Py_ssize_t row = 0; found && row < in.rows; row++) {
+        const slot *here = find_slot(&in, row);
+        offsets[row] = here == NULL ? -1 : (int64_t)here->offset - 1;
+    }
+    close_lookup(&in);
+    return found;
+}
+
 /* ---- murmur2 ---- */
 
 static PyObject *speed_murmur2(PyObject *module, PyObject *key)
@@ -1105,6 +1431,10 @@ static PyMethodDef methods[] = {
     {"encode", speed_encode, METH_VARARGS, NULL},
     {"cut", speed_cut, METH_VARARGS, NULL},
     {"stamp", speed_stamp, METH_VARARGS, NULL},
+    {"keys", speed_keys, METH_VARARGS, NULL},
+    {"pick", speed_pick, METH_VARARGS, NULL},
+    {"remember", speed_remember, METH_VARARGS, NULL},
+    {"recall", speed_recall, METH_VARARGS, NULL},
     {"murmur2", speed_murmur2, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

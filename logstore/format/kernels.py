@@ -10,9 +10,9 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from logstore.format.batches.area import Area, Gathered
+from logstore.format.batches.area import Area, Gathered, Keys
 from logstore.format.batches.record import Record
 
 speed: ModuleType | None = None
@@ -28,7 +28,13 @@ class Kernels(NamedTuple):
     """`encode(records, now_ms)`; `records(area, base_offset, first, stop)`; `check(area)` for the lowest and
     highest timestamp; `gather(areas, first, stop, timestamps, keys, values, headers)`; `cut(records, limit)` for where runs
     of at most `limit` bytes end and what each comes to, or None if a record needs a closer look; `stamp(records, now_ms)`,
-    which takes checked records, for the same with `now_ms` where they have no timestamp, and the newest of all."""
+    which takes checked records, for the same with `now_ms` where they have no timestamp, and the newest of all.
+
+    For compaction by key, of batches that cover so many offsets: `keys(areas, spans, factors)` for the hashes of all keys,
+    each a sum of pieces times pairs of factors (`key_hash`); `pick(area, span, keep)` for the bytes of those records that
+    have a 1 in `keep`, at least one, and their lowest and highest timestamp; `remember(table, one, two, offsets)` and
+    `recall(table, one, two)` for a table of the last offset of each key (`OffsetMap`): how many keys were new, and the
+    offsets, -1 of a key that is not in it."""
 
     name: str
     encode: Callable[[Sequence[Record], int], tuple[bytes, int, int, int]]
@@ -37,6 +43,10 @@ class Kernels(NamedTuple):
     gather: Callable[[Sequence[Area], int, int, bool, bool, bool, bool], Gathered]
     cut: Callable[[list[Record], int], list[tuple[int, int]] | None]
     stamp: Callable[[list[Record], int], tuple[list[Record], int]]
+    keys: Callable[[Sequence[Area], Sequence[int], Any], Keys]
+    pick: Callable[[Area, int, Any], tuple[bytes, int, int]]
+    remember: Callable[[Any, Any, Any, Any], int]
+    recall: Callable[[Any, Any, Any], Any]
 
 
 # The plain twins are imported when they are called: where the C kernels are in, a command that starts pays for no table.
@@ -87,6 +97,30 @@ def _stamp(records: list[Record], now_ms: int) -> tuple[list[Record], int]:
     return found, max(stamps)
 
 
+def _keys(areas: Sequence[Area], spans: Sequence[int], factors: Any) -> Keys:
+    from logstore.format.plain.keys import keys
+
+    return keys(areas, spans, factors)
+
+
+def _pick(area: Area, span: int, keep: Any) -> tuple[bytes, int, int]:
+    from logstore.format.plain.keys import pick
+
+    return pick(area, span, keep)
+
+
+def _remember(table: Any, one: Any, two: Any, offsets: Any) -> int:
+    from logstore.format.plain.keys import remember
+
+    return remember(table, one, two, offsets)
+
+
+def _recall(table: Any, one: Any, two: Any) -> Any:
+    from logstore.format.plain.keys import recall
+
+    return recall(table, one, two)
+
+
 def _speed_encode(records: Sequence[Record], now_ms: int) -> tuple[bytes, int, int, int]:
     assert speed is not None
     try:
@@ -96,10 +130,22 @@ def _speed_encode(records: Sequence[Record], now_ms: int) -> tuple[bytes, int, i
     return encoded
 
 
-PLAIN = Kernels("plain", _encode, _records, _check, _gather, _cut, _stamp)
+PLAIN = Kernels("plain", _encode, _records, _check, _gather, _cut, _stamp, _keys, _pick, _remember, _recall)
 ALL: tuple[Kernels, ...] = (PLAIN,)
 if speed is not None:
     ALL += (
-        Kernels("speed", _speed_encode, speed.records, speed.check, speed.gather, speed.cut, speed.stamp),
+        Kernels(
+            "speed",
+            _speed_encode,
+            speed.records,
+            speed.check,
+            speed.gather,
+            speed.cut,
+            speed.stamp,
+            getattr(speed, "keys", _keys),  # a checkout may have a build from before there were these
+            getattr(speed, "pick", _pick),
+            getattr(speed, "remember", _remember),
+            getattr(speed, "recall", _recall),
+        ),
     )
 active = ALL[-1]

@@ -7,15 +7,26 @@ hash with a probability below 2**-96, whatever they are.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-_WORD = 8
-_PIECES = 4
-_MASKS = np.array([(1 << 8 * size) - 1 for size in range(_WORD + 1)], np.uint64)
-_SHIFTS = [np.uint64(16 * piece) for piece in range(_PIECES)]
-_PIECE = np.uint64(0xFFFF)
+from logstore.format import kernels
+from logstore.format.batches.area import Area
+
+_PIECE = 2
+_HAS_KEY, _IS_TOMBSTONE = 1, 2
+
+
+class Hashed(NamedTuple):
+    """One entry a record. `deltas`: their offsets from that of their batch. Of a record without a key the hash is 0."""
+
+    deltas: Any
+    has_key: Any
+    is_tombstone: Any
+    one: Any
+    two: Any
 
 
 class KeyHash:
@@ -23,26 +34,29 @@ class KeyHash:
 
     def __init__(self, seed: bytes) -> None:
         self._rng = np.random.Generator(np.random.PCG64(int.from_bytes(seed, "big")))
-        self._numbers = self._draw(1 + 8 * _PIECES)
+        self._factors = self._draw(32)
 
     def _draw(self, count: int) -> Any:
         return self._rng.integers(0, 1 << 64, (count, 2), np.uint64, endpoint=False)
 
-    def of(self, joined: bytes, positions: Any, lengths: Any) -> tuple[Any, Any]:
-        """Of the keys that lie there in `joined`, behind whose last one there are 8 bytes or more."""
-        words = np.ndarray((len(joined) - _WORD + 1,), "<u8", joined, 0, (1,))
-        longest = int(lengths.max(initial=0))
-        count = -(-longest // _WORD)
-        if len(self._numbers) <= count * _PIECES:
-            self._numbers = np.concatenate([self._numbers, self._draw(1 + count * _PIECES)])
-        sizes = lengths.astype(np.uint64)
-        one, two = sizes * self._numbers[0, 0], sizes * self._numbers[0, 1]
-        for word in range(count):
-            left = lengths - word * _WORD
-            some: Any = slice(None) if left.min() > 0 else np.flatnonzero(left > 0)
-            found = words[positions[some] + word * _WORD] & _MASKS[np.minimum(left[some], _WORD)]
-            for piece, shift in enumerate(_SHIFTS, 1 + word * _PIECES):
-                part = (found >> shift) & _PIECE
-                one[some] += part * self._numbers[piece, 0]
-                two[some] += part * self._numbers[piece, 1]
-        return one, two
+    def of(self, areas: Sequence[Area], spans: Sequence[int]) -> Hashed:
+        """Of the keys of all records. `spans`: how many offsets each area's batch covers."""
+        found = kernels.active.keys(areas, spans, self._factors)
+        more = 1 + -(-found[4] // _PIECE) - len(self._factors)
+        if more > 0:
+            self._factors = np.concatenate([self._factors, self._draw(more)])
+            found = kernels.active.keys(areas, spans, self._factors)
+        flags = np.frombuffer(found[1], np.uint8)
+        return Hashed(
+            np.frombuffer(found[0], np.int64),
+            flags & _HAS_KEY != 0,
+            flags & _IS_TOMBSTONE != 0,
+            np.frombuffer(found[2], np.uint64),
+            np.frombuffer(found[3], np.uint64),
+        )
+
+
+def all_have_keys(area: Area, span: int) -> bool:
+    """Whether there is no record without a key."""
+    flags = kernels.active.keys([area], [span], np.empty((0, 2), np.uint64))[1]
+    return bool((np.frombuffer(flags, np.uint8) & _HAS_KEY).all())

@@ -120,11 +120,14 @@ def taken(cut: Any, records: list[Any], max_batch_bytes: int) -> Any:
 
 def one_round(speed: Any, seed: int) -> None:
     """Raises AssertionError where the kernels differ."""
+    import numpy as np
+
     from logstore.format import kernels
     from logstore.format.batches.area import Area
     from logstore.format.batches.arrays import Plan
     from logstore.format.plain import encode
 
+    check_offset_map(speed, seed)
     rng = random.Random(seed)
     kernels.speed = speed
     records = random_records(rng)
@@ -168,6 +171,49 @@ def one_round(speed: Any, seed: int) -> None:
             left, right = (make([], found, first, stop) for found in (ours, theirs))
             left.validate(full=True)
             assert left.equals(right), name
+    # What compaction by key does with it: a batch with as many records as offsets, or with fewer.
+    span = count + rng.choice([0, 0, 0, 1, 5])
+    factors = np.random.default_rng(seed).integers(0, 1 << 64, (rng.choice([0, 1, 5, 40]), 2), np.uint64)
+    ours = outcome(speed.keys, [area, area], [span, span], factors)
+    theirs = outcome(kernels.PLAIN.keys, [plain, plain], [span, span], factors)
+    assert same_columns(ours, theirs), "keys"
+    if count < 1 << 20:
+        keep = array.array("B", [rng.random() < 0.5 for _ in range(count - 1)] + [1])
+        assert outcome(speed.pick, area, span, keep) == outcome(kernels.PLAIN.pick, plain, span, keep), "pick"
+
+
+def same_columns(ours: Any, theirs: Any) -> bool:
+    if isinstance(ours, str) or isinstance(theirs, str):
+        return isinstance(ours, str) and isinstance(theirs, str)
+    return [bytes(column) for column in ours[:4]] == [bytes(column) for column in theirs[:4]] and (
+        ours[4] == theirs[4]
+    )
+
+
+def check_offset_map(speed: Any, seed: int) -> None:
+    """A small table, keys that meet often, and one more key than fits now and then."""
+    import numpy as np
+
+    from logstore.format import kernels
+
+    rng = np.random.default_rng(seed)
+    slots = 1 << int(rng.integers(1, 6))
+    keys = int(rng.integers(1, slots + 2))
+    hashes = rng.integers(0, 1 << 64, (keys, 2), np.uint64)
+    hashes[:, 0] >>= rng.choice(np.array([0, 58, 63], np.uint64), keys)
+    chosen = rng.integers(0, keys, 20)
+    one, two = (np.ascontiguousarray(hashes[chosen, half]) for half in (0, 1))
+    offsets = np.sort(rng.integers(0, 1 << 40, 20))
+    tables = [np.zeros((slots, 3), np.uint64) for _ in range(2)]
+    found = []
+    for table, kernel in zip(tables, (speed, kernels.PLAIN), strict=True):
+        try:
+            added = kernel.remember(table, one, two, offsets)
+        except ValueError:
+            added = "full"
+        left, right = (np.ascontiguousarray(hashes[:, half]) for half in (0, 1))
+        found.append((added, added == "full" or bytes(kernel.recall(table, left, right))))
+    assert found[0] == found[1], "offset map"
 
 
 def child(seconds: float, seed: int) -> None:

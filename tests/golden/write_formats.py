@@ -16,7 +16,7 @@ import numpy as np
 
 from logstore.format.batches.batch import PATCH_SIZE, encode_batch, patch_head, split
 from logstore.format.batches.record import Record
-from logstore.format.batches.thinning import locate, thinned
+from logstore.format.batches.thinning import thinned
 from logstore.format.stored import entry, lane_checkpoint, manifest, segment, wal
 from logstore.format.stored.claim_base import Bases, ClaimBase, Place
 from logstore.format.stored.encoded_batch import EncodedBatch, as_stored
@@ -151,10 +151,10 @@ def sparse_bytes() -> bytes:
     left = []
     for batch in batches():
         raw = batch.tobytes()
-        located = locate([(raw, info) for info in split(raw)])
-        keep = np.isin(located.offsets, SPARSE_OFFSETS)
+        [info] = split(raw)
+        keep = np.isin(np.arange(info.base_offset, info.last_offset + 1), SPARSE_OFFSETS)
         if keep.any():
-            data, low, high = thinned(raw, located, 0, keep)
+            data, low, high = thinned(raw, info, keep)
             left.append(as_stored(memoryview(data), batch.base_offset, batch.count, low, high))
     return bytes(build_segment(SPARSE_HEADER, left)[0])
 

@@ -2,8 +2,8 @@
 
 First it learns: the last offset of each key in the part of the log that is new to it. Then it goes over the log from its
 beginning and leaves out each record that a later one of the same key replaces, and each tombstone whose time is over.
-Records without a key stay. Of what it has learned it knows by their offsets which records are left: a batch of which all or
-none are is not decoded a second time, and no key is looked up again.
+Records without a key stay. Of what it has learned it knows by their offsets which records are left: no key is looked up
+again, and a batch of which all or none are is not decoded a second time.
 
 Transactions: the first batch of one that it meets makes it look ahead, for how they end. It learns up to the last stable
 offset, where the first begins that has not ended; what was committed is like everything else, what was aborted replaces
@@ -25,10 +25,11 @@ import numpy as np
 from logstore.engine.chain.segment_reader import Block
 from logstore.engine.maintenance.offset_map import OffsetMap
 from logstore.engine.maintenance.outcomes import Outcomes
-from logstore.format.batches.batch import BatchInfo, split
+from logstore.format.batches.area import Area
+from logstore.format.batches.batch import BatchInfo, record_area, split
 from logstore.format.batches.markers import read_marker
-from logstore.format.batches.thinning import Located, emptied, locate, thinned
-from logstore.format.key_hash import KeyHash
+from logstore.format.batches.thinning import emptied, thinned
+from logstore.format.key_hash import Hashed, KeyHash
 from logstore.format.stored.encoded_batch import EncodedBatch, as_stored
 
 _ROWS = 1 << 15
@@ -42,6 +43,17 @@ class _Found(NamedTuple):
     info: BatchInfo
     low_ms: int
     high_ms: int
+
+
+class _Keyed(NamedTuple):
+    """Batches with one record at the least, decoded for their keys. `offsets`: of all records. `firsts`: where those of each
+    batch begin, and one more for the end."""
+
+    infos: list[BatchInfo]
+    areas: list[Area]
+    hashed: Hashed
+    offsets: Any
+    firsts: Any
 
 
 class _Piece(NamedTuple):
@@ -112,9 +124,9 @@ class Thinner:
                 if info.producer_id >= 0:
                     last = self._last_markers if info.is_control else self._last_data
                     last[info.producer_id] = info.base_offset
-            live = [one[:2] for one in wanted if self._is_live(one.info)]
+            live = [one for one in wanted if self._is_live(one.info)]
             if live:
-                self._learn(locate(live), start, stop)
+                self._learn(self._keyed(live), start, stop)
             if wanted:
                 self.until = min(stop, wanted[-1].info.last_offset + 1)
             if self._map.full and self.until < stop:
@@ -148,16 +160,25 @@ class Thinner:
             and self._outcomes.is_aborted(info)
         )
 
-    def _learn(self, located: Located, start: int, stop: int) -> None:
-        wanted = located.has_key & (located.offsets >= start) & (located.offsets < stop)
-        if not located.has_key.all():
-            batches = np.searchsorted(located.firsts, np.flatnonzero(~located.has_key), "right") - 1
-            self._keyless |= {located.infos[row].base_offset for row in np.unique(batches).tolist()}
+    def _keyed(self, found: list[_Found]) -> _Keyed:
+        infos = [one.info for one in found]
+        areas = [record_area(one.raw, one.info) for one in found]
+        hashed = self._hash.of(areas, [info.span for info in infos])
+        counts = np.array([info.count for info in infos])
+        bases = np.array([info.base_offset for info in infos], np.int64)
+        return _Keyed(
+            infos, areas, hashed, np.repeat(bases, counts) + hashed.deltas, np.append(0, counts.cumsum())
+        )
+
+    def _learn(self, keyed: _Keyed, start: int, stop: int) -> None:
+        offsets, hashed = keyed.offsets, keyed.hashed
+        wanted = hashed.has_key & (offsets >= start) & (offsets < stop)
+        if not hashed.has_key.all():
+            batches = np.searchsorted(keyed.firsts, np.flatnonzero(~hashed.has_key), "right") - 1
+            self._keyless |= {keyed.infos[row].base_offset for row in np.unique(batches).tolist()}
         rows: Any = slice(None) if wanted.all() else np.flatnonzero(wanted)
-        found = located.found
-        one, two = self._hash.of(located.joined, found.key_positions[rows], found.key_lengths[rows])
-        self._map.add(one, two, located.offsets[rows])
-        self.tombstones = self.tombstones or bool(located.is_tombstone[rows].any())
+        self._map.add(hashed.one[rows], hashed.two[rows], offsets[rows])
+        self.tombstones = self.tombstones or bool(hashed.is_tombstone[rows].any())
 
     @property
     def keys(self) -> int:
@@ -176,22 +197,22 @@ class Thinner:
 
     def _thin(self, found: list[_Found], left: Thinned) -> Iterator[_Piece]:
         live = [one for one in found if self._is_live(one.info)]
-        known = self._counted([one.info for one in live])
-        inside = [one[:2] for one, count in zip(live, known, strict=True) if count is None]
-        located = locate(inside) if inside else None
-        keep = None if located is None else self._stays(located)
-        kept_of = [] if located is None else _sums(keep, located)
-        row, counts = 0, iter(known)
+        known = self._known([one.info for one in live])
+        inside = [one for one, keep in zip(live, known, strict=True) if keep is None]
+        looked_up = self._looked_up(inside) if inside else iter(())
+        keeps = iter(known)
         for one in found:
             raw, info, _, _ = one
             if info.is_control:
                 yield self._marker(one)
                 continue
+            keep, area = None, None
             count = 0 if self._is_aborted(info) else info.count
             if self._is_live(info):
-                told = next(counts)
-                count = kept_of[row] if told is None else told
-                row += told is None
+                keep = next(keeps)
+                if keep is None:
+                    keep, area = next(looked_up)
+                count = int(keep.sum())
             left.kept += count
             left.removed += info.count - count
             if count and info.is_transactional:
@@ -201,30 +222,26 @@ class Thinner:
             elif not count:
                 yield _Piece(None, info, raw)
             else:
-                assert located is not None
-                assert keep is not None
-                of_batch = keep[located.firsts[row - 1] : located.firsts[row]]
-                data, low_ms, high_ms = thinned(raw, located, row - 1, of_batch)
+                data, low_ms, high_ms = thinned(raw, info, keep, area)
                 batch = as_stored(memoryview(data), info.base_offset, info.span, low_ms, high_ms)
                 yield _Piece(batch, info, raw)
 
     def _is_learned(self, first: int, last: int) -> bool:
         return max(self._start, self._tombstones_until) <= first and last < self.until and self._start >= 0
 
-    def _counted(self, infos: list[BatchInfo]) -> list[int | None]:
-        """How many records of each are left, where all or none are; None: that is to be seen inside."""
+    def _known(self, infos: list[BatchInfo]) -> list[Any]:
+        """Which records of each are left, a byte for each; None: that is to be seen inside."""
         bases = np.array([info.base_offset for info in infos], np.int64)
         spans = np.array([info.span for info in infos], np.int64)
         left = self._learned_offsets()
-        counts = (np.searchsorted(left, bases + spans) - np.searchsorted(left, bases)).tolist()
+        firsts, stops = np.searchsorted(left, bases), np.searchsorted(left, bases + spans)
         return [
-            count
-            if count in (0, info.count)
-            and self._is_learned(info.base_offset, info.last_offset)
+            _ones_at(left[first:stop] - info.base_offset, info.span)
+            if self._is_learned(info.base_offset, info.last_offset)
             and not info.is_sparse
             and info.base_offset not in self._keyless
             else None
-            for info, count in zip(infos, counts, strict=True)
+            for info, first, stop in zip(infos, firsts.tolist(), stops.tolist(), strict=True)
         ]
 
     def _learned_offsets(self) -> Any:
@@ -245,17 +262,16 @@ class Thinner:
         )
         return _verbatim(found)._replace(is_needed=is_needed)
 
-    def _stays(self, located: Located) -> Any:
-        found, offsets = located.found, located.offsets
-        if self._is_learned(int(offsets[0]), int(offsets[-1])):
-            left = self._learned_offsets()
-            place = np.minimum(np.searchsorted(left, offsets), max(len(left) - 1, 0))
-            return ~located.has_key | (left[place] == offsets if len(left) else False)
-        one, two = self._hash.of(located.joined, found.key_positions, np.maximum(found.key_lengths, 0))
-        gone = self._map.latest(one, two) > offsets
+    def _looked_up(self, found: list[_Found]) -> Iterator[tuple[Any, Area]]:
+        """The same of batches whose keys have to be looked up, and their records."""
+        keyed = self._keyed(found)
+        offsets, hashed = keyed.offsets, keyed.hashed
+        gone = self._map.latest(hashed.one, hashed.two) > offsets
         if offsets[0] < self._tombstones_until:
-            gone |= located.is_tombstone & (offsets < self._tombstones_until)
-        return ~(gone & located.has_key)
+            gone |= hashed.is_tombstone & (offsets < self._tombstones_until)
+        keep = (~(gone & hashed.has_key)).view(np.uint8)
+        for area, first, stop in zip(keyed.areas, keyed.firsts, keyed.firsts[1:], strict=False):
+            yield keep[first:stop], area
 
     def _without_idle(self, pieces: list[_Piece]) -> list[EncodedBatch]:
         """Without the batches that nobody needs: an empty one stays if it is, as far as is known, its producer's last, and
@@ -278,10 +294,10 @@ class Thinner:
         return batches
 
 
-def _sums(keep: Any, located: Located) -> list[int]:
-    """How many of each batch."""
-    found: list[int] = np.add.reduceat(keep, located.firsts[:-1], dtype=np.int64).tolist()
-    return found
+def _ones_at(places: Any, size: int) -> Any:
+    ones = np.zeros(size, np.uint8)
+    ones[places] = 1
+    return ones
 
 
 def _chunks(blocks: Iterable[Block]) -> Iterator[list[_Found]]:

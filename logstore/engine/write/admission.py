@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from logstore.errors import InvalidRecord, KeyRequired, RecordTooLarge
 from logstore.format import kernels
 from logstore.format.batches.area import MAX_TIMESTAMP_MS
-from logstore.format.batches.batch import HEADER_SIZE, BatchInfo, encode_batch, split, validate
+from logstore.format.batches.batch import HEADER_SIZE, BatchInfo, encode_batch, record_area, split, validate
 from logstore.format.batches.record import Record
 from logstore.format.batches.records import HEADER_OVERHEAD, RECORD_OVERHEAD, check_record, record_size
-from logstore.format.batches.thinning import locate
 from logstore.format.errors import FormatError
+from logstore.format.key_hash import all_have_keys
 
 _key = itemgetter(1)
 _new_tuple = tuple.__new__  # half the time of Record(…)
@@ -185,7 +185,7 @@ def check_keys(runs: Iterable[Run]) -> None:
 def check_batch_keys(batches: Iterable[tuple[memoryview, BatchInfo]]) -> None:
     """The same of encoded batches, which are checked otherwise."""
     for raw, info in batches:
-        if not info.is_control and not locate([(raw, info._replace(position=0))]).has_key.all():
+        if not info.is_control and not all_have_keys(record_area(raw, info._replace(position=0)), info.span):
             raise _keyless()
 
 

@@ -48,6 +48,9 @@ class Area(NamedTuple):
 Binary = tuple[Any, Any, Any]
 # Lists of (key, value): validity, offsets, keys, values, how many pairs. A record without headers is null.
 HeaderLists = tuple[Any, Any, Binary, Binary, int]
+# One entry a record: offset deltas (8 bytes), flags (1 byte: 1 has a key, 2 is a tombstone), the two halves of its key's
+# hash (8 bytes each); then the bytes of the longest key. Where a key is longer than the factors reach, its hash is 0.
+Keys = tuple[Any, Any, Any, Any, int]
 # Timestamps in microseconds, keys, values, headers of some records. What was not asked for is None.
 Gathered = tuple[Any, Binary | None, Binary | None, HeaderLists | None]
 

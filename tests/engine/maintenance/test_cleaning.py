@@ -12,9 +12,10 @@ import logstore
 from logstore import Record
 from logstore.engine.maintenance import offset_map, thinner
 from logstore.errors import KeyRequired
-from logstore.format.batches.batch import split
+from logstore.format.batches import thinning
+from logstore.format.batches.area import Area
+from logstore.format.batches.batch import BatchInfo, record_area, split
 from logstore.format.batches.codecs import CODEC_NAMES
-from logstore.format.batches.thinning import locate
 from logstore.format.stored.segment import SegmentFlags, parse_segment
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore, ManualClock
@@ -241,11 +242,12 @@ def test_B13_a_batch_that_stays_or_goes_whole_is_decoded_once(monkeypatch: pytes
     left, whose keys it does not know."""
     decoded: list[int] = []
 
-    def counting(batches: Any) -> Any:
-        decoded.extend(info.base_offset for _, info in batches)
-        return locate(batches)
+    def counting(raw: Any, info: BatchInfo) -> Area:
+        decoded.append(info.base_offset)
+        return record_area(raw, info)
 
-    monkeypatch.setattr(thinner, "locate", counting)
+    monkeypatch.setattr(thinner, "record_area", counting)
+    monkeypatch.setattr(thinning, "record_area", counting)
     objects, clock = MemoryStore(), ManualClock()
     with open_store(objects, clock) as store:
         log = store.create_topic("t", compact=True).partition(0)
