@@ -14,7 +14,8 @@ from logstore.format.batches.codecs import CODEC_IDS
 
 Ack = Literal["buffered", "local", "durable"]
 WriterKind = Literal["exclusive", "shared", "read_only"]
-Visibility = Literal["buffered", "durable"]
+Visibility = Literal["buffered", "durable", "committed"]
+"""What a reader sees: what is acked; what is in the object store; of that, what no transaction can take back."""
 TakeOver = bool | Literal["if_gone"]
 
 MIB = 1 << 20
@@ -207,7 +208,7 @@ def check_names(
 
 
 def check_visibility(visibility: object) -> None:
-    """`ValueError` unless it is one of the two there are."""
+    """`ValueError` unless it is one of those there are."""
     _one_of("visibility", visibility, get_args(Visibility))
 
 

@@ -25,6 +25,7 @@ from logstore.layout.catalog import TopicDescriptor
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from logstore.arrow.plan.request import Stored
     from logstore.arrow.table import TopicSplit
 
 
@@ -124,7 +125,7 @@ class TopicInternals:
         ends = [i for i, start in given.items() if start == "end"]
         logs = [self.partition(i)._internal for i in ends]
         look_at(logs)
-        found = [log.high_watermark(visibility) for log in logs]
+        found = [log.end_seen(visibility) for log in logs]
         known = {i: start for i, start in given.items() if isinstance(start, int)}
         return reader, known | dict(zip(ends, found, strict=True))
 
@@ -301,9 +302,11 @@ class Topic:
         stop: int | Mapping[int, int] | None = None,
         since: int | datetime | None = None,
         until: int | datetime | None = None,
+        *,
+        visibility: Stored = "durable",
     ) -> pa.Table:
         """The durable records as one `pyarrow.Table`, in memory. Arguments and errors: as `arrow_batches`."""
-        return self.arrow_batches(columns, start, stop, since, until).read_all()
+        return self.arrow_batches(columns, start, stop, since, until, visibility=visibility).read_all()
 
     def arrow_batches(
         self,
@@ -312,6 +315,8 @@ class Topic:
         stop: int | Mapping[int, int] | None = None,
         since: int | datetime | None = None,
         until: int | datetime | None = None,
+        *,
+        visibility: Stored = "durable",
     ) -> pa.RecordBatchReader:
         """The durable records as a stream of Arrow batches, partition after partition, each in offset order: a snapshot of
         the moment of this call, read while it is consumed.
@@ -319,7 +324,8 @@ class Topic:
         `columns`: some of key, value, topic, partition, offset, timestamp, headers, in the order in which they come; only
         these are decoded. `start` and `stop`: an offset for all partitions, or `{partition: offset}`; one that is not named
         is read from its low watermark, or up to its end. `since` and `until`: records with these timestamps, in
-        milliseconds or as a datetime (UTC if it has no zone). Each range leaves out its upper bound.
+        milliseconds or as a datetime (UTC if it has no zone). Each range leaves out its upper bound. `visibility`:
+        `"committed"` ends each partition at its last stable offset and leaves out what Kafka's producers have aborted.
 
         Raises `OffsetOutOfRange` if a start lies below the low watermark or past the end (one for all partitions: past the
         end of every one), or if retention takes records before they are read; `CorruptData` with the object's name;
@@ -327,7 +333,7 @@ class Topic:
         """
         from logstore.arrow.table import Query, batches_of
 
-        query = Query.of(columns, start, stop, since, until)
+        query = Query.of(columns, start, stop, since, until, visibility)
         return batches_of(query, self.partition(0)._internal.objects, self._internal.descriptor)
 
     def splits(
@@ -340,6 +346,7 @@ class Topic:
         *,
         max_bytes: int = 64 << 20,
         min_splits: int | None = None,
+        visibility: Stored = "durable",
     ) -> list[TopicSplit]:
         """The same records in pieces, for other processes: each pickles, and its `read()` gives a `RecordBatchReader`.
 
@@ -348,7 +355,7 @@ class Topic:
         """
         from logstore.arrow.table import Query, splits_of
 
-        query = Query.of(columns, start, stop, since, until)
+        query = Query.of(columns, start, stop, since, until, visibility)
         return splits_of(
             query, self.partition(0)._internal.objects, self._internal.descriptor, max_bytes, min_splits
         )

@@ -122,7 +122,7 @@ class PartitionLog:
         """
         check_visibility(visibility)
         check_start(start)
-        if start == "end" and not self._inner.follows:
+        if start == "end" and not self._inner.follows and visibility != "committed":
             start = self._inner.high_watermark(visibility)
         return self._tail(start, visibility)
 

@@ -12,11 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from logstore.arrow.plan.bounds import FOREVER, Bounds
+from logstore.arrow.plan.committed import CommittedEnds
 from logstore.arrow.plan.log_partitions import LogPartition, load
 from logstore.arrow.plan.planner import within
+from logstore.arrow.plan.request import Stored
 from logstore.arrow.plan.splits import Range, Split, cut
 from logstore.arrow.scan.columns import COLUMNS, arrow_schema
 from logstore.arrow.scan.gathered import HELD_BYTES_MAX, GatheredStore
@@ -51,6 +53,7 @@ class Query:
     start: Offsets | None
     stop: Offsets | None
     bounds: Bounds
+    visibility: Stored = "durable"
 
     @classmethod
     def of(
@@ -60,12 +63,17 @@ class Query:
         stop: Offsets | None,
         since: Time | None,
         until: Time | None,
+        visibility: Stored = "durable",
     ) -> Query:
         """Checked as far as it can be without a look at the topic; also that `pyarrow` is there."""
         _need_pyarrow()
         low = -FOREVER if since is None else _milliseconds("since", since)
         high = FOREVER if until is None else _milliseconds("until", until)
-        return cls(_columns(columns), start, stop, Bounds(timestamp_range_ms=(low, high)))
+        if visibility not in get_args(Stored):
+            raise ValueError(
+                f"visibility={visibility!r}: columns are of stored records, durable or committed"
+            )
+        return cls(_columns(columns), start, stop, Bounds(timestamp_range_ms=(low, high)), visibility)
 
     def ranges(self, store: ObjectStore, topic: TopicDescriptor) -> list[Range]:
         """What it means for each partition, right now."""
@@ -74,11 +82,13 @@ class Query:
         found = load(
             store, [PartitionPaths(topic.name, topic.incarnation, n) for n in range(topic.partitions)]
         )
+        if self.visibility == "committed":
+            CommittedEnds().look(store, found)
         if isinstance(self.start, int):
             # One offset for all: a partition that ends before it has nothing to give, unless that is true of every one.
-            longest = max(found, key=lambda partition: partition.end)
+            longest = max(found, key=lambda partition: partition.durable_end)
             within(longest, max(self.start, longest.low), True)
-            starts = {partition.number: min(self.start, partition.end) for partition in found}
+            starts = {partition.number: min(self.start, partition.durable_end) for partition in found}
         return [_range(partition, starts, stops) for partition in found]
 
 

@@ -401,7 +401,7 @@ class Group:
             return
         logs = [self._log(place)._internal for place in places]
         look_at(logs)
-        ends = {place: log.high_watermark(self._visibility) for place, log in zip(places, logs, strict=True)}
+        ends = {place: log.end_seen(self._visibility) for place, log in zip(places, logs, strict=True)}
         self._membership.save(ends)
         for place, end in ends.items():
             share = self._shares[place]

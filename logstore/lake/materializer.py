@@ -17,6 +17,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from logstore.arrow.plan.committed import CommittedEnds
 from logstore.arrow.plan.entry_runs import in_order, over_entries
 from logstore.arrow.plan.log_partitions import LogPartition, load
 from logstore.arrow.plan.planner import within
@@ -74,13 +75,14 @@ class Progress:
     offsets: dict[int, int] = field(default_factory=dict)
     """For each partition, the first offset that the table does not have."""
     behind: int = 0
-    """Durable offsets that the table does not have, over all partitions, at the last look."""
+    """Durable offsets below the last stable one that the table does not have, over all partitions, at the last look."""
     behind_seconds: float = 0.0
     """The age of the oldest segment that is not wholly in the table, by its first timestamp; 0 if there is none."""
 
 
 class Materializer:
-    """Keeps the table `target` filled with the records of `topic`. Several may run at once, in any processes.
+    """Keeps the table `target` filled with the committed records of `topic`: all durable ones, but for those of Kafka's
+    transactions that were aborted, up to the first that has not ended. Several may run at once, in any processes.
 
     `target` is `delta:URL` or `iceberg:[CATALOG/]NAMESPACE.TABLE[?property=value&…]`. Without a `schema` the table
     has the value as it is, in the binary column `value`. With one (a `pyarrow.Schema`, or `"infer"`) values are JSON
@@ -128,6 +130,7 @@ class Materializer:
         self._commit_bytes = commit_bytes
         self._progress = Progress()
         self._registered: tuple[str, Mapping[int, int]] | None = None
+        self._committed = CommittedEnds()
         self._stop = threading.Event()
 
     def run_once(self, report: Callable[[Progress], None] | None = None) -> Progress:
@@ -143,7 +146,7 @@ class Materializer:
         while True:
             self._load_table()
             state = self._state(topic)
-            partitions = _partitions(objects, topic)
+            partitions = self._partitions(topic)
             if goal is None:
                 goal = {partition.number: partition.end for partition in partitions}
             self._note(objects, topic, partitions, state)
@@ -180,7 +183,7 @@ class Materializer:
         """How far the table is now, as the table and the log say."""
         objects, topic = self._objects, self._catalog.find(self._name)
         if self._table.load():
-            self._note(objects, topic, _partitions(objects, topic), self._state(topic))
+            self._note(objects, topic, self._partitions(topic), self._state(topic))
         return self._progress
 
     def compact(self) -> dict[str, int]:
@@ -219,6 +222,13 @@ class Materializer:
             )
         if self._values is not None:
             self._values.learn(typed_columns(self._table.schema))
+
+    def _partitions(self, topic: TopicDescriptor) -> list[LogPartition]:
+        """Each up to its last stable offset: a row cannot be taken back once it is in the table."""
+        paths = [PartitionPaths(topic.name, topic.incarnation, number) for number in range(topic.partitions)]
+        found = load(self._objects, paths)
+        self._committed.look(self._objects, found)
+        return found
 
     def _state(self, topic: TopicDescriptor) -> dict[int, int | None]:
         return {
@@ -342,9 +352,3 @@ class _Overtaken(Exception):
 
 def _source(topic: TopicDescriptor, wanted: Range) -> Source:
     return Source(topic.name, topic.incarnation, wanted.partition.number)
-
-
-def _partitions(objects: ObjectStore, topic: TopicDescriptor) -> list[LogPartition]:
-    return load(
-        objects, [PartitionPaths(topic.name, topic.incarnation, number) for number in range(topic.partitions)]
-    )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from logstore.arrow.plan.committed import CommittedEnds
 from logstore.arrow.plan.entry_runs import in_order, over_entries
 from logstore.arrow.plan.log_partitions import load
 from logstore.arrow.plan.planner import within
@@ -97,10 +98,12 @@ def tail_of(
         values = values_of_table(whole, found.encoding, schema)
     ranges = []
     paths = [PartitionPaths(topic.name, topic.incarnation, number) for number in range(topic.partitions)]
-    for partition in load(objects, paths):
+    found_partitions = load(objects, paths)
+    CommittedEnds().look(objects, found_partitions)  # as the table: it holds committed records alone
+    for partition in found_partitions:
         known = found.next_offset(Source(topic.name, topic.incarnation, partition.number))
         first = partition.low if known is None else within(partition, known, True)
-        ranges.append(Range(partition, first, partition.end))
+        ranges.append(Range(partition, first, max(first, partition.end)))
     splits = tuple(cut(ranges, max_bytes=max_bytes))
     return Tail(chosen, splits, topic.incarnation, values)
 

@@ -12,12 +12,19 @@ They are changed by compare-and-set; a store without a broker has none of them.
 
 from __future__ import annotations
 
+from logstore.layout.paths import PartitionPaths
+
 NODE_PREFIX = "broker/node/"
 PRODUCERS_PREFIX = "broker/producers/"
 
 
 def producers_prefix(topic: str) -> str:
     return f"{PRODUCERS_PREFIX}{topic}/"
+
+
+def producers_key(paths: PartitionPaths) -> str:
+    """The snapshot of one partition. It knows its transactions, too, and is there before the first of them is."""
+    return f"{producers_prefix(paths.topic)}{paths.incarnation}/{paths.partition}"
 
 
 ACLS_KEY = "broker/acls"

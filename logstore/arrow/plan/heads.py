@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from logstore.arrow.plan.committed import CommittedEnds
 from logstore.arrow.plan.log_partitions import LogPartition, load, side_by_side, subscribed
 from logstore.arrow.plan.rate import Key
-from logstore.arrow.plan.request import Subscription
+from logstore.arrow.plan.request import Stored, Subscription
 from logstore.engine.lanes.lane_reader import LaneReader
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import ObjectStore
@@ -45,7 +46,9 @@ class Heads:
         clock: Callable[[], float] = time.monotonic,
         *,
         missing_ok: bool = False,
+        visibility: Stored = "durable",
     ) -> None:
+        self._committed = CommittedEnds() if visibility == "committed" else None
         self._store = store
         self._lanes = LaneReader(store, max_age=math.inf)
         self._wanted = wanted
@@ -84,6 +87,8 @@ class Heads:
         loaded = load(self._store, rest, missing_ok=self._missing_ok)
         new = {_key(part.paths): _Followed.of(part) for part in loaded}
         both = old | new
+        if self._committed is not None:
+            self._committed.look(self._store, [followed.partition for followed in both.values()])
         self._followed = {key: both[key] for key in map(_key, wanted) if key in both}
 
     def _is_known(self, paths: PartitionPaths) -> bool:

@@ -27,7 +27,9 @@ from logstore.engine.chain.view import ChainView
 from logstore.engine.lanes.lane_reader import LaneReader
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.read.partition_reader import PartitionReader
+from logstore.engine.read.transaction_index import Stable, TransactionIndex
 from logstore.errors import LogStoreError, UnknownTopic
+from logstore.format.batches.transactions import Aborted
 from logstore.layout.catalog import Catalog, TopicDescriptor
 from logstore.layout.paths import STORE_KEY, PartitionPaths, is_internal
 from logstore.objects import ObjectStore, RetryingStore, RetryPolicy, open_url
@@ -65,6 +67,9 @@ class LogPartition:
 
     paths: PartitionPaths
     view: ChainView
+    transactions: TransactionIndex | None = None
+    stable: Stable | None = None
+    """For a read of committed records, where there are transactions: see `plan.committed`."""
 
     @property
     def topic(self) -> str:
@@ -80,8 +85,17 @@ class LogPartition:
 
     @property
     def end(self) -> int:
+        """One past the last offset that is read: durable, and decided if that was asked for."""
+        return self.durable_end if self.stable is None else min(self.stable.end, self.durable_end)
+
+    @property
+    def durable_end(self) -> int:
         """One past the last durable offset."""
         return self.view.tail.end_offset
+
+    def aborted(self, start: int, stop: int) -> tuple[Aborted, ...]:
+        """The transactions with records between these offsets that are to be left out."""
+        return () if self.transactions is None else tuple(self.transactions.aborted(start, stop))
 
     def follow(self, store: ObjectStore, lanes: LaneReader) -> None:
         """Take in what was committed since: one or two requests if nothing was."""

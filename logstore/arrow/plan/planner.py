@@ -12,6 +12,7 @@ import logging
 from collections.abc import Collection, Sequence
 
 from logstore.arrow.plan.bounds import EVERYTHING, Bounds
+from logstore.arrow.plan.committed import CommittedEnds
 from logstore.arrow.plan.entry_runs import TASK_BYTES, Task, over_entries
 from logstore.arrow.plan.log_partitions import LogPartition, load, side_by_side, subscribed, warn_if_nothing
 from logstore.arrow.plan.positions import EARLIEST, LATEST, Bound
@@ -30,6 +31,8 @@ _PARTITIONS_NAMED = 8
 def plan_batch(store: ObjectStore, options: ReadOptions, bounds: Bounds = EVERYTHING) -> list[Split]:
     """The splits of a batch read: a snapshot, because segments never change and the end is fixed now."""
     partitions = select(store, options, bounds)
+    if options.visibility == "committed":
+        CommittedEnds().look(store, partitions)
     return plan(options, _ranges(store, options, partitions), bounds)
 
 
@@ -107,7 +110,7 @@ def _ranges(store: ObjectStore, options: ReadOptions, partitions: list[LogPartit
 def _range(store: ObjectStore, options: ReadOptions, partition: LogPartition) -> Range:
     start = start_offset(store, options, partition)
     stop = _resolve(store, options.end, partition, LATEST, options.fail_on_data_loss)
-    return Range(partition, start, max(start, stop))
+    return Range(partition, start, max(start, min(stop, partition.end)))
 
 
 def start_offset(store: ObjectStore, options: ReadOptions, partition: LogPartition) -> int:
@@ -140,9 +143,9 @@ def _resolve(
 
 def within(partition: LogPartition, offset: int, fail: bool) -> int:
     """`offset` if the partition has it; else the nearest one it has, or `OffsetOutOfRange`."""
-    nearest = min(max(offset, partition.low), partition.end)
+    nearest = min(max(offset, partition.low), partition.durable_end)
     if nearest != offset:
-        loss = OffsetOutOfRange(partition.low, partition.end, offset, str(partition.paths))
+        loss = OffsetOutOfRange(partition.low, partition.durable_end, offset, str(partition.paths))
         if fail:
             raise loss
         logger.warning("%s; failOnDataLoss is false: going on at %d", loss, nearest)

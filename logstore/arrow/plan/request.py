@@ -8,6 +8,8 @@ from typing import Literal
 from logstore.arrow.plan.positions import Bound
 
 View = Literal["log", "latest", "upsert"]
+Stored = Literal["durable", "committed"]
+"""Those of `config.Visibility` that need no writer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class ReadOptions:
     start_falls_to_latest: bool
     columns: tuple[str, ...]
     view: View
+    visibility: Stored
     fail_on_data_loss: bool
     min_partitions: int | None
     max_records_per_partition: int | None

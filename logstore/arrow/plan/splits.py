@@ -21,6 +21,7 @@ import numpy as np
 from logstore.arrow.plan.bounds import EVERYTHING, Bounds
 from logstore.arrow.plan.log_partitions import LogPartition
 from logstore.engine.chain.segment_table import SegmentRef
+from logstore.format.batches.transactions import Aborted
 from logstore.layout.paths import PartitionPaths
 
 _base_offset = attrgetter("base_offset")
@@ -36,6 +37,8 @@ class Split:
     stop: int
     refs: tuple[SegmentRef, ...]
     bounds: Bounds = EVERYTHING
+    aborted: tuple[Aborted, ...] = ()
+    """Transactions whose records are left out: of a read of committed ones."""
 
     @property
     def stored_bytes(self) -> float:
@@ -51,14 +54,20 @@ class Split:
         """Spark pickles each split by itself, in Python: numbers and strings that are packed beforehand cost a fifth."""
         paths = (self.paths.topic, self.paths.incarnation, self.paths.partition)
         refs = [tuple(ref) for ref in self.refs]
-        packed = pickle.dumps((paths, self.start, self.stop, refs), pickle.HIGHEST_PROTOCOL)
+        aborted = [tuple(each) for each in self.aborted]
+        packed = pickle.dumps((paths, self.start, self.stop, refs, aborted), pickle.HIGHEST_PROTOCOL)
         return _unpacked, (packed, None if self.bounds == EVERYTHING else self.bounds)
 
 
 def _unpacked(packed: bytes, bounds: Bounds | None) -> Split:
-    paths, start, stop, refs = pickle.loads(packed)
+    paths, start, stop, refs, aborted = pickle.loads(packed)
     return Split(
-        PartitionPaths(*paths), start, stop, tuple(SegmentRef(*ref) for ref in refs), bounds or EVERYTHING
+        PartitionPaths(*paths),
+        start,
+        stop,
+        tuple(SegmentRef(*ref) for ref in refs),
+        bounds or EVERYTHING,
+        tuple(Aborted(*each) for each in aborted),
     )
 
 
@@ -120,7 +129,7 @@ def limited_by_bytes(ranges: Sequence[Range], most: int) -> list[int]:
 class _Run:
     """The segments of one partition that a query needs, and how their bytes lie over the offsets."""
 
-    paths: PartitionPaths
+    partition: LogPartition
     start: int
     stop: int
     refs: list[SegmentRef]
@@ -149,7 +158,7 @@ class _Run:
             sizes.append(ref.size * held / (ref.end_offset - ref.base_offset))
         if not refs:
             return None
-        return cls(wanted.partition.paths, start, stop, refs, borders, list(itertools.accumulate(sizes)))
+        return cls(wanted.partition, start, stop, refs, borders, list(itertools.accumulate(sizes)))
 
     @property
     def total(self) -> float:
@@ -161,7 +170,7 @@ class _Run:
             points = [cut for pair in itertools.pairwise(points) for cut in _even(*pair, max_records)]
             points.append(self.stop)
         return [
-            Split(self.paths, start, stop, refs, bounds)
+            Split(self.partition.paths, start, stop, refs, bounds, self.partition.aborted(start, stop))
             for start, stop in itertools.pairwise(points)
             if (refs := self._refs_in(start, stop))
         ]

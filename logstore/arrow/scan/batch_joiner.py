@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from logstore.arrow.scan.fetch import Fetched
 from logstore.errors import CorruptData
 from logstore.format.batches.batch import BatchInfo, read_info
 from logstore.format.batches.columns import column_chunks
+from logstore.format.batches.transactions import Aborted, AbortedBatches
 from logstore.format.errors import FormatError
 
 if TYPE_CHECKING:
@@ -19,9 +20,10 @@ _ENOUGH_BYTES = 4 << 20
 
 
 class BatchJoiner:
-    """Checked blocks of one partition, in offset order."""
+    """Checked blocks of one partition, in offset order. `aborted`: the transactions whose batches are left out."""
 
-    def __init__(self) -> None:
+    def __init__(self, aborted: Iterable[Aborted] = ()) -> None:
+        self._aborted = AbortedBatches(aborted)
         self._blocks: list[Fetched] = []
         self._infos: list[BatchInfo] = []
         self._bytes = 0
@@ -43,6 +45,8 @@ class BatchJoiner:
         data, start = fetched.block.data, fetched.block.start
         for position in fetched.rows["position"].tolist():
             info = read_info(data, position - start)
+            if self._aborted.holds(info):
+                continue
             self._infos.append(info._replace(position=self._bytes + info.position))
             self._rows += info.count
         self._blocks.append(fetched)

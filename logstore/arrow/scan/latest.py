@@ -48,7 +48,7 @@ class LatestScan:
             try:
                 with Fetcher(store, left.bounds) as fetcher:
                     for fetched in fetcher.blocks(left.refs, left.start, left.stop, newest_first=True):
-                        block = BatchJoiner()
+                        block = BatchJoiner(left.aborted)
                         block.add(fetched)
                         for batch in reversed(list(block.chunks(stored, left.start, left.stop))):
                             kept = newest.of(batch)

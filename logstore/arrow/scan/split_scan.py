@@ -71,7 +71,9 @@ class Scan:
 
     def rows_from(self, store: ObjectStore, split: Split) -> Iterator[pa.RecordBatch]:
         """The records of a split, from a store that is open."""
-        read = self._offsets if INDEX_COLUMNS.issuperset(self.columns) else self._records
+        # An index does not tell whose batch it is: where some are left out, they are read.
+        by_index = INDEX_COLUMNS.issuperset(self.columns) and not split.aborted
+        read = self._offsets if by_index else self._records
         topic, partition = split.paths.topic, split.paths.partition
         position, reloads = split.start, 0
         while True:
@@ -138,7 +140,7 @@ class Scan:
 
     def _records(self, store: ObjectStore, split: Split) -> Pieces:
         columns = [name for name in self.columns if name in STORED_COLUMNS]
-        joined = BatchJoiner()
+        joined = BatchJoiner(split.aborted)
         with Fetcher(store, split.bounds) as fetcher:
             blocks = fetcher.blocks(split.refs, split.start, split.stop, newest_first=False)
             try:
@@ -146,7 +148,7 @@ class Scan:
                     joined.add(fetched)
                     if joined.full:
                         yield joined.chunks(columns, split.start, split.stop), joined.end_offset
-                        joined = BatchJoiner()
+                        joined = BatchJoiner(split.aborted)
             except ObjectNotFound:
                 if joined:  # what came before the missing object is handed out first
                     yield joined.chunks(columns, split.start, split.stop), joined.end_offset

@@ -6,12 +6,11 @@ ended, as far as this knows.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable
 
 from logstore.engine.chain.segment_reader import Block
 from logstore.format.batches.batch import BatchInfo, split
-from logstore.format.batches.transactions import Transactions
+from logstore.format.batches.transactions import AbortedBatches, Transactions
 
 
 class Outcomes:
@@ -26,16 +25,8 @@ class Outcomes:
         self._end = end
         self._open = {producer: each.first_offset for producer, each in known.open.items()}
         self.stable = known.last_stable(end)
-        self._firsts: dict[int, list[int]] = {}
-        self._markers: dict[int, list[int]] = {}
-        for each in known.aborted(start, end):
-            self._firsts.setdefault(each.producer_id, []).append(each.first_offset)
-            self._markers.setdefault(each.producer_id, []).append(each.marker_offset)
-
-    def is_aborted(self, info: BatchInfo) -> bool:
+        self.is_aborted = AbortedBatches(known.aborted(start, end)).holds
         """Whether a batch is of a transaction that was aborted."""
-        place = bisect_right(self._firsts.get(info.producer_id, ()), info.base_offset) - 1
-        return place >= 0 and info.base_offset < self._markers[info.producer_id][place]
 
     def is_committed(self, info: BatchInfo) -> bool:
         """Whether it is of one that was committed."""

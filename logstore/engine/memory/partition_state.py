@@ -113,7 +113,8 @@ class PartitionState:
             return Overview(self.tail.epoch, self._marks(), unconfirmed, len(self.segments)), writer()
 
     def high_watermark(self, visibility: Visibility) -> int:
-        return self.durable if visibility == "durable" else self.buffered
+        """For `committed`, the most that it can be: where the first open transaction begins is not known here."""
+        return self.buffered if visibility == "buffered" else self.durable
 
     def readable_end(self, visibility: Visibility) -> int:
         """Up to where there are records to be had: below the high watermark once a writer has stopped and taken its

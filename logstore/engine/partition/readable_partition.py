@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 from logstore.config import Visibility, check_visibility
 from logstore.engine.chain.chain import Chain
-from logstore.engine.chain.segment_table import Segments
+from logstore.engine.chain.segment_table import LostRange, Segments
 from logstore.engine.chain.tail import ChainTail
 from logstore.engine.chain.view import ChainView
 from logstore.engine.host.clock import Clock
@@ -25,6 +26,7 @@ from logstore.engine.memory.results import ReadResult
 from logstore.engine.memory.topic_settings import TopicSettings
 from logstore.engine.read.follower import Follower
 from logstore.engine.read.partition_reader import PartitionReader
+from logstore.engine.read.transaction_index import Ahead, Stable, TransactionIndex
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.writer_protocol import Writer
 from logstore.errors import Closed, LogStoreError, OffsetOutOfRange, UnknownTopic
@@ -57,6 +59,7 @@ class ReadablePartition:
         )
         self._checkpointer: Checkpointer | None = None
         self._writer: Writer | None = None
+        self._transactions: TransactionIndex | None = None
         self._closed = False
         self._deleted = False
 
@@ -86,6 +89,8 @@ class ReadablePartition:
         """As `PartitionLog.read`."""
         check_visibility(visibility)
         check_offset(offset)
+        if visibility == "committed":
+            return self._read_committed(offset, max_bytes, wait)
         state, reader, follower = self._load()
         self._check_not_deleted()
         if offset >= state.readable_end(visibility):
@@ -96,11 +101,47 @@ class ReadablePartition:
             self._check_not_deleted()  # again: the look at the chain may have shown it
         return reader.read(offset, max_bytes, visibility)
 
+    def _read_committed(self, offset: int, max_bytes: int, wait: float) -> ReadResult:
+        """At the last stable offset it waits as others do at the high watermark: for the next marker, or for more records.
+        What was aborted is passed over, so that an answer is empty there alone."""
+        state, _, follower = self._load()
+        deadline = self._runtime.clock.monotonic() + wait
+        position, lost = offset, tuple[LostRange, ...]()
+        while True:
+            found = self.read(position, max_bytes, visibility="durable")
+            stable, index = self._learn_stable(state)
+            found = index.committed(found, stable)
+            position, lost = found.next_offset, (*lost, *found.lost)
+            if not found.parts and position == found.offset:
+                left = deadline - self._runtime.clock.monotonic()
+                if left > 0:
+                    follower.wait_for(stable.known_until, "durable", left)
+                else:
+                    follower.refresh()
+                self._check_not_deleted()
+            if found.parts or (position == found.offset and state.durable <= stable.known_until):
+                return replace(found, offset=offset, lost=lost)
+
+    def _learn_stable(self, state: PartitionState) -> tuple[Stable, TransactionIndex]:
+        """The last stable offset of what is durable, as last seen."""
+        index = self._transactions
+        if index is None:
+            index = self._transactions = TransactionIndex(self._runtime.store, self.paths)
+
+        def read(offset: int, max_bytes: int) -> ReadResult:
+            return self.read(offset, max_bytes, visibility="durable")
+
+        try:
+            return index.learn(state.low, state.durable, read), index
+        except Ahead:
+            self._load()[2].refresh()
+            return index.learn(state.low, state.durable, read, is_newest=True), index
+
     def read_cached(
         self, offset: int, max_bytes: int = READ_BYTES, *, visibility: Visibility = "buffered"
     ) -> ReadResult | None:
         """`read` from memory alone, so it never blocks; None if it would need the object store, or is closed."""
-        if self._loaded is None or self._knows_end_only or self.closed:
+        if self._loaded is None or self._knows_end_only or self.closed or visibility == "committed":
             return None
         return self._loaded[1].read_cached(offset, max_bytes, visibility)
 
@@ -116,13 +157,20 @@ class ReadablePartition:
             check_offset(start)
             if not low <= start <= mark:
                 raise OffsetOutOfRange(low, mark, start, str(self.paths))
+        if visibility == "committed":
+            mark = self._learn_stable(state)[0].end
         return low if start is None else start, mark if stop is None else min(stop, mark)
 
     def end_now(self, visibility: Visibility) -> int:
         """The high watermark of this moment: asks the store, unless the writer is here."""
-        state, _, follower = self._load()
-        follower.refresh()
-        return state.high_watermark(visibility)
+        self._load()[2].refresh()
+        return self.end_seen(visibility)
+
+    def end_seen(self, visibility: Visibility) -> int:
+        """The same as last seen. Of `committed` the last stable offset, for which the store may be asked."""
+        if visibility == "committed":
+            return self._learn_stable(self.state)[0].end
+        return self.high_watermark(visibility)
 
     @property
     def follows(self) -> bool:
@@ -167,13 +215,17 @@ class ReadablePartition:
     # The watermarks
 
     def high_watermark(self, visibility: Visibility) -> int:
-        """The high watermark for readers of that visibility, as last seen."""
+        """The high watermark for readers of that visibility, as last seen. Of `committed` that is the durable one: a place
+        between the last stable offset and that is no place outside of the log."""
         return self.end_state.high_watermark(visibility)
 
     def readable_end(self, visibility: Visibility) -> int:
         """Up to where there are records to be had, as last seen: the high watermark, unless a writer here has stopped
-        below it."""
-        return self.end_state.readable_end(visibility)
+        below it. Of `committed` the last stable offset, if that was looked up since more became durable."""
+        end, index = self.end_state.readable_end(visibility), self._transactions
+        if visibility == "committed" and index is not None and index.last.known_until >= end:
+            return index.last.end
+        return end
 
     @property
     def now_ms(self) -> int:

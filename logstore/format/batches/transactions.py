@@ -10,7 +10,7 @@ Nothing of it is a secret: whoever reads batches in order, from a place where no
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -36,6 +36,27 @@ class Aborted(NamedTuple):
     producer_id: int
     first_offset: int
     marker_offset: int
+
+
+class AbortedBatches:
+    """Tells whose batches are left out, of some aborted transactions."""
+
+    def __init__(self, aborted: Iterable[Aborted] = ()) -> None:
+        self._firsts: dict[int, list[int]] = {}
+        self._markers: dict[int, list[int]] = {}
+        for each in sorted(aborted, key=lambda one: one.first_offset):
+            self._firsts.setdefault(each.producer_id, []).append(each.first_offset)
+            self._markers.setdefault(each.producer_id, []).append(each.marker_offset)
+
+    def __bool__(self) -> bool:
+        return bool(self._firsts)
+
+    def holds(self, info: BatchInfo) -> bool:
+        """Whether it is a batch of one of them. Its marker is none: whoever decodes records leaves that out anyway."""
+        if not self._firsts or not info.is_transactional or info.is_control:
+            return False
+        place = bisect_right(self._firsts.get(info.producer_id, ()), info.base_offset) - 1
+        return place >= 0 and info.base_offset < self._markers[info.producer_id][place]
 
 
 class Transactions:

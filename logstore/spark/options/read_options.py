@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from typing import get_args
 
 from logstore.arrow.plan.positions import EARLIEST, LATEST, Bound, parse_map
-from logstore.arrow.plan.request import ReadOptions, Subscription
+from logstore.arrow.plan.request import ReadOptions, Stored, Subscription
 from logstore.arrow.scan.columns import BASE_COLUMNS, COLUMNS
 from logstore.config import MIB
 from logstore.layout.paths import check_topic_name
@@ -41,6 +42,7 @@ READ_OPTIONS = (
     "columns",
     "view",
     "visibility",
+    "kafka.isolation.level",
     "pollInterval",
 )
 STREAM_ONLY = (
@@ -90,11 +92,6 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
         raise ValueError("view=latest is for spark.read alone: a stream of changes has no last one")
     if view == "upsert" and "columns" in options:
         raise ValueError("view=upsert has columns of its own: leave the option columns out")
-    if options.get("visibility", "durable") != "durable":
-        raise ValueError(
-            f"visibility={options['visibility']!r}: Spark reads segments, so it sees durable records alone; "
-            "for acked records that are not yet durable read through broker_shim with Spark's Kafka source"
-        )
     start = _bound(options, "starting", LATEST if streaming else EARLIEST)
     end = _bound(options, "ending", LATEST)
     if streaming is False:
@@ -112,6 +109,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
         == "latest",
         columns=_columns(options),
         view=view,  # type: ignore[arg-type]
+        visibility=_visibility(options),
         fail_on_data_loss=flag(options, "failOnDataLoss", True),
         min_partitions=_count(options, "minPartitions"),
         max_records_per_partition=_count(options, "maxRecordsPerPartition"),
@@ -122,6 +120,23 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
         max_trigger_delay_s=_duration(options, "maxTriggerDelay", 15 * 60.0),
         poll_interval_s=_seconds(options, "pollInterval", 0.2),
     )
+
+
+def _visibility(options: Mapping[str, str]) -> Stored:
+    """Ours, or what a job says that has read from Kafka before; its default is Kafka's."""
+    said = options.get("visibility", "").lower()
+    if said not in ("", *get_args(Stored)):
+        raise ValueError(
+            f"visibility={options['visibility']!r}: Spark reads segments, so it sees durable or committed records; "
+            "for acked records that are not yet durable read through broker_shim with Spark's Kafka source"
+        )
+    levels: dict[str, Stored] = {"": "durable", "read_uncommitted": "durable", "read_committed": "committed"}
+    level = options.get("kafka.isolation.level", "").lower()
+    if level not in levels:
+        raise ValueError(f"kafka.isolation.level={level!r}: it is read_committed or read_uncommitted")
+    if said and level and said != levels[level]:
+        raise ValueError(f"visibility={said!r} and kafka.isolation.level={level!r} say different things")
+    return "committed" if "committed" in (said, levels[level]) else "durable"
 
 
 def named_options(given: Mapping[str, str], known: tuple[str, ...], doing: str) -> dict[str, str]:

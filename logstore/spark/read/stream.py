@@ -22,7 +22,7 @@ from logstore.arrow.plan.positions import Offsets, from_json, to_json
 from logstore.arrow.plan.rate import Key, limited
 from logstore.arrow.plan.request import ReadOptions
 from logstore.arrow.plan.splits import Range, limited_by_bytes
-from logstore.errors import UnknownTopic
+from logstore.errors import LogStoreError, UnknownTopic
 from logstore.objects import ObjectStore
 from logstore.spark.read.batch import SplitPartition
 from logstore.spark.read.views import rows_of_task, scan_of
@@ -171,6 +171,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     raise UnknownTopic(f"{lost}; set failOnDataLoss to false to go on without")
                 logger.warning("%s; failOnDataLoss is false: going on without", lost)
                 continue
+            if found[key].end < stop <= found[key].durable_end:
+                raise LogStoreError(
+                    f"{key[0]}/{key[1]}: the micro-batch ends at {stop}, and a transaction that began at {found[key].end} "
+                    "has not ended. It was planned with visibility=durable: go on so, or try again when it has"
+                )
             first = within(found[key], begun.get(key, _FIRST), fail)
             ranges.append(Range(found[key], first, within(found[key], stop, fail)))
         return [SplitPartition(task) for task in plan_tasks(options, plan(options, ranges))]
@@ -205,6 +210,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 options.subscription,
                 options.poll_interval_s,
                 missing_ok=not options.fail_on_data_loss,
+                visibility=options.visibility,
             )
             self._opened = store, heads
         return self._opened

@@ -17,86 +17,19 @@ from logstore.engine.maintenance import offset_map
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import LogStoreError
 from logstore.format.batches.batch import BatchInfo, split
-from logstore.format.batches.markers import Marker, encode_marker, read_marker
+from logstore.format.batches.markers import read_marker
 from logstore.format.batches.records import decode_records
 from logstore.format.batches.transactions import Transactions
 from logstore.objects import MemoryStore
 from logstore.testing import ManualClock
 from tests.support.engine.dying import DiesAt, OvertakenAt
+from tests.support.engine.producers import Producers, fold, record
 from tests.support.engine.upkeep import merge_all, open_store
-from tests.support.format.transactional import transactional
 
 pytestmark = pytest.mark.usefixtures("no_checkpoints")
 
-Table = dict[bytes, bytes]
 Batches = list[tuple[bytes, BatchInfo]]
 END = 1 << 60
-
-
-def record(key: str, value: bytes | None) -> Record:
-    return Record(value, key=key.encode(), timestamp_ms=1)
-
-
-class Producers:
-    """Some of them, and what they have written: `snapshots` are what brokers have kept of the log at some offset."""
-
-    def __init__(self, log: PartitionLog) -> None:
-        self.log = log
-        self.sequences: dict[int, int] = {}
-        self.open: dict[int, list[Record]] = {}
-        self.started = 0
-        self.known = Transactions()
-        self.snapshots: list[tuple[int, str]] = []
-        self.committed: list[Record] = []
-        self.aborted: set[int] = set()
-
-    def _append(self, raw: bytes) -> int:
-        offset = (
-            self.log._internal.submit_batches(memoryview(raw), ack="durable", control=True).result().offset
-        )
-        [info] = split(raw)
-        self.known.replay(raw, info._replace(base_offset=offset))
-        return offset
-
-    def plain(self, *records: Record) -> None:
-        offset = self.log.append(records).offset
-        self.committed += [r._replace(offset=offset + n) for n, r in enumerate(records)]
-
-    def send(self, producer: int, *records: Record, epoch: int = 0) -> None:
-        sequence = self.sequences.get(producer, 0)
-        offset = self._append(transactional(records, producer_id=producer, epoch=epoch, sequence=sequence))
-        self.sequences[producer] = sequence + len(records)
-        sent = [r._replace(offset=offset + n) for n, r in enumerate(records)]
-        self.open.setdefault(producer, []).extend(sent)
-
-    def end(self, producer: int, *, commit: bool, epoch: int = 0) -> None:
-        self.started += 1
-        self._append(encode_marker(Marker(producer, epoch, commit, 1, self.started), now_ms=1))
-        ended = self.open.pop(producer, [])
-        if commit:
-            self.committed += ended
-        else:
-            self.aborted |= {r.offset or 0 for r in ended}
-
-    def snapshot(self) -> None:
-        end = self.log.durable_high_watermark
-        self.snapshots.append((end, json.dumps(self.known.dump(end))))
-
-    def table(self, stable: int) -> Table:
-        """Of what is committed below `stable`."""
-        below = [r for r in self.committed if (r.offset or 0) < stable]
-        return fold(sorted(below, key=lambda each: each.offset or 0))
-
-
-def fold(records: list[Record]) -> Table:
-    table: Table = {}
-    for each in records:
-        assert each.key is not None
-        if each.value is None:
-            table.pop(each.key, None)
-        else:
-            table[each.key] = each.value
-    return table
 
 
 def batches_of(objects: MemoryStore, clock: ManualClock) -> Batches:
