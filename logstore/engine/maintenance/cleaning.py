@@ -148,7 +148,9 @@ class Cleaning:
         expired = self._tombstones_until(known, now_ms)
         start, end = max(known.until, view.low_watermark), self._end(view, now_ms)
         look_ahead = partial(self._outcomes, view, end=end)
-        thinner = Thinner(self._chain.new_id(), expired, known.until, offset_map.KEYS_MAX, look_ahead)
+        thinner = Thinner(
+            self._chain.new_id(), expired, known.until, offset_map.KEYS_MAX, max(0, end - start), look_ahead
+        )
         self._learn(view, thinner, start, end)
         if thinner.until <= start and not expired:
             raise _Waits

@@ -18,11 +18,13 @@ _SLOTS_MIN = 1 << 12
 
 
 class OffsetMap:
-    """Records are added; then it is asked."""
+    """Records are added; then it is asked. `expected`: so many records at the most, so that it need not grow. Memory that no
+    key has come to is not touched."""
 
-    def __init__(self, keys_max: int = KEYS_MAX) -> None:
+    def __init__(self, keys_max: int = KEYS_MAX, expected: int = 0) -> None:
         self._keys_max = keys_max
-        self._table: Any = np.zeros((_SLOTS_MIN, 3), np.uint64)
+        slots = max(_SLOTS_MIN, 2 * min(expected, keys_max))
+        self._table: Any = np.zeros((1 << (slots - 1).bit_length(), 3), np.uint64)
         self._keys = 0
 
     def __len__(self) -> int:

@@ -77,7 +77,8 @@ class Thinned:
 
 class Thinner:
     """Of one pass. `tombstones_until`: those below that offset have had their time. `known_until`: where the pass before has
-    come to. `look_ahead`: how the transactions end that are open from an offset on, or begin there."""
+    come to. `expected`: how many records it will learn at the most. `look_ahead`: how the transactions end that are open from
+    an offset on, or begin there."""
 
     def __init__(
         self,
@@ -85,10 +86,11 @@ class Thinner:
         tombstones_until: int,
         known_until: int,
         keys_max: int,
+        expected: int,
         look_ahead: Callable[[int], Outcomes],
     ) -> None:
         self._hash = KeyHash(seed)
-        self._map = OffsetMap(keys_max)
+        self._map = OffsetMap(keys_max, expected)
         self._last_data: dict[int, int] = {}
         self._last_markers: dict[int, int] = {}
         self._tombstones_until = tombstones_until

@@ -94,7 +94,7 @@ def test_S02_a_timestamp_wins_over_timestamps_by_partition_and_those_over_offset
         ),
         ({"columns": "value,value"}, "each once"),
         ({"view": "newest"}, "log, latest, upsert"),
-        ({"visibility": "buffered"}, "durable records alone"),
+        ({"visibility": "buffered"}, "durable or committed records"),
         ({"maxOffsetsPerTrigger": "5"}, "spark.readStream alone"),
         ({"path": ""}, "s3://bucket/prefix or file:///folder"),
         ({"path": "memory://x"}, "cannot see this one's memory"),
