@@ -16,6 +16,8 @@ Ack = Literal["buffered", "local", "durable"]
 WriterKind = Literal["exclusive", "shared", "read_only"]
 Visibility = Literal["buffered", "durable", "committed"]
 """What a reader sees: what is acked; what is in the object store; of that, what no transaction can take back."""
+Stored = Literal["durable", "committed"]
+"""Those that need no writer: of columns and tables."""
 TakeOver = bool | Literal["if_gone"]
 
 MIB = 1 << 20

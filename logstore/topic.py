@@ -11,7 +11,7 @@ from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
-from logstore.config import Ack, TopicConfig, Visibility
+from logstore.config import Ack, Stored, TopicConfig, Visibility
 from logstore.engine.memory.results import Receipt
 from logstore.engine.partition.internal import Begun
 from logstore.engine.partition.many_partitions import Cursor, ManyPartitions, look_at
@@ -25,7 +25,6 @@ from logstore.layout.catalog import TopicDescriptor
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from logstore.arrow.plan.request import Stored
     from logstore.arrow.table import TopicSplit
 
 

@@ -18,12 +18,12 @@ from logstore.arrow.plan.bounds import FOREVER, Bounds
 from logstore.arrow.plan.committed import CommittedEnds
 from logstore.arrow.plan.log_partitions import LogPartition, load
 from logstore.arrow.plan.planner import within
-from logstore.arrow.plan.request import Stored
 from logstore.arrow.plan.splits import Range, Split, cut
 from logstore.arrow.scan.columns import COLUMNS, arrow_schema
 from logstore.arrow.scan.gathered import HELD_BYTES_MAX, GatheredStore
 from logstore.arrow.scan.heap import keep_what_batches_free
 from logstore.arrow.scan.split_scan import Scan
+from logstore.config import Stored
 from logstore.errors import UnsupportedStore
 from logstore.layout.catalog import TopicDescriptor
 from logstore.layout.paths import PartitionPaths

@@ -55,7 +55,7 @@ def test_T02_B14_a_table_of_transactions_holds_committed_records_alone(
 
 
 def _sorted(rows: list[dict[str, object]]) -> list[tuple[object, ...]]:
-    return sorted(tuple(row.values()) for row in rows)  # type: ignore[type-var]
+    return sorted(tuple(row.values()) for row in rows)
 
 
 def _committed(of: list[Producers]) -> list[tuple[object, ...]]:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from logstore.arrow.plan.committed import CommittedEnds
 from logstore.arrow.plan.log_partitions import LogPartition, load, side_by_side, subscribed
 from logstore.arrow.plan.rate import Key
-from logstore.arrow.plan.request import Stored, Subscription
+from logstore.arrow.plan.request import Subscription
+from logstore.config import Stored
 from logstore.engine.lanes.lane_reader import LaneReader
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import ObjectStore

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from logstore.arrow.plan.positions import Bound
+from logstore.config import Stored
 
 View = Literal["log", "latest", "upsert"]
-Stored = Literal["durable", "committed"]
-"""Those of `config.Visibility` that need no writer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,8 +77,8 @@ class Thinned:
 
 class Thinner:
     """Of one pass. `tombstones_until`: those below that offset have had their time. `known_until`: where the pass before has
-    come to. `expected`: how many records it will learn at the most. `look_ahead`: how the transactions end that are open from
-    an offset on, or begin there."""
+    come to. `expected`: how many records it will learn at the most. `look_ahead`: how the transactions end that are open
+    from an offset on, or begin there."""
 
     def __init__(
         self,

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import get_args
 
 from logstore.arrow.plan.positions import EARLIEST, LATEST, Bound, parse_map
-from logstore.arrow.plan.request import ReadOptions, Stored, Subscription
+from logstore.arrow.plan.request import ReadOptions, Subscription
 from logstore.arrow.scan.columns import BASE_COLUMNS, COLUMNS
-from logstore.config import MIB
+from logstore.config import MIB, Stored
 from logstore.layout.paths import check_topic_name
 
 READ_OPTIONS = (
