@@ -24,6 +24,7 @@ from broker_shim.handlers.call import Call, Handler, allowed
 from broker_shim.handlers.cluster.cluster_api import ClusterApi
 from broker_shim.handlers.cluster.config_api import ConfigApi
 from broker_shim.handlers.cluster.metadata import MetadataApi, api_versions
+from broker_shim.handlers.coordinators.classic_member_api import ClassicMemberApi
 from broker_shim.handlers.coordinators.committed_api import OffsetApi
 from broker_shim.handlers.coordinators.consumer_group_api import ConsumerGroupApi
 from broker_shim.handlers.coordinators.group_api import GroupApi
@@ -134,8 +135,9 @@ class Broker:
         self._look_at = 0.0
 
     def _table(self) -> dict[Api, Handler]:
-        groups = GroupApi(self.coordinator, self.transactions.shards, self.cluster, self._loop)
         consumers = ConsumerGroupApi(self.coordinator, self.partitions, self._loop)
+        mixed = ClassicMemberApi(consumers.topics, self.partitions, self._loop)
+        groups = GroupApi(self.coordinator, self.transactions.shards, self.cluster, mixed, self._loop)
         offsets = OffsetApi(self.coordinator, self.partitions, self.transactions.verify, self._loop)
         transactions = TransactionApi(self.transactions, self.coordinator, self.partitions, self._config)
         logs = LogApi(self.partitions)

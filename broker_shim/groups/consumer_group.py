@@ -21,6 +21,7 @@ from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from broker_shim.groups.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Partition, TopicInfo, Topics
+from broker_shim.groups.member import Classic
 from broker_shim.groups.topic_regex import InvalidRegex, topic_regex
 from broker_shim.wire.codes import Code
 
@@ -76,6 +77,7 @@ class Heartbeat(NamedTuple):
     owned: Held | None = None
     client_id: str = ""
     client_host: str = ""
+    classic: Classic | None = None
 
 
 class Beat(NamedTuple):
@@ -105,10 +107,17 @@ class ConsumerMember:
     """It was told to give them up, and has not said yet that it has."""
     expires_at: float = 0.0
     revoke_by: float | None = None
+    classic: Classic | None = None
+    """It speaks the classic protocol: `classic_members`."""
 
     @property
     def holds(self) -> Held:
         return self.assigned | self.revoking
+
+    @property
+    def about(self) -> tuple[object, ...]:
+        """What is kept of it beside its subscription."""
+        return self.rack, self.client_id, self.client_host, self.rebalance_timeout_s, self.classic
 
     def wants(self, topics: Topics) -> frozenset[str]:
         """Those of the topics that it subscribes to."""
@@ -122,6 +131,7 @@ class ConsumerMember:
 class Kind(Enum):
     """What is saved of a group, each in a record of its own."""
 
+    CLASSIC = "the classic group that it was"
     GROUP = "group epoch"
     TARGET_EPOCH = "target epoch"
     MEMBER = "member"
@@ -142,7 +152,7 @@ class ConsumerGroup:
     empty_since_ms: int | None = None
     looked_at: float = float("-inf")
     """When the store was asked last what its topics are; whoever asks keeps it."""
-    _static: dict[str, str] = field(default_factory=dict)
+    static: dict[str, str] = field(default_factory=dict)
     _holders: dict[Partition, str] = field(default_factory=dict)
     _unsaved: dict[tuple[Kind, str], None] = field(default_factory=dict)
     _seen: Topics | None = None
@@ -161,10 +171,12 @@ class ConsumerGroup:
             member, changed = self._join(said)
         else:
             member, changed = self._find(said), False
-        self._touch(member, now)
         before = member.assigned if said.epoch != JOINING else None
         changed |= self._take_over(member, said)
+        self.touch(member, now)
         self._look(topics, changed)
+        if member.way is not Way.UNREVOKED_PARTITIONS:
+            member.revoke_by = None  # it has come back, if it was told to
         self._reconcile(member, said.owned, now)
         news = said.owned is not None or member.assigned != before
         return Beat(member.member_id, member.epoch, member.assigned if news else None)
@@ -187,7 +199,7 @@ class ConsumerGroup:
         """The member, and whether the group has to be assigned again for it."""
         known = self.members.get(said.member_id)
         if known is not None:
-            self._identify(said.member_id, said.instance_id)
+            self.identify(said.member_id, said.instance_id)
             if known.previous_epoch == JOINING:
                 return known, False  # the answer to its first request was lost
             # It begins again, with nothing. In a new epoch: whoever else uses this id is fenced.
@@ -195,21 +207,23 @@ class ConsumerGroup:
             self._hold(known, NOTHING, NOTHING)
             self._step(known, JOINING, Way.STABLE)
             return known, not away
-        former = self._static.get(said.instance_id) if said.instance_id is not None else None
+        former = self.static.get(said.instance_id) if said.instance_id is not None else None
         if former is not None:
-            return self._replace(self.members[former], said.member_id), False
+            return self._replace(self.members[former], said), False
         if len(self.members) >= self.limits.max_group_size:
             raise Refused(Code.GROUP_MAX_SIZE_REACHED)
         member = self.members[said.member_id] = ConsumerMember(said.member_id, said.instance_id)
         if said.instance_id is not None:
-            self._static[said.instance_id] = said.member_id
+            self.static[said.instance_id] = said.member_id
         self._note(Kind.MEMBER, said.member_id)
         self._note(Kind.CURRENT, said.member_id)
         return member, True
 
-    def _replace(self, former: ConsumerMember, member_id: str) -> ConsumerMember:
-        """A static member is back under another id: it has the place of the one that said it would be."""
-        if former.epoch != LEAVING_FOR_NOW:
+    def _replace(self, former: ConsumerMember, said: Heartbeat) -> ConsumerMember:
+        """A static member is back under another id: it has the place of the one that said it would be. Who speaks, or spoke,
+        the classic protocol never says so."""
+        member_id = said.member_id
+        if former.epoch != LEAVING_FOR_NOW and former.classic is None and said.classic is None:
             why = f"{former.instance_id} is in use by {former.member_id}"
             raise Refused(Code.UNRELEASED_INSTANCE_ID, why)
         target = self.target.get(former.member_id, NOTHING)
@@ -218,14 +232,14 @@ class ConsumerGroup:
         member.regex, member.assignor = former.regex, former.assignor
         self.members[member_id] = member
         assert former.instance_id is not None
-        self._static[former.instance_id] = member_id
+        self.static[former.instance_id] = member_id
         self.target[member_id] = target
         for kind in (Kind.MEMBER, Kind.TARGET, Kind.CURRENT):
             self._note(kind, member_id)
         return member
 
     def _find(self, said: Heartbeat) -> ConsumerMember:
-        member = self._identify(said.member_id, said.instance_id)
+        member = self.identify(said.member_id, said.instance_id)
         if said.epoch == member.epoch:
             return member
         # One answer was lost, with the new epoch: it may go on if it has taken nothing that it does not have any more.
@@ -237,9 +251,9 @@ class ConsumerGroup:
             raise Refused(Code.FENCED_MEMBER_EPOCH, why)
         return member
 
-    def _identify(self, member_id: str, instance_id: str | None) -> ConsumerMember:
+    def identify(self, member_id: str, instance_id: str | None) -> ConsumerMember:
         if instance_id is not None:
-            owner = self._static.get(instance_id)
+            owner = self.static.get(instance_id)
             if owner is not None and owner != member_id:
                 raise Refused(Code.FENCED_INSTANCE_ID)
         member = self.members.get(member_id)
@@ -255,28 +269,24 @@ class ConsumerGroup:
         member.regex = said.regex if said.regex is not None or joins else member.regex
         member.assignor = said.assignor if said.assignor is not None or joins else member.assignor
         changed = before != (member.names, member.regex, member.assignor)
-        about = (member.rack, member.client_id, member.client_host, member.rebalance_timeout_s)
+        about = member.about
+        member.classic = said.classic
         member.rack = said.rack if said.rack is not None else member.rack
         member.client_id, member.client_host = said.client_id, said.client_host
         if said.rebalance_timeout_s is not None:
             member.rebalance_timeout_s = said.rebalance_timeout_s
-        if changed or about != (
-            member.rack,
-            member.client_id,
-            member.client_host,
-            member.rebalance_timeout_s,
-        ):
+        if changed or about != member.about:
             self._note(Kind.MEMBER, member.member_id)
         return changed
 
     def _leave(self, said: Heartbeat, now: float) -> Beat:
-        member = self._identify(said.member_id, said.instance_id)
+        member = self.identify(said.member_id, said.instance_id)
         if said.epoch == LEAVING_FOR_NOW and member.instance_id is not None:
             self._step(member, LEAVING_FOR_NOW, Way.STABLE)
             # It has stopped: what it was to give up is free.
             self._hold(member, member.assigned, NOTHING)
         else:
-            self._remove(member)
+            self.remove(member)
         return Beat(said.member_id, said.epoch)
 
     # ── assigning ────────────────────────────────────────────────────────────────────────────────────────
@@ -365,8 +375,24 @@ class ConsumerGroup:
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _touch(self, member: ConsumerMember, now: float) -> None:
-        member.expires_at = now + self.limits.session_timeout_s
+    def touch(self, member: ConsumerMember, now: float) -> None:
+        session_s = (
+            self.limits.session_timeout_s if member.classic is None else member.classic.session_timeout_s
+        )
+        member.expires_at = now + session_s
+
+    def must_rejoin(self, member: ConsumerMember, now: float) -> bool:
+        """Whether one that speaks the classic protocol has to join again. From then on its time for that runs."""
+        target = self.target.get(member.member_id, NOTHING)
+        is_free = all(self._holders.get(each) is None for each in target - member.assigned)
+        must = (
+            member.epoch < self.epoch
+            or member.way is Way.UNREVOKED_PARTITIONS
+            or (member.way is Way.UNRELEASED_PARTITIONS and is_free)
+        )
+        if must and member.revoke_by is None:
+            member.revoke_by = now + member.rebalance_timeout_s
+        return must
 
     def deadline(self) -> float | None:
         times = [member.expires_at for member in self.members.values()]
@@ -377,14 +403,19 @@ class ConsumerGroup:
         """Out with who was silent for its session, or has not given up in its time what it was told to."""
         for member in list(self.members.values()):
             if member.expires_at <= now or (member.revoke_by is not None and member.revoke_by <= now):
-                self._remove(member)
+                self.remove(member)
 
-    def _remove(self, member: ConsumerMember) -> None:
+    @property
+    def is_classic(self) -> bool:
+        """Nobody speaks the consumer protocol any more, and somebody is there."""
+        return bool(self.members) and all(each.classic is not None for each in self.members.values())
+
+    def remove(self, member: ConsumerMember) -> None:
         self._forget(member)
         self._is_due = True
         topics = self.topics
-        if topics is None:
-            return  # read back from a log: the next heartbeat knows what there is
+        if topics is None or self.is_classic:
+            return  # read back from a log: the next heartbeat knows what there is. Or it is a classic group from now on
         wanted = {each.member_id: each.wants(topics) for each in self.members.values()}
         self.topics = {name: topics[name] for name in frozenset[str]().union(*wanted.values())}
         self._assign(wanted)
@@ -393,8 +424,8 @@ class ConsumerGroup:
         self._hold(member, NOTHING, NOTHING)
         del self.members[member.member_id]
         self.target.pop(member.member_id, None)
-        if member.instance_id is not None and self._static.get(member.instance_id) == member.member_id:
-            del self._static[member.instance_id]
+        if member.instance_id is not None and self.static.get(member.instance_id) == member.member_id:
+            del self.static[member.instance_id]
         for kind in (Kind.MEMBER, Kind.TARGET, Kind.CURRENT):
             self._note(kind, member.member_id)
 
@@ -405,10 +436,11 @@ class ConsumerGroup:
         if epoch < 0 and not self.members:
             return Code.NONE
         try:
-            member = self._identify(member_id, instance_id)
+            member = self.identify(member_id, instance_id)
         except Refused as refusal:
             return refusal.code
-        return Code.NONE if member.epoch == epoch else Code.STALE_MEMBER_EPOCH
+        stale = Code.STALE_MEMBER_EPOCH if member.classic is None else Code.ILLEGAL_GENERATION
+        return Code.NONE if member.epoch == epoch else stale
 
     @property
     def phase(self) -> GroupPhase:
@@ -437,6 +469,14 @@ class ConsumerGroup:
         unsaved, self._unsaved = self._unsaved, {}
         return iter(unsaved)
 
+    def note_all(self) -> None:
+        """It was a classic group so far: nothing of it is kept in this way yet."""
+        for kind in (Kind.CLASSIC, Kind.GROUP, Kind.TARGET_EPOCH):
+            self._note(kind, "")
+        for member_id in self.members:
+            for kind in (Kind.MEMBER, Kind.TARGET, Kind.CURRENT):
+                self._note(kind, member_id)
+
     def note(self, changes: Iterable[tuple[Kind, str]]) -> None:
         """They could not be saved: they go with the next ones."""
         self._unsaved.update(dict.fromkeys(changes))
@@ -444,13 +484,13 @@ class ConsumerGroup:
     def restore(self, now: float) -> None:
         """Members, targets and epochs were put back from a log: everybody gets a full session to show up."""
         self._holders.clear()
-        self._static.clear()
+        self.static.clear()
         for member in self.members.values():
-            self._touch(member, now)
+            self.touch(member, now)
             if member.way is Way.UNREVOKED_PARTITIONS:
                 member.revoke_by = now + member.rebalance_timeout_s
             if member.instance_id is not None:
-                self._static[member.instance_id] = member.member_id
+                self.static[member.instance_id] = member.member_id
             for partition in member.holds:
                 self._holders[partition] = member.member_id
         self.topics = self._seen = None

@@ -11,8 +11,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 from uuid import UUID
 
+from broker_shim.groups import group_records
 from broker_shim.groups.assignors import Partition
 from broker_shim.groups.consumer_group import ConsumerGroup, ConsumerLimits, ConsumerMember, Held, Kind, Way
+from broker_shim.groups.group_records import GroupKey
+from broker_shim.groups.member import Classic
 from broker_shim.wire import primitives
 from broker_shim.wire.primitives import MalformedRequest, Reader
 
@@ -53,7 +56,9 @@ def decode_key(data: bytes) -> ConsumerKey | None:
 def values_of(group: ConsumerGroup, noted: Iterable[tuple[Kind, str]]) -> list[tuple[bytes, bytes | None]]:
     """The records of what has changed, as it is now; no value for what is gone."""
     return [
-        (encode_key(ConsumerKey(kind, group.group_id, member_id)), _value(group, kind, member_id))
+        (group_records.encode_key(GroupKey(group.group_id)), None)
+        if kind is Kind.CLASSIC
+        else (encode_key(ConsumerKey(kind, group.group_id, member_id)), _value(group, kind, member_id))
         for kind, member_id in noted
     ]
 
@@ -61,7 +66,7 @@ def values_of(group: ConsumerGroup, noted: Iterable[tuple[Kind, str]]) -> list[t
 def keys_of(group: ConsumerGroup) -> list[bytes]:
     """The keys of everything that is kept of it."""
     own = [encode_key(ConsumerKey(kind, group.group_id)) for kind in _OF_GROUP]
-    kinds = [kind for kind in Kind if kind not in _OF_GROUP]
+    kinds = [kind for kind in _VERSIONS if kind not in _OF_GROUP]
     members = {*group.members, *group.target}
     return own + [
         encode_key(ConsumerKey(kind, group.group_id, each)) for kind in kinds for each in sorted(members)
@@ -99,9 +104,39 @@ def _member(member: ConsumerMember) -> bytes:
             _string(member.regex),
             _I32.pack(round(member.rebalance_timeout_s * 1000)),
             _string(member.assignor),
+            _NO_TAGS if member.classic is None else _classic(member.classic),
+        )
+    )
+
+
+def _classic(classic: Classic) -> bytes:
+    """The tagged fields of a member that speaks the classic protocol: one, tag 0, a struct that could be null."""
+    value = b"".join(
+        (
+            _I8.pack(1),
+            _I32.pack(round(classic.session_timeout_s * 1000)),
+            primitives.array_header(len(classic.protocols), True),
+            *(
+                _string(name) + primitives.binary(metadata, True) + _NO_TAGS
+                for name, metadata in classic.protocols
+            ),
             _NO_TAGS,
         )
     )
+    return b"".join((primitives.uvarint(1), primitives.uvarint(0), primitives.uvarint(len(value)), value))
+
+
+def _read_classic(reader: Reader) -> Classic | None:
+    found = None
+    for _ in range(reader.uvarint()):
+        tag, value = reader.uvarint(), Reader(reader.take(reader.uvarint()), flexible=True)
+        if tag == 0 and value.i8() == 1:
+            session_s, protocols = value.i32() / 1000, []
+            for _ in range(value.array_length()):
+                protocols.append((value.string(), bytes(value.nullable_bytes() or b"")))
+                value.tags()
+            found = Classic(session_s, tuple(protocols))
+    return found
 
 
 def _current(member: ConsumerMember) -> bytes:
@@ -181,3 +216,4 @@ def _read_member(member: ConsumerMember, reader: Reader) -> None:
     member.regex = reader.nullable_string()
     member.rebalance_timeout_s = reader.i32() / 1000
     member.assignor = reader.nullable_string()
+    member.classic = _read_classic(reader)

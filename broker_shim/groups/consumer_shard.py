@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TypeVar
 
 from broker_shim.groups.assignors import Topics
 from broker_shim.groups.consumer_group import JOINING, Beat, ConsumerGroup, ConsumerLimits, Heartbeat, Refused
 from broker_shim.groups.consumer_records import ConsumerKey, keys_of, read_into, values_of
 from broker_shim.partitions.state_log import Change, StateLog
 from broker_shim.wire.codes import Code
+
+T = TypeVar("T")
 
 
 class ConsumerShard:
@@ -23,7 +26,10 @@ class ConsumerShard:
         limits: ConsumerLimits,
         loop: asyncio.AbstractEventLoop,
         now_ms: Callable[[], int],
+        downgrade: Callable[[ConsumerGroup], None],
     ) -> None:
+        """`downgrade`: only members that speak the classic protocol are left."""
+        self._downgrade = downgrade
         self.groups: dict[str, ConsumerGroup] = {}
         self.limits = limits
         self._log = log
@@ -49,8 +55,15 @@ class ConsumerShard:
             if said.epoch != JOINING:
                 raise Refused(Code.UNKNOWN_MEMBER_ID)
             group = ConsumerGroup(name, self.limits)
-        answer = group.heartbeat(said, topics, self._loop.time())
-        self.groups[name] = group
+        return await self.changed(group, group.heartbeat(said, topics, self._loop.time()))
+
+    async def changed(self, group: ConsumerGroup, answer: T) -> T:
+        """The answer, when all that is behind it is durable. Raises `Refused`."""
+        self.groups[group.group_id] = group
+        if group.is_classic:
+            self._downgrade(group)
+            await self._log.settled()
+            return answer
         self._schedule(group)
         code = await self._save(group)
         if code is not Code.NONE:
@@ -82,6 +95,9 @@ class ConsumerShard:
     def _tick(self, group: ConsumerGroup) -> None:
         self._timers.pop(group.group_id, None)
         group.tick(self._loop.time())
+        if group.is_classic:
+            self._downgrade(group)
+            return
         self._schedule(group)
         self._log.start(self._save_later(group))
 
@@ -91,7 +107,10 @@ class ConsumerShard:
     def removal(self, name: str) -> list[Change]:
         """What is to be written so that nothing of the group is left."""
         group = self.groups.get(name)
-        return [] if group is None else [(key, None) for key in keys_of(group)]
+        if group is None:
+            return []
+        unsaved = [key for key, _ in values_of(group, group.changes())]
+        return [(key, None) for key in dict.fromkeys((*unsaved, *keys_of(group)))]
 
     def forget(self, name: str) -> None:
         self.groups.pop(name, None)

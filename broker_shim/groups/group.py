@@ -410,6 +410,16 @@ class Group:
             self._touch(member, now)
         self.state = State.STABLE if members else State.EMPTY
 
+    def continue_from(self, generation: int, protocol_type: str, members: list[Member], now: float) -> None:
+        """It was a group of the consumer protocol so far. `rebalance` comes next."""
+        self.generation, self.protocol_type = generation, protocol_type
+        self.restore(members, now)
+        self.leader, self.protocol = members[0].member_id, self._elect_protocol()
+
+    def rebalance(self, now: float) -> list[Effect]:
+        """Everybody joins again."""
+        return self._prepare(now)
+
     # ── small parts ─────────────────────────────────────────────────────────────────────────────────────────
 
     def _is_watched(self, member: Member) -> bool:

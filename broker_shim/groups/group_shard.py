@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from broker_shim.groups import consumer_records
-from broker_shim.groups.consumer_group import ConsumerLimits
+from broker_shim.groups.assignors import Topics
+from broker_shim.groups.consumer_group import JOINING, Beat, ConsumerGroup, ConsumerLimits, Heartbeat, Refused
 from broker_shim.groups.consumer_shard import ConsumerShard
 from broker_shim.groups.group import Group, State
 from broker_shim.groups.group_records import (
@@ -27,6 +28,7 @@ from broker_shim.groups.group_records import (
     encode_key,
 )
 from broker_shim.groups.member import Effect, Joined, Limits, Save, Synced
+from broker_shim.groups.migration import downgrade, upgraded
 from broker_shim.groups.pending_offsets import (
     PendingOffsets,
     Place,
@@ -64,9 +66,9 @@ class GroupShard:
         self.log = StateLog(hosted, loop, nothing=encode_key(GroupKey("")), replaced=self._replaced)
         self.groups: dict[str, Group] = {}
         self.offsets: dict[str, dict[Place, Committed]] = {}
-        self.consumers = ConsumerShard(self.log, consumer_limits, loop, now_ms)
-        self._limits = limits
-        self._new_id = new_id
+        self.consumers = ConsumerShard(self.log, consumer_limits, loop, now_ms, self._downgrade)
+        self.limits = limits
+        self.new_id = new_id
         self._now_ms = now_ms
         self._loop = loop
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -75,6 +77,8 @@ class GroupShard:
         self._of_topic: dict[str, set[bytes]] = {}
         """The keys of the offsets that were committed for a topic, by its incarnation."""
         self._states: dict[str, GroupState] = {}
+        self._owed: dict[str, list[Change]] = {}
+        """What goes with the next record of a group that is a classic one again: what it was before is no more."""
         self._closed = False
 
     # ── the log ──────────────────────────────────────────────────────────────────────────────────────────
@@ -290,7 +294,7 @@ class GroupShard:
         """The group, made if there is none: an empty group costs nothing in the log."""
         group = self.groups.get(name)
         if group is None:
-            group = self.groups[name] = Group(name, self._limits, self._new_id)
+            group = self.groups[name] = Group(name, self.limits, self.new_id)
         return group
 
     def names(self) -> set[str]:
@@ -302,26 +306,50 @@ class GroupShard:
         group, consumer = self.groups.get(name), self.consumers.groups.get(name)
         return (group is None or group.state is State.EMPTY) and (consumer is None or not consumer.members)
 
-    def adopt(self, name: str, *, consumer: bool) -> bool:
-        """The group speaks this protocol from now on, if it may: nobody is in it who speaks the other. Offsets stay."""
-        if consumer:
-            classic = self.groups.get(name)
-            if classic is None:
-                return True
-            if classic.state is not State.EMPTY or classic.deadline() is not None:
-                return False
-            del self.groups[name]
-            if encode_key(GroupKey(name)) in self.log.latest:
-                self.log.write([(encode_key(GroupKey(name)), None)], lambda code: None)
-            return True
-        other = self.consumers.groups.get(name)
-        if other is None:
-            return True
-        if other.members:
-            return False
-        self.log.write(self.consumers.removal(name), lambda code: None)
-        self.consumers.forget(name)
-        return True
+    async def heartbeat(self, name: str, said: Heartbeat, topics: Topics) -> Beat:
+        """Of the consumer protocol. A group of the other one becomes one of this when somebody joins, if its members are
+        consumers. Raises `Refused`."""
+        classic = self.groups.get(name)
+        if classic is None or (classic.state is State.EMPTY and classic.deadline() is None):
+            if classic is not None:
+                del self.groups[name]
+                if encode_key(GroupKey(name)) in self.log.latest:
+                    self.log.write([(encode_key(GroupKey(name)), None)], _ignore)
+            return await self.consumers.heartbeat(name, said, topics)
+        now = self._loop.time()
+        new = upgraded(classic, self.consumers.limits, topics, now) if said.epoch == JOINING else None
+        if new is None:
+            why = f"{name} has members that speak the classic protocol, and is not to be changed"
+            raise Refused(Code.GROUP_ID_NOT_FOUND, why)
+        answer = new.heartbeat(said, topics, now)  # if it is refused, nothing has happened
+        log.info("group %s speaks the consumer protocol from now on", name)
+        del self.groups[name]
+        self.carry_out(classic, classic.kill(Code.REBALANCE_IN_PROGRESS))
+        return await self.consumers.changed(new, answer)
+
+    def _downgrade(self, old: ConsumerGroup) -> None:
+        log.info("group %s speaks the classic protocol from now on", old.group_id)
+        self._owed[old.group_id] = self.consumers.removal(old.group_id)
+        self.consumers.forget(old.group_id)
+        group = self.group(old.group_id)
+        downgrade(old, group, self._loop.time())
+        # Nobody is in it, for the log, before the rebalance that now begins has ended: after a crash all of them join again,
+        # also those that had a part of their share.
+        nobody = GroupState(group.protocol_type or "", group.generation, None, None, self._now_ms(), [])
+        self._write(group.group_id, nobody, _ignore)
+        self.carry_out(group, group.rebalance(self._loop.time()))
+
+    def mixed(self, name: str) -> ConsumerGroup | None:
+        """The group, if it is one of the consumer protocol and has members: those of the classic one may be among them."""
+        consumer = self.consumers.groups.get(name)
+        return consumer if consumer is not None and consumer.members else None
+
+    def classic(self, name: str) -> Group:
+        """The group, for somebody who joins. One of the consumer protocol without members is a classic one from now on."""
+        if name in self.consumers.groups:
+            self.log.write(self.consumers.removal(name), _ignore)
+            self.consumers.forget(name)
+        return self.group(name)
 
     def check_commit(self, name: str, member_id: str, instance_id: str | None, epoch: int) -> Code:
         """May this caller commit offsets, or, with an epoch of the new protocol, read them?"""
@@ -360,13 +388,24 @@ class GroupShard:
         def saved(code: Code) -> None:
             self.carry_out(group, group.saved(save, code, self._loop.time()))
 
-        self.log.write([(encode_key(GroupKey(group.group_id)), encode_group(state))], saved)
+        self._write(group.group_id, state, saved)
+
+    def _write(self, name: str, state: GroupState, done: Done) -> None:
+        owed = self._owed.get(name, [])
+
+        def written(code: Code) -> None:
+            if code is Code.NONE and self._owed.get(name) is owed:
+                del self._owed[name]
+            done(code)
+
+        self.log.write([*owed, (encode_key(GroupKey(name)), encode_group(state))], written)
 
     def _schedule(self, group: Group) -> None:
         """One timer for a group, at its next deadline. Heartbeats only move that back: the timer then finds
         out.
         """
-        deadline = None if self._closed else group.deadline()
+        is_over = self._closed or self.groups.get(group.group_id) is not group
+        deadline = None if is_over else group.deadline()
         timer = self._timers.get(group.group_id)
         if timer is not None and (deadline is None or deadline < timer.when()):
             timer.cancel()

@@ -12,6 +12,13 @@ Token = Any
 """Whatever the shell uses to find the request that waits: a group only hands it back."""
 
 
+class Classic(NamedTuple):
+    """What a member of a group of the consumer protocol has said that itself speaks the classic one."""
+
+    session_timeout_s: float
+    protocols: Protocols
+
+
 @dataclass
 class Member:
     """One consumer. `join` and `sync` hold the token of a request that is waiting for the group."""

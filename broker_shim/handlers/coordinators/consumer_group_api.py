@@ -12,6 +12,7 @@ from broker_shim.groups.assignors import TopicInfo
 from broker_shim.groups.consumer_group import JOINING, ConsumerGroup, ConsumerMember, Heartbeat, Held, Refused
 from broker_shim.groups.consumer_records import by_topic
 from broker_shim.groups.coordinator import Coordinator
+from broker_shim.groups.migration import topics_of
 from broker_shim.handlers.call import Call, Response
 from broker_shim.handlers.coordinators.group_api import shard_for
 from broker_shim.net.fairness import few_at_once, yielding
@@ -23,7 +24,7 @@ from logstore.topic import Topic
 
 LOOK_EVERY_S = 300.0
 """How often the store is asked what has become of a group's topics, beyond what this broker is told: as clients do."""
-CONSUMER_MEMBER = 1
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 
 class ConsumerGroupApi:
@@ -57,10 +58,10 @@ class ConsumerGroupApi:
         for topic in said.names or ():
             if not call.may(Operation.DESCRIBE, Resource.TOPIC, topic):
                 raise Refused(Code.TOPIC_AUTHORIZATION_FAILED)
-        topics = await self._topics(shard.consumers.groups.get(name), said)
-        if not shard.adopt(name, consumer=True):
-            raise Refused(Code.GROUP_ID_NOT_FOUND, f"{name} has members that speak the classic protocol")
-        answer = await shard.consumers.heartbeat(name, said, topics)
+        classic = shard.groups.get(name)
+        also = topics_of(classic) if classic is not None and said.epoch == JOINING else frozenset()
+        topics = await self.topics(shard.consumers.groups.get(name), said, also)
+        answer = await shard.heartbeat(name, said, topics)
         assignment = None
         if answer.assignment is not None:
             rows = by_topic(answer.assignment).items()
@@ -75,11 +76,13 @@ class ConsumerGroupApi:
             "assignment": assignment,
         }
 
-    async def _topics(self, group: ConsumerGroup | None, said: Heartbeat) -> dict[str, TopicInfo]:
-        """What the group may be about, as this broker knows it. The store is asked about what is not known, and about
-        everything when somebody joins, and once in a while.
+    async def topics(
+        self, group: ConsumerGroup | None, said: Heartbeat, also: frozenset[str] = frozenset()
+    ) -> dict[str, TopicInfo]:
+        """What the group may be about, as this broker knows it, and what others are `also` about. The store is asked about
+        what is not known, and about everything when somebody joins, and once in a while.
         """
-        names = set(said.names or ()).union(group.subscribed if group is not None else ())
+        names = also.union(said.names or (), group.subscribed if group is not None else ())
         has_regex = bool(said.regex) or (group is not None and group.has_regex)
         now = self._loop.time()
         try:
@@ -95,7 +98,7 @@ class ConsumerGroupApi:
         except (LogStoreError, OSError) as error:
             raise Refused(Code.COORDINATOR_NOT_AVAILABLE, str(error)) from error
         if has_regex:
-            names.update(name for name in self._partitions.names() if name != INTERNAL_TOPIC)
+            names = names.union(name for name in self._partitions.names() if name != INTERNAL_TOPIC)
         return _infos(found for name in names if (found := self._partitions.topic(name)) is not None)
 
     # ── describe ─────────────────────────────────────────────────────────────────────────────────────────
@@ -137,7 +140,7 @@ class ConsumerGroupApi:
                 "subscribed_topic_regex": each.regex,
                 "assignment": rows(each.assigned),
                 "target_assignment": rows(group.target.get(each.member_id, frozenset())),
-                "member_type": CONSUMER_MEMBER,
+                "member_type": CONSUMER_MEMBER if each.classic is None else CLASSIC_MEMBER,
             }
 
         return {

@@ -14,6 +14,7 @@ from broker_shim.groups.group_shard import GroupShard
 from broker_shim.groups.member import Joined, JoinRequest, Synced
 from broker_shim.handlers.authorized import operations
 from broker_shim.handlers.call import Call, Response
+from broker_shim.handlers.coordinators.classic_member_api import ClassicMemberApi
 from broker_shim.net.fairness import yielding
 from broker_shim.partitions.cluster import NOBODY, Cluster
 from broker_shim.partitions.shards import Shards
@@ -30,9 +31,11 @@ class GroupApi:
         coordinator: Coordinator,
         transactions: Shards[Any],
         cluster: Cluster,
+        mixed: ClassicMemberApi,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`transactions`: where transactional ids live."""
+        """`transactions`: where transactional ids live. `mixed`: for groups of the consumer protocol."""
+        self._mixed = mixed
         self._transactions = transactions
         self._coordinator = coordinator
         self._cluster = cluster
@@ -96,9 +99,9 @@ class GroupApi:
             id_required=call.version >= 4,
             can_skip_assignment=call.version >= 9,
         )
-        if not shard.adopt(request.group_id, consumer=False):
-            return _joined(Joined(Code.INCONSISTENT_GROUP_PROTOCOL, request.member_id), call.version)
-        group = shard.group(request.group_id)
+        if shard.mixed(request.group_id) is not None:
+            return _joined(await self._mixed.join(shard, request.group_id, join), call.version)
+        group = shard.classic(request.group_id)
         waiting: asyncio.Future[Joined] = self._loop.create_future()
         shard.carry_out(group, group.join(join, waiting, self._loop.time()))
         return _joined(await waiting, call.version)
@@ -108,15 +111,17 @@ class GroupApi:
         shard = await self._shard(call, request.group_id)
         if isinstance(shard, Code):
             return _synced(Synced(shard))
+        protocol = request.get("protocol_type"), request.get("protocol_name")
+        who = request.member_id, request.get("group_instance_id"), request.generation_id
+        if shard.mixed(request.group_id) is not None:
+            return _synced(await self._mixed.sync(shard, request.group_id, *who, protocol))
         group = shard.groups.get(request.group_id)
         if group is None:
             return _synced(Synced(Code.UNKNOWN_MEMBER_ID))
         waiting: asyncio.Future[Synced] = self._loop.create_future()
         effects = group.sync(
-            request.member_id,
-            request.get("group_instance_id"),
-            request.generation_id,
-            (request.get("protocol_type"), request.get("protocol_name")),
+            *who,
+            protocol,
             {each.member_id: each.assignment for each in request.assignments or ()},
             waiting,
             self._loop.time(),
@@ -129,20 +134,19 @@ class GroupApi:
         shard = await self._shard(call, request.group_id)
         if isinstance(shard, Code):
             return {"error_code": shard}
+        who = request.member_id, request.get("group_instance_id"), request.generation_id
+        if shard.mixed(request.group_id) is not None:
+            return {"error_code": await self._mixed.heartbeat(shard, request.group_id, *who)}
         group = shard.groups.get(request.group_id)
         if group is None:
             return {"error_code": Code.UNKNOWN_MEMBER_ID}
-        code = group.heartbeat(
-            request.member_id, request.get("group_instance_id"), request.generation_id, self._loop.time()
-        )
-        return {"error_code": code}
+        return {"error_code": group.heartbeat(*who, self._loop.time())}
 
     async def leave(self, call: Call) -> Response:
         request = call.request
         shard = await self._shard(call, request.group_id)
         if isinstance(shard, Code):
             return {"error_code": shard}
-        group = shard.groups.get(request.group_id)
         leaving = (
             [(each.member_id, each.get("group_instance_id")) for each in request.members or ()]
             if call.version >= 3
@@ -150,8 +154,10 @@ class GroupApi:
         )
         outcomes = []
         for member_id, instance_id in leaving:
-            code = Code.UNKNOWN_MEMBER_ID
-            if group is not None:
+            code, group = Code.UNKNOWN_MEMBER_ID, shard.groups.get(request.group_id)
+            if shard.mixed(request.group_id) is not None:
+                code = await self._mixed.leave(shard, request.group_id, member_id, instance_id)
+            elif group is not None:
                 code, effects = group.leave(member_id, instance_id, self._loop.time())
                 shard.carry_out(group, effects)
             outcomes.append({"member_id": member_id, "group_instance_id": instance_id, "error_code": code})
