@@ -447,3 +447,30 @@ def test_N04_what_the_wal_kept_is_stored_again_at_its_offsets_by_the_next_life(t
     assert seen(objects, 1) == [(0, b"a"), (1, b"b")]
     with running(objects, lane="orders") as store:
         assert store.topic("t").partition(0).append(b"c").offset == found[4][0] + 1
+
+
+def test_N04_W06_a_writer_of_one_life_stores_nothing_in_the_next_one_of_the_same_process() -> None:
+    """Two writers meet an adoption with one upload. One of them has gone on, by adopting the lane back, before the other is
+    told: what that one is given must not be stored, because the life in between may have written there."""
+    objects = MemoryStore()
+    gated = GatedStore(objects)
+    with running(gated, lane="orders", take_over=True) as first:
+        assert append_to_all(first, 2, b"a") == [0, 0]
+        logs = [first.topic("t").partition(number) for number in range(2)]
+        with running(objects, lane="orders", take_over=True) as second:
+            assert append_to_all(second, 2, b"b") == [1, 1]
+        with gated.hold("get", prefix=logs[1]._internal.paths.prefix) as gate:
+            with first._lanes.held():
+                waiting = [log.submit(b"no") for log in logs]
+            gate.wait_held()  # to say to the other why it has stopped
+            with pytest.raises(Fenced):
+                waiting[0].result(PATIENCE_S)
+            fresh = logs[0].reopen()
+            assert fresh.append(b"c").offset == 2
+            waiting.append(logs[1].submit(b"no"))
+            assert fresh.append(b"d").offset == 3
+        for future in waiting[1:]:
+            with pytest.raises(Fenced):
+                future.result(PATIENCE_S)
+        assert logs[1].reopen().append(b"c").offset == 2
+    assert seen(objects, 1) == [(0, b"a"), (1, b"b"), (2, b"c")]

@@ -79,10 +79,10 @@ class Flight:
     def has_ended(self, writer: Flushed) -> bool:
         """Whether nothing of the writer's counts any more. A seal or an adoption that was read is known here before its
         writers have stopped, and what is made behind it would name it."""
-        key = writer.claim_key
-        one = self._book.known.claims.get(key)  # None: of a life before this one
-        is_over = writer.failed is not None or self._book.life.is_over
-        return is_over or one is None or one.is_sealed or self._is_given_up(key)
+        book, key = self._book, writer.claim_key
+        if writer.failed is not None or book.life.is_over or book.writers.get(key) is not writer:
+            return True  # the last: it is of a life before this one
+        return book.known.claims[key].is_sealed or self._is_given_up(key)
 
     def lost(self, atomic: AtomicAppend) -> Flushed | None:
         """The writer that an atomic append fails for, if there is one."""

@@ -76,10 +76,12 @@ class Teller:
     def _deleted(self, key: ClaimKey, paths: PartitionPaths) -> LogStoreError | None:
         """If the claim was ended because the topic was deleted: the partition's own chain says so, behind the last part."""
         with self._book.lock:
-            seq = self._book.known.claims[key].end_seq
+            one = self._book.known.claims.get(key)
+        if one is None:  # the lane has another life since
+            return None
         chain = Chain(self._runtime.store, paths)
         with suppress(LogStoreError):  # it has stopped in any case: this is for the words
-            header = chain.header_at(seq)
+            header = chain.header_at(one.end_seq)
             if header is not None and SegmentFlags.DELETED in header.flags:
                 return fenced_by(chain, key.epoch, header)
         return None
