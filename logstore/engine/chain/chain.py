@@ -259,12 +259,16 @@ class Chain:
 
         What is missing is looked for twice: it may have gone while the rest was read, with all of its topic.
         """
+        passed, is_old = -1, False
         while True:
             try:
-                view = self._loader.load()
+                view = self._loader.load(is_old=is_old)
                 if not view.segments.is_complete and not view.tail.deleted:
-                    view = self._loader.load()
-            except StaleManifest:
+                    view = self._loader.load(is_old=is_old)
+            except StaleManifest as stale:
+                # The newer one is written before a lane knows of it. If it is not there, somebody has put the old one back,
+                # or the topic is being deleted, and nobody writes one any more.
+                is_old, passed = stale.version == passed, stale.version
                 continue
             if view.tail.next_seq == view.manifest_next_seq:
                 return view  # the newest segment always stays, so a listing without one behind the manifest's is the end

@@ -28,7 +28,12 @@ _UNLISTED_MAX = 256
 
 
 class StaleManifest(Exception):
-    """The manifest has changed since it was read: what was in a lane is in a merged object now. Internal: load again."""
+    """The manifest has changed since it was read: what was in a lane is in a merged object now. Internal: load again.
+    `version`: of the one that was read."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(version)
+        self.version = version
 
 
 class Loader:
@@ -39,9 +44,12 @@ class Loader:
         self._paths = paths
         self._lanes = lanes
 
-    def load(self) -> ChainView:
+    def load(self, *, is_old: bool = False) -> ChainView:
+        """`is_old`: the manifest is not the last one that was written, and is not believed."""
         try:
             view = self._from_manifest()
+            if is_old:
+                raise FormatError("a lane knows of a newer one", None)
         except FormatError as damage:
             logger.error("%s: %s; the chain is read without it", self._paths.manifest, damage)
             empty = Segments(self._paths, SegmentTable())
@@ -70,7 +78,7 @@ class Loader:
         while view.tail.claim is not None and (until is None or view.tail.next_seq < until):
             found = self._parts_up_to(view.tail, until)
             if found.is_stale and view.manifest_version:
-                raise StaleManifest
+                raise StaleManifest(view.manifest_version)
             for link in found.links:
                 if until is None or link.header.seq < until:
                     add_part(view, link, found.missing.get(link.header.seq))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 import logstore
-from logstore.errors import Fenced, UnknownTopic
+from logstore.errors import Fenced, StoreError, UnknownTopic
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import FaultyStore
-from tests.support.engine.harness import crash, open_store, pairs, running
+from tests.support.engine.harness import background, crash, open_store, pairs, running
 from tests.support.lanes.entries import entries, seen, values
+from tests.support.patience import PATIENCE_S
 
 
 @pytest.mark.usefixtures("often")
@@ -100,3 +101,55 @@ def test_N06_a_merged_object_of_a_claim_that_has_ended_tells_that_more_of_it_is_
         faulty.remove(rule)
     assert any("/merged/" in info.key for info in faulty.list("topics/"))
     assert seen(faulty, 0) == [(0, b"a"), (offset, b"b")]
+
+
+def split_now(store: logstore.Store, log: logstore.PartitionLog) -> None:
+    """What its lane holds becomes objects of the partitions, but for the newest entry; the entries are deleted."""
+    lane = store._lanes.of(log._internal.paths)
+    assert lane is not None
+    lane.checkpoints.write()
+    lane.checkpoints.write()
+
+
+@pytest.mark.usefixtures("often")
+def test_L25_N06_a_topic_whose_deletion_died_is_collected_when_its_lane_was_split_since() -> None:
+    """The chain has ended, and its manifest is as it was. What the chain had in the lane behind that was not worth keeping
+    for the one who split the lane. Whoever loads the partition must not wait for a manifest that nobody writes."""
+    objects = MemoryStore()
+    dying = FaultyStore(objects)
+    with running(objects, lanes=1, delete_grace=0.0) as store:
+        gone, kept = (store.create_topic(name).partition(0) for name in ("gone", "t"))
+        for turn in range(8):
+            gone.append(b"%d" % turn)
+        split_now(store, gone)
+        assert objects.head(gone._internal.paths.manifest) is not None
+        gone.append(b"8")
+        with running(dying, lanes=1) as deleter:
+            dying.fail("put", prefix=gone._internal.paths.manifest, times=None)
+            with pytest.raises(StoreError):
+                deleter.delete_topic("gone")
+            dying.heal()
+        for turn in range(8):
+            kept.append(b"%d" % turn)
+        split_now(store, kept)
+        with running(objects, writer="read_only", delete_grace=0.0) as collector:
+            background(collector.collect_garbage).result(PATIENCE_S)
+        left = [info.key for info in objects.list(gone._internal.paths.prefix) if "/merged/" in info.key]
+        assert left == [], "no record is left"
+    assert seen(objects) == list(enumerate(b"%d" % turn for turn in range(8)))
+
+
+@pytest.mark.usefixtures("often")
+def test_L20_N06_a_manifest_that_was_restored_from_an_old_copy_is_done_without() -> None:
+    objects = MemoryStore()
+    with running(objects, lanes=1, delete_grace=0.0) as store:
+        log = store.create_topic("t").partition(0)
+        expected = [(log.append(b"%d" % turn).offset, b"%d" % turn) for turn in range(8)]
+        split_now(store, log)
+        manifest = log._internal.paths.manifest
+        old = objects.get(manifest)
+        expected += [(log.append(b"%d" % turn).offset, b"%d" % turn) for turn in range(8, 20)]
+        split_now(store, log)
+        assert objects.get(manifest) != old
+        objects.put(manifest, old)
+        assert background(seen, objects).result(PATIENCE_S) == expected
