@@ -11,12 +11,14 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from broker_shim.auth.acl_store import AclStore
 from broker_shim.auth.acls import Authorizer, Operation, Resource
 from broker_shim.auth.sasl import Users
 from broker_shim.auth.user_store import UserStore
 from broker_shim.config import BrokerConfig
+from broker_shim.coordinated import Coordinated
 from broker_shim.groups.consumer_group import ConsumerLimits
 from broker_shim.groups.coordinator import Coordinator
 from broker_shim.groups.member import Limits
@@ -106,6 +108,7 @@ class Broker:
             shards=config.offsets_partitions,
             id_expiration_s=config.transactional_id_expiration,
         )
+        self.coordinated = Coordinated(store, self.coordinator, self.transactions)
         super_users = [name for name in config.super_users.split(";") if name]
         self.authorizer = Authorizer(enabled=config.acls, super_users=super_users)
         self._acls = AclApi(AclStore(store.objects), self.authorizer, self.partitions)
@@ -326,7 +329,15 @@ class Broker:
         yield "broker_shim_owned_partitions", {}, sum(each.is_owned for each in self.partitions.all_hosted())
         yield "broker_shim_brokers_alive", {}, len(self.cluster.view.nodes)
         yield from writer_samples(self._store.writer_metrics())
-        yield from store_samples(self._store)
+        lags = self.coordinated.lags()
+        yield from store_samples(self._store, {name: partial(lags.__getitem__, name) for name in lags})
+        held = self.coordinated.transactions()
+        yield "broker_shim_open_transactions", {}, len(held)
+        yield (
+            "broker_shim_oldest_transaction_seconds",
+            {},
+            max((each["seconds"] for each in held), default=0.0),
+        )
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from broker_shim.wire.apis import BY_KEY
-from logstore.metrics.numbers import BOUNDS, Sources, families
+from logstore.metrics.numbers import BOUNDS, Lags, Sources, families
 from logstore.store import Store
 from logstore.ui.port import Page
 from logstore.writers import WriterMetrics
@@ -76,9 +76,9 @@ def writer_samples(writers: Iterable[WriterMetrics]) -> Iterable[Sample]:
             yield "broker_shim_writer_stalled_at_offset", labels, each.stalled_at
 
 
-def store_samples(store: Store) -> Iterable[Sample]:
+def store_samples(store: Store, readers: Mapping[str, Callable[[], Lags]]) -> Iterable[Sample]:
     """The families of `logstore.metrics`, the same as an embedded store has."""
-    for family, samples in families(Sources(store)):
+    for family, samples in families(Sources(store, readers=readers)):
         for labels, value, buckets in samples:
             if family.kind != "histogram":
                 yield family.name, labels, value

@@ -74,7 +74,14 @@ class Server:
         self.broker = Broker(self.store, config, me, loop)
         # Before others learn of this broker: one that cannot start must not be left standing there as alive.
         if config.metrics:
-            found = page_of(self.store, parse_address(config.metrics)[0], config.ui_token or None)
+            known = self.broker.coordinated
+            found = page_of(
+                self.store,
+                parse_address(config.metrics)[0],
+                config.ui_token or None,
+                known.groups,
+                known.transactions,
+            )
             self._page = None if found is None else found[1]
             self._http = HttpPort(self._samples, self._not_ready, None if found is None else found[0])
             self.metrics_port = await self._http.start(*parse_address(config.metrics))

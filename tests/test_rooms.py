@@ -111,6 +111,7 @@ SPECIAL = {
     "broker_shim.logs": "broker.settings",
     "broker_shim.metrics": "broker.settings",
     "broker_shim.broker": "broker.server",
+    "broker_shim.coordinated": "broker.server",
     "broker_shim.server": "broker.server",
     "broker_shim.__main__": "broker.server",
 }

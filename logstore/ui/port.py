@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 from logstore.errors import LogStoreError
 from logstore.metrics.numbers import Lags, Tracked
 from logstore.store import Store
-from logstore.ui.refresher import Groups
+from logstore.ui.refresher import Asked
 from logstore.ui.view import View
 
 EVERY_S = 1.0
@@ -222,7 +222,7 @@ def serve(
     token: str | None = None,
     readers: Mapping[str, Callable[[], Lags]] | None = None,
     trackers: Mapping[str, Tracked] | None = None,
-    groups: Groups | None = None,
+    groups: Asked | None = None,
 ) -> Served:
     """Serve the page of an open store, read-only. `port` 0 takes a free one: `url` says which.
 
@@ -237,9 +237,11 @@ def serve(
     return Served(Page(view, token), view, host, port, token)
 
 
-def page_of(store: Store, host: str, token: str | None) -> tuple[Page, View] | None:
+def page_of(
+    store: Store, host: str, token: str | None, groups: Asked, transactions: Asked
+) -> tuple[Page, View] | None:
     """The page for a port that serves other things, too; None if it is open to others and there is no token."""
     if token is None and not is_loopback(host):
         return None
-    view = View(store)
+    view = View(store, groups=groups, transactions=transactions)
     return Page(view, token), view

@@ -23,29 +23,32 @@ EVERY_S = 1.0
 TOPICS_EVERY_S = 5.0
 LOOKED_AT_S = 10.0
 
-Groups = Callable[[], list[dict[str, Any]]]
-"""Asks the store for its groups: `reader`, `topic`, `partition`, `lag` in records, `seconds`, `member`."""
+Asked = Callable[[], list[dict[str, Any]]]
+"""Asks for groups: `reader`, `topic`, `partition`, `lag` in records, `seconds`, `member`. Or for transactions: `id`,
+`state`, `producer`, `partitions`, `seconds`, `timeout_seconds`."""
 
 
 @dataclass(slots=True)
 class Known:
     """`topics`: name, partitions and settings. `lanes`: those that partitions somebody looks at are in; `owners`: who writes
-    through them, by their names. `groups`: each partition of each group of readers, as `Groups` gives them. `trouble`: what
-    the last round could not do, in words."""
+    through them, by their names. `groups`: each partition of each group of readers, as `Asked` gives them; `transactions`
+    that are open, likewise. `trouble`: what the last round could not do, in words."""
 
     topics: list[tuple[str, int, TopicConfig | None]] = field(default_factory=list)
     lanes: list[LaneOverview] = field(default_factory=list)
     owners: dict[str, str] = field(default_factory=dict)
     groups: list[dict[str, Any]] = field(default_factory=list)
+    transactions: list[dict[str, Any]] = field(default_factory=list)
     trouble: str | None = None
 
 
 class Refresher:
     """The lock guards what is wanted and what is known; it is never held while the store is asked."""
 
-    def __init__(self, store: Store, groups: Groups | None = None) -> None:
+    def __init__(self, store: Store, groups: Asked | None = None, transactions: Asked | None = None) -> None:
         self._store = store
         self._groups = groups
+        self._transactions = transactions
         self._lock = threading.Lock()
         self._wanted: dict[tuple[str, int], float] = {}
         self._looked = 0.0
@@ -100,6 +103,10 @@ class Refresher:
                     with self._lock:
                         self._known.groups = found
                 self._topics_at = now
+            if self._transactions is not None:
+                held = self._transactions()
+                with self._lock:
+                    self._known.transactions = held
             with self._lock:
                 self._wanted = {place: at for place, at in self._wanted.items() if now - at < LOOKED_AT_S}
                 wanted = list(self._wanted)

@@ -16,7 +16,7 @@ from logstore.engine.partition.health import PartitionHealth
 from logstore.engine.partition.internal import Partition
 from logstore.metrics.numbers import Lags, Sample, Sources, Tracked, families
 from logstore.store import Store
-from logstore.ui.refresher import Groups, Known, Refresher
+from logstore.ui.refresher import Asked, Known, Refresher
 
 PARTITIONS_MAX = 50
 RECORDS_MAX = 100
@@ -40,18 +40,20 @@ _SUMS = [
 
 
 class View:
-    """One store, and what was handed in: lags of readers, flush trackers, both by name, and who asks for groups."""
+    """One store, and what was handed in: lags of readers, flush trackers, both by name, and who knows groups and
+    transactions."""
 
     def __init__(
         self,
         store: Store,
         readers: Mapping[str, Callable[[], Lags]] | None = None,
         trackers: Mapping[str, Tracked] | None = None,
-        groups: Groups | None = None,
+        groups: Asked | None = None,
+        transactions: Asked | None = None,
     ) -> None:
         self._store = store
         self._sources = Sources(store, "topic", readers or {}, trackers or {})
-        self._refresher = Refresher(store, groups)
+        self._refresher = Refresher(store, groups, transactions)
         self._counting = threading.Lock()  # guards the two fields below, and is held while all is counted
         self._counted: dict[str, list[Sample]] = {}
         self._count_again_at = float("-inf")
@@ -95,6 +97,7 @@ class View:
                 {**sample.labels, "lag": sample.value} for sample in numbers.get("reader_lag_records", [])
             ]
             + known.groups,
+            "transactions": known.transactions,
             "trackers": [
                 {"name": name, "explained": str(tracker.explain())}
                 for name, tracker in sorted(self._sources.trackers.items())

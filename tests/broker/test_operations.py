@@ -12,7 +12,9 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
+import confluent_kafka
 import pytest
 
 from broker_shim import logs
@@ -146,6 +148,46 @@ def test_O02_the_metrics_port_has_the_page_on_loopback_or_with_a_token(
     assert get(guarded.server.metrics_port, "/")[0] == 403
     assert get(guarded.server.metrics_port, "/?token=s3cret")[0] == 200
     assert get(guarded.server.metrics_port, "/healthz")[0] == 200
+
+
+def test_O01_O02_kafka_groups_and_open_transactions_are_on_the_page_and_in_the_metrics(
+    start_broker: Callable[..., LocalBroker],
+) -> None:
+    broker = start_broker(metrics="127.0.0.1:0")
+    port = broker.server.metrics_port
+    with Wire(broker.port) as client:
+        owned(client, broker)
+        for value in (b"a", b"b", b"c"):
+            client.produce("t", batch(value))
+    servers = {"bootstrap.servers": f"127.0.0.1:{broker.port}"}
+    reader = confluent_kafka.Consumer({**servers, "group.id": "mailer", "enable.auto.commit": False})
+    committed = reader.commit(offsets=[confluent_kafka.TopicPartition("t", 0, 1)], asynchronous=False)
+    assert committed[0].error is None
+    reader.close()
+    producer = confluent_kafka.Producer({**servers, "transactional.id": "billing"})
+    producer.init_transactions(PATIENCE_S)
+    producer.begin_transaction()
+    producer.produce("t", b"d", partition=0)
+    assert producer.flush(PATIENCE_S) == 0
+
+    def now() -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(get(port, "/api/now")[1])
+        return told
+
+    until(lambda: bool(now()["readers"]) and bool(now()["transactions"]))
+    (group,) = now()["readers"]
+    assert (group["reader"], group["topic"], group["partition"]) == ("mailer", "t", 0)
+    behind = broker.server.store.topic("t").partition(0).buffered_high_watermark - 1
+    assert behind >= 3, "b, c and what is not committed yet"
+    assert group["lag"] == behind
+    (held,) = now()["transactions"]
+    assert (held["id"], held["state"], held["partitions"]) == ("billing", "Ongoing", ["t/0"])
+    shown = get(port, "/metrics")[1]
+    assert f'logstore_reader_lag_records{{reader="mailer",topic="t",partition="0"}} {behind}' in shown
+    assert "broker_shim_open_transactions 1" in shown
+    producer.commit_transaction(PATIENCE_S)
+    until(lambda: now()["transactions"] == [])
+    assert "broker_shim_open_transactions 0" in get(port, "/metrics")[1]
 
 
 def test_B10_not_ready_while_the_store_is_down(start_broker: Callable[..., LocalBroker]) -> None:

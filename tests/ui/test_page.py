@@ -16,6 +16,8 @@ from logstore.ingest import FlushTracker
 from logstore.objects import MemoryStore
 from logstore.testing import GatedStore, ManualClock
 from logstore.ui import Served, serve
+from logstore.ui.port import Page
+from logstore.ui.view import View
 from tests.support.patience import PATIENCE_S
 
 MS = PATIENCE_S * 1000
@@ -239,6 +241,28 @@ def test_O02_groups_of_the_store_are_shown_with_their_lag_by_a_process_that_only
                 assert "buffer" not in tiles
                 assert "buffer" in _tiles_of(browser, served)
                 opened.close()
+
+
+def test_O02_groups_and_open_transactions_of_a_broker_are_drawn(browser: Any, store: logstore.Store) -> None:
+    """What a broker hands in; that it does is shown by the broker's tests."""
+    store.create_topic("orders").append(b"paid")
+    group = {"reader": "mailer", "topic": "orders", "partition": 0, "lag": None}
+    held = {
+        "id": "billing",
+        "state": "Ongoing",
+        "producer": "7, epoch 2",
+        "partitions": [f"orders/{number}" for number in range(30)],
+        "seconds": 90.0,
+        "timeout_seconds": 60.0,
+    }
+    view = View(store, groups=lambda: [group], transactions=lambda: [held])
+    with Served(Page(view, None), view, "127.0.0.1", 0, None) as served:
+        page = shown(browser, served, "#transactions tbody tr")
+        cells = page.locator("#transactions tbody td").all_inner_texts()
+        assert cells[:5] == ["billing", "Ongoing", "7, epoch 2", "90 s", "60 s"]
+        assert cells[5].endswith("orders/19, … 30 in all")
+        assert page.locator("#readers tbody td").all_inner_texts() == ["mailer", "orders", "0", "–", "–", "–"]
+        page.close()
 
 
 def _tiles_of(browser: Any, served: Served) -> str:
