@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
+
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 import logstore
 from benchmarks.material import rows
-from benchmarks.measure import Figures, in_turns
+from benchmarks.measure import Figures, in_turns, median_between
 from logstore.metrics import collector
 from logstore.objects import MemoryStore
 
@@ -19,8 +21,9 @@ SCRAPES = 1
 
 
 def test_scraping_an_embedded_log(figures: Figures, quick: bool) -> None:
-    """The same store in both turns; in one of them it is scraped. CPU of all threads."""
-    turns = 5 if quick else 25
+    """The same store in both turns; in one of them it is scraped. CPU of all threads. Turns are short and many, and the
+    figure is the median of their ratios: what else the machine does meets both of a pair, and a broken turn counts once."""
+    turns = 9 if quick else 75
     with logstore.open(MemoryStore(), max_buffered_bytes=1 << 30, flush_bytes=8 << 20) as store:
         topic = store.create_topic("t")
         registry = CollectorRegistry()
@@ -38,15 +41,23 @@ def test_scraping_an_embedded_log(figures: Figures, quick: bool) -> None:
                 assert b"logstore_appended_records_total" in generate_latest(registry)
 
         found = in_turns({"plain": append, "scraped": append_and_scrape}, turns)
+        ratios = [
+            scraped / plain
+            for scraped, plain in zip(found["scraped"].cpu_seconds, found["plain"].cpu_seconds, strict=True)
+        ]
+        low, high = median_between(ratios)
         taken = store.topic("t").partition(0).durable_high_watermark
         assert taken == ROUNDS * len(RECORDS) * 2 * (turns + 1)
     figures.add(
         SUITE,
         "CPU of 100,000 buffered appends with a scrape, to the same without",
-        found["scraped"].best_cpu / found["plain"].best_cpu,
+        statistics.median(ratios),
         "x",
         target=1.02,
         lower_is_better=True,
+        median_from=low,
+        median_to=high,
+        best_to_best=found["scraped"].best_cpu / found["plain"].best_cpu,
     )
 
 
