@@ -94,9 +94,17 @@ class PartitionLog:
         cached = self._at_hand(offset, max_bytes, visibility)
         if cached:
             return cached
-        if wait > 0:
-            await self._moved_past(offset, visibility, wait)
-        return await self._threads.run(partial(self._inner.read, offset, max_bytes, visibility=visibility))
+        deadline = asyncio.get_running_loop().time() + wait
+        while True:
+            left = deadline - asyncio.get_running_loop().time()
+            if left > 0:
+                await self._moved_past(offset, visibility, left)
+            found = await self._threads.run(
+                partial(self._inner.read, offset, max_bytes, visibility=visibility)
+            )
+            # What came may be of a transaction that has not ended: then there is nothing yet.
+            if visibility != "committed" or found or left <= 0 or found.next_offset > offset:
+                return found
 
     async def records(
         self, start: int | None = None, stop: int | None = None, *, visibility: Visibility = "buffered"

@@ -21,6 +21,7 @@ from logstore.objects.wrappers.layers import READ_RETRIES, Layers
 from logstore.objects.wrappers.retrying import repeat
 
 if TYPE_CHECKING:
+    from logstore.config import Visibility
     from logstore.engine.partition.partition_log import PartitionLog
     from logstore.topic import Topic
 
@@ -158,6 +159,16 @@ def add_reading(parser: argparse.ArgumentParser, start: str) -> None:
         help="%%t topic, %%p partition, %%o offset, %%k key, %%s value, %%T timestamp, %%h headers (default: %%s\\n)",
     )
     parser.add_argument("--durable", action="store_true", help="only what is in the object store")
+    parser.add_argument(
+        "--committed",
+        action="store_true",
+        help="of that, only what Kafka's transactions have committed, up to the first that is open",
+    )
+
+
+def visibility_of(args: argparse.Namespace) -> Visibility:
+    """What `add_reading`'s options mean."""
+    return "committed" if args.committed else "durable" if args.durable else "buffered"
 
 
 def chosen(topic: Topic, partition: int | None) -> list[PartitionLog]:

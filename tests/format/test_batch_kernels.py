@@ -35,7 +35,7 @@ def test_an_environment_variable_turns_the_c_kernels_off(setting: str) -> None:
 
 
 @needs_speed
-@pytest.mark.parametrize("what", ["encode", "check", "gather"])
+@pytest.mark.parametrize("what", ["encode", "check", "gather", "keys", "pick"])
 def test_other_threads_run_while_c_works_on_raw_memory(what: str) -> None:
     """With a switch interval of an hour, another thread runs only when the GIL is given up of free will."""
     records = [Record(b"v" * 1000, b"key")] * 2000
@@ -46,6 +46,8 @@ def test_other_threads_run_while_c_works_on_raw_memory(what: str) -> None:
         "encode": lambda: speed.encode(records, NOW_MS),
         "check": lambda: speed.check(area),
         "gather": lambda: speed.gather([area], 0, 2000, True, True, True, True),
+        "keys": lambda: speed.keys([area], [2000], bytes(64)),
+        "pick": lambda: speed.pick(area, 2000, bytes([1]) * 2000),
     }
     call, seen, started = calls[what], threading.Event(), threading.Event()
     calls_made = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import random
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 import logstore
+import logstore.aio
 from logstore import Record
 from logstore.errors import OffsetOutOfRange
 from logstore.layout.broker import producers_key
@@ -305,6 +307,34 @@ def test_B14_a_group_of_committed_records_hands_out_no_others() -> None:
             while len(found) < 2:
                 found += group.poll(timeout=1.0)
             assert [each.value for each in found] == [b"kept", b"open"]
+
+
+def test_B14_with_asyncio_a_read_waits_for_the_marker_and_for_nothing_else() -> None:
+    """More records become durable meanwhile, behind the open transaction: the read goes on to wait."""
+    objects = MemoryStore()
+
+    async def run() -> None:
+        async with logstore.aio.open(objects) as store:
+            topic = await store.create_topic("t")
+            log = topic.partition(0)
+            producers = Producers(log.blocking)
+            await asyncio.to_thread(producers.store_snapshot, objects)
+            await asyncio.to_thread(producers.send, 7, record("a", b"gone"))
+            await asyncio.to_thread(producers.send, 8, record("a", b"kept"))
+            tail = log.tail(visibility="committed")
+            first = asyncio.ensure_future(anext(tail))
+            reading = asyncio.ensure_future(log.read(0, visibility="committed", wait=60))
+            await asyncio.to_thread(producers.plain, record("p", b"behind"))
+            await asyncio.to_thread(producers.end, 8, commit=True)
+            assert (await log.read(0, visibility="committed")).next_offset == 0
+            assert not reading.done()
+            assert not first.done()
+            await asyncio.to_thread(producers.end, 7, commit=False)
+            assert [each.value for each in (await reading).records()] == [b"kept", b"behind"]
+            assert (await first).value == b"kept"
+            assert [each.value async for each in log.records(visibility="committed")] == [b"kept", b"behind"]
+
+    asyncio.run(run())
 
 
 def test_columns_are_of_stored_records() -> None:

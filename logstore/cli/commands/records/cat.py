@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from logstore.cli.commands.records.groups import add_group, cat_group
-from logstore.cli.places import add_reading, open_store, to_read
+from logstore.cli.places import add_reading, open_store, to_read, visibility_of
 from logstore.cli.terminal.output import Output
 from logstore.cli.terminal.progress import Progress
 from logstore.cli.terminal.usage import Interrupted
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, out: Output) -> int:
     if args.group is not None:
         return cat_group(args, out)
-    visibility: Visibility = "durable" if args.durable else "buffered"
+    visibility = visibility_of(args)
     with open_store(args, writer="read_only") as store:
         ranges = to_read(store, args, "beginning")
         behind = sum(log.durable_high_watermark - start for log, start in ranges)

@@ -10,8 +10,9 @@ import threading
 from contextlib import suppress
 from queue import Queue
 
-from logstore.cli.places import add_reading, open_store, to_read
+from logstore.cli.places import add_reading, open_store, to_read, visibility_of
 from logstore.cli.terminal.output import Output
+from logstore.config import Visibility
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import UnknownTopic
 from logstore.format.batches.record import Record
@@ -33,7 +34,9 @@ def _print_all(args: argparse.Namespace, out: Output) -> None:
     found: Queue[tuple[PartitionLog, Record] | Exception] = Queue(_WAITING_MAX)
     with open_store(args, writer="read_only") as store:
         for log, start in to_read(store, args, "end"):
-            threading.Thread(target=_follow, args=(log, start, args.durable, found), daemon=True).start()
+            threading.Thread(
+                target=_follow, args=(log, start, visibility_of(args), found), daemon=True
+            ).start()
         printed = 0
         while args.count is None or printed < args.count:
             item = found.get()
@@ -47,10 +50,13 @@ def _print_all(args: argparse.Namespace, out: Output) -> None:
 
 
 def _follow(
-    log: PartitionLog, start: int, durable: bool, found: Queue[tuple[PartitionLog, Record] | Exception]
+    log: PartitionLog,
+    start: int,
+    visibility: Visibility,
+    found: Queue[tuple[PartitionLog, Record] | Exception],
 ) -> None:
     try:
-        for record in log.tail(start, visibility="durable" if durable else "buffered"):
+        for record in log.tail(start, visibility=visibility):
             found.put((log, record))
         found.put(UnknownTopic(f"{log._internal.paths}: the topic was deleted"))
     except Exception as error:  # whatever it is: nobody else would ever learn of it
