@@ -16,9 +16,9 @@ Run it again on the same folder: it goes on where it was.
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -140,4 +140,8 @@ def main(folder: Path, events: int = 20_000) -> Counts:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="events-")))
+    parser = argparse.ArgumentParser(description="JSON events, a typed table, and one query of table and log")
+    parser.add_argument("folder", nargs="?", help="where the log and the table go (a new one by default)")
+    parser.add_argument("--events", type=int, default=20_000, help="how many are appended and copied")
+    given = parser.parse_args()
+    main(Path(given.folder or tempfile.mkdtemp(prefix="events-")), given.events)
