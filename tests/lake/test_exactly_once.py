@@ -16,7 +16,17 @@ import pytest
 
 import logstore
 from logstore.lake import Materializer
-from tests.support.lake.tables import FORMATS, Place, durable, events, maintained, places, rows_of, target
+from tests.support.lake.tables import (
+    FORMATS,
+    Place,
+    durable,
+    events,
+    maintained,
+    places,
+    places_by_others,
+    rows_of,
+    target,
+)
 
 MakeTopic = Callable[..., logstore.Topic]
 
@@ -283,6 +293,9 @@ def race(
     found = rows_of(where)
     assert found.num_rows == len(places(found)) == at
     assert places(found) == former + durable(topic)
+    if "s3" not in where.partition("?")[2] and "delta:s3" not in where:
+        for reader, read in places_by_others(where).items():
+            assert read == places(found), reader
 
 
 @pytest.mark.timeout(300)
