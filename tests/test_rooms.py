@@ -258,7 +258,6 @@ def test_rooms_say_what_they_are() -> None:
 LINES_MAX, FILES_MAX = 500, 16
 LONGER = {
     "logstore/engine/write/exclusive_writer.py",
-    "logstore/engine/shared/shared_writer.py",
     "logstore/store.py",
 }
 """Files that hold more than one idea, and are known to. The list only becomes shorter."""

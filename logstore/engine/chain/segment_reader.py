@@ -8,6 +8,7 @@ raises `ObjectNotFound`: the caller knows whether maintenance may have moved its
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -164,6 +165,14 @@ class SegmentReader:
             # It was in the cache, and is gone from the store with its neighbours, which are one row now under its name.
             raise CorruptData(ref.key, offset, f"it ends at {block.end_offset}, and what follows is missing")
         return block
+
+    def blocks(self, ref: SegmentRef) -> Iterator[Block]:
+        """All of an object, read and checked."""
+        position = ref.base_offset
+        while position < ref.end_offset:
+            block = self.block(ref, position, scanning=True)
+            yield block
+            position = block.end_offset
 
     def keep(self, key: str, data: memoryview, summary: SegmentSummary) -> None:
         """A segment that was stored here and now: who follows the log, and the next compaction, need no request for

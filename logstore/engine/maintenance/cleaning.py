@@ -267,12 +267,7 @@ class Cleaning:
 
 def blocks_of(reader: SegmentReader, ref: SegmentRef) -> list[Block]:
     """All of an object, read and checked."""
-    blocks: list[Block] = []
-    position = ref.base_offset
-    while position < ref.end_offset:
-        blocks.append(reader.block(ref, position, scanning=True))
-        position = blocks[-1].end_offset
-    return blocks
+    return list(reader.blocks(ref))
 
 
 def _with(manifest: Manifest, cleaned: Cleaned) -> Manifest:

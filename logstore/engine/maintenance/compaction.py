@@ -113,13 +113,11 @@ def batches_of(reader: SegmentReader, ref: SegmentRef) -> tuple[list[EncodedBatc
     """All of an object, read and checked; and whether it is sparse."""
     found: list[EncodedBatch] = []
     sparse = False
-    position = ref.base_offset
-    while position < ref.end_offset:
-        block = reader.block(ref, position, scanning=True)
+    for block in reader.blocks(ref):
         for base, place, size, count, high_ms, low_ms, _ in block.index.tolist():
             raw = block.data[place - block.start : place - block.start + size]
             found.append(as_stored(raw, base, count, low_ms, high_ms))
-        position, sparse = block.end_offset, block.sparse
+        sparse = block.sparse
     return found, sparse
 
 

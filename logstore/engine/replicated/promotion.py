@@ -13,6 +13,7 @@ promoted at once do no harm: the later fence wins.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from logstore.engine.chain.chain import Chain, LostRace, StalePlace
 from logstore.engine.runtime import Runtime
@@ -45,7 +46,8 @@ def fence(
                 header, stale = None, False
             if header is None:
                 upper = max(0, cursor.tail.source_upper)
-                header = cursor.header(0, source_lower=upper, source_upper=upper, flags=SegmentFlags.FENCE)
+                header = cursor.header(0, SegmentFlags.FENCE)
+                header = replace(header, source_lower=upper, source_upper=upper)
             cursor.commit(header, *build_segment(header, []))
             return
         except LostRace:

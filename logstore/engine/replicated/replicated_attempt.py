@@ -6,7 +6,7 @@ tells a lost answer from a lost race.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from logstore.engine.host.counters import FlushDone
 from logstore.engine.replicated.divergence import NO_DIGEST, digest
@@ -33,8 +33,8 @@ class Attempt:
 def build_attempt(cursor: ChainCursor, ranges: list[SourceRange], now_ms: int, codec_id: int) -> Attempt:
     """Encode the ranges for the cursor's place."""
     runs = [run for held in ranges for run in held.runs]
-    header = cursor.header(
-        sum(len(run.records) for run in runs),
+    header = replace(
+        cursor.header(sum(len(run.records) for run in runs)),
         source_lower=ranges[0].lower,
         source_upper=ranges[-1].upper,
         digest=NO_DIGEST if ranges[0].exact else digest(runs),

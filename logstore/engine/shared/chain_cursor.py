@@ -18,16 +18,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from dataclasses import replace
 
 from logstore.engine.chain.chain import Chain, StalePlace
-from logstore.engine.chain.fencing import WHAT_NOW, named
+from logstore.engine.chain.fencing import WHAT_NOW, a_writer, stopped_by
 from logstore.engine.chain.link import Link
 from logstore.engine.chain.tail import ChainTail
 from logstore.engine.memory.catch_up import reload
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.ownership import check_may_stop
-from logstore.errors import Fenced, LogStoreError, UnknownTopic, fresh
+from logstore.errors import Fenced, UnknownTopic, fresh
 from logstore.format.stored.segment import (
     SegmentFlags,
     SegmentHeader,
@@ -38,6 +39,7 @@ from logstore.format.stored.segment import (
 
 ID_BYTES = 8
 """A segment's writer id is these many bytes of its writer and as many of its own: peers can tell each other apart."""
+_NOT_STORED = "What was not acked here was not stored. "
 READ_MAX = 48
 """Places that are asked for at once."""
 
@@ -64,7 +66,6 @@ class ChainCursor:
         self._runtime = runtime
         self._chain = chain
         self._state = state
-        self.is_behind = False
         self._opener: SegmentHeader | None = None
 
     @property
@@ -75,15 +76,7 @@ class ChainCursor:
     def new_id(self) -> bytes:
         return self.writer_id + self._runtime.rng.randbytes(16 - ID_BYTES)
 
-    def header(
-        self,
-        count: int,
-        *,
-        source_lower: int = -1,
-        source_upper: int = -1,
-        digest: bytes = bytes(16),
-        flags: SegmentFlags = SegmentFlags.NONE,
-    ) -> SegmentHeader:
+    def header(self, count: int, flags: SegmentFlags = SegmentFlags.NONE) -> SegmentHeader:
         """The header of a segment of `count` records at the next place; new each time, with a new id."""
         base = self.tail.start_offset
         return SegmentHeader(
@@ -96,9 +89,6 @@ class ChainCursor:
             reserved_until=base + count,
             mode=self.mode,
             flags=flags,
-            source_lower=source_lower,
-            source_upper=source_upper,
-            digest=digest,
         )
 
     @property
@@ -115,7 +105,7 @@ class ChainCursor:
             upper = self.tail.source_upper
             if self.mode is WriterMode.REPLICATED:
                 upper = max(0, upper)
-            self._opener = self.header(0, source_lower=upper, source_upper=upper)
+            self._opener = replace(self.header(0), source_lower=upper, source_upper=upper)
         self.commit(self._opener, *build_segment(self._opener, []))
 
     def commit(self, header: SegmentHeader, data: memoryview, summary: SegmentSummary) -> bool:
@@ -162,7 +152,8 @@ class ChainCursor:
         """Move past what has come, up to the first empty place or until `saw` says that this will do. Returns how many there
         were. `ahead` places, or as many as were found, are asked for at once by threads of `pool`; those of no use are
         not waited for. One that has not been answered for `patience_s` is asked for once more. With `collected`, headers
-        that garbage collection has left are gone past, too: `is_behind` then, until `refresh`."""
+        that garbage collection has left are gone past, too: what was there is elsewhere now, and readers here are told
+        where before `saw` is asked."""
         clock = self._runtime.clock
         found, under_way = 0, deque[tuple[float, Future[Link | None]]]()
         try:
@@ -181,8 +172,9 @@ class ChainCursor:
                     link = asked.result()
                 if collected and link is not None and SegmentFlags.COLLECTED in link.header.flags:
                     self._check_same_epoch(link)
+                    if self._state.tail.next_seq <= seq:
+                        self._reload()
                     self.tail = self.tail.after(link.header, link.said)
-                    self.is_behind = True
                 elif self._take_in(link) is None:
                     return found
                 assert link is not None
@@ -192,12 +184,6 @@ class ChainCursor:
         finally:
             for _, asked in under_way:
                 asked.cancel()
-
-    def refresh(self) -> None:
-        """What was collected underneath us is elsewhere now: readers here are told where."""
-        reload(self._chain, self._state, by_owner=True)
-        self._state.tell_listeners()
-        self.is_behind = False
 
     def _take_in(self, link: Link | None) -> Link | None:
         if link is not None and SegmentFlags.COLLECTED in link.header.flags:
@@ -217,15 +203,18 @@ class ChainCursor:
 
         Raises `Fenced` if our epoch has ended meanwhile, and what opening a writer there would.
         """
-        tail = reload(self._chain, self._state).tail
-        self._state.tell_listeners()
-        self.is_behind = False
+        tail = self._reload()
         _check_goes_on(self._chain, tail)
         if tail.next_seq < self.tail.next_seq:
             return  # the listing is behind us, so it says nothing
         if tail.next_seq > self.tail.next_seq:
             self._check_end_epoch(tail)
         self.tail = tail._replace(source_upper=max(tail.source_upper, self.tail.source_upper))
+
+    def _reload(self) -> ChainTail:
+        tail = reload(self._chain, self._state).tail
+        self._state.tell_listeners()
+        return tail
 
     def _advance_past(self, link: Link) -> None:
         self.tail = self.tail.after(link.header, link.said)
@@ -235,20 +224,16 @@ class ChainCursor:
     def _check_same_epoch(self, link: Link) -> None:
         """Whether the segment's writer is a peer, or somebody who took over."""
         header = link.header
-        if SegmentFlags.DELETED in header.flags:
-            raise UnknownTopic(
-                f"{self._chain.paths}: the topic was deleted at offset {header.base_offset}; nothing more is stored"
-            )
         joins = header.mode is self.mode and (self.joined_epoch in (None, header.epoch) or self.passive)
         if SegmentFlags.FENCE in header.flags and not self.passive:
             # Our own, whose answer was lost, stops the others.
             joins = header.writer_id.startswith(self.writer_id)
-        if joins:
+        if joins and SegmentFlags.DELETED not in header.flags:
             self.joined_epoch = header.epoch
-        elif self.passive:
+        elif self.passive and SegmentFlags.DELETED not in header.flags:
             self.joined_epoch = None
         else:
-            raise self._fenced(link)
+            raise stopped_by(self._chain, self.mode, self.epoch, header, link.said.owner, _NOT_STORED)
 
     def _check_end_epoch(self, end: ChainTail) -> None:
         """The same for all that came since, of which only where it ended is known."""
@@ -261,7 +246,11 @@ class ChainCursor:
         elif begun:
             self.joined_epoch = end.epoch
         elif end.epoch != self.tail.epoch:
-            raise self._taken_over(end.mode, end.epoch, f"before offset {end.end_offset}", "that")
+            raise Fenced(
+                f"{self._chain.paths}: {a_writer(end.mode)} of epoch {end.epoch} took the partition over before offset "
+                f"{end.end_offset}; this {self.mode.name.lower()} one, of epoch {self.epoch}, has stopped for good. "
+                f"{_NOT_STORED}{WHAT_NOW}"
+            )
 
     def _began_with_a_fence(self) -> bool:
         """Did the epoch that follows ours begin so, or as peers begin one? A fence is never deleted, so it would be
@@ -270,21 +259,6 @@ class ChainCursor:
             return False
         first = self._chain.first_of(self.epoch, self.tail.next_seq)
         return first is None or SegmentFlags.FENCE in first.flags
-
-    def _fenced(self, link: Link) -> LogStoreError:
-        header = link.header
-        what = "its fence" if SegmentFlags.FENCE in header.flags else "that"
-        where = f"at offset {header.base_offset}"
-        return self._taken_over(header.mode, header.epoch, where, what, named(link.said.owner))
-
-    def _taken_over(self, by: WriterMode, epoch: int, where: str, what: str, name: str = "") -> LogStoreError:
-        ours, theirs = self.mode.name.lower(), by.name.lower()
-        who = f"another {ours}" if theirs == ours else f"an {theirs}" if theirs[0] == "e" else f"a {theirs}"
-        return Fenced(
-            f"{self._chain.paths}: {who} writer of epoch {epoch}{name} took the partition over {where}; {what} stops every "
-            f"writer before it, this {ours} one (epoch {self.epoch}) among them, for good. What was not acked here was "
-            f"not stored. {WHAT_NOW}"
-        )
 
 
 def _check_goes_on(chain: Chain, tail: ChainTail) -> None:

@@ -18,9 +18,7 @@ from logstore.engine.shared.chain_cursor import READ_MAX
 from logstore.engine.write.upload_time import UploadTime
 
 _LOOK_EVERY = 4  # commits, as long as nobody else is seen
-_QUIET_AFTER = 4  # looks that found nothing, until nobody else is thought there
 _LOSSES = 2  # in a row, until we follow: the first one may only say that we have not looked for long
-_LOSSES_CHEAP = 8  # the same where an upload takes no time worth mentioning
 _PATIENCE = 2.5  # uploads of ours, without a new segment or an answer
 _POLL = 0.5  # of the time in which a segment comes
 _MUCH_FASTER = 2  # segments of others, during one upload of ours
@@ -28,49 +26,33 @@ _FADE = 0.8
 
 
 class Pace:
-    """Pure: it is told what was seen and when. One thread at a time."""
+    """Pure: it is told what was seen and when. One thread at a time. `upload`: how long ours take, won or lost."""
 
     def __init__(self, rng: random.Random, now: float) -> None:
         self._rng = rng
-        self._upload = UploadTime()
+        self.upload = UploadTime()
         self._watched_s = self._places = 0.0  # how many segments of others came lately, and in how long
         self._moved_at = now
-        self._still = 0  # looks in a row that found nothing
         self._leads = True  # ours is the last segment that we know of
-        self._losses = 0
-        self._follows = False
-        self._watches_since = 0.0
-        self._passed_over = 0
+        self._losses = 0  # since we have won, or nobody was there
+        self._passed_over = 0  # who have waited longer, since the last segment came
+        self._passed_at = 0.0
         self._commits = 0
-        self._quiet = _QUIET_AFTER
-
-    @property
-    def is_cheap(self) -> bool:
-        return self._upload.is_cheap
-
-    @property
-    def usual_s(self) -> float:
-        """An upload of ours."""
-        return self._upload.usual_s
+        self._found = False  # something, when we last looked
 
     @property
     def patience_s(self) -> float:
-        return _PATIENCE * self._upload.usual_s
+        return _PATIENCE * self.upload.usual_s
 
     @property
     def _place_s(self) -> float:
         """How long it takes until there is another segment; 0 if that is not known."""
         return self._watched_s / self._places if self._places else 0.0
 
-    def took(self, seconds: float) -> None:
-        """An upload of ours, won or lost."""
-        self._upload.took(seconds)
-
     # Committing
 
     def won(self, now: float) -> None:
-        self._leads, self._follows = True, False
-        self._losses = 0
+        self._leads, self._losses = True, 0
         self._moved_at = now
         self._commits += 1
 
@@ -80,10 +62,10 @@ class Pace:
 
     def should_look(self) -> bool:
         """After a commit: whether others have put something aside."""
-        return self._quiet < _QUIET_AFTER or self._commits % _LOOK_EVERY == 0
+        return self._found or self._commits % _LOOK_EVERY == 0
 
     def looked(self, found: bool) -> None:
-        self._quiet = 0 if found else self._quiet + 1
+        self._found = found
 
     def should_read_first(self) -> bool:
         """Others were there last, so their segments may be where we would commit."""
@@ -93,43 +75,32 @@ class Pace:
 
     def follows(self, now: float) -> bool:
         """Whether to let others commit. Not if nothing has come for long: then nobody may be there."""
-        loses = self._losses >= (_LOSSES_CHEAP if self.is_cheap else _LOSSES)
-        should = self._follows or loses or self._others_are_faster
-        self._follows = should and now - self._moved_at <= self.patience_s
-        return self._follows
+        if now - self._moved_at > self.patience_s:
+            self._losses = 0
+            return False
+        return self._losses >= _LOSSES or self._others_are_faster
 
     @property
     def _others_are_faster(self) -> bool:
-        return 0 < _MUCH_FASTER * self._place_s < self._upload.usual_s
+        return 0 < _MUCH_FASTER * self._place_s < self.upload.usual_s
 
     @property
     def ahead(self) -> int:
-        """How many places to read at once: one, unless many may have come, or will while we read it."""
-        may_be_many = self._others_are_faster or not self._places
-        return READ_MAX if may_be_many and self._still < 2 else 1
+        """How many places to read at once: one, unless many come while we read it."""
+        return READ_MAX if self._others_are_faster else 1
 
     def read(self, places: int, now: float) -> None:
         """So many segments of others have come since we looked."""
-        self._still = 0 if places else self._still + 1
         if places:
-            self._watched_s = self._watched_s * _FADE + min(now - self._moved_at, self.patience_s)
+            self._watched_s = self._watched_s * _FADE + now - self._moved_at
             self._places = self._places * _FADE + places
             self._leads = False
             self._moved_at = now
             self._passed_over = 0
 
-    def put_aside(self, now: float) -> None:
-        """From now on we watch."""
-        self._watches_since = now
-        self._passed_over = 0
-
-    def acked(self) -> None:
-        """Another's segment holds what is ours."""
-        self._losses = 0
-
     def wait(self, now: float) -> float | None:
         """Nothing came: how long until the next look. None: nobody commits, so one of us must."""
-        if now - max(self._moved_at, self._watches_since) > self.patience_s:
+        if now - max(self._moved_at, self._passed_at) > self.patience_s:
             return None
         return max(0.001, self._place_s * _POLL) * self._rng.uniform(0.8, 1.2)
 
@@ -138,5 +109,5 @@ class Pace:
         if rank <= self._passed_over:
             return True
         self._passed_over += 1
-        self._watches_since = now
+        self._passed_at = now
         return False

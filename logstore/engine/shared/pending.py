@@ -22,18 +22,19 @@ What goes wrong with looking for others' appends changes nothing of our own: it 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import takewhile
+from itertools import accumulate, takewhile
 
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.link import Link
 from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.engine.shared.chain_cursor import ChainCursor
 from logstore.engine.shared.pace import Pace
-from logstore.errors import CorruptData, LogStoreError, ObjectNotFound
-from logstore.format.batches.batch import BatchInfo, split
+from logstore.errors import CorruptData, LogStoreError
+from logstore.format.batches.batch import split
+from logstore.format.batches.sequences import Sequences
 from logstore.format.errors import FormatError
 from logstore.format.stored.encoded_batch import EncodedBatch, as_stored
 from logstore.format.stored.extras import AppendId
@@ -51,20 +52,17 @@ _DELETED_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Another writer's appends, as it has put them aside: offsets count from 0. `infos`: the headers of its batches."""
+    """Another writer's appends, as it has put them aside: offsets count from 0. `numbered`: those of idempotent
+    producers."""
 
     name: PendingName
     header: SegmentHeader
     batches: list[EncodedBatch]
-    infos: list[BatchInfo]
+    numbered: list[Sequences]
 
     @property
     def count(self) -> int:
         return self.header.end_offset
-
-    @property
-    def is_numbered(self) -> bool:
-        return any(info.producer_id >= 0 for info in self.infos)
 
     @classmethod
     def parse(cls, name: PendingName, data: bytes) -> Pending:
@@ -77,7 +75,10 @@ class Pending:
             as_stored(raw[position : position + size], base, count, low, high)
             for base, position, size, count, high, low, _ in index.tolist()
         ]
-        return cls(name, summary.header, batches, split(raw[HEADER_SIZE : summary.index_position]))
+        infos = split(raw[HEADER_SIZE : summary.index_position])
+        return cls(
+            name, summary.header, batches, [Sequences.of(one) for one in infos if one.producer_id >= 0]
+        )
 
 
 def appends_in(link: Link, key: str) -> Iterable[AppendId]:
@@ -135,18 +136,15 @@ class Scout:
         if name is not None:
             self.unneeded.append(name)
 
-    def take(self) -> list[Pending] | None:
-        """What the last look has found; None if there was none since this was asked."""
+    def take(self, ours: bytes) -> list[Pending]:
+        """What the last look has found, once: that of others which may go into our next place."""
         found, self._found = self._found, None
-        return found
-
-    def may_go(self, found: list[Pending], ours: bytes, epoch: int, seq: int) -> list[Pending]:
-        """Those that a writer in that epoch may take along into place `seq`: others' alone."""
-        return [
-            one
-            for one in found
-            if one.name.id != ours and one.header.epoch == epoch and self.known.may_take(one.name, seq)
-        ]
+        if found is None:
+            return []
+        self._pace.looked(bool(found))
+        seq, epoch = self._cursor.tail.next_seq, self._cursor.epoch
+        may_go = [one for one in found if one.header.epoch == epoch and self.known.may_take(one.name, seq)]
+        return [one for one in may_go if one.name.id != ours]
 
     def standing(self) -> list[tuple[PendingName, int]]:
         """What may go into the next place, and its size, oldest first; nothing if that cannot be found out. What is dead is
@@ -166,26 +164,19 @@ class Scout:
         return list(once.values())
 
     def fetch(self, names: list[tuple[PendingName, int]]) -> None:
-        """From then on `take` has something to say."""
-        calls = [partial(self._fetch, name) for name in self._that_fit(names)]
-        found = fan_out(calls, at_once=_FETCHED_AT_ONCE, at_least=2, ahead=not self._pace.is_cheap)
+        """For `take`."""
+        sizes = accumulate(size for _, size in names)
+        room = max(self._topic.segment_bytes, names[0][1]) if names else 0
+        that_fit = [name for (name, _), size in zip(names[:TAKEN_MAX], sizes, strict=False) if size <= room]
+        calls = [partial(self._fetch, name) for name in that_fit]
+        found = fan_out(calls, at_once=_FETCHED_AT_ONCE, at_least=2, ahead=not self._pace.upload.is_cheap)
         self._found = [pending for pending in found if pending is not None]
-
-    def _that_fit(self, names: list[tuple[PendingName, int]]) -> Iterator[PendingName]:
-        room = self._topic.segment_bytes
-        for number, (name, size) in enumerate(names[:TAKEN_MAX]):
-            room -= size
-            if number and room < 0:
-                return
-            yield name
 
     def _fetch(self, name: PendingName) -> Pending | None:
         key = self._chain.paths.pending(name)
         try:
             return Pending.parse(name, self._chain.store.get(key))
-        except ObjectNotFound:
-            return None  # stored meanwhile
-        except (LogStoreError, FormatError) as error:
+        except (LogStoreError, FormatError) as error:  # stored meanwhile, as a rule
             logger.debug("%s: it was put aside and cannot be taken along: %s", key, error)
             return None
 

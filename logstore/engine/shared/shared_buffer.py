@@ -5,12 +5,12 @@ small appends share. Inside an entry offsets count from 0; `place` says where it
 final offsets then. A *window* is what is committed together. Losing a race gives it a new place in the chain and lets later
 entries join it, unless it was put aside for others to commit; the bodies of its batches are encoded once and never change.
 
-Guarded by the partition's lock, except `SharedWindow.build`, which encodes and is called without it.
+Guarded by the partition's lock, except `SharedWindow.at`, which encodes and is called without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -24,11 +24,11 @@ from logstore.format.batches.record import Record
 from logstore.format.batches.sequences import Sequences
 from logstore.format.stored.encoded_batch import EncodedBatch
 from logstore.format.stored.extras import NO_EXTRAS, AppendId, Extras
-from logstore.format.stored.segment import SegmentHeader, SegmentSummary, build_segment
+from logstore.format.stored.segment import HEADER_SIZE, SegmentHeader, SegmentSummary, build_segment
 from logstore.layout.paths import PendingName
 
-_PUT_ASIDE_AGAIN = 16
-"""After so many places in which it was not: who commits may not know the place where it was born, having come later."""
+_PUT_ASIDE_AGAIN = 64
+"""After so many places in which it is not: who commits may not know the place where it was born, having come later."""
 
 
 class Joined(NamedTuple):
@@ -44,10 +44,15 @@ class Joined(NamedTuple):
 class Entry:
     batches: list[PendingBatch] = field(default_factory=list)
     joined: list[Joined] = field(default_factory=list)
-    count: int = 0
-    charged: int = 0
-    appends: int = 0
     sequences: Sequences | None = None
+
+    @property
+    def count(self) -> int:
+        return sum(batch.count for batch in self.batches)
+
+    @property
+    def charged(self) -> int:
+        return sum(batch.charged for batch in self.batches)
 
     def join(self, receipt: Receipt, count: int) -> Future[Receipt]:
         """Note who waits for the `count` records that were added last."""
@@ -55,11 +60,11 @@ class Entry:
         self.joined.append(Joined(receipt, future, self.count - count, count))
         return future
 
-    def part_with_flushes(self) -> list[Joined]:
-        """Let go of those who wait here for no append of their own."""
+    def part_with_flushes(self) -> list[Entry]:
+        """Those who wait here for no append of their own, in an entry without records, if there are any."""
         flushes = [joined for joined in self.joined if not joined.records]
         self.joined = [joined for joined in self.joined if joined.records]
-        return flushes
+        return [Entry(joined=flushes)] if flushes else []
 
     def place(self, base_offset: int) -> list[tuple[Future[Receipt], Receipt]]:
         """It is at `base_offset`: give each append its offsets. The caller completes the futures, without the lock."""
@@ -94,31 +99,25 @@ class SharedBuffer:
             entry = self._open = Entry(batches=[batch])
             self._entries.append(entry)
         entry.batches[0].add(records, charged, Exposure.DURABLE)
-        self._charge(entry, len(records), charged)
-        return entry.join(receipt, len(records))
+        return self._joined(entry, receipt, len(records), charged)
 
     def add_encoded(
         self, receipt: Receipt, batches: Sequence[tuple[memoryview, BatchInfo]], sequences: Sequences | None
     ) -> Future[Receipt]:
         """An entry of its own: one append, stored whole."""
-        entry = Entry(sequences=sequences)
-        count = 0
+        entry, count = Entry(sequences=sequences), 0
         for raw, info in batches:
             entry.batches.append(PendingBatch.ready(count, 0, Exposure.DURABLE, raw, info, info.size))
             count += info.count
         self._entries.append(entry)
-        self._charge(entry, count, sum(info.size for _, info in batches))
         self._open = None
-        return entry.join(receipt, entry.count)
+        return self._joined(entry, receipt, count, entry.charged)
 
-    def _charge(self, entry: Entry, count: int, charged: int) -> None:
-        """One more append in it."""
-        entry.count += count
-        entry.charged += charged
-        entry.appends += 1
+    def _joined(self, entry: Entry, receipt: Receipt, count: int, charged: int) -> Future[Receipt]:
         self.charged += charged
         self.count += count
         self.appends += 1
+        return entry.join(receipt, count)
 
     def last(self) -> Entry | None:
         return self._entries[-1] if self._entries else None
@@ -136,120 +135,80 @@ class SharedBuffer:
         for entry in entries:
             self.charged -= entry.charged
             self.count -= entry.count
-            self.appends -= entry.appends
+            self.appends -= sum(joined.records > 0 for joined in entry.joined)
         return entries
 
-    def clear(self) -> list[Entry]:
-        """Drop everything, and say what it was."""
+    def take_all(self) -> list[Entry]:
         return self.take(self.charged, at_least_one=True)
+
+
+class Attempt(NamedTuple):
+    """A window's segment at one place in the chain, and the ids of all appends in it."""
+
+    header: SegmentHeader
+    data: memoryview
+    summary: SegmentSummary
+    appends: list[AppendId]
+
+    @property
+    def batches(self) -> memoryview:
+        return self.data[HEADER_SIZE : self.summary.index_position]
 
 
 class SharedWindow:
     """What one writer has to commit, under one id: with its own segment or, put aside, with another's.
 
-    An attempt's header, and so its place in the chain, stays the same until something is in that place: a lost answer can
-    then be told from a lost race. Once it was put aside, or may have been, its entries stay the same as well.
+    An attempt, and so its place in the chain, stays the same until something is in that place: a lost answer can then be
+    told from a lost race. Once it was put aside, or may have been, its entries stay the same as well.
     `since`: when its oldest append came.
     """
 
-    def __init__(self, entries: Iterable[Entry], identity: bytes, since: float = 0.0) -> None:
+    def __init__(self, identity: bytes, since: float) -> None:
         self.since = since
         self.id = identity
-        self.header: SegmentHeader | None = None
-        self.losses = 0
+        self.attempt: Attempt | None = None
         self.aside: PendingName | None = None  # as which it was last put aside, or was to be
         self.is_aside = False  # and certainly is
-        self.again_at: int | None = None  # it is put aside again when the chain gets there without it
         self.is_ours = False  # nobody commits for us, so we do
-        self._others: list[Pending] = []
-        self._built: tuple[memoryview, SegmentSummary] | None = None
-        self.carry(entries)
+        self.carry([])
 
-    def carry(self, entries: Iterable[Entry]) -> None:
+    def carry(self, entries: list[Entry]) -> None:
         """From now on these. Only while it has no place and is not put aside."""
-        assert self.header is None, "what has a place does not change"
+        assert self.attempt is None, "what has a place does not change"
         assert self.aside is None, "nor what others may commit"
-        self.entries = list(entries)
+        self.entries = entries
         self.count = sum(entry.count for entry in self.entries)
         self.charged = sum(entry.charged for entry in self.entries)
 
     def put_aside(self, header: SegmentHeader) -> memoryview:
         """It is `aside` now. Returns the object: a segment whose offsets count from 0."""
-        self.aside, self.is_aside, self.again_at = PendingName(header.seq, self.id), False, None
-        header = replace(
-            header, base_offset=0, end_offset=self.count, reserved_until=self.count, writer_id=self.id
-        )
-        return build_segment(header, self._placed(header))[0]
+        self.aside, self.is_aside = PendingName(header.seq, self.id), False
+        return self.at(replace(header, base_offset=0)).data
 
     def is_overlooked(self, seq: int) -> bool:
         """The chain has got to place `seq` without it: time to put it aside again?"""
-        if self.again_at is None:
-            self.again_at = seq + _PUT_ASIDE_AGAIN
-        elif seq >= self.again_at:
-            self.is_aside = False
-            return True
-        return False
-
-    def is_dead(self, identity: bytes) -> None:
-        """As it was put aside nobody will commit it any more; from now on it is `identity`."""
-        self.id, self.aside, self.is_aside, self.again_at = identity, None, False, None
-
-    def stand_at(self, header: SegmentHeader, others: list[Pending]) -> None:
-        """Take this place in the chain, with what others have put aside."""
-        count = self.count + sum(other.count for other in others)
-        end = header.base_offset + count
-        self.header = replace(header, end_offset=end, reserved_until=end, writer_id=self.id)
-        self._others, self._built = others, None
+        return self.aside is not None and seq >= self.aside.born + _PUT_ASIDE_AGAIN
 
     def lost(self) -> None:
         """Another's segment is in our place: the next attempt needs a new one."""
-        self.header = self._built = None
-        self._others = []
-        self.losses += 1
-        self.is_ours = False
+        self.attempt, self.is_ours = None, False
 
-    def build(self) -> tuple[SegmentHeader, memoryview, SegmentSummary]:
-        """The segment's bytes for the place it has: the heads of its batches are rewritten, the bodies are not."""
-        header = self.header
-        assert header is not None, "a window is built once it has a place"
-        if self._built is None:
-            theirs = [
-                batch.at(base + batch.base_offset, header.epoch)
-                for other, base in self.others()
-                for batch in other.batches
-            ]
-            extras = Extras(appends=tuple(self.appends())) if theirs else NO_EXTRAS
-            self._built = build_segment(header, self._placed(header) + theirs, extras)
-        data, summary = self._built
-        return header, data, summary
-
-    def _placed(self, header: SegmentHeader) -> list[EncodedBatch]:
-        return [
-            batch.encoded().at(base + batch.base_offset, header.epoch)
-            for entry, base in self.places(header.base_offset)
-            for batch in entry.batches
-        ]
-
-    def appends(self) -> Iterator[AppendId]:
-        """The ids in the segment, for the place the window has."""
-        assert self.header is not None, "asked once the window has a place"
-        yield AppendId(self.id, self.header.base_offset, self.count)
-        for other, base in self.others():
-            yield AppendId(other.name.id, base, other.count)
-
-    def places(self, base_offset: int) -> Iterator[tuple[Entry, int]]:
-        """Each entry and its first offset, if they begin at `base_offset`."""
+    def at(self, header: SegmentHeader, others: Sequence[Pending] = ()) -> Attempt:
+        """It and what others have put aside as a segment in the header's place: the heads of the batches are rewritten, the
+        bodies are not."""
+        end = header.base_offset
+        batches: list[EncodedBatch] = []
         for entry in self.entries:
-            yield entry, base_offset
-            base_offset += entry.count
-
-    def others(self) -> Iterator[tuple[Pending, int]]:
-        """What is taken along, behind our own, and its first offset."""
-        assert self.header is not None, "asked once the window has a place"
-        base_offset = self.header.base_offset + self.count
-        for other in self._others:
-            yield other, base_offset
-            base_offset += other.count
+            batches += [batch.encoded().at(end + batch.base_offset, header.epoch) for batch in entry.batches]
+            end += entry.count
+        appends = [AppendId(self.id, header.base_offset, self.count)]
+        for other in others:
+            batches += [batch.at(end + batch.base_offset, header.epoch) for batch in other.batches]
+            appends.append(AppendId(other.name.id, end, other.count))
+            end += other.count
+        header = replace(header, end_offset=end, reserved_until=end, writer_id=self.id)
+        extras = Extras(appends=tuple(appends)) if others else NO_EXTRAS
+        return Attempt(header, *build_segment(header, batches, extras), appends)
 
     def flushed(self, base_offset: int, seconds: float, size: int, now: float) -> FlushDone:
         """Of our records alone: a segment may hold those of others, and theirs ours."""
@@ -258,4 +217,8 @@ class SharedWindow:
 
     def place(self, base_offset: int) -> list[tuple[Future[Receipt], Receipt]]:
         """It is committed there: every append of it has its offsets now."""
-        return [placed for entry, base in self.places(base_offset) for placed in entry.place(base)]
+        placed = []
+        for entry in self.entries:
+            placed += entry.place(base_offset)
+            base_offset += entry.count
+        return placed

@@ -28,6 +28,7 @@ from logstore.config import Ack
 from logstore.engine.chain.chain import Chain, LostRace, StalePlace
 from logstore.engine.chain.link import Link
 from logstore.engine.chain.segment_table import LostRange
+from logstore.engine.host.counters import FlushDone
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.results import Receipt
 from logstore.engine.memory.topic_settings import TopicLimits
@@ -35,11 +36,11 @@ from logstore.engine.memory.waiters import complete, fail
 from logstore.engine.memory.write_buffer import OPEN_BATCH_BYTES
 from logstore.engine.runtime import Runtime
 from logstore.engine.shared.chain_cursor import ChainCursor
-from logstore.engine.shared.deduplicator import StoredAppends, recent_appends
 from logstore.engine.shared.pace import Pace
 from logstore.engine.shared.pending import KnownPlaces, Pending, Scout, appends_in
-from logstore.engine.shared.producer_table import numbered_batches, sequences_of
+from logstore.engine.shared.producer_table import StoredAppends, recent_appends, sequences_of
 from logstore.engine.shared.shared_buffer import SharedBuffer, SharedWindow
+from logstore.engine.write.admission import admit_records, encode_runs
 from logstore.engine.write.commit_loop import CommitLoop
 from logstore.engine.write.group_commit import GroupCommitWait
 from logstore.engine.write.lifecycle import WriterStats
@@ -114,7 +115,7 @@ class SharedWriter(Writer):
         self, receipt: Receipt, batches: list[tuple[memoryview, BatchInfo]], ack: Ack, deadline: float
     ) -> Future[Receipt]:
         """Encoded batches, stored together. Those of an idempotent producer are stored once."""
-        sequences = sequences_of(batches)
+        sequences = sequences_of(info for _, info in batches)
         charged = sum(info.size for _, info in batches)
         return self._add(
             charged, ack, deadline, lambda: self._buffer.add_encoded(receipt, batches, sequences)
@@ -129,9 +130,7 @@ class SharedWriter(Writer):
                 f"ack={ack!r}: a shared writer knows durable acks only, because offsets are not known before the commit; "
                 'use ack="durable", or open the store with writer="exclusive"'
             )
-        if not runtime.budget.try_take(charged):
-            runtime.task_pool.all_now()
-            runtime.budget.take(charged, max(0.0, deadline - runtime.clock.monotonic()))
+        self.make_room(charged, deadline)
         try:
             with self._lock:
                 self._check_open()
@@ -158,7 +157,8 @@ class SharedWriter(Writer):
     def numbered(self, records: object, producer_id: int, epoch: int, sequence: int) -> bytes:
         """The records as batches that carry their producer's numbers, ready for `add_encoded`."""
         config, now_ms = self._runtime.config, self._runtime.clock.now_ms()
-        return numbered_batches(records, producer_id, epoch, sequence, config, now_ms)
+        runs, numbers = admit_records(records, config.max_batch_bytes), (producer_id, epoch, sequence)
+        return b"".join(raw for raw, _ in encode_runs(runs, now_ms, CODEC_IDS[config.compression], numbers))
 
     def next_sequence(self, producer_id: int) -> tuple[int, int] | None:
         """Epoch and next number of a producer; None if nothing of it is known: asks the store."""
@@ -190,7 +190,11 @@ class SharedWriter(Writer):
             self._group_commit.wait(
                 lambda: self._buffer.appends, lambda: self._window is not None or self._closing
             )
-            window = self._prepare()
+            if self.failed is None and self._window is None and len(self._buffer):
+                self._window = SharedWindow(self._cursor.new_id(), self._oldest_at)
+                self._top_up(self._window)
+                self._oldest_at = self._runtime.clock.monotonic()
+            window = self._window
         if window is not None and not self._commit_loop.take(lambda: self._attempt(window)):
             self._after_window()
 
@@ -198,33 +202,25 @@ class SharedWriter(Writer):
         """Everybody who waited for it is told: the time for what concerns the others, which nobody waits for."""
         if self.failed is not None or self._closing or not (self._scout.should_look or self._scout.unneeded):
             return
-        if self._pace.is_cheap:
+        if self._pace.upload.is_cheap:
             self._scout.run()  # to hand it over would take longer
         else:
             self._runtime.task_pool.at(self._scout, self._runtime.clock.monotonic())
 
-    def _prepare(self) -> SharedWindow | None:
-        if self.failed is None and self._window is None:
-            entries = self._buffer.take(self._topic.segment_bytes, at_least_one=True)
-            self._window = SharedWindow(entries, self._cursor.new_id(), self._oldest_at) if entries else None
-            self._oldest_at = self._runtime.clock.monotonic()
-        return self._window
-
     def _attempt(self, window: SharedWindow) -> float | None:
         """One step. None if the window is done with, else how long to wait before the next one."""
-        if window.header is None:
-            self._settle_stored(window)
-            if self._is_done(window):
-                return None
-            if not window.is_ours and self._should_follow(window):
-                return self._follow(window)
-            if self._pace.should_read_first() and not window.is_ours:
+        if window.attempt is None:
+            follows = self._should_follow(window)
+            if not follows and not window.is_ours and self._pace.should_read_first():
                 self._read(window)
-            if window.aside is None:
-                self._top_up(window)
+            with self._lock:
+                if window.aside is None and not self._is_done(window):
+                    self._top_up(window)
             self._settle_stored(window)
             if self._is_done(window):
                 return None
+            if follows:
+                return self._follow(window)
         return self._commit(window)
 
     def _commit(self, window: SharedWindow) -> float | None:
@@ -232,30 +228,30 @@ class SharedWriter(Writer):
         clock = self._runtime.clock
         began = clock.monotonic()
         try:
-            if window.header is None:
+            if window.attempt is None:
                 if self._cursor.needs_opener:
                     self._cursor.open_epoch()
-                window.stand_at(self._cursor.header(window.count), self._others(window))
-            header, data, summary = window.build()
+                window.attempt = window.at(self._cursor.header(window.count), self._others(window))
+            header, data, summary, appends = window.attempt
             paths = self._chain.paths
             with self._runtime.observer.flush(paths.topic, paths.partition) as flush:
                 still_stands = self._cursor.commit(header, data, summary)
                 now = clock.monotonic()
-                flush.done(window.flushed(header.base_offset, now - began, len(data), now))
+                done = window.flushed(header.base_offset, now - began, len(data), now)
+                flush.done(done)
         except LostRace:
-            self._pace.took(clock.monotonic() - began)
+            self._pace.upload.took(clock.monotonic() - began)
             self._lost_race(window)
             return 0.0 if not self._is_done(window) else None
         except StalePlace:
             self._rejoin()
             return 0.0
-        seconds = clock.monotonic() - began
-        self._pace.took(seconds)
-        self._pace.won(clock.monotonic())
+        self._pace.upload.took(now - began)
+        self._pace.won(now)
         self._scout.should_look = self._pace.should_look()
-        self._scout.known.add(header.seq, (append.id for append in window.appends()))
-        self._stored.committed(window)
-        self._committed(window, header.base_offset, seconds, len(data))
+        self._scout.known.add(header.seq, (append.id for append in appends))
+        self._stored.committed(window.attempt.batches)
+        self._committed(window, done)
         self._on_commit()  # whoever commits also sees to the manifest, for all
         if not still_stands:
             self._rejoin()
@@ -267,14 +263,9 @@ class SharedWriter(Writer):
 
     def _others(self, window: SharedWindow) -> list[Pending]:
         """What others have put aside, as far as we know of it and it may go into the next place."""
-        found = self._scout.take()
-        if found is None:
-            return []
-        self._pace.looked(bool(found))
-        seq = self._cursor.tail.next_seq
-        others = self._scout.may_go(found, window.id, self._cursor.epoch, seq)
-        if any(other.is_numbered for other in others):
-            self._stored.cover(seq)
+        others = self._scout.take(window.id)
+        if any(other.numbered for other in others):
+            self._stored.cover(self._cursor.tail.next_seq)
             others = self._stored.admitted(window.entries, others)
         return others
 
@@ -285,20 +276,19 @@ class SharedWriter(Writer):
         self._stored = StoredAppends(self._chain, self._runtime.reader)
 
     def _lost_race(self, window: SharedWindow) -> None:
-        """Take in the winner. The next attempt has another place; where losing costs little, and this was the first loss, it
-        is not worth a look whether there are more."""
+        """Take in the winner: the next attempt has another place."""
         with self._lock:
             self.stats.races_lost += 1
             self._counted.races_lost += 1
             window.lost()
         self._pace.lost()
-        self._read(window, one=self._pace.is_cheap and window.losses == 1)
+        self._read(window)
 
     # Following: others commit what is ours
 
     def _should_follow(self, window: SharedWindow) -> bool:
-        if window.aside is not None:
-            return True
+        if window.is_ours or window.aside is not None:
+            return not window.is_ours
         return self._pace.follows(self._runtime.clock.monotonic()) and not self._cursor.needs_opener
 
     def _follow(self, window: SharedWindow) -> float | None:
@@ -309,13 +299,10 @@ class SharedWriter(Writer):
             self._put_aside(window)
         if self._is_done(window):
             return None
-        seq, aside = self._cursor.tail.next_seq, window.aside
-        if aside is not None and aside.is_dead(seq):
-            # It is in none of the places where it could have been stored: others commit faster than we can read.
-            window.is_dead(window.id)
-            self._rejoin()
+        if window.is_overlooked(self._cursor.tail.next_seq):
+            window.is_aside = False
             return 0.0
-        return 0.0 if window.is_overlooked(seq) else self._wait_for_others(window)
+        return self._wait_for_others(window)
 
     def _wait_for_others(self, window: SharedWindow) -> float:
         """Nothing new is committed. If that lasts, whoever has waited longest commits for all."""
@@ -341,29 +328,28 @@ class SharedWriter(Writer):
 
         def put() -> float:
             self._chain.store.put(key, data)
-            return clock.monotonic()
+            return clock.monotonic() - began
 
-        if self._pace.is_cheap:
-            ended = put()
+        if self._pace.upload.is_cheap:
+            seconds = put()
             self._read(window)
         else:
             putting = self._runtime.side_pool.submit(put)
             try:
                 self._read(window)
             finally:
-                ended = putting.result()
+                seconds = putting.result()
         window.is_aside = True
-        self._pace.took(ended - began)
-        self._pace.put_aside(ended)
+        self._pace.upload.took(seconds)
 
-    def _read(self, window: SharedWindow, *, one: bool = False) -> None:
-        """Take in what has come, to the end of the chain or until ours is there; or the next segment alone."""
+    def _read(self, window: SharedWindow) -> None:
+        """Take in what has come, to the end of the chain or until ours is there."""
         try:
             places = self._cursor.read(
                 self._pace.ahead,
-                lambda link: self._take_in(link, window) or one,
+                lambda link: self._take_in(link, window),
                 collected=window.aside is not None,
-                pool=None if self._pace.is_cheap else self._runtime.side_pool,
+                pool=None if self._pace.upload.is_cheap else self._runtime.side_pool,
                 patience_s=self._pace.patience_s,
             )
         except StalePlace as stale:
@@ -375,12 +361,6 @@ class SharedWriter(Writer):
             self._rejoin()
         else:
             self._pace.read(places, self._runtime.clock.monotonic())
-            if self._cursor.is_behind:
-                self._refresh()
-
-    def _refresh(self) -> None:
-        self._cursor.refresh()
-        self._stored = StoredAppends(self._chain, self._runtime.reader)
 
     def _take_in(self, link: Link, window: SharedWindow) -> bool:
         """The next segment of the chain. If ours is among what it holds, another writer has committed it. Returns whether it
@@ -388,23 +368,21 @@ class SharedWriter(Writer):
         header = link.header
         appends = appends_in(link, self._chain.paths.segment(header.seq))
         self._scout.known.add(header.seq, (append.id for append in appends))
-        if SegmentFlags.COLLECTED not in header.flags:
+        if SegmentFlags.COLLECTED in header.flags:
+            self._stored = StoredAppends(self._chain, self._runtime.reader)
+        else:
             self._stored.saw(link)
         for append in appends:
             if append.id == window.id and not self._is_done(window):
-                if self._cursor.is_behind:
-                    self._refresh()  # who is acked can read it
-                self._pace.acked()
-                self._committed(window, append.base_offset, self._pace.usual_s)
+                seconds, now = self._pace.upload.usual_s, self._runtime.clock.monotonic()
+                self._committed(window, window.flushed(append.base_offset, seconds, 0, now))
                 return True
         return False
 
     def _top_up(self, window: SharedWindow) -> None:
-        """What has come while the window lost a race, or waited for its turn, goes with it."""
-        with self._lock:
-            more = self._buffer.take(self._topic.segment_bytes - window.charged, at_least_one=False)
-            if more:
-                window.carry(window.entries + more)
+        """What has come goes with it, as much as fits. Holds the lock."""
+        room = self._topic.segment_bytes - window.charged
+        window.carry(window.entries + self._buffer.take(room, at_least_one=not window.entries))
 
     def _settle_stored(self, window: SharedWindow) -> None:
         """Ack what the chain holds already, refuse what cannot follow it, and leave the rest in the window."""
@@ -417,34 +395,36 @@ class SharedWriter(Writer):
         with self._lock:
             if self._is_done(window):
                 return
-            deduplicated = self._stored.deduplicate(window.entries)
-            self.stats.duplicates += deduplicated.duplicates
-            if len(deduplicated.kept) < len(window.entries):
+            kept, settled = self._stored.deduplicate(window.entries)
+            self.stats.duplicates += sum(
+                isinstance(found, int) and entry.count > 0 for entry, found in settled
+            )
+            if settled:
                 if window.aside is not None:  # nobody takes it along any more, as we would not
-                    self._scout.unneeded.append(window.aside)
-                    window.is_dead(self._cursor.new_id())
-                window.carry(deduplicated.kept)
-            if not deduplicated.kept:
+                    self._scout.needs_no_more(window.aside)
+                    window.id, window.aside, window.is_aside = self._cursor.new_id(), None, False
+                window.carry(kept)
+            if not kept:
                 self._window_done()
-        self._runtime.budget.give_back(deduplicated.charged)
-        complete(deduplicated.acked)
-        for future, why in deduplicated.refused:
-            fail([future], why)
+        self._runtime.budget.give_back(sum(entry.charged for entry, _ in settled))
+        for entry, found in settled:
+            if isinstance(found, int):
+                complete(entry.place(found))
+            elif found is not None:
+                fail([joined.future for joined in entry.joined], found)
 
-    def _committed(self, window: SharedWindow, base_offset: int, seconds: float, size: int = 0) -> None:
-        """It is committed there, by our segment of `size` bytes, or by another's."""
+    def _committed(self, window: SharedWindow, done: FlushDone) -> None:
+        """It is committed there, by our segment or by another's."""
         self._scout.needs_no_more(window.aside)
         with self._lock:
             if self.failed is not None:
                 return  # given up by close() while the upload was under way
-            placed = window.place(base_offset)
+            placed = window.place(done.base_offset)
             self._window_done()
-            self._group_commit.after_commit(len(placed), self._buffer.appends, seconds)
+            self._group_commit.after_commit(len(placed), self._buffer.appends, done.seconds or 0.0)
             self.stats.commits += 1
-            now = self._runtime.clock.monotonic()
-            done = window.flushed(base_offset, seconds, size, now)
             self._counted.flushed(done)
-            self.stats.progressed(now)
+            self.stats.progressed(self._runtime.clock.monotonic())
         paths = self._chain.paths
         self._runtime.observer.stored(paths.topic, paths.partition, done)
         self._runtime.budget.give_back(window.charged)
@@ -460,7 +440,7 @@ class SharedWriter(Writer):
     # The end
 
     def _let_go(self) -> tuple[int, list[Future[Any]]]:
-        entries = (self._window.entries if self._window is not None else []) + self._buffer.clear()
+        entries = (self._window.entries if self._window is not None else []) + self._buffer.take_all()
         self._window = None
         self._counted.dropped_records += sum(entry.count for entry in entries)
         self._counted.dropped_charged += sum(entry.charged for entry in entries)

@@ -16,6 +16,7 @@ from logstore.format.batches.area import MAX_TIMESTAMP_MS
 from logstore.format.batches.batch import HEADER_SIZE, BatchInfo, encode_batch, record_area, split, validate
 from logstore.format.batches.record import Record
 from logstore.format.batches.records import HEADER_OVERHEAD, RECORD_OVERHEAD, check_record, record_size
+from logstore.format.batches.sequences import advance
 from logstore.format.errors import FormatError
 from logstore.format.key_hash import all_have_keys
 
@@ -143,11 +144,24 @@ def admit_one(
     return record, size
 
 
-def encode_runs(runs: list[Run], now_ms: int, codec_id: int) -> list[tuple[memoryview, BatchInfo]]:
+def encode_runs(
+    runs: Iterable[Run], now_ms: int, codec_id: int, numbered: tuple[int, int, int] | None = None
+) -> list[tuple[memoryview, BatchInfo]]:
+    """`numbered`: their producer, its epoch and the number of the first record."""
     encoded = []
+    producer_id, epoch, sequence = numbered or (-1, -1, -1)
     for run in runs:
-        raw, info = encode_batch(run.records, now_ms=now_ms, codec_id=codec_id)
+        raw, info = encode_batch(
+            run.records,
+            now_ms=now_ms,
+            codec_id=codec_id,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
         encoded.append((memoryview(raw), info))
+        if numbered is not None:
+            sequence = advance(sequence, info.count)
     return encoded
 
 

@@ -276,15 +276,6 @@ class ExclusiveAppends(Writer):
             for atomic in undecided:
                 atomic.fail(error)
 
-    def make_room(self, charged: int, deadline: float) -> None:
-        """Take as much from the budget, waiting for it up to the deadline. Without the lock."""
-        runtime = self._runtime
-        if runtime.budget.try_take(charged):
-            return
-        with runtime.budget.pressing():  # memory pressure: nobody's flush waits for its interval
-            runtime.task_pool.all_now()
-            runtime.budget.take(charged, max(0.0, deadline - runtime.clock.monotonic()))
-
     def return_room(self, charged: int) -> None:
         """What `make_room` took was not needed."""
         if charged:

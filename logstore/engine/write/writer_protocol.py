@@ -28,6 +28,15 @@ class Writer(WriterLifecycle):
     def next_offset(self) -> int:
         """The offset after everything that was appended here: where the next record goes, if nobody else comes first."""
 
+    def make_room(self, charged: int, deadline: float) -> None:
+        """Take as much from the budget, waiting for it up to the deadline. Without the lock."""
+        runtime = self._runtime
+        if runtime.budget.try_take(charged):
+            return
+        with runtime.budget.pressing():  # memory pressure: nobody's flush waits for its interval
+            runtime.task_pool.all_now()
+            runtime.budget.take(charged, max(0.0, deadline - runtime.clock.monotonic()))
+
     @abstractmethod
     def add_at_once(self, receipt: Receipt, record: Record, charged: int) -> bool:
         """Give one record its offset and a buffered ack, if that can be done without waiting for anything."""

@@ -100,9 +100,9 @@ class KnownProducer(Generic[B]):
 
 
 class KnownProducers(dict[int, KnownProducer[B]]):
-    """By id, in the order in which they were last seen. `remembered`: how many batches of each."""
+    """By id, in the order in which they were last seen. `remembered`: how many batches of each; None for all."""
 
-    def __init__(self, remembered: int) -> None:
+    def __init__(self, remembered: int | None) -> None:
         super().__init__()
         self._remembered = remembered
 

@@ -299,12 +299,9 @@ class _PartitionPublisher:
         """The same in an object from which compaction by key has taken records, or whole batches. A producer's batches come
         in the order of their numbers: one with a later number tells of all before it."""
         latest: dict[int, int] = {}
-        position = ref.base_offset
-        while position < ref.end_offset:
-            block = reader.block(ref, position, scanning=True)
+        for block in reader.blocks(ref):
             for info in split(block.data):
                 latest[info.producer_id] = max(latest.get(info.producer_id, -1), info.base_sequence)
-            position = block.end_offset
         return {
             number
             for number, pieces in enumerate(self._segments)

@@ -6,15 +6,17 @@ A follower is held at its look into the chain, so the test says what stands ther
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 import logstore
 from logstore.cli import main
+from logstore.engine.chain.link import Link
 from logstore.engine.garbage import remains
 from logstore.engine.memory.results import Receipt
 from logstore.engine.partition.partition_log import PartitionLog
@@ -24,6 +26,7 @@ from logstore.errors import Fenced
 from logstore.format.stored.segment import SegmentFlags, SegmentHeader, collected
 from logstore.layout.paths import PENDING_WINDOW, PendingName
 from logstore.objects import LocalStore, MemoryStore
+from logstore.objects.wrappers.wrapped import WrappedStore
 from logstore.producer import Producer
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from logstore.testing.gated import Gate
@@ -34,6 +37,7 @@ from tests.support.patience import PATIENCE_S
 from tests.support.scheduler import RandomChoices
 
 PUT_S = 0.04
+T = TypeVar("T")
 
 
 class Fleet:
@@ -63,8 +67,8 @@ class Fleet:
         """As after two lost races it lets others commit: it has put its append aside and is about to look for it."""
         pace = writer_of(log)._pace
         for _ in range(30):
-            pace.took(PUT_S)
-        pace._follows, pace._leads, pace._moved_at = True, False, self.clock.monotonic()
+            pace.upload.took(PUT_S)
+        pace._losses, pace._leads, pace._moved_at = 2, False, self.clock.monotonic()
         with self.ways[log].hold("get", suffix=".seg") as looks:
             future = submit()
             looks.wait_held()
@@ -264,6 +268,50 @@ def test_W11_W15_numbered_appends_are_taken_along_and_recognised_afterwards(flee
     assert values(fleet)[6:] == [b"n-1", b"n-2", b"n-3"]
 
 
+class SilentOnce(WrappedStore):
+    """From `begin` on, the first GET of a segment is not answered until the test ends."""
+
+    def __init__(self, inner: MemoryStore) -> None:
+        super().__init__(inner)
+        self.asked: list[str] = []
+        self.ended = threading.Event()
+        self.ended.set()
+
+    def begin(self) -> None:
+        self.asked.clear()
+        self.ended.clear()
+
+    def _through(self, operation: str, key: str, call: Callable[[], T]) -> T:
+        if operation == "get" and key.endswith(".seg"):
+            self.asked.append(key)
+            if len(self.asked) == 1:
+                self.ended.wait()
+        return call()
+
+
+def test_W16_a_place_whose_read_is_not_answered_is_asked_for_once_more(fleet: Fleet) -> None:
+    """One read in a hundred takes three times as long, and a writer that is slow reads thirty places for each append."""
+    silent = SilentOnce(fleet.objects)
+    follower, leader = fleet.log(silent), fleet.log()
+    commit(leader, 3)
+    writer, seen = writer_of(follower), list[int]()
+    cursor, pool = writer._cursor, writer._runtime.side_pool
+
+    def saw(link: Link) -> bool:
+        seen.append(link.header.base_offset)
+        return len(seen) == 3
+
+    silent.begin()
+    try:
+        reading = background(lambda: cursor.read(1, saw, collected=False, pool=pool, patience_s=0.0))
+        assert reading.result(PATIENCE_S) == 3
+        assert seen == [0, 1, 2]
+        first = follower._internal.paths.segment(0)
+        assert silent.asked[:2] == [first, first]
+    finally:
+        silent.ended.set()
+
+
 # What is left
 
 
@@ -336,7 +384,7 @@ def test_W15_a_writer_that_is_alone_commits_with_one_put_and_a_quarter_of_a_list
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """One lost race is enough to follow, and every commit looks for others."""
-    monkeypatch.setattr(pace_module, "_LOSSES_CHEAP", 1)
+    monkeypatch.setattr(pace_module, "_LOSSES", 1)
     monkeypatch.setattr(pace_module, "_LOOK_EVERY", 1)
 
 

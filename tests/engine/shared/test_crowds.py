@@ -56,6 +56,20 @@ def test_W13_W16_one_slow_writer_that_was_first_does_not_lead_faster_ones() -> N
     assert len(race.latencies[1]) > 200
 
 
+def test_W15_eight_writers_with_pauses_do_not_read_as_if_the_others_were_faster(alone: Race) -> None:
+    """Several segments come while one of them has nothing to append: that says nothing about how fast they come. Taken for
+    that, 48 places were read at once, and an append cost thirty GETs."""
+    race = run_race(8, seconds=20, pause_s=1.0)
+    assert race.counts["get"] < 17 * race.appends
+
+
+def test_W15_near_a_store_writers_follow_as_soon_as_they_do_far_from_it() -> None:
+    """Where a request takes a millisecond, a lost race is cheap; to lose eight in a row was not."""
+    one, eight = run_race([0.03], seconds=1), run_race([0.03] * 8, seconds=1, warm_up=0.5)
+    assert eight.rate > 0.9 * one.rate
+    assert eight.counts["get"] < 8 * eight.appends
+
+
 @pytest.mark.soak
 def test_W15_sixty_four_writers_reach_six_and_a_half_times_what_one_does(alone: Race) -> None:
     assert run_race(64, seconds=5).rate > 6.5 * alone.rate

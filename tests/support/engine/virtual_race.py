@@ -90,10 +90,17 @@ class Race:
 
 
 def run_race(
-    writers: int | Sequence[float], *, seconds: float, warm_up: float = 2.0, producers: int = 1, seed: int = 1
+    writers: int | Sequence[float],
+    *,
+    seconds: float,
+    warm_up: float = 2.0,
+    producers: int = 1,
+    seed: int = 1,
+    pause_s: float = 0.0,
 ) -> Race:
     """`writers`: how many, or how much longer the requests of each take than S3's. Each of their `producers` appends one
-    record after the other. Everything that was acked is found where its ack says, once."""
+    record after the other, after a pause of `pause_s` on the average. Everything that was acked is found where its ack
+    says, once."""
     factors = [1.0] * writers if isinstance(writers, int) else list(writers)
     objects = MemoryStore()
     faults: list[BaseException] = []
@@ -106,7 +113,10 @@ def run_race(
 
     def produce(log: logstore.PartitionLog, number: int, producer: int) -> None:
         nonlocal counted
+        rng = random.Random(f"{seed}/{number}/{producer}")
         for count in range(10**9):
+            if pause_s:
+                kernel.sleep(rng.expovariate(1 / pause_s))
             began = kernel.now
             counts = start + warm_up <= began < start + warm_up + seconds
             if began >= start + warm_up + seconds and not counted:
