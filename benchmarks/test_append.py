@@ -12,7 +12,6 @@ import logstore
 from benchmarks.material import rows
 from benchmarks.measure import Figures, in_turns
 from logstore.objects import MemoryStore
-from logstore.testing import S3_LATENCY, SlowStore
 
 SUITE = "append"
 RECORDS = [logstore.Record(value, key) for key, value in rows(1000)]
@@ -142,39 +141,3 @@ def test_one_by_one_on_a_local_folder(ack: Any, figures: Figures, tmp_path: Path
         rate = count / (time.perf_counter() - began)
         assert [record.value for record in log.records(1)] == [b"%d" % n for n in range(count)]
     figures.add(SUITE, f"one by one, ack={ack}, local folder (fsync for each)", rate, "records/s")
-
-
-@pytest.mark.parametrize("partitions", [1, 4])
-def test_buffered_at_the_latency_of_s3(partitions: int, figures: Figures, quick: bool) -> None:
-    """A PUT of 4 MiB takes S3 141 ms (median). One partition commits one segment at a time, so its limit is known: 28 MiB/s.
-    Partitions commit side by side. What counts is how near the limit we come."""
-    segments_each, size = 6 if quick else 12, 4 << 20
-    block = [value * 10 for _, value in rows(1000)]
-    with logstore.open(
-        SlowStore(MemoryStore(), **S3_LATENCY, seed=3),  # type: ignore[arg-type]
-        flush_bytes=size,
-        compression="none",
-        max_buffered_bytes=256 << 20,
-    ) as store:
-        topic = store.create_topic("t", partitions=partitions, segment_bytes=size)
-        logs = [topic.partition(number) for number in range(partitions)]
-        for log in logs:
-            log.append(b"open the writer, reserve offsets", ack="buffered")
-        store.flush()
-        appends = segments_each * size // (len(block) * 1000)
-        began = time.perf_counter()
-        for _ in range(appends):
-            for log in logs:
-                log.append(block, ack="buffered", timeout=60)
-        store.flush()
-        seconds = time.perf_counter() - began
-        assert [log.durable_high_watermark for log in logs] == [1 + appends * len(block)] * partitions
-    rate = partitions * appends * len(block) * 1000 / seconds / (1 << 20)
-    figures.add(
-        SUITE,
-        f"buffered appends at S3's latency, {partitions} partition{'s' * (partitions > 1)}, share of the limit",
-        rate / (partitions * 4 / 0.141),
-        "×",
-        target=0.75,
-        MiB_per_s=round(rate, 1),
-    )

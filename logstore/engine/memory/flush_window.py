@@ -19,8 +19,8 @@ _MOVED_FROM = 2048
 
 
 class FlushWindow:
-    """May hold no batch at all: then its segment only moves the reservation. `oldest_at`: when its oldest record was
-    appended, on the store's clock."""
+    """May hold no batch at all: then its segment only moves the reservation. `oldest_at`: when the oldest record that
+    was not in a window before was appended, on the store's clock."""
 
     def __init__(
         self, header: SegmentHeader, batches: Sequence[PendingBatch], oldest_at: float | None = None
@@ -55,7 +55,7 @@ class FlushWindow:
 
     def done(self, size: int, seconds: float, now: float) -> FlushDone:
         """What there is to say of it once it is committed, as `size` bytes in the store, `seconds` after it was sent."""
-        waited = None if self.oldest_at is None else now - self.oldest_at
+        waited = None if self.oldest_at is None or not self.batches else now - self.oldest_at
         header = self.header
         return FlushDone(header.base_offset, header.end_offset, size, self.charged, seconds, waited)
 

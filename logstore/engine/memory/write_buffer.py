@@ -90,7 +90,7 @@ class WriteBuffer:
             self.close_batch()
         return covering(self._batches, offset, stop, limit)
 
-    def take(self, segment_bytes: int, atomics: Collection[object] = ()) -> list[PendingBatch]:
+    def take(self, segment_bytes: float, atomics: Collection[object] = ()) -> list[PendingBatch]:
         """Take whole appends from the front: at least one, and more while they fit into `segment_bytes`. All that belongs to
         `atomics` is taken, and nothing from another atomic append on."""
         self.close_batch()

@@ -28,7 +28,7 @@ from logstore.engine.runtime import Runtime
 from logstore.engine.write.group_commit import GroupCommitWait
 from logstore.engine.write.lanes.flushed import Atomic, Released
 from logstore.engine.write.lanes.lane import Lane
-from logstore.engine.write.lanes.lane_queue import ENTRY_BYTES
+from logstore.engine.write.lanes.lane_queue import ENTRY_BYTES, SMALL_BYTES
 from logstore.engine.write.lifecycle import WriterStats
 from logstore.engine.write.reservation import Reservation
 from logstore.engine.write.undecided import UndecidedAppends
@@ -207,8 +207,17 @@ class ExclusiveAppends(Writer):
                 self._lane.on_append()
             else:
                 self._group_commit.on_append(len(self.durable_waiters))
+        count, is_burst = end - receipt.offset, self._lane is not None and self._buffer.charged >= SMALL_BYTES
+        if exposure and is_burst and end + count > self._reserved_until:
+            self._reservation.ask(count)  # before the next append like this one waits for it
         self._ask_for_flush()
         return future
+
+    @property
+    def _reserved_until(self) -> int:
+        """By what is committed or under way. Holds the lock."""
+        windows = self._state.windows
+        return windows[-1].header.reserved_until if windows else self._state.tail.reserved_until
 
     # Atomic appends: placed by the partition, decided by the lane
 

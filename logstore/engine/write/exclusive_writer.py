@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import replace
@@ -31,7 +32,7 @@ from logstore.engine.runtime import Runtime
 from logstore.engine.write.exclusive_appends import ExclusiveAppends
 from logstore.engine.write.lanes.flushed import Atomic, Committed, Released
 from logstore.engine.write.lanes.lane import Lane
-from logstore.engine.write.lanes.lane_queue import ENTRY_BYTES
+from logstore.engine.write.lanes.lane_queue import SMALL_BYTES
 from logstore.engine.write.writer_health import WriterHealth
 from logstore.errors import (
     CorruptData,
@@ -87,14 +88,19 @@ class ExclusiveWriter(ExclusiveAppends):
 
     def _flush_due(self) -> float | None:
         buffer = self._buffer
-        taken = self._state.windows[-1].header.end_offset if self._state.windows else self._state.durable
-        if self._urgent_until > taken or self._reservation.wanted or self._closing:
+        if self._is_urgent or self._reservation.wanted or self._closing:
             return self._runtime.clock.monotonic()
         if buffer.oldest_at is None:
             return None
         if buffer.charged >= self._flush_bytes or self._runtime.budget.pressed:
             return self._runtime.clock.monotonic()
         return buffer.oldest_at + self._runtime.config.flush_interval
+
+    @property
+    def _is_urgent(self) -> bool:
+        """Whether somebody waits for records that are in no window yet. Holds the lock."""
+        taken = self._state.windows[-1].header.end_offset if self._state.windows else self._state.durable
+        return self._urgent_until > taken
 
     def run(self) -> None:
         """One step: upload the window there is, or take the next one."""
@@ -146,14 +152,17 @@ class ExclusiveWriter(ExclusiveAppends):
 
     @property
     def waiting_bytes(self) -> int:
-        """What the next window would hold, about."""
+        """What there is for its next windows, about."""
         return self._buffer.charged
 
-    def prepare(self, atomics: Collection[Atomic]) -> FlushWindow | None:
+    def prepare(self, atomics: Collection[Atomic], most: int) -> FlushWindow | None:
         """What a lane asks: the window that its next entry takes along."""
         with self._lock:
             self._due = None
-            return self._prepare(atomics)
+            window = self._prepare(atomics, most)
+            if window is not None:
+                self._ask_for_flush()  # for the rest: another entry may be sent beside this one
+            return window
 
     def go_on_behind_another(self) -> None:
         """It was opened ahead of its claim, and another was faster. It has another claim now, behind that one's records, and
@@ -188,21 +197,16 @@ class ExclusiveWriter(ExclusiveAppends):
     def _is_over(self) -> bool:
         return self.failed is not None or self._closing
 
-    def _prepare(self, atomics: Collection[Atomic] = ()) -> FlushWindow | None:
+    def _prepare(self, atomics: Collection[Atomic] = (), most: float = math.inf) -> FlushWindow | None:
         """The window that is waiting for its retry, or a new one. Holds the lock."""
         state, buffer = self._state, self._buffer
         if self.failed is not None:
             return None
         if state.windows and self._lane is None:
             return state.windows[0]
-        before = state.windows[-1].header if state.windows else None
-        reserved = state.tail.reserved_until if before is None else before.reserved_until
-        closes_reservation = self._closing and reserved > buffer.next_offset
+        closes_reservation = self._closing and self._reserved_until > buffer.next_offset
         base, oldest_at = buffer.base_offset, buffer.oldest_at
-        batches = buffer.take(
-            self._topic.segment_bytes if self._lane is None else min(self._topic.segment_bytes, ENTRY_BYTES),
-            atomics,
-        )
+        batches = [] if self.reserves_alone else buffer.take(min(self._topic.segment_bytes, most), atomics)
         if not (batches or self._reservation.wanted or closes_reservation or self._owes_farewell()):
             return None
         end = batches[-1].end_offset if batches else base
@@ -224,6 +228,13 @@ class ExclusiveWriter(ExclusiveAppends):
         self._runtime.watch.began(self, self._chain.paths)
         self._return_credit()
         return state.begin_window(FlushWindow(header, batches, oldest_at))
+
+    @property
+    def reserves_alone(self) -> bool:
+        """Whether an append waits for a reservation, and nobody for the records before it, which would make its PUT take
+        much longer: they go with another upload, beside it."""
+        is_large = self._lane is not None and self._buffer.charged >= SMALL_BYTES
+        return is_large and self._reservation.wanted and not (self._is_urgent or self._closing)
 
     def _owes_farewell(self) -> bool:
         """Whether there must be a last segment that says that we have closed, also if it has nothing else to say. One that

@@ -51,7 +51,12 @@ class Flushed(Protocol):
 
     @property
     def waiting_bytes(self) -> int:
-        """What its next window would hold, about."""
+        """What there is for its next windows, about."""
+        ...
+
+    @property
+    def reserves_alone(self) -> bool:
+        """Whether its next window holds no record, because somebody waits for what it reserves."""
         ...
 
     @property
@@ -59,9 +64,9 @@ class Flushed(Protocol):
         """The partition's."""
         ...
 
-    def prepare(self, atomics: Collection[Atomic]) -> FlushWindow | None:
-        """Take what there is to commit, all that belongs to `atomics` and nothing of another atomic append; None if that is
-        nothing."""
+    def prepare(self, atomics: Collection[Atomic], most: int) -> FlushWindow | None:
+        """Take what there is to commit, all that belongs to `atomics` and nothing of another atomic append, else `most`
+        bytes or one append; None if that is nothing. The rest is due when it was."""
         ...
 
     def waiting_until(self, atomic: Atomic) -> int:

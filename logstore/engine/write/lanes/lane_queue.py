@@ -23,6 +23,9 @@ from logstore.engine.write.lanes.upload import Load, Windows
 ENTRY_BYTES = 4 << 20
 """An entry takes no further partition once it is as large, and another upload begins beside those in flight once as much
 waits: so a loud partition delays the others by its share and no more."""
+SMALL_BYTES = ENTRY_BYTES // 4
+"""A PUT of so many takes S3 about twice as long as one of a few: where somebody waits for a reservation, an entry has no
+more. An entry that has room for less takes no part of a partition's."""
 
 
 class LaneQueue:
@@ -121,15 +124,18 @@ class LaneQueue:
         windows: Windows = []
         size = 0
         whole = dict.fromkeys(writer for atomic in atomics for writer in atomic.writers)
-        waiting = [*whole, *(writer for writer in writers if writer not in whole)]
+        alone = [writer for writer in writers if writer.reserves_alone and writer not in whole]
+        limit = SMALL_BYTES if alone and not whole else ENTRY_BYTES
+        waiting = list(dict.fromkeys([*whole, *alone, *writers]))
         for place, writer in enumerate(waiting):
-            if size >= ENTRY_BYTES and writer not in whole:
+            least = 0 if writer in alone else min(writer.waiting_bytes, SMALL_BYTES)
+            if windows and size + least > limit and writer not in whole:
                 now = self._runtime.clock.monotonic()
                 with self._lock:
                     for left in waiting[place:]:
                         self.due.setdefault(left, now)
                 break
-            window = writer.prepare(atomics)
+            window = writer.prepare(atomics, limit - size)
             if window is not None:
                 windows.append((writer, window))
                 size += window.charged

@@ -14,7 +14,6 @@ import pytest
 from crc32c import crc32c
 
 import logstore
-from logstore.engine.write import exclusive_writer as writer_module
 from logstore.engine.write.lanes import lane_queue
 from logstore.errors import (
     BufferFull,
@@ -208,7 +207,6 @@ def test_N09_those_that_wait_at_the_same_time_share_an_entry() -> None:
 def test_N09_it_comes_to_its_turn_behind_a_loud_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of its partitions has more before it than fits an entry, and goes on appending."""
     monkeypatch.setattr(lane_queue, "ENTRY_BYTES", 2_000)
-    monkeypatch.setattr(writer_module, "ENTRY_BYTES", 2_000)
     gated = GatedStore(MemoryStore())
     with running(gated, lanes=1, compression="none", uploads_max=1) as store:
         logs = opened(store, 2)
