@@ -12,8 +12,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -172,6 +175,88 @@ def test_durable_producers_over_many_partitions(figures: Figures, quick: bool) -
         target=40,
         lower_is_better=True,
     )
+
+
+def repeatedly(append: Sequence[Callable[[bytes], object]], times: int) -> list[list[float]]:
+    """A thread for each, so many appends one after the other, as long as all of them are at it: when each was acked."""
+    acked: list[list[float]] = [[] for _ in append]
+    over = threading.Event()
+
+    def run(number: int) -> None:
+        while len(acked[number]) < times and not over.is_set():
+            append[number](b"%d" % len(acked[number]))
+            acked[number].append(time.perf_counter())
+        over.set()
+
+    with ThreadPoolExecutor(len(append)) as threads:
+        list(threads.map(run, range(len(append))))
+    return acked
+
+
+def append_next(logs: Iterator[logstore.PartitionLog], value: bytes) -> None:
+    next(logs).append(value)
+
+
+def add_shares(figures: Figures, name: str, counted: FaultyStore, acked: list[list[float]]) -> None:
+    """What is put beside the lanes' entries, and whether anybody was served less than the others."""
+    keys = [call.key for call in counted.calls if call.operation == "put"]
+    entries = sum(key.endswith(".seg") for key in keys)
+    figures.add(
+        SUITE,
+        f"{name}: other PUTs to those of entries",
+        (len(keys) - entries) / entries,
+        "×",
+        target=0.1,
+        lower_is_better=True,
+        entries=entries,
+    )
+    counts = [len(one) for one in acked]
+    figures.add(
+        SUITE, f"{name}: fewest acks of a producer to the mean", min(counts) / statistics.mean(counts), "×"
+    )
+
+
+def test_a_thousand_topics_of_one_partition(figures: Figures, quick: bool) -> None:
+    """64 producers over all of them, through one lane."""
+    objects = MemoryStore()
+    with logstore.open(objects) as store:
+        for number in range(MANY):
+            store.create_topic(f"t{number}")
+    counted = slow(objects)
+    with logstore.open(counted, lanes=1) as store:
+        logs = [store.topic(f"t{number}").partition(0) for number in range(MANY)]
+        with ThreadPoolExecutor(PRODUCERS) as threads:
+            list(threads.map(lambda log: log.append(b"open"), logs))
+        counted.forget_calls()
+        producers = [cycle(logs[number::PRODUCERS]) for number in range(PRODUCERS)]
+        acked = repeatedly([partial(append_next, mine) for mine in producers], 70 if quick else 200)
+        add_shares(figures, "1,000 topics of one partition, 64 producers", counted, acked)
+        assert sum(log.durable_high_watermark - 1 for log in logs) == sum(map(len, acked))
+
+
+def test_fifty_lanes_of_one_topic(figures: Figures, quick: bool) -> None:
+    """50 stores, each of which writes 4 of its 200 partitions through a lane of its own."""
+    counted = slow(MemoryStore())
+    lanes = 50
+    with ExitStack() as closing:
+        stores = [closing.enter_context(logstore.open(counted, lanes=1)) for _ in range(lanes)]
+        stores[0].create_topic("t", 4 * lanes)
+        topics = [store.topic("t") for store in stores]
+        places = range(4 * lanes)
+        for number, topic in enumerate(
+            topics
+        ):  # one after the other: all of them claim in the lane where it begins
+            for ack in [topic.partition(place).submit(b"open") for place in places[number::lanes]]:
+                ack.result()
+        counted.forget_calls()
+        mine = [
+            cycle([topics[number].partition(place) for place in range(number, 4 * lanes, lanes)])
+            for number in range(lanes)
+        ]
+        acked = repeatedly([partial(append_next, logs) for logs in mine], 70 if quick else 200)
+        add_shares(figures, "50 lanes of one topic, a producer each", counted, acked)
+        marks = [topics[place % lanes].partition(place).durable_high_watermark for place in places]
+        assert sum(marks) - 4 * lanes == sum(map(len, acked))
 
 
 def fill_and_kill(home: Path, *lane: str) -> None:

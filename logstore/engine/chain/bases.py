@@ -28,6 +28,7 @@ from logstore.objects.wrappers.slices import parse_slice, slice_key
 
 ROWS_MAX = 1024
 """Of a partition with more objects a checkpoint says nothing: its manifest does, with one request."""
+_NO_ROWS = SegmentTable()  # of all that have none: nobody adds to what was said
 
 
 class Settled(NamedTuple):
@@ -57,8 +58,10 @@ def settled_of(
         row += 1
     if row > ROWS_MAX or not segments.is_complete or tail.deleted or tail.damaged is not None:
         return None
-    rows = SegmentTable()
-    rows.extend(table, 0, row)
+    rows = _NO_ROWS
+    if row:
+        rows = SegmentTable()
+        rows.extend(table, 0, row)
     first_part = table.first_seq[row] if row < len(table) else None
     return Settled(rows, table.last_seq[row - 1] + 1 if row else 0, first_part, tail, low, table)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from operator import ge
 from typing import TYPE_CHECKING, NamedTuple
 
 from logstore.format.stored.manifest import SegmentTable
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 else:
     from logstore.format.lazy_numpy import np
+
+_FEW_ROWS = 64
 
 
 class SegmentRef(NamedTuple):
@@ -160,8 +163,11 @@ class Segments:
 
     def lost_ranges(self, low: int, end: int) -> list[LostRange]:
         """What no segment covers between `low` and `end`."""
-        ends = np.array([low, *self.table.end_offset], np.int64)
-        bases = np.array([*self.table.base_offset, end], np.int64)
+        table = self.table
+        if len(table) <= _FEW_ROWS and all(map(ge, (low, *table.end_offset), (*table.base_offset, end))):
+            return []  # as it is with most, each time that one is opened
+        ends = np.array([low, *table.end_offset], np.int64)
+        bases = np.array([*table.base_offset, end], np.int64)
         holes = np.nonzero(ends < bases)[0]
         return [LostRange(max(low, int(ends[i])), int(bases[i])) for i in holes if bases[i] > low]
 

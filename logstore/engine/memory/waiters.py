@@ -11,7 +11,6 @@ import threading
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
-from itertools import count
 from typing import Generic, TypeVar
 
 from logstore.errors import LogStoreError, fresh
@@ -21,8 +20,8 @@ _SWEEP_AT = 64
 
 
 class BlockingWait(Future[T]):
-    """The future of one thread that waits for it and hands it to nobody: no callbacks, and a plain lock in place of the
-    condition, which is most of what a durable append of one record would cost its caller."""
+    """A future that is waited for and handed to nobody: no callbacks, and a plain lock in place of the condition, which is
+    most of what a durable append of one record would cost its caller."""
 
     def __init__(self) -> None:
         # Not Future's own: nothing of that is used.
@@ -75,9 +74,11 @@ class OffsetWaiters(Generic[T]):
     """Guarded by the partition's lock. The futures are completed by the caller *after* it has released that lock:
     a done-callback may run any code, an append to the same partition among it."""
 
+    __slots__ = ("_cancelled", "_heap", "_order")
+
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Future[T], T]] = []
-        self._order = count()
+        self._order = 0
         self._cancelled = 0
 
     def __len__(self) -> int:
@@ -86,7 +87,8 @@ class OffsetWaiters(Generic[T]):
     def add(self, offset: int, result: T, future: Future[T] | None = None) -> Future[T]:
         """A future for `result`, due when the high watermark passes `offset`: a new one, or the one that is given."""
         future = Future() if future is None else future
-        heapq.heappush(self._heap, (offset, next(self._order), future, result))
+        self._order += 1
+        heapq.heappush(self._heap, (offset, self._order, future, result))
         return future
 
     def release(self, mark: int) -> list[tuple[Future[T], T]]:

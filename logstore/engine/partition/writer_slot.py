@@ -23,6 +23,7 @@ from logstore.engine.lanes.transfers import Taken
 from logstore.engine.memory.catch_up import catch_up
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.topic_settings import TopicLimits
+from logstore.engine.memory.waiters import BlockingWait
 from logstore.engine.replicated.replicated_writer import ReplicatedWriter
 from logstore.engine.runtime import Runtime
 from logstore.engine.shared.shared_writer import SharedWriter
@@ -214,7 +215,7 @@ class PartitionWriters:
         outcome = claim_ahead(self._runtime, self._chain, state, lane)
         self._tell_lost(lost for lost in state.lost_ranges() if lost not in known)
         writer = ExclusiveWriter(self._runtime, self._chain, state, self._topic, on_commit, lane)
-        claimed: Future[None] = Future()
+        claimed: BlockingWait[None] = BlockingWait()
         writer.claim_committed = claimed
         outcome.add_done_callback(partial(self._claimed, writer, state, tail, claimed))
         self._writer = writer
@@ -236,6 +237,7 @@ class PartitionWriters:
             state.raise_low_watermark(taken.low)
             lane.claiming.stands(writer)
             claimed.set_result(None)
+            writer.claim_committed = None
             return
         if error is None:
             again = partial(self._take_over_again, writer, state, before, claimed)
@@ -268,6 +270,7 @@ class PartitionWriters:
         else:
             writer.go_on_behind_another()
             claimed.set_result(None)
+            writer.claim_committed = None
 
     def _give_up(
         self,

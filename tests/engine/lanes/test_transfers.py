@@ -82,6 +82,29 @@ def test_N04_a_thousand_partitions_whose_owner_closed_are_opened_with_a_few_requ
     assert [seen(objects, number) for number in (0, 1, MANY - 1)] == [[(0, b"a"), (1, b"b")]] * 3
 
 
+@pytest.mark.soak
+def test_N08_ten_thousand_partitions_are_opened_with_two_hundred_requests() -> None:
+    """Of a new topic, and of one whose owner closed."""
+    objects = MemoryStore()
+    for life in range(2):
+        faulty = FaultyStore(objects)
+        gated = GatedStore(faulty)
+        with running(gated, ManualClock(), lanes=1) as store:
+            assert opened_and_appended(store, gated, 10 * MANY, b"%d" % life) == [life] * 10 * MANY
+            assert len(faulty.calls) <= 200
+    assert [seen(objects, number) for number in (0, 10 * MANY - 1)] == [[(0, b"0"), (1, b"1")]] * 2
+
+
+def test_N08_a_writer_keeps_nothing_of_the_claim_that_it_was_opened_ahead_of() -> None:
+    """What waits for a claim is let go of once it is committed: there may be ten thousand of them."""
+    gated = GatedStore(MemoryStore())
+    with running(gated, ManualClock(), lanes=1) as store:
+        assert opened_and_appended(store, gated, 20, b"a") == [0] * 20
+        writers = [store.topic("t").partition(number)._internal._writer for number in range(20)]
+        assert [writer.claim_committed for writer in writers if writer is not None] == [None] * 20
+        store.topic("t").partition(3).open_writer()  # nor waits for it any more
+
+
 def test_N04_the_partitions_of_an_unnamed_owner_that_was_killed_are_opened_with_a_few_requests(
     tmp_path: Path,
 ) -> None:
