@@ -290,3 +290,37 @@ def test_N03_an_ask_tells_nothing_of_a_lost_place() -> None:
     assert [type(entry) for entry in lane.entries_from(0)] == [Entry, Entry, LostEntry, Entry, Entry]
     objects.delete(lane.paths.entry(4))
     assert len(lane.entries_from(0)) == 2, "an ask alone does not make an empty place a lost one"
+
+
+def test_N03_N04_an_ask_is_not_answered_once_another_life_of_the_lane_has_begun() -> None:
+    """Its owner meets an ask, and with the answer an adoption. An answer behind that would name it, and count: the next life
+    would find an entry in its lane that it has not put there."""
+    objects = MemoryStore()
+    gated = GatedStore(objects)
+    first = open_store(gated, lane="orders", take_over=True)
+    topic = first.create_topic("t", 2)
+    for number in range(2):
+        topic.partition(number).append(b"a")
+    lane = log_of(objects, first)
+    seq = len(lane.entries_from(0))
+    with (
+        gated.hold("put", prefix="lanes/") as gate,
+        running(objects, lane="orders", take_over=True) as second,
+    ):
+        waiting = topic.partition(0).submit(b"no")
+        gate.wait_held()
+        ask(lane, seq, claim_of(topic.partition(1)), judged=whole_state(lane).owner)
+        gate.release()
+        gate.wait_held()  # with the answer
+        second.topic("t").partition(0).open_writer()
+        gate.open()
+        with pytest.raises(Fenced, match="next life"):
+            waiting.result(PATIENCE_S)
+        owned = first._lanes.of(topic.partition(0)._internal.paths)
+        assert owned is not None
+        until(lambda: not owned._flight.uploads)
+        assert owned._queue.next_at() is None, "nothing more is sent"
+        for number in range(2):
+            assert second.topic("t").partition(number).append(b"b").offset == 1
+    assert [seen(objects, number) for number in range(2)] == [[(0, b"a"), (1, b"b")]] * 2
+    crash(first)

@@ -57,7 +57,9 @@ class Flight:
         return last.seq + 1, last.id
 
     def unanswered(self) -> list[ClaimKey]:
-        """The claims that the next entry ends, because others have asked for them."""
+        """The claims that the next entry ends, because others have asked for them; none if no entry of ours will follow."""
+        if self._book.life.is_over or self._book.left is not None:
+            return []
         return [key for key in self.asked if not self._is_given_up(key)]
 
     def _is_given_up(self, key: ClaimKey) -> bool:
