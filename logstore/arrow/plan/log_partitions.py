@@ -86,7 +86,7 @@ class LogPartition:
     @property
     def end(self) -> int:
         """One past the last offset that is read: durable, and decided if that was asked for."""
-        return self.durable_end if self.stable is None else min(self.stable.end, self.durable_end)
+        return self.durable_end if self.stable is None else max(self.low, self.stable.end)
 
     @property
     def durable_end(self) -> int:

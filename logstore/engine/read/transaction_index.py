@@ -62,6 +62,10 @@ class TransactionIndex:
         of more is of no use, and the log is read instead."""
         with self._lock:
             if self._stable.known_until < end:
+                if self._followed is not None and self._followed[1] < low:
+                    self._followed = (
+                        None  # the markers between are deleted: what was open then may have ended
+                    )
                 if self._followed is None:
                     self._followed = self._snapshot(low, end, is_newest)
                 if self._followed is None:

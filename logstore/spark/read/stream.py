@@ -64,11 +64,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._opened: tuple[ObjectStore, Heads] | None = None
         self._target: dict[Key, int] | None = None
         self._held: dict[Key, int] = {}
+        self._begun: dict[Key, int] = {}
         self._clock = clock
         self._triggered_at = float("-inf")
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_opened": None, "_target": None, "_held": {}}
+        return self.__dict__ | {"_opened": None, "_target": None, "_held": {}, "_begun": {}}
 
     def initialOffset(self) -> dict[str, Any]:
         store, heads = self._open()
@@ -77,20 +78,21 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         current = heads.current()
         check_named(self._options, current)
         starts = {key: start_offset(store, self._options, found) for key, found in current.items()}
+        self._begun = starts
         # Of the first micro-batch Spark notes the end alone, and asks here again if it has to be run again. The latest
         # offset is another one by then, so a partition that begins at its end has no part in that batch.
-        self._held = {key: offset for key, offset in starts.items() if offset == current[key].end}
+        self._held = {key: offset for key, offset in starts.items() if offset >= current[key].end}
         return _packed(starts)
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
         """How far the next micro-batch goes. Spark before 4.2 passes neither argument: then there is no limit."""
         _, heads = self._open()
         current = heads.current()
-        ends = self._target if self._target is not None else _ends(current)
+        ends = self._target if self._target is not None else self._ends(current)
         held, self._held = self._held, {}
         if start is None:
             return _packed(ends | held)
-        begun = self._still_there(_unpacked(start), current)
+        begun = self._begun = self._still_there(_unpacked(start), current)
         ends = {key: end for key, end in ends.items() if key in current}
         fail = self._options.fail_on_data_loss
         starts = {key: within(current[key], begun.get(key, _FIRST), fail) for key in ends}
@@ -144,16 +146,17 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """What is there, whatever the limit: a query's progress shows how far behind it is."""
-        return _packed(_ends(self._open()[1].current()))
+        return _packed(self._ends(self._open()[1].current()))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = _ends(self._open()[1].current())
+        self._target = self._ends(self._open()[1].current())
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         options = self._options
         # Spark asks for the start of the first batch once more when it runs it: only what it asks next was to be held back.
         self._held = {}
         begun, ends = _unpacked(start), _unpacked(end)
+        self._begun = begun | ends
         found = self._open()[1].covering(ends.items())
         fail = options.fail_on_data_loss
         # Where Spark asks for the latest offset without saying where the batch starts, what is lost shows here first. Of
@@ -201,6 +204,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         return {key: offset for key, offset in begun.items() if key in current}
 
+    def _ends(self, partitions: Mapping[Key, LogPartition]) -> dict[Key, int]:
+        """Never before where the stream has come to: it may have begun behind the last stable offset."""
+        return {
+            key: max(found.end, min(self._begun.get(key, 0), found.durable_end))
+            for key, found in partitions.items()
+        }
+
     def _open(self) -> tuple[ObjectStore, Heads]:
         if self._opened is None:
             store = open_store(self._options.path)
@@ -214,10 +224,6 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             self._opened = store, heads
         return self._opened
-
-
-def _ends(partitions: Mapping[Key, LogPartition]) -> dict[Key, int]:
-    return {key: found.end for key, found in partitions.items()}
 
 
 def _packed(offsets: Mapping[Key, int]) -> dict[str, Any]:

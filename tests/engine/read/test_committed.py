@@ -309,6 +309,31 @@ def test_B14_a_group_of_committed_records_hands_out_no_others() -> None:
             assert [each.value for each in found] == [b"kept", b"open"]
 
 
+def test_B14_a_marker_that_retention_took_does_not_hold_a_reader_for_ever() -> None:
+    """It has seen the transaction open, and was away when the marker came and was deleted."""
+    objects, clock = MemoryStore(), ManualClock()
+    with open_store(objects, clock) as store, open_store(objects, clock, writer="read_only") as other:
+        producers = Producers(store.create_topic("t").partition(0))
+        producers.store_snapshot(objects)
+        producers.send(7, record("a", b"open"))
+        log = other.topic("t").partition(0)
+        assert list(log.records(visibility="committed")) == []
+        producers.end(7, commit=True)
+        for n in range(3):
+            producers.plain(record("p", b"%d" % n))
+        producers.log.delete_before(3)
+        producers.log._internal.maintenance.compact(clock.now_ms(), bytes(16))
+        later = other.topic("t").partition(0).reopen()
+        assert [each.value for each in later.records(visibility="committed")] == [b"1", b"2"]
+        index = log._internal._transactions
+        assert index is not None
+        read = later._internal.read
+        found = index.learn(3, 5, lambda offset, size: read(offset, size, visibility="durable"))
+        assert found.end == 5, "what the first look knew as open has ended"
+        topic = other.topic("t")
+        assert topic.to_arrow(["value"], visibility=COMMITTED).column("value").to_pylist() == [b"1", b"2"]
+
+
 def test_B14_with_asyncio_a_read_waits_for_the_marker_and_for_nothing_else() -> None:
     """More records become durable meanwhile, behind the open transaction: the read goes on to wait."""
     objects = MemoryStore()

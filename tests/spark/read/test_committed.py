@@ -92,6 +92,20 @@ def test_S06_B14_a_stream_comes_to_the_last_stable_offset_and_goes_on_when_it_mo
     assert [offset for _, offset in micro_batch(restarted, start, later)] == [0, 3, 5, 7]
 
 
+def test_S06_B14_a_stream_that_begins_behind_an_open_transaction_never_goes_back(
+    producers: Producers, tmp_path: Path
+) -> None:
+    write(producers)
+    stream = reader(where(tmp_path), visibility="committed", startingOffsets='{"orders": {"0": 7}}')
+    start = stream.initialOffset()
+    assert start == {"orders": {"0": 7}}
+    assert [stream.latestOffset(start, ALL), stream.latestOffset(), stream.latestOffset()] == [start] * 3
+    assert micro_batch(stream, start, start) == []
+    producers.end(3, commit=True)
+    end = stream.latestOffset(start, ALL)
+    assert [offset for _, offset in micro_batch(stream, start, end)] == [7]
+
+
 def test_S06_B14_a_batch_that_was_planned_over_an_open_transaction_is_not_cut_short(
     producers: Producers, tmp_path: Path
 ) -> None:
