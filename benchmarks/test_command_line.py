@@ -98,13 +98,13 @@ def test_ten_thousand_partitions(
     assert [row["records"] for row in rows] == [partitions] * count
     figures.add(
         SUITE,
-        f"`logstore topics`, {count:,} of {partitions:,} partitions in a lane, by the clock",
-        statistics.median(clock),
-        "s",
+        f"`logstore topics`, {count:,} of {partitions:,} partitions in a lane",
+        statistics.median(cpu),
+        "s of CPU",
         target=2.0,
         lower_is_better=True,
-        best=min(clock),
-        cpu=statistics.median(cpu),
+        best=min(cpu),
+        by_the_clock=statistics.median(clock),
     )
 
 

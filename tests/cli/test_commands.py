@@ -8,10 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 import logstore
-from logstore.cli import COMMANDS, main
+from logstore.cli import COMMANDS, main, program
 from logstore.cli.terminal.output import Output
 from logstore.cli.terminal.progress import Progress
 from logstore.format.batches.area import MAX_TIMESTAMP_MS
@@ -402,6 +403,31 @@ def test_bench_and_demo_run(url: str, capfd: pytest.CaptureFixture[str]) -> None
     assert "served from the buffer" in shown
     assert "lost offsets" in shown
     assert "Fenced" in shown
+
+
+def test_the_list_of_commands_says_what_each_does_in_a_whole_sentence() -> None:
+    commands = program()
+    context = click.Context(commands)
+    for name in COMMANDS:
+        command = commands.get_command(context, name)
+        assert command is not None
+        said = command.short_help or ""
+        assert said.endswith(".")
+        assert said.removesuffix(".") in " ".join((command.help or "").split())
+        assert said.count("(") == said.count(")"), said
+
+
+def test_alter_names_the_settings_of_compaction_only_where_they_count(
+    url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, more in (("plain", []), ("compacted", ["--compact"])):
+        assert run("create", name, *more) == 0
+        capfd.readouterr()
+        assert run("alter", name, "--retention", "3d") == 0
+        shown = capfd.readouterr().out
+        assert "retention 3 d" in shown
+        assert ("dirty-ratio" in shown) == bool(more)
+        assert f"compact {'yes' if more else 'no'}" in shown
 
 
 def test_every_command_explains_itself(capfd: pytest.CaptureFixture[str]) -> None:

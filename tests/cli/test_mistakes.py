@@ -33,6 +33,10 @@ def code_of(*words: str) -> int:
     ("words", "code", "message"),
     [
         (("topic",), 2, "No such command 'topic'. Did you mean topics?"),
+        (("cat",), 2, "Missing argument 'TOPIC'"),
+        (("append",), 2, "Missing argument 'TOPIC'"),
+        (("cp", "orders"), 2, "Missing option '--to'"),
+        (("trim", "orders", "-p", "0"), 2, "Missing option '--before'"),
         (("cat", "orders", "-p", "7"), 2, "has partitions 0 to 1, not 7"),
         (("tail", "orders", "-p", "-1"), 2, "has partitions 0 to 1, not -1"),
         (("append", "orders", "x", "-p", "7"), 2, "has partitions 0 to 1"),

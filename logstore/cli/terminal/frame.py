@@ -64,7 +64,7 @@ class Parameters:
                 [dest or names[0]],
                 type=known,
                 required=not optional,
-                default=default if optional else None,
+                **({"default": default} if optional else {}),  # for click also None is a value that was given
                 metavar=metavar or (f"[{names[0].upper()}]" if optional else names[0].upper()),
                 shell_complete=_complete_topic if names[0] == "topic" else None,
             )
@@ -80,7 +80,7 @@ class Parameters:
             click.Option(
                 words,
                 type=known,
-                default=default if action != "append" else (default or None),
+                **({} if default in (None, []) else {"default": default}),
                 multiple=action == "append",
                 required=required,
                 metavar=metavar or (None if choices is not None else _metavar(names)),
@@ -137,7 +137,7 @@ class Command(click.Command):
             name,
             params=[*parameters.list, *_common()],
             help=module.__doc__,
-            short_help=(module.__doc__ or "").splitlines()[0],
+            short_help=_first_sentence(module.__doc__ or ""),
         )
         self._run = module.run
 
@@ -169,6 +169,11 @@ class Command(click.Command):
         args = argparse.Namespace(command=self.name, **values)
         code: int = ctx.obj(self._run, args)
         return code
+
+
+def _first_sentence(text: str) -> str:
+    """Whole, also where it goes on on the next line."""
+    return " ".join(text.split("\n\n")[0].split()).partition(". ")[0].removesuffix(".") + "."
 
 
 class Program(click.Group):

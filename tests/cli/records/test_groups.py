@@ -72,6 +72,9 @@ def test_groups_are_listed_shown_and_deleted(orders: str, capfd: pytest.CaptureF
         assert "w1      orders/0, orders/1" in capfd.readouterr().out
         assert run("groups", "workers", "--delete", "--yes") == 2
         assert "has members: w1" in capfd.readouterr().err
+    capfd.readouterr()
+    assert run("groups", "workers") == 0
+    assert "workers has no members now; `logstore lag workers`" in capfd.readouterr().out
     assert run("groups", "workers", "--delete") == 2
     assert run("groups", "--delete", "--yes") == 2
     assert run("groups", "workers", "--delete", "--yes") == 0

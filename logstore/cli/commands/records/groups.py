@@ -46,6 +46,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
             shown = [f"{topic}/{partition}" for topic, partition in places]
             rows.append({"member": member, "partitions": shown if out.as_json else ", ".join(shown)})
         out.table(rows)
+        if not rows and not out.as_json:
+            print(
+                f"{info.name} has no members now; `logstore lag {info.name}` shows where it is",
+                file=out.stream,
+            )
     return 0
 
 

@@ -1,5 +1,7 @@
-"""Show how far behind a group is, or all groups are: for each partition the saved position, the end, and the lag in records
-and in seconds, which is the age of the first record behind the position.
+"""Show how far behind a group is, or all groups are.
+
+For each partition the saved position, the end, and the lag in records and in seconds, which is the age of the first record
+behind the position.
 
 Example: logstore lag workers
 """

@@ -32,6 +32,9 @@ def _yes_or_no(text: str) -> bool:
     return text.lower() == "yes"
 
 
+_OF_COMPACTION = ("tombstone_seconds", "compact_after_seconds", "dirty_ratio")
+
+
 def run(args: argparse.Namespace, out: Output) -> int:
     settings: dict[str, Any] = {
         name: getattr(args, name) for name in TOPIC_SETTINGS if getattr(args, name) is not None
@@ -52,6 +55,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         shown = ", ".join(
             f"{name.removesuffix('_seconds').replace('_', '-')} {_shown(name, value)}"
             for name, value in now.items()
+            if topic.config.compact or name not in _OF_COMPACTION
         )
         fields = {"topic": topic.name, "partitions": topic.partitions} | now
         out.row(fields, f"{topic.name}: {topic.partitions} partition(s), {shown}")
@@ -64,4 +68,6 @@ def _shown(name: str, value: float | bool | None) -> str:
         return "none"
     if name.endswith("_seconds"):
         return shown_duration(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return shown_size(int(value)) if name.endswith("_bytes") else str(value)

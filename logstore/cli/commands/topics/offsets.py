@@ -1,5 +1,7 @@
-"""Show the watermarks of each partition: low and durable; what may have been acked past that and is not stored
-(unconfirmed: its writer may still store it, or be dead); and what was lost, at most."""
+"""Show the watermarks of each partition: low and durable, what is unconfirmed, and what was lost.
+
+Unconfirmed: what may have been acked past `durable` and is not stored; its writer may still store it, or be dead. Lost: at
+most so much."""
 
 from __future__ import annotations
 
