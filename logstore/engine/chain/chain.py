@@ -179,10 +179,15 @@ class Chain:
             self._keep(key, tail)
         return link
 
-    def follow(self, tail: ChainTail, since: float | None = None) -> list[Link] | None:
+    def follow(
+        self, tail: ChainTail, since: float | None = None, enough: int | None = None
+    ) -> list[Link] | None:
         """What was committed after `tail`, in order; None if that cannot be told from here, because places behind it were
         emptied: `load` tells. If nothing was committed it takes one request, two behind an exclusive writer's segment; in a
-        lane, two for all its partitions, and none if it was read `since` then."""
+        lane, two for all its partitions, and none if it was read `since` then.
+
+        `enough`: with so many the caller goes on, where that can be told without looking further: behind an exclusive
+        writer's segment it cannot."""
         links: list[Link] = []
         if tail.claim is not None:
             found = parts_behind(self._lanes, self.paths, tail, since)
@@ -197,8 +202,12 @@ class Chain:
                 return links
         seq = links[-1].header.seq + 1 if links else tail.next_seq
         doubtful = seq if tail.may_be_emptied else None
+        link: Link | None = None
         try:
-            while (link := self.link_at(seq)) is not None:
+            while doubtful is not None or len(links) != enough:
+                link = self.link_at(seq)
+                if link is None:
+                    break
                 if SegmentFlags.COLLECTED in link.header.flags:
                     return None
                 links.append(link)
@@ -207,6 +216,7 @@ class Chain:
                     doubtful = seq
                 if link.said.claim is not None:
                     break
+                link = None
         except StalePlace:
             return None
         # Behind a claim come places that were never used in this chain, and perhaps later ones that were: no listing tells.

@@ -38,14 +38,14 @@ def stopped_by(
         )
     who = f"of epoch {winner.epoch}{named(owner)} took the partition over at offset {winner.base_offset}"
     return Fenced(
-        f"{chain.paths}: {a_writer(winner.mode)} {who}; this {ours.name.lower()} one, of epoch {epoch}, has stopped for "
-        f"good. {then}{WHAT_NOW}"
+        f"{chain.paths}: {a_writer(winner.mode, ours)} {who}; this {ours.name.lower()} one, of epoch {epoch}, has stopped "
+        f"for good. {then}{WHAT_NOW}"
     )
 
 
-def a_writer(mode: WriterMode) -> str:
+def a_writer(mode: WriterMode, ours: WriterMode) -> str:
     name = mode.name.lower()
-    return f"{'an' if name[0] == 'e' else 'a'} {name} writer"
+    return f"{'another' if mode is ours else 'an' if name[0] == 'e' else 'a'} {name} writer"
 
 
 def named(owner: bytes) -> str:

@@ -12,18 +12,23 @@ from logstore.errors import CorruptData
 
 
 def catch_up(
-    chain: Chain, state: PartitionState, *, by_owner: bool = False, since: float | None = None
+    chain: Chain,
+    state: PartitionState,
+    *,
+    by_owner: bool = False,
+    since: float | None = None,
+    enough: int | None = None,
 ) -> bool:
     """Take in what others have committed, unless that is the business of a writer here. True if there was anything.
 
-    `since`: what was read of a lane from then on will do.
+    `since`: what was read of a lane from then on will do. `enough`: as for `Chain.follow`; there may be more then.
 
     The chain is loaded again where it cannot be followed: places behind the tail were emptied, an object cannot be read, or
     a row holds some of what comes next already.
     """
     before, goes_on = state.end_to_follow()
     try:
-        links = chain.follow(before, since)
+        links = chain.follow(before, since, enough)
     except CorruptData:
         links = None
     if links is None or (links and not goes_on):

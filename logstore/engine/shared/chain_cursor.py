@@ -247,8 +247,8 @@ class ChainCursor:
             self.joined_epoch = end.epoch
         elif end.epoch != self.tail.epoch:
             raise Fenced(
-                f"{self._chain.paths}: {a_writer(end.mode)} of epoch {end.epoch} took the partition over before offset "
-                f"{end.end_offset}; this {self.mode.name.lower()} one, of epoch {self.epoch}, has stopped for good. "
+                f"{self._chain.paths}: {a_writer(end.mode, self.mode)} of epoch {end.epoch} took the partition over before "
+                f"offset {end.end_offset}; this {self.mode.name.lower()} one, of epoch {self.epoch}, has stopped for good. "
                 f"{_NOT_STORED}{WHAT_NOW}"
             )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import pytest
 
 import logstore
@@ -9,8 +12,11 @@ from logstore.engine.chain.segment_reader import WHOLE_BYTES
 from logstore.engine.chain.segment_table import SegmentRef, Segments
 from logstore.engine.maintenance import checkpoint
 from logstore.objects import MemoryStore
+from logstore.objects.wrappers.wrapped import WrappedStore
 from logstore.testing import FaultyStore
 from tests.support.engine.harness import open_store, pairs
+
+T = TypeVar("T")
 
 
 @pytest.mark.parametrize("writer", ["exclusive", "shared"])
@@ -27,6 +33,37 @@ def test_L14_following_durable_acks_costs_the_store_no_request(writer: str) -> N
             record = next(tail)
             assert (record.offset, record.value) == (number, b"%d" % number)
             assert [call.key for call in store_of.calls if call.key.endswith(".seg")] == []
+
+
+class AlwaysOneMore(WrappedStore):
+    """Before each look at a segment there is another one behind it, up to a hundred."""
+
+    def __init__(self, inner: MemoryStore, log: logstore.PartitionLog) -> None:
+        super().__init__(inner)
+        self.commits = 0
+        self._log = log
+
+    def _through(self, operation: str, key: str, call: Callable[[], T]) -> T:
+        if operation == "get" and key.endswith(".seg") and self.commits < 100:
+            self.commits += 1
+            self._log.append(b"%d" % self.commits)
+        return call()
+
+
+def test_L14_a_follower_of_writers_that_are_as_fast_as_it_reads_gets_records_before_the_end() -> None:
+    """At S3's latency a segment comes in the time that it takes to read one: a tail in another process got nothing for eight
+    seconds, because the chain's end was looked for first."""
+    objects = MemoryStore()
+    with open_store(objects, writer="shared") as store:
+        log = store.create_topic("t").partition(0)
+        log.append(b"0")
+        busy = AlwaysOneMore(objects, log)
+        with open_store(busy, writer="read_only") as other:
+            tail = other.topic("t").partition(0).tail(start=1)
+            for number in range(1, 40):
+                record = next(tail)
+                assert (record.offset, record.value) == (number, b"%d" % number)
+                assert busy.commits < number + 20
 
 
 def test_L08_what_is_kept_of_single_records_stays_within_the_cache() -> None:
