@@ -312,9 +312,10 @@ class LaneState:
             claim.parts.add(entry, part)
 
     def begin(self, key: ClaimKey, next_seq: int, end_offset: int, reserved_until: int) -> None:
-        """The owner makes a claim, and its checkpoints name it from now on. It may be the second try: if the first stands
-        and somebody has ended it since, that counts."""
-        if not self.is_left(key):
+        """The owner makes a claim, and its checkpoints name it from now on. Not if the lane tells more of it: it is the
+        second try, the first one stands, and somebody has ended it since; or an earlier life of the lane has made it."""
+        one = self.claims.get(key)
+        if one is None or (one.is_begun and not one.is_left):
             self.claims[key] = ClaimState(next_seq, end_offset, reserved_until, is_begun=True)
 
     def begun_at(self, key: ClaimKey, next_seq: int, end_offset: int, reserved_until: int) -> None:

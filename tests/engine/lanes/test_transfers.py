@@ -360,3 +360,22 @@ def test_N04_W06_a_claim_that_is_answered_in_another_life_of_its_lane_has_no_wri
         written = [b"b"] if since == "written and adopted back" else []
         assert log.reopen().append(b"c").offset == len(written)
     assert seen(objects, 1) == list(enumerate([*written, b"c"]))
+
+
+def test_N04_C01_what_an_earlier_life_put_into_the_lane_is_not_forgotten_by_a_late_try_to_claim_it() -> None:
+    """Who loaded a partition before another life of its lane took it asks for the same claim: the lane has records of it."""
+    objects = MemoryStore()
+    with running(objects, lanes=1) as owner:
+        assert submitted(owner, 2, b"a") == [0, 0]
+    with running(objects, lane="orders", take_over=True) as first:
+        topic = first.topic("t")
+        topic.partition(0).append(b"b")
+        late = topic.partition(1)
+        assert pairs(late) == [(0, b"a")]
+        with running(objects, lane="orders", take_over=True) as second:
+            assert submitted(second, 2, b"c") == [2, 1]
+        with pytest.raises(Fenced):
+            topic.partition(0).append(b"no")
+        assert topic.partition(0).reopen().append(b"d").offset == 3
+        assert late.append(b"d").offset == 2
+    assert seen(objects, 1) == [(0, b"a"), (1, b"c"), (2, b"d")]
