@@ -93,7 +93,10 @@ class InvalidRecord(LogStoreError):
 
 
 class KeyRequired(InvalidRecord):
-    """The topic is compacted by key, and a record has none. It took no offset."""
+    """The topic is compacted by key, and a record has none. It took no offset. `places`: which of those that came together,
+    from 0; none if it was one."""
+
+    places: tuple[int, ...] = ()
 
 
 class RecordTooLarge(InvalidRecord):

@@ -25,9 +25,11 @@ UNPACKED_MAX_BYTES = 1 << 20
 
 
 class Answer(Protocol):
-    """Called once, with the outcome and the base offset; and with the time that the records got, if they got one."""
+    """Called once, with the outcome and the base offset; with the time that the records got, if they got one; and with what
+    was wrong, if it is known of which records: their places in the record set.
+    """
 
-    def __call__(self, code: Code, offset: int, append_ms: int = -1) -> None: ...
+    def __call__(self, code: Code, offset: int, append_ms: int = -1, wrong: tuple[int, ...] = ()) -> None: ...
 
 
 @dataclass(slots=True)
@@ -60,7 +62,7 @@ class Append:
         return self.batch.producer_id >= 0 and self.marker is None
 
 
-def nobody(code: Code, offset: int, append_ms: int = -1) -> None:
+def nobody(code: Code, offset: int, append_ms: int = -1, wrong: tuple[int, ...] = ()) -> None:
     """Whoever asked is told by other means."""
 
 

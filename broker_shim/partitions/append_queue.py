@@ -44,6 +44,7 @@ from logstore.errors import (
     BufferFull,
     Closed,
     InvalidRecord,
+    KeyRequired,
     LogStoreError,
     NotAtomic,
     RecordTooLarge,
@@ -366,7 +367,8 @@ class AppendQueue:
             future.add_done_callback(lambda done: self._call(self._acked, partition, append, done))
 
     def _refused(self, partition: PartitionLog, append: Append, error: LogStoreError) -> None:
-        append.answer(code_of(error, append), -1)
+        wrong = error.places if isinstance(error, KeyRequired) else ()
+        append.answer(code_of(error, append), -1, -1, wrong)
         if isinstance(error, InvalidRecord):
             log.info("%s: a record set was refused: %s", partition, error)
         elif partition is self._log:

@@ -141,7 +141,7 @@ class MarkerSender:
         """A partition that this broker leads."""
         done: asyncio.Future[Code] = self._loop.create_future()
 
-        def answer(code: Code, offset: int = -1, append_ms: int = -1) -> None:
+        def answer(code: Code, offset: int = -1, append_ms: int = -1, wrong: tuple[int, ...] = ()) -> None:
             if not done.done():
                 done.set_result(code)
 

@@ -1,4 +1,4 @@
-"""Produce requests and responses, versions 3 to 10, by hand: record sets pass through as memoryviews."""
+"""Produce requests and responses, versions 3 to 11, by hand: record sets pass through as memoryviews."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from broker_shim.wire.primitives import Reader
 
 FLEXIBLE_FROM = 9
 _PARTITION = struct.Struct(">ihqqq")
+_PLACE = struct.Struct(">i")
 
 
 class PartitionData(NamedTuple):
@@ -26,12 +27,15 @@ class ProduceRequest(NamedTuple):
 
 
 class PartitionAnswer(NamedTuple):
+    """`wrong`: the places of the records that `message` is about, which clients of version 8 tell their users of."""
+
     partition: int
     code: Code
     base_offset: int = -1
     low_watermark: int = -1
     message: str | None = None
     append_ms: int = -1
+    wrong: tuple[int, ...] = ()
 
 
 def read(frame: bytes | memoryview, position: int, version: int) -> ProduceRequest:
@@ -65,7 +69,11 @@ def write(version: int, answers: list[tuple[str, list[PartitionAnswer]]]) -> byt
             )
             out.append(packed if version >= 5 else packed[:-8])
             if version >= 8:
-                out.append(primitives.array_header(0, flexible))
+                out.append(primitives.array_header(len(answer.wrong), flexible))
+                for place in answer.wrong:
+                    out += (_PLACE.pack(place), primitives.string(answer.message, flexible))
+                    if flexible:
+                        out.append(b"\x00")
                 out.append(primitives.string(answer.message, flexible))
             if flexible:
                 out.append(b"\x00")

@@ -8,10 +8,13 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
+from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
+from logstore.format.batches.batch import encode_batch
 from logstore.format.batches.codecs import CODEC_NAMES
+from logstore.format.batches.record import Record
 from tests.support.broker.clients import CLIENTS, Client, Sent
-from tests.support.broker.harness import LocalBroker
+from tests.support.broker.harness import LocalBroker, Wire
 from tests.support.patience import PATIENCE_S
 
 each_client = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
@@ -77,6 +80,42 @@ def test_B13_a_record_without_a_key_is_refused_as_kafka_does(broker: LocalBroker
     producer.produce("t", b"fine", b"key", on_delivery=lambda error, message: errors.append(error))
     assert producer.flush(PATIENCE_S) == 0
     assert errors[1] is None
+
+
+@pytest.mark.parametrize("version", [7, 8, 9, 11])
+def test_B13_the_answer_names_the_records_without_a_key(broker: LocalBroker, version: int) -> None:
+    """`record_errors` of Produce 8 (KIP-467): the client can tell its user which of the batch it was."""
+    make(broker, "t", cleanup_policy="compact")
+    records = [Record(b"v", b"k"), Record(b"no key"), Record(b"v", b"l"), Record(b"nor here")]
+    with Wire(broker.port) as client:
+        client.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+        answer = client.produce("t", encode_batch(records, now_ms=1, codec_id=0)[0], version=version)
+        assert answer.error_code == Code.INVALID_RECORD
+        if version >= 8:
+            assert [each.batch_index for each in answer.record_errors] == [1, 3]
+            assert {each.batch_index_error_message for each in answer.record_errors} == {answer.error_message}
+            assert "without a key" in answer.error_message
+        fine = client.produce("t", encode_batch(records[:1], now_ms=1, codec_id=0)[0], version=version)
+        assert (fine.error_code, fine.base_offset) == (Code.NONE, 0)
+
+
+def test_B13_librdkafka_fails_the_records_without_a_key_by_that_error(broker: LocalBroker) -> None:
+    """One batch: those that are named failed by themselves, the others because of them, as with Kafka. (Of one record that
+    is named alone librdkafka takes the batch's error for all.)"""
+    make(broker, "t", cleanup_policy="compact")
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.address, "linger.ms": 200})
+    codes: dict[bytes, int] = {}
+
+    def delivered(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
+        codes[message.value() or b""] = 0 if error is None else error.code()
+
+    producer.produce("t", b"keyed", b"key", on_delivery=delivered)
+    producer.produce("t", b"not", on_delivery=delivered)
+    producer.produce("t", b"nor this", on_delivery=delivered)
+    assert producer.flush(PATIENCE_S) == 0
+    wrong = confluent_kafka.KafkaError.INVALID_RECORD
+    different = confluent_kafka.KafkaError._INVALID_DIFFERENT_RECORD
+    assert codes == {b"keyed": different, b"not": wrong, b"nor this": wrong}
 
 
 @each_client

@@ -32,6 +32,7 @@ from logstore.config import Ack
 from logstore.layout.broker import INTERNAL_TOPICS
 
 MAX_TIMEOUT_MS = 300_000
+NO_KEY = "a compacted topic takes no record without a key; nothing of the batch was stored"
 _START_WHERE_LOST = {Code.UNKNOWN_PRODUCER_ID: 0}
 """The start of the log that goes with a refusal. Without one the Java client sends the same again until it gives up, and
 with one above its last ack kafka-python does: with 0 both go on in a new epoch.
@@ -152,13 +153,14 @@ class ProduceHandler:
         pending.left += 1
         answered = False
 
-        def answer(code: Code, offset: int, append_ms: int = -1) -> None:
+        def answer(code: Code, offset: int, append_ms: int = -1, wrong: tuple[int, ...] = ()) -> None:
             nonlocal answered
             if answered:
                 return
             answered = True
             low = _START_WHERE_LOST.get(code, -1) if code is not Code.NONE else hosted.low_watermark
-            answers[place] = PartitionAnswer(data.partition, code, offset, low, None, append_ms)
+            message = NO_KEY if wrong else None
+            answers[place] = PartitionAnswer(data.partition, code, offset, low, message, append_ms, wrong)
             pending.left -= 1
             if not pending.left and pending.future is not None:
                 self._complete(pending)

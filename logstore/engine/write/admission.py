@@ -15,7 +15,13 @@ from logstore.format import kernels
 from logstore.format.batches.area import MAX_TIMESTAMP_MS
 from logstore.format.batches.batch import HEADER_SIZE, BatchInfo, encode_batch, record_area, split, validate
 from logstore.format.batches.record import Record
-from logstore.format.batches.records import HEADER_OVERHEAD, RECORD_OVERHEAD, check_record, record_size
+from logstore.format.batches.records import (
+    HEADER_OVERHEAD,
+    RECORD_OVERHEAD,
+    check_record,
+    decode_records,
+    record_size,
+)
 from logstore.format.batches.sequences import advance
 from logstore.format.errors import FormatError
 from logstore.format.key_hash import all_have_keys
@@ -198,9 +204,15 @@ def check_keys(runs: Iterable[Run]) -> None:
 
 def check_batch_keys(batches: Iterable[tuple[memoryview, BatchInfo]]) -> None:
     """The same of encoded batches, which are checked otherwise."""
+    first = 0
     for raw, info in batches:
-        if not info.is_control and not all_have_keys(record_area(raw, info._replace(position=0)), info.span):
-            raise _keyless()
+        here = info._replace(position=0)
+        if not info.is_control and not all_have_keys(record_area(raw, here), info.span):
+            error = _keyless()
+            keys = map(_key, decode_records(raw, here))
+            error.places = tuple(place for place, key in enumerate(keys, first) if key is None)
+            raise error
+        first += info.count
 
 
 def _keyless() -> KeyRequired:
