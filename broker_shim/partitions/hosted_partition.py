@@ -134,24 +134,33 @@ class HostedPartition:
         """
         return epoch <= self.log._internal.epoch or (self.is_recreated and self.is_owned)
 
-    def open(self) -> asyncio.Future[None]:
-        """Make it readable. Raises what the store says; the next call tries again."""
+    def open(self, since: float | None = None) -> asyncio.Future[None]:
+        """Make it readable. Raises what the store says; the next call tries again. `since`: as for `look`, and the topic was
+        looked at then, too."""
         failed = self._opening is not None and self._opening.done() and self._opening.exception() is not None
         if self._opening is None or failed:
-            self._opening = self._loop.run_in_executor(self._host.workers, self._open)
+            self._opening = self._loop.run_in_executor(self._host.workers, self._open, since)
             self._opening.add_done_callback(_seen)
         return self._opening
 
-    def _open(self) -> None:
+    def look(self, since: float | None = None) -> None:
+        """In a worker thread: what others have written. `since`: what was seen of its lane from then on will do."""
+        if since is None:
+            self.log.refresh()
+        else:
+            self.log._internal.refresh_since(since)
+
+    def _open(self, since: float | None) -> None:
         if self._is_stale:
-            found = self._host.store.topic(self.topic).partition(self.index)
+            is_new = since is not None and not self._was_open and not self.log._internal.closed
+            found = self.log if is_new else self._host.store.topic(self.topic).partition(self.index)
             if found._internal.stopped is not None or (self._was_open and found is self.log):
                 found = found.reopen(TAKE_TIMEOUT_S)
             if self._was_open:
                 self.log._internal.remove_listener(self._moved)
             self.log = found
             self._was_open, self._is_stale = True, False
-        self.log.refresh()
+        self.look(since)
         self.log._internal.remove_listener(self._moved)
         self.log._internal.add_listener(self._moved)
 

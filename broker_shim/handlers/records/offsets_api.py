@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -12,11 +13,13 @@ from broker_shim.handlers.call import Call, Response
 from broker_shim.net.fairness import few_at_once
 from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.partitions.latest_time import latest_by_time
+from broker_shim.partitions.leader_epochs import look_at_all
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire import codes
 from broker_shim.wire.apis import NEVER
 from broker_shim.wire.codes import Code
 from broker_shim.wire.fetch_codec import READ_COMMITTED
+from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import LogStoreError
 from logstore.layout.broker import INTERNAL_TOPICS
 
@@ -40,7 +43,28 @@ class LogApi:
 
     async def list_offsets(self, call: Call) -> Response:
         committed = call.request.get("isolation_level", 0) == READ_COMMITTED
-        return await self._each_topic(call, Operation.DESCRIBE, partial(self._list, call.version, committed))
+        since = await self._look_at_all(call)
+        listed = partial(self._list, call.version, committed, since)
+        return await self._each_topic(call, Operation.DESCRIBE, listed)
+
+    async def _look_at_all(self, call: Call) -> float | None:
+        """A look at all partitions of others that are asked about: those of a lane cost about as much as one. The moment
+        since when they need no other; None if there are none to speak of."""
+        logs: list[PartitionLog] = []
+        for topic in call.request.topics or ():
+            if not call.may(Operation.DESCRIBE, Resource.TOPIC, topic.name):
+                continue
+            with suppress(LogStoreError, OSError):
+                await self._partitions.find(topic.name)
+            for index in {each.partition_index for each in topic.partitions or ()}:
+                hosted = self._partitions.get(topic.name, index)
+                if isinstance(hosted, HostedPartition) and not hosted.is_owned:
+                    logs.append(hosted.log)
+        if len(logs) < 2:
+            return None
+        since = logs[0]._internal.lanes.now()
+        await self._partitions.run(look_at_all, logs)
+        return since
 
     async def _each_topic(
         self,
@@ -82,19 +106,19 @@ class LogApi:
         return await few_at_once(one, asked)
 
     async def _list(
-        self, version: int, committed: bool, hosted: HostedPartition | Code, asked: Any
+        self, version: int, committed: bool, since: float | None, hosted: HostedPartition | Code, asked: Any
     ) -> dict[str, Any]:
         index = asked.partition_index
         try:
             if isinstance(hosted, Code):
                 return {"partition_index": index, "error_code": hosted}
-            await hosted.open()
+            await hosted.open(since)
             if asked.timestamp < 0 and version < _KNOWN_FROM.get(asked.timestamp, NEVER):
                 return {"partition_index": index, "error_code": Code.UNSUPPORTED_VERSION}
             code = await self._check_epoch(hosted, asked.get("current_leader_epoch", -1))
             if code is not Code.NONE:
                 return {"partition_index": index, "error_code": code}
-            offset, timestamp = await self._find(hosted, asked.timestamp, committed)
+            offset, timestamp = await self._find(hosted, asked.timestamp, committed, since)
         except (LogStoreError, OSError) as error:
             return {"partition_index": index, "error_code": codes.of_read(error)}
         return {
@@ -105,7 +129,9 @@ class LogApi:
             "leader_epoch": hosted.log._internal.epoch,
         }
 
-    async def _find(self, hosted: HostedPartition, timestamp: int, committed: bool) -> tuple[int, int]:
+    async def _find(
+        self, hosted: HostedPartition, timestamp: int, committed: bool, since: float | None
+    ) -> tuple[int, int]:
         """The offset asked for, and the timestamp of its record where that is part of the question."""
         log = hosted.log
         # Every record is as near as any other: what is local begins where the log does, and nothing is anywhere else.
@@ -114,7 +140,7 @@ class LogApi:
         if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             return NONE_FOUND, -1
         if not hosted.is_owned:
-            await self._partitions.run(log.refresh)
+            await self._partitions.run(hosted.look, since)
         high = (await hosted.learn_stable()).end if committed else log.buffered_high_watermark
         if timestamp == LATEST:
             return high, -1
