@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from broker_shim.partitions.cluster import Cluster
+from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from logstore.engine.partition.many_partitions import look_at
 from logstore.engine.partition.partition_log import PartitionLog
@@ -129,6 +130,13 @@ def _epochs(wanted: list[tuple[Topic, int]]) -> dict[tuple[Topic, int], int]:
         with suppress(LogStoreError, OSError):
             found[place] = each._internal.epoch
     return found
+
+
+def look_at_hosted(partitions: Sequence[HostedPartition]) -> float:
+    """In a worker thread: all of them as they are now. The moment since when they have been looked at."""
+    since = partitions[0].log._internal.lanes.now()
+    look_at_all([each.log for each in partitions])
+    return since
 
 
 def look_at_all(logs: Sequence[PartitionLog]) -> None:

@@ -13,13 +13,12 @@ from broker_shim.handlers.call import Call, Response
 from broker_shim.net.fairness import few_at_once
 from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.partitions.latest_time import latest_by_time
-from broker_shim.partitions.leader_epochs import look_at_all
+from broker_shim.partitions.leader_epochs import look_at_hosted
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire import codes
 from broker_shim.wire.apis import NEVER
 from broker_shim.wire.codes import Code
 from broker_shim.wire.fetch_codec import READ_COMMITTED
-from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import LogStoreError
 from logstore.layout.broker import INTERNAL_TOPICS
 
@@ -50,7 +49,7 @@ class LogApi:
     async def _look_at_all(self, call: Call) -> float | None:
         """A look at all partitions of others that are asked about: those of a lane cost about as much as one. The moment
         since when they need no other; None if there are none to speak of."""
-        logs: list[PartitionLog] = []
+        found: list[HostedPartition] = []
         for topic in call.request.topics or ():
             if not call.may(Operation.DESCRIBE, Resource.TOPIC, topic.name):
                 continue
@@ -59,12 +58,8 @@ class LogApi:
             for index in {each.partition_index for each in topic.partitions or ()}:
                 hosted = self._partitions.get(topic.name, index)
                 if isinstance(hosted, HostedPartition) and not hosted.is_owned:
-                    logs.append(hosted.log)
-        if len(logs) < 2:
-            return None
-        since = logs[0]._internal.lanes.now()
-        await self._partitions.run(look_at_all, logs)
-        return since
+                    found.append(hosted)
+        return await self._partitions.run(look_at_hosted, found) if len(found) > 1 else None
 
     async def _each_topic(
         self,
