@@ -50,7 +50,7 @@ HOLD_SECONDS = 7 * 24 * 3600.0
 COMMIT_BYTES = 128 << 20
 """Stored bytes of the log in one commit: what a process that dies has to do again."""
 
-_SPLIT_BYTES = 2 << 20
+_SPLIT_BYTES = 1 << 20
 """Stored bytes that are read ahead at once: a large segment is read in parts."""
 _GROUP_BYTES = 4 << 20
 """The same of lanes' entries, in which many partitions lie together."""
