@@ -18,12 +18,12 @@ _SLOTS_MIN = 1 << 12
 
 
 class OffsetMap:
-    """Records are added; then it is asked. `expected`: so many records at the most, so that it need not grow. Memory that no
-    key has come to is not touched."""
+    """Records are added; then it is asked. `expected`: so many records at the most. Unless more than half of them have a key
+    of their own, it need not grow."""
 
     def __init__(self, keys_max: int = KEYS_MAX, expected: int = 0) -> None:
         self._keys_max = keys_max
-        slots = max(_SLOTS_MIN, 2 * min(expected, keys_max))
+        slots = max(_SLOTS_MIN, min(expected, 2 * keys_max))
         self._table: Any = np.zeros((1 << (slots - 1).bit_length(), 3), np.uint64)
         self._keys = 0
 
