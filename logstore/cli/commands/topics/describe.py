@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
             f"{topic.name}: {topic.partitions} partition(s), {fields['records']:,} records, {shown_size(size)}, "
             f"{shown_dollars(storage_dollars(size))} a month in S3 Standard",
             f"retention {shown_duration(config.retention_seconds)}, retention-bytes {limit}, "
-            f"segment-bytes {shown_size(config.segment_bytes)}, incarnation {fields['incarnation']}",
+            f"segment-bytes {shown_size(config.segment_bytes)}\nincarnation {fields['incarnation']}",
         ]
         if config.compact:
             lines.append(
