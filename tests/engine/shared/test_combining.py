@@ -22,7 +22,7 @@ from logstore.engine.memory.results import Receipt
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.engine.shared import pace as pace_module
 from logstore.engine.shared.shared_writer import SharedWriter
-from logstore.errors import Fenced
+from logstore.errors import Closed, Fenced
 from logstore.format.stored.segment import SegmentFlags, SegmentHeader, collected
 from logstore.layout.paths import PENDING_WINDOW, PendingName
 from logstore.objects import LocalStore, MemoryStore
@@ -31,6 +31,7 @@ from logstore.producer import Producer
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from logstore.testing.gated import Gate
 from tests.support.engine.actors import TOPIC, contents
+from tests.support.engine.dying import DiesAt
 from tests.support.engine.harness import background, headers
 from tests.support.engine.shared_schedules import run_retries, run_writers
 from tests.support.patience import PATIENCE_S
@@ -310,6 +311,40 @@ def test_W16_a_place_whose_read_is_not_answered_is_asked_for_once_more(fleet: Fl
         assert silent.asked[:2] == [first, first]
     finally:
         silent.ended.set()
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_W11_W15_who_commits_for_all_is_killed_at_any_request_and_all_is_stored_once(after: bool) -> None:
+    """Killed before a request is carried out, or right after: the follower's append goes with somebody else, and the next
+    life of the dead one sends its own again."""
+    died = list[int]()
+    for request in range(14):
+        fleet = Fleet(MemoryStore())
+        dies = DiesAt(fleet.objects)
+        leader, follower = fleet.log(dies), fleet.log()
+        producer = Producer(leader, 17)
+        producer.append(b"n-0", sequence=0)
+        with fleet.aside(follower, lambda follower=follower: follower.submit(b"aside")) as (future, _):  # type: ignore[misc]
+            dies.die_at(request, after=after)
+            for number in range(1, 9):
+                one = producer.submit(b"n-%d" % number, sequence=number)
+                while not (dies.has_died() or one.done()):
+                    wait([one], timeout=0.005)
+            if dies.has_died():
+                died.append(request)
+                writer_of(leader).stop(Closed("killed"))
+            again = Producer(fleet.log(), 17)
+            retried = [again.append(b"n-%d" % number, sequence=number) for number in range(1, 9)]
+            commit(again._log, 8)
+        fleet.pass_time_until(future)
+        stored = values(fleet)
+        numbered = [b"n-%d" % number for number in range(1, 9)]
+        others = [b"n-0", b"aside", *(b"leader-%d" % number for number in range(8))]
+        assert sorted(stored) == sorted(numbered + others)
+        assert stored[future.result(0).offset] == b"aside"
+        assert [stored[one.offset] for one in retried] == numbered
+        fleet.close()
+    assert died[:6] == [0, 1, 2, 3, 4, 5]
 
 
 # What is left
