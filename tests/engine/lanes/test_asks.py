@@ -246,6 +246,73 @@ def is_killed_at(request: int, after: bool) -> bool:
     return dying.has_died()
 
 
+@pytest.mark.parametrize("after", [False, True], ids=["before", "behind"])
+def test_N03_an_owner_is_killed_at_each_request_of_its_answer(after: bool) -> None:
+    """It has met an ask, and dies anywhere behind that: what it acked is there, and both partitions are taken over."""
+    requests = next(request for request in count() if not owner_is_killed_at(request, after))
+    assert requests >= 4, "the upload that met it, two looks, and the answer"
+
+
+def owner_is_killed_at(request: int, after: bool) -> bool:
+    """Whether the answer had as many requests."""
+    objects = MemoryStore()
+    dying = DiesAt(objects)
+    owner = open_store(dying, lanes=1)
+    topic = owner.create_topic("t", 2)
+    logs = [topic.partition(number) for number in range(2)]
+    for log in logs:
+        log.append(b"mine")
+    ask(log_of(objects, owner), 2, claim_of(logs[1]))
+    dying.die_at(request, after=after)
+    with owner._lanes.held():
+        waiting = [log.submit(b"last") for log in logs]
+    until(lambda: dying.has_died() or all(ack.done() for ack in waiting))
+    dying.die_at(-1, after=False)  # not later than in the answer
+    if not dying.has_died():
+        assert logs[0].append(b"more").offset == 2
+        with pytest.raises(Fenced):
+            logs[1].append(b"no")
+    crash(owner)
+    acked = [ack.done() and ack.exception() is None for ack in waiting]
+    for number in range(2):
+        with running(objects, lanes=1) as taker:
+            offset = taker.topic("t").partition(number).append(b"taken").offset
+        stored = seen(objects, number)
+        assert [place for place, _ in stored] == list(range(offset + 1))
+        values = [value for _, value in stored if value != b"more"]
+        assert values in ([b"mine", b"taken"], [b"mine", b"last", b"taken"])
+        assert b"last" in values or not acked[number]
+    assert is_whole(objects)
+    return dying.has_died()
+
+
+def test_N03_an_owner_that_sleeps_before_its_answer_loses_nothing_that_it_acked() -> None:
+    """It has read the ask. Meanwhile the taker, which goes on as before, seals the partition itself, at the same place."""
+    objects = MemoryStore()
+    gated = GatedStore(objects)
+    with running(gated, lanes=1) as owner:
+        topic = owner.create_topic("t", 2)
+        logs = [topic.partition(number) for number in range(2)]
+        for log in logs:
+            log.append(b"mine")
+        ask(log_of(objects, owner), 2, claim_of(logs[1]))
+        with gated.hold("put", prefix="lanes/", suffix=f"{3:020d}.seg") as held:
+            with owner._lanes.held():
+                waiting = [log.submit(b"last") for log in logs]
+            held.wait_held(PATIENCE_S)
+            with running(objects, lanes=1) as taker:
+                assert taker.topic("t").partition(1).append(b"taken").offset == 1
+                held.open()
+                assert waiting[0].result(PATIENCE_S).offset == 1
+                with pytest.raises(Fenced):
+                    waiting[1].result(PATIENCE_S)
+                assert taker.topic("t").partition(1).append(b"more").offset == 2
+        assert logs[0].append(b"end").offset == 2
+    assert seen(objects, 0) == [(0, b"mine"), (1, b"last"), (2, b"end")]
+    assert seen(objects, 1) == [(0, b"mine"), (1, b"taken"), (2, b"more")]
+    assert is_whole(objects)
+
+
 class OutrunAtPuts(FaultyStore):
     """Somebody is faster with the first three entries that it puts under the prefix."""
 
