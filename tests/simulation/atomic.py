@@ -43,6 +43,9 @@ class Atomic(Writing):
         for _ in range(self.rng.randint(1, 8)):
             if not self._one(topic, logs):
                 break
+        self._reopen_stopped(logs)
+
+    def _reopen_stopped(self, logs: list[PartitionLog]) -> None:
         for log in logs:
             if log._internal.stopped is not None and not log._internal.closed:
                 self.tried(log.reopen)
@@ -124,3 +127,26 @@ class Atomic(Writing):
         self.process.note(f"submit {values} {type(error).__name__} {error}")
         if isinstance(error, CERTAIN):
             self.oracle.refused(place, values, f"{type(error).__name__}: {error}")
+
+
+class Busy(Atomic):
+    """Its lane has hardly a moment without an upload under way: who takes one of its partitions over is outrun, and asks."""
+
+    def step(self) -> None:
+        if self.rng.random() < 0.2:
+            super().step()
+            return
+        name = self.rng.choice(sorted(self.partitions))
+        topic = self.opened().topic(name)
+        logs = [topic.partition(number % topic.partitions) for number in self.partitions[name]]
+        waiting: list[_Submitted] = []
+        for _ in range(self.rng.randint(10, 60)):
+            waiting += self._submit_some(logs)
+            if len(waiting) > 2:
+                self._told(waiting.pop(0))
+        for each in waiting:
+            self._told(each)
+        self._reopen_stopped(logs)
+
+    def rest(self) -> None:
+        self.process.idle(self.rng.uniform(0, 0.02))

@@ -26,7 +26,7 @@ from tests.simulation.actors import (
     Role,
     Writing,
 )
-from tests.simulation.atomic import Atomic
+from tests.simulation.atomic import Atomic, Busy
 from tests.simulation.oracle import Place, Violation
 from tests.simulation.world import RATES, YEAR_S, Loud, Machine, Process, ProcessClock, World
 
@@ -35,6 +35,7 @@ TROUBLES = ("stalls", "jumps", "kills", "skew", "trims", "deletion", "retention"
 
 ROLES: dict[str, type[Role]] = {
     "exclusive": Atomic,
+    "busy": Busy,
     "shared": Writing,
     "crowd": Crowding,
     "reader": Following,
@@ -133,6 +134,8 @@ class _Run:
                 ["crowd", "crowd", "crowd", "crowd", "shared", "exclusive"],
             ]
         )
+        if self.rng("busy").random() < 0.1:
+            writers = ["busy"] * 3
         kinds = [*(self.scenario.writers or writers), "reader", "maintainer"]
         if rng.random() < 0.4:
             kinds.append("maintainer")
@@ -159,12 +162,14 @@ class _Run:
             "cache_bytes": rng.choice([0, 64 << 20]),
             "follow_interval": rng.choice([0.2, 2.0]),
         }
-        if kind in ("exclusive", "shared", "crowd"):
-            settings["writer"] = "shared" if kind == "crowd" else kind
-        if kind == "exclusive":
+        if kind in ("exclusive", "busy", "shared", "crowd"):
+            settings["writer"] = {"crowd": "shared", "busy": "exclusive"}.get(kind, kind)
+        if kind in ("exclusive", "busy"):
             settings["take_over"] = True  # or it would join shared writers, who know durable acks only
             settings["lanes"] = rng.choice([0, 1, 1, 2]) if self.has("lanes") else 0
-            if settings["lanes"] and self.has("names"):
+            if kind == "busy" and self.has("lanes"):
+                settings["lanes"] = 1  # in which all that it has is under way
+            elif settings["lanes"] and self.has("names"):
                 # The next life of a machine has the same name; and somebody may have given two the same.
                 settings["lane"] = rng.choice([None, "one", "one", "two"])
         elif kind == "reader" or (kind == "maintainer" and rng.random() < 0.8):
@@ -249,7 +254,9 @@ class _Run:
         if kind in ("exclusive", "shared") and machine.lives and rng.random() < 0.2:
             kind = rng.choice(["exclusive", "shared"])
         process = Process(self.world, machine)
-        mine = {"replicated": [1], "exclusive": [0, 2], "shared": [0], "crowd": [0]}.get(kind, [0, 1, 2])
+        mine = {"replicated": [1], "exclusive": [0, 2], "busy": [0, 2], "shared": [0], "crowd": [0]}.get(
+            kind, [0, 1, 2]
+        )
         role = ROLES[kind](process, self._settings(kind, rng), dict.fromkeys(self.topics, mine))
         self.roles[process] = role
         process.note(f"starts {kind} {role.settings}")

@@ -9,9 +9,12 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from typing import Any
 
 import pytest
 
+from logstore.engine.lanes.lane_log import LaneLog
+from logstore.format.stored.entry import EntryHeader
 from tests.simulation.scenario import ROLES, Scenario, roles_of, simulate
 
 _SEEDS = range(12)
@@ -54,6 +57,22 @@ def test_C01_the_runs_are_worth_something(counted: Counter[str]) -> None:
     assert {name: counted[name] > 5 for name in wanted} == dict.fromkeys(wanted, True)
 
 
+def test_N03_nothing_is_lost_where_takers_ask_busy_owners(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three that append at every moment, and take each other's partitions over."""
+    asks, commit = 0, LaneLog.commit
+
+    def counted(log: LaneLog, header: EntryHeader, *args: Any, **kw: Any) -> None:
+        nonlocal asks
+        commit(log, header, *args, **kw)
+        asks += header.is_ask
+
+    monkeypatch.setattr(LaneLog, "commit", counted)
+    for seed in range(6, 13):
+        result = simulate(Scenario(seed, _STEPS, writers=("busy", "busy", "busy")))
+        assert result.violation is None, f"{result.violation}\nreplay: {result.scenario.command}"
+    assert asks, "else the runs are worth nothing"
+
+
 def test_C03_a_store_that_breaks_its_promise_is_seen_by_the_judge() -> None:
     """The contrast: now and then a condition is ignored, which no engine can survive."""
     found = [simulate(Scenario(seed, _STEPS, lies=0.2)).violation for seed in range(4)]
@@ -66,7 +85,7 @@ def test_every_role_is_drawn() -> None:
 
 
 def digests(hash_seed: str) -> str:
-    arguments = ["--seed", "3", "--steps", "600", "--total", "1300", "--digest", "--survey"]
+    arguments = ["--seed", "3", "--steps", "600", "--total", "2600", "--digest", "--survey"]
     ended = subprocess.run(
         [sys.executable, "-m", "tests.simulation", *arguments],
         env=os.environ | {"PYTHONHASHSEED": hash_seed},
