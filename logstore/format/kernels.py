@@ -142,10 +142,10 @@ if speed is not None:
             speed.gather,
             speed.cut,
             speed.stamp,
-            getattr(speed, "keys", _keys),  # a checkout may have a build from before there were these
-            getattr(speed, "pick", _pick),
-            getattr(speed, "remember", _remember),
-            getattr(speed, "recall", _recall),
+            speed.keys,
+            speed.pick,
+            speed.remember,
+            speed.recall,
         ),
     )
 active = ALL[-1]
