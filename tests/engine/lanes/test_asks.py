@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Callable
 from itertools import count
 
@@ -55,6 +56,15 @@ def test_N03_one_partition_moves_out_of_a_busy_lane(partitions: int, lanes: int,
     assert move.failed == []
     assert max(move.elsewhere) <= 3.01
     assert move.fenced == 1, "the producer of the partition that was taken"
+
+
+def test_N03_at_s3s_latency_the_slowest_ack_elsewhere_is_five_put_times() -> None:
+    """Three requests one after the other, each of which may take several times as long as the usual one. In the middle of
+    five runs; what there was before the move is the measure of it."""
+    moves = [run_move(16, seed=seed, lanes=1, as_s3=True) for seed in range(1, 6)]
+    assert [move.failed for move in moves] == [[]] * 5
+    assert statistics.median(max(move.elsewhere) for move in moves) <= 5.0
+    assert statistics.median(max(move.elsewhere) / max(move.before) for move in moves) <= 2.5
 
 
 def test_N03_two_move_at_the_same_time() -> None:

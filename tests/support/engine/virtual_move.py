@@ -1,6 +1,7 @@
 """One partition moves out of a busy lane, in virtual time: every request takes as long as every other, and all else nothing.
 
-So a time is a number of requests that somebody waited for, one after the other. A run is a function of its arguments.
+So a time is a number of requests that somebody waited for, one after the other. Or requests take what S3's take.
+A run is a function of its arguments.
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ from __future__ import annotations
 import random
 import threading
 from dataclasses import dataclass, field
+from itertools import count
 from unittest.mock import patch
 
 import logstore
 from logstore.errors import Closed, Fenced
 from logstore.objects import MemoryStore
 from logstore.objects.fan_out import fan_out
-from logstore.testing import SlowStore
+from logstore.testing import S3_LATENCY, SlowStore
 from tests.simulation.kernel import Kernel, Life
 from tests.support.engine.virtual_race import VirtualClock
 
@@ -36,25 +38,26 @@ class Move:
 
 
 def run_move(
-    partitions: int, *, seed: int = 1, consent: bool = False, takers: int = 1, **settings: object
+    partitions: int,
+    *,
+    seed: int = 1,
+    consent: bool = False,
+    takers: int = 1,
+    as_s3: bool = False,
+    **settings: object,
 ) -> Move:
     """Each partition of the owner has a producer, which appends one record after the other, `durable`; the first `takers` of
-    them are taken over by processes of their own, at the same time. `consent`: the owner gives the first up before."""
+    them are taken over by processes of their own, at the same time. `consent`: the owner gives the first up before.
+    `as_s3`: requests take what S3's take; times are told in the median of a PUT."""
     move, faults = Move(), list[BaseException]()
     kernel = Kernel(seed, lambda task, error: faults.append(error))
     acked: list[tuple[int, int, bytes]] = []
     moves_at, is_over = [float("inf")], False
+    stores, request_s = count(), S3_LATENCY["put"].p50_s if as_s3 else REQUEST_S
 
     def opened(name: str, **more: object) -> logstore.Store:
-        slow = SlowStore(
-            move.objects,
-            sleep=kernel.sleep,
-            get=REQUEST_S,
-            put=REQUEST_S,
-            head=REQUEST_S,
-            list=REQUEST_S,
-            delete=REQUEST_S,
-        )
+        times = S3_LATENCY if as_s3 else dict.fromkeys(S3_LATENCY, request_s)
+        slow = SlowStore(move.objects, sleep=kernel.sleep, seed=seed * 100 + next(stores), **times)
         rng = random.Random(f"{seed}/{name}")
         return logstore.open(slow, clock=VirtualClock(kernel), rng=rng, take_over=True, **more)  # type: ignore[arg-type]
 
@@ -71,14 +74,14 @@ def run_move(
                 return
             if number >= takers:
                 told = move.elsewhere if kernel.now > moves_at[0] else move.before
-                told.append((kernel.now - began) / REQUEST_S)
+                told.append((kernel.now - began) / request_s)
 
     def take(number: int) -> None:
         with opened(f"taker {number}", **settings) as taker:
             value = b"taken %d" % number
             log = taker.topic("t").partition(number)
             acked.append((number, log.append(value, timeout=1e6).offset, value))
-            move.took = max(move.took, (kernel.now - moves_at[0]) / REQUEST_S)
+            move.took = max(move.took, (kernel.now - moves_at[0]) / request_s)
 
     def drive() -> None:
         nonlocal is_over
@@ -91,7 +94,7 @@ def run_move(
         producers = [threading.Thread(target=produce, args=(log, number)) for number, log in enumerate(logs)]
         for thread in producers:
             thread.start()
-        kernel.sleep(40 * REQUEST_S)
+        kernel.sleep(40 * request_s)
         moves_at[0] = kernel.now
         if consent:
             logs[0].reopen()
@@ -100,7 +103,7 @@ def run_move(
             thread.start()
         for thread in threads:
             thread.join()
-        kernel.sleep(20 * REQUEST_S)
+        kernel.sleep(20 * request_s)
         is_over = True
         for thread in producers:
             thread.join()
