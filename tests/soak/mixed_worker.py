@@ -178,7 +178,8 @@ class MixedWorker:
                 Closed,
                 UnknownTopic,
             ) as error:  # a log that was reopened, a store that is closing, a topic that was deleted
-                if topic != "gone" and isinstance(error, UnknownTopic) and act != self._atomic:
+                is_about_it = topic == "gone" or act in (self._atomic, self._recreate)
+                if isinstance(error, UnknownTopic) and not is_about_it:
                     self._note("odd", what=act.__name__, why=repr(error))
             except EXCUSED as error:
                 if isinstance(error, PreconditionFailed):

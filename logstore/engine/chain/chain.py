@@ -248,11 +248,12 @@ class Chain:
         now_ms: int,
         owner: bytes = b"",
         judged: bytes | None = None,
-    ) -> None:
+    ) -> bool:
         """Whoever goes on behind a claim, in this chain or in another lane, must end it in its lane first: from then on its
-        owner can commit nothing more, and `follow` tells where it ended. `judged`: as for `LaneReader.end_claim`."""
+        owner can commit nothing more, and `follow` tells where it ended. `judged`, and what is returned: as for
+        `LaneReader.end_claim`."""
         assert tail.claim is not None, "there is nothing to end"
-        self._lanes.end_claim(
+        return self._lanes.end_claim(
             tail.claim, ClaimKey(self.paths.prefix, tail.epoch), new_id, now_ms, owner, judged
         )
 

@@ -38,6 +38,7 @@ class KnownLane:
         self.reading = threading.Lock()
         self.sealing = threading.Lock()
         self.state: LaneState | None = None
+        self.owner = b""  # as last read: `state` is None while it is read again, and after that has failed
         self.read_at = -math.inf
         self.damaged_front: bytes | None = None  # of the checkpoint, when the state was read without it
         self.split_until = 0  # as last read

@@ -194,8 +194,7 @@ class LaneReader:
 
     def owner_of(self, claim: Claim) -> bytes:
         """Who adopted the lane last, as far as it was read: a document, or nothing. Asks nobody."""
-        state = self._known(claim.lane).state
-        return b"" if state is None else state.owner
+        return self._known(claim.lane).owner
 
     def adopt(
         self,
@@ -223,6 +222,7 @@ class LaneReader:
                         known.log.commit(header, data)
                         if known.is_unsplit_from(began):
                             state.take(entry)
+                            known.owner = state.owner
                             return state.copy()
                         known.state = None
                 except LaneRace:
@@ -236,11 +236,13 @@ class LaneReader:
         now_ms: int,
         owner: bytes = b"",
         judged: bytes | None = None,
-    ) -> None:
+    ) -> bool:
         """Make sure that a seal names the claim: put one at the lane's first empty place, unless there is one. A fence of
         the lane's owner will not do: those who read the lane go by it that nobody goes on behind a claim without its seal.
-        `owner`: who does so, for the one who is stopped. `judged`: nothing is done if somebody else than that one has
-        adopted the lane. One seal does for all who ask meanwhile.
+        `owner`: who does so, for the one who is stopped. One seal does for all who ask meanwhile.
+
+        Returns whether it has ended. `judged`: if somebody else than that one has adopted the lane, nothing is done, and it
+        has not: its taker judges again, and does not go on behind it.
 
         What was created in a place that had been emptied is in the past and counts for nothing: then all over again.
         """
@@ -253,8 +255,10 @@ class LaneReader:
                 while not self._is_left(known, key):
                     with known.reading:
                         state, began = self._to_end(known, [key])
-                        if state.is_left(key) or judged not in (None, state.owner):
-                            return
+                        if state.is_left(key):
+                            return True
+                        if judged not in (None, state.owner):
+                            return False
                         if (place := _doubt(state, key, claim.since)) is not None:
                             raise _lost(state, claim, place)
                         with self._lock:
@@ -279,9 +283,10 @@ class LaneReader:
                                 if known.state is not None and known.state.next_seq == header.seq:
                                     known.state.take(entry)  # else somebody has read it meanwhile
                                 known.forget(each.prefix for each in wanted)
-                            return
+                            return True
                     except LaneRace:
                         asking.outrun(seq, wanted, state.owner)
+                return True
         finally:
             with self._lock:
                 known.to_end.remove((key, judged))
@@ -460,7 +465,7 @@ class LaneReader:
             for entry in found:
                 state.take(entry)
             state.split(known.split_until)
-            known.state, known.read_at = state, read_at
+            known.state, known.read_at, known.owner = state, read_at, state.owner
             return state, began
 
     def _parts(self, state: LaneState, claim: Claim, key: ClaimKey, from_seq: int) -> ClaimParts:

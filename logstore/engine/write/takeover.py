@@ -245,9 +245,9 @@ def _end_claim(runtime: Runtime, chain: Chain, state: PartitionState, judged: by
     while True:
         try:
             owner = runtime.presence.show().pack()
-            chain.end_claim(before, runtime.new_id, runtime.clock.now_ms(), owner, judged)
+            has_ended = chain.end_claim(before, runtime.new_id, runtime.clock.now_ms(), owner, judged)
             catch_up(chain, state, by_owner=True)
-            return state.tail != before or chain.adopter_of(before) != judged
+            return state.tail != before or not has_ended
         except StoreError as error:
             failures += 1
             _wait_or_raise(runtime, chain, error, failures, deadline)

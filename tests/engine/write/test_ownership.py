@@ -14,10 +14,12 @@ import logstore
 from logstore.config import Ack
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.tail import ChainTail
+from logstore.engine.lanes.lane_reader import LaneReader
 from logstore.engine.maintenance import checkpoint
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.engine.write.ownership import check_may_stop, owner_of
-from logstore.errors import Fenced, PartitionInUse
+from logstore.errors import Fenced, PartitionInUse, StoreError
+from logstore.format.stored.extras import Claim
 from logstore.format.stored.owner import Owner
 from logstore.format.stored.segment import SegmentFlags, WriterMode
 from logstore.layout.paths import PartitionPaths
@@ -26,6 +28,7 @@ from logstore.process.presence import Presence
 from logstore.testing import FaultyStore, GatedStore
 from tests.support.engine.harness import background, headers, open_store, pairs, partition, running, until
 from tests.support.engine.other_process import OtherProcess
+from tests.support.lanes.entries import seen
 from tests.support.patience import PATIENCE_S
 
 
@@ -271,3 +274,37 @@ def test_W17_a_farewell_that_cannot_be_stored_is_no_failure(objects: MemoryStore
 def pairs_of(objects: MemoryStore) -> list[tuple[int, bytes]]:
     with open_store(objects, writer="read_only") as store:
         return pairs(partition_of(store))
+
+
+def test_N05_C01_no_fence_goes_behind_a_claim_that_was_not_sealed(
+    objects: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A taker judges who has the lane, and seals nothing if another has it. It must not go on without the seal: the owner
+    would, too. Here it does not know whom it judges, twice, as if another thread read the lane just then."""
+    left, known = [b"", b""], LaneReader.owner_of
+    with running(objects, lane="first") as first, running(objects, lanes=0, take_over=True) as second:
+        log = first.create_topic("t", 1).partition(0)
+        assert log.append(b"a").offset == 0
+        monkeypatch.setattr(LaneReader, "owner_of", lambda *call: left.pop() if left else known(*call))
+        assert second.topic("t").partition(0).append(b"b").offset == 1
+        with pytest.raises(Fenced):
+            log.append(b"c")
+    assert seen(objects, 0) == [(0, b"a"), (1, b"b")]
+
+
+def test_W17_who_has_a_lane_is_known_while_it_cannot_be_read() -> None:
+    """A look that failed leaves what was known of the owner: whom the partition's fence names may be gone for long."""
+    faulty = FaultyStore(MemoryStore())
+    with running(faulty, lane="first") as first:
+        log = first.create_topic("t", 1).partition(0)
+        log.append(b"a")
+        reader, claim = LaneReader(faulty), Claim("first.0", 0)
+        reader.snapshot(claim.lane)
+        owner = reader.owner_of(claim)
+        assert owner == first._runtime.presence.show().pack()
+        log.append(b"b")
+        unread = faulty.fail("get", suffix="/checkpoint", times=None)
+        with pytest.raises(StoreError):
+            reader.snapshot(claim.lane)
+        faulty.remove(unread)
+        assert reader.owner_of(claim) == owner
