@@ -10,6 +10,7 @@ from tests.model import (
     combining_runs,
     groups_runs,
     lanes_runs,
+    lives_runs,
     lost_transfers_runs,
     places_runs,
     transactions_runs,
@@ -18,6 +19,7 @@ from tests.model import (
 from tests.model.asks import Asks
 from tests.model.harness import Contrast
 from tests.model.lanes import Lanes
+from tests.model.lives import Lives
 from tests.model.lost_transfers import LostTransfers
 from tests.model.places import Places
 from tests.model.runs import CONTRASTS, RULES
@@ -77,6 +79,14 @@ ASKS = """
 ## A taker that is outrun asks the owner
 
 The rules are in `asks.py`: what is said above, and a void entry ahead in the lane that asks its owner to end claims.
+"""
+LIVES = """
+## Threads of one process, and lives of one lane
+
+The rules are in `book.py` and `lives.py`, and `logstore/engine/write/lanes` follows them. Words: `a1:q1` thread 1 of process
+a, whose lane is A, opens q and appends a record; `a2:Q1` appends with the writer of q that there is from the start; `-`
+loads p, which a later word opens; `k` writes a checkpoint from memory; `ask/A:pq` asks for p and q. Others are processes as
+above.
 """
 COMBINING = """
 ## Shared writers: the winner commits for all
@@ -159,6 +169,7 @@ def main(wanted: list[str]) -> None:
             *transfers_runs.CONTRASTS,
             *lost_transfers_runs.CONTRASTS,
             *asks_runs.CONTRASTS,
+            *lives_runs.CONTRASTS,
             *combining_runs.CONTRASTS,
             *groups_runs.CONTRASTS,
             *transactions_runs.CONTRASTS,
@@ -195,6 +206,7 @@ def main(wanted: list[str]) -> None:
     _table(transfers_runs, TRANSFERS, Transfers)
     _table(lost_transfers_runs, LOST_TRANSFERS, LostTransfers)
     _table(asks_runs, ASKS, Asks)
+    _table(lives_runs, LIVES, Lives)
     _table(combining_runs, COMBINING)
     _table(groups_runs, GROUPS)
     _table(transactions_runs, TRANSACTIONS)

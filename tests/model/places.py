@@ -48,7 +48,7 @@ class Segment(NamedTuple):
 class Known(NamedTuple):
     """What a lane says of a claim. `seq`, `end`, `reserved`: of the partition's chain before the first of `parts`, which are
     pairs of an entry's place and a batch. `moved`: the fence behind them, if it is in the lane (`transfers`). `doubt`: what
-    ends it may have been lost (`lost_transfers`)."""
+    ends it may have been lost (`lost_transfers`). `begun`: nothing of it is in the lane (`lives`)."""
 
     part: str
     claim: int
@@ -60,6 +60,7 @@ class Known(NamedTuple):
     parts: tuple[tuple[int, Batch], ...] = ()
     moved: Segment | None = None
     doubt: bool = False
+    begun: bool = False
 
 
 class Tail(NamedTuple):

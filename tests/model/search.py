@@ -240,7 +240,7 @@ def show(value: Any) -> str:
             if name not in default or v != default[name]
         ]
         return f"{type(value).__name__}({', '.join(f'{name}={show(v)}' for name, v in shown)})"
-    return str(value)
+    return getattr(value, "__name__", None) or str(value)
 
 
 @dataclass

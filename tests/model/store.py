@@ -7,7 +7,7 @@ used once.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
 Key = Hashable
@@ -63,6 +63,23 @@ class Begin(NamedTuple):
     """No request to the store. A reader begins a round; the answer is how far the log was acked by then."""
 
 
+class Inside(NamedTuple):
+    """No request to the store. What a thread does with the lock of its process held: `act` is given the memory that all its
+    threads share, which is kept under `key`, and returns it as it is then, and an answer."""
+
+    key: Key
+    act: Callable[..., tuple[Any, Any]]
+    args: tuple[Any, ...] = ()
+
+
+class Look(NamedTuple):
+    """Several reads at once: for actors that are about what happens between reading and writing. `act` is given all
+    objects, and returns what is seen."""
+
+    act: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+
+
 class OneOf(NamedTuple):
     """Several requests under way at once. Any of them is done next; the answer is which, and its answer. Those that are not
     asked for again are given up: they were never done (one that is done later is a lost answer)."""
@@ -70,7 +87,7 @@ class OneOf(NamedTuple):
     requests: tuple[Request, ...]
 
 
-Request = Get | Create | Swap | SwapAll | Put | Delete | ListKeys | Snapshot | Begin | OneOf
+Request = Get | Create | Swap | SwapAll | Put | Delete | ListKeys | Snapshot | Begin | Inside | Look | OneOf
 WRITES = (Create, Swap, SwapAll, Put, Delete)
 
 
@@ -99,6 +116,11 @@ def execute(objects: Objects, request: Request) -> tuple[Objects, Any]:
             return objects, frozenset(objects)
         case Snapshot():
             return objects, frozenset(objects.items())
+        case Inside(key, act, args):
+            memory, answer = act(objects[key], *args)
+            return {**objects, key: memory}, answer
+        case Look(act, args):
+            return objects, act(objects, *args)
     raise AssertionError(f"{request} is no request to the store")
 
 

@@ -121,6 +121,8 @@ _ACTORS = (
     "places.py",
     "lanes_runs.py",
     "places_runs.py",
+    "book.py",
+    "lives.py",
     "combining.py",
     "combining_runs.py",
     "groups.py",
