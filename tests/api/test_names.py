@@ -46,7 +46,7 @@ SURFACE: dict[type, str] = {
 INTERNAL: dict[type, str] = {
     Partition: "ack_timeout add_listener after_fork_in_child append_one begin_append begin_append_batches begin_checked "
     "begin_close begin_flush bounds chain_to_load check_records check_writable clock closed config deadline delete_before "
-    "end end_now end_state epoch fetch_epoch finish_append "
+    "end end_now end_seen end_state epoch fetch_epoch finish_append "
     "finish_close finish_flush follow_interval follows give_up health health_report high_watermark is_compacted lane "
     "lane_name lanes late maintenance now_ms objects offset_for_timestamp open_writer owner_name partition paths read "
     "read_cached readable_end refresh refresh_since release remove_listener "
