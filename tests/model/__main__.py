@@ -84,9 +84,10 @@ LIVES = """
 ## Threads of one process, and lives of one lane
 
 The rules are in `book.py` and `lives.py`, and `logstore/engine/write/lanes` follows them. Words: `a1:q1` thread 1 of process
-a, whose lane is A, opens q and appends a record; `a2:Q1` appends with the writer of q that there is from the start; `-`
-loads p, which a later word opens; `k` writes a checkpoint from memory; `ask/A:pq` asks for p and q. Others are processes as
-above.
+a, whose lane is A, opens q and appends a record; `a2:Q1` appends with the writer of q that there is from the start; `k`
+writes a checkpoint from memory; `ask/A:pq` asks for p and q. Others are processes as above. Runs of three uploads
+begin when these are under way, and a transfer of q stands where the first of them should be. *Foreign*: a process finds an
+entry in its lane that counts and is not its own.
 """
 COMBINING = """
 ## Shared writers: the winner commits for all
@@ -122,7 +123,7 @@ def _table(runs: Any, introduction: str, *rules: Any) -> None:
     states = 0
     for holds in runs.RULES:
         world, run = holds.run.world(*rules), holds.run
-        found = search(world, progress=holds.progress)
+        found = search(world, getattr(run, "prelude", ""), progress=holds.progress)
         states += found.states
         kind = _kind(runs, world, found)
         verdict = f"**{kind}**" if kind else f"{len(found.over):,}"
@@ -131,7 +132,7 @@ def _table(runs: Any, introduction: str, *rules: Any) -> None:
     print("| broken rule | who meets | found | steps | states |\n|---|---|---|---|---|")
     for contrast in runs.CONTRASTS + not_needed:
         world, run = contrast.run.world(contrast.variant), contrast.run
-        found = search(world)
+        found = search(world, getattr(run, "prelude", ""))
         verdict = _kind(runs, world, found) or (
             "nothing: not needed" if contrast in not_needed else "**nothing**"
         )
@@ -176,7 +177,8 @@ def main(wanted: list[str]) -> None:
         ]
         for other in others:
             if other.variant.__name__ in wanted:
-                print(f"{other.variant.__doc__}\n{search(other.run.world(other.variant))}\n")
+                found = search(other.run.world(other.variant), getattr(other.run, "prelude", ""))
+                print(f"{other.variant.__doc__}\n{found}\n")
         return
     print(INTRODUCTION)
     print("| who meets | faults | states | ends |\n|---|---|---|---|")

@@ -138,19 +138,26 @@ class Books(Asks):
             book = book.with_claim(known._replace(seq=own.seq, end=own.next, reserved=own.next))
         return book, None
 
-    def goes_on_here(self, book: Book, tail: Tail) -> tuple[Book, Any]:
-        """If the claim at the tail is one of an earlier life: nothing need be claimed. What is ours then, or None."""
+    def goes_on_here(self, book: Book, tail: Tail, adopted_at: int) -> tuple[Book, Any]:
+        """If the claim at the tail is one of an earlier life: nothing need be claimed. What is ours then, or None.
+        `adopted_at`: where the lane was adopted last, as it was read with the tail."""
         key = tail.part, tail.epoch
         known = book.known(key)
         if not book.ours or tail.lane != book.lane or key in dict(book.writers):
             return book, None
         if tail.since < book.at.ended or (known is not None and known.sealed):
             return book, None
+        if not self.is_the_last_life(book, adopted_at):
+            return book, None
         if known is None or known.begun:
             book, _ = self.begin(book, key, tail.seq, self.base(tail))
         elif end_seq(known) > tail.seq:
             return book, None  # there is more of it than was read
         return book, self.resumed(tail)
+
+    def is_the_last_life(self, book: Book, adopted_at: int) -> bool:
+        """A later one may have put parts of the claim into the lane, which a checkpoint of ours would not know."""
+        return adopted_at < book.at.next
 
     def add(self, book: Book, own: Own) -> tuple[Book, Any]:
         """The claim stands, and this is its writer: its number, or None if nothing of it would count."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.model.actors import Actor, Said
-from tests.model.asks import ASK
+from tests.model.asks import ASK, is_ask
 from tests.model.book import DONE, FOREIGN, GO, GONE, LOOK, WAIT, Book, Books
 from tests.model.lanes import DATA, Entry, Own, Place, Step, Writer
 from tests.model.places import ADOPT, Checkpoint, Known, PlaceJudge, Segment, Stand, Tail, standing
@@ -36,11 +36,15 @@ def at_once(objects: Objects, step: Step) -> Any:
 
 
 class Lives(Books):
-    """The rules that hold."""
+    """The rules that hold. `held`: the partitions that process a has from the start."""
 
-    def process_with(self, lane: str, parts: str) -> tuple[Book, Entry | None]:
-        """A process that has writers of these partitions from the start, and the transfer that gave it the claims."""
-        first = Stand(0, 0, None, (), 0)
+    def __init__(self, held: str = "", **rules: Any) -> None:
+        super().__init__(**rules)
+        self.held_at_first = held
+
+    def first_book(self, lane: str) -> tuple[Book, Entry | None]:
+        """Of a process that has writers from the start, and the transfer that it has their claims by."""
+        first, parts = Stand(0, 0, None, (), 0), self.held_at_first
         if not parts:
             return Book(lane, first, ours=False), None
         moves = tuple((part, 0, Segment((lane, 0), 1, 0, lane=lane)) for part in parts)
@@ -60,6 +64,13 @@ class Lives(Books):
     def chain_now(self, objects: Objects, part: str) -> Any:
         return at_once(objects, super().load_chain(part))
 
+    def seen_now(self, objects: Objects, part: str, lane: str) -> tuple[Tail, int]:
+        """Where the partition's chain ends, and where that lane was adopted last."""
+        adopted, seq = -1, 0
+        while (entry := objects.get(Place(lane, seq))) is not None:
+            adopted, seq = seq if entry.kind == ADOPT else adopted, seq + 1
+        return self.chain_now(objects, part)[1], adopted
+
     def read_lane(self, lane: str) -> Step:
         found = yield Look(self.lane_now, (lane,))
         return found
@@ -75,58 +86,45 @@ class Lives(Books):
 
     def thread(self, who: str, lane: str, script: str) -> Actor:
         """`p`: opens p; `P`: takes the writer of p that there is from the start; `1`: appends with the writer that it has;
-        `k`: writes a checkpoint; `-`: loads p, and opens it with the next word."""
-        book, number, made, tail = ("book", who[0]), None, 0, None
+        `k`: writes a checkpoint."""
+        book, number, made = ("book", who[0]), None, 0
         while script:
             word, script = script[0], script[1:]
             if word == "k":
                 yield from self.write_checkpoint(who, lane, book)
-            elif word == "-":
-                _, tail, _ = yield from self.load_chain("p")
-                del _
             elif word.isupper():
-                number = yield Inside(book, self.first_hand, (word.lower(),))
+                number = self.held_at_first.index(word.lower())
             elif word.isalpha():
-                number = yield from self.open(who, lane, book, word, tail)
-                tail = None
+                number = yield from self.open(who, lane, book, word)
             elif number is not None:
-                part = yield Inside(book, self.part_of, (number,))
-                yield from self.store(who, lane, book, number, (f"{who}{made}{part}0",))
+                yield from self.store(who, lane, book, number, (f"{who}.{made}",))
                 made += 1
-                del part
             del word
 
-    def first_hand(self, book: Book, part: str) -> tuple[Book, Any]:
-        return book, next(n for n, hand in enumerate(book.hands) if hand.part == part)
-
-    def part_of(self, book: Book, number: int) -> tuple[Book, Any]:
-        return book, book.hands[number].part
-
-    def open(self, who: str, lane: str, book: Any, part: str, tail: Tail | None) -> Step:
+    def open(self, who: str, lane: str, book: Any, part: str) -> Step:
         """Be the lane's next life if it is another's. Then go on with the claim, or make one, and add its writer: its
         number, or None if nothing of it would count."""
-        tries = 3
-        if tail is None:
-            _, tail, _ = yield from self.load_chain(part)
-            del _
+        tries, seen = 3, None
         while tries:
+            if seen is None:
+                seen = yield Look(self.seen_now, (part, lane))
+            tail, adopted_at = seen
             yield from self.enter(who, lane, book)
-            own = yield Inside(book, self.goes_on_here, (tail,))
+            own = yield Inside(book, self.goes_on_here, (tail, adopted_at))
             if own is None and tail.lane and tail.open:
                 own = yield from self.claim(f"{who}.{tries}", lane, book, tail)
             if own == UNKNOWN:
                 yield Said("seen", ("a claim is tried again",))
                 tries -= 1
-                del own
+                del own, tail, adopted_at
                 continue
             if own is not None:
                 number = yield Inside(book, self.add, (own,))
                 if number is None:
                     yield Said("seen", ("a claim is answered too late",))
                 return number
-            del own
-            _, tail, _ = yield from self.load_chain(part)
-            del _
+            del own, tail, adopted_at
+            seen = None
             tries -= 1
         return None
 
@@ -208,7 +206,7 @@ class Lives(Books):
                 answer = yield Inside(book, self.meet, (up, found))
                 if answer == FOREIGN:
                     yield Said("foreign", (found,))
-                yield Said("seen", (f"another's {found.kind} is met",))
+                yield Said("seen", (f"another's {'ask' if is_ask(found) else found.kind} is met",))
                 return
             del found
 
