@@ -70,10 +70,10 @@ def take_over(
         if tail.damaged is not None:
             raise fresh(tail.damaged)
         replay = wal.recover(tail, state.is_lost) if wal is not None else []
-        if lane is not None and not replay and lane.goes_on(ClaimKey(chain.paths.prefix, tail.epoch), tail):
+        judged, key = chain.adopter_of(tail), ClaimKey(chain.paths.prefix, tail.epoch)
+        if lane is not None and not replay and lane.goes_on(key, tail, judged):
             state.go_on(runtime.presence.show().pack())
             return
-        judged = chain.adopter_of(tail)
         check_may_stop(chain, tail, may_stop)
         if tail.claim is not None:
             moves = not replay and chain.paths.birth_lane is not None

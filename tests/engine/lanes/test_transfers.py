@@ -10,6 +10,7 @@ import pytest
 import logstore
 import logstore.store as store_module
 from logstore.engine.lanes.lane_log import LaneLog
+from logstore.engine.write.lanes import lane_checkpoints
 from logstore.errors import Fenced, OutcomeUnknown, PartitionInUse, StoreUnavailable, UnknownTopic
 from logstore.format.stored.entry import Entry, EntryKind
 from logstore.layout.catalog import BORN_VERSION
@@ -379,3 +380,25 @@ def test_N04_C01_what_an_earlier_life_put_into_the_lane_is_not_forgotten_by_a_la
         assert topic.partition(0).reopen().append(b"d").offset == 3
         assert late.append(b"d").offset == 2
     assert seen(objects, 1) == [(0, b"a"), (1, b"c"), (2, b"d")]
+
+
+def test_N04_C01_who_has_not_met_the_next_life_of_its_lane_says_nothing_of_that_ones_claims(
+    often: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another life of the lane has taken a partition and written it. The former one opens that partition, whose chain leads
+    into its own lane, and writes a checkpoint: if that says that the other's records lie before the claim's first part,
+    nobody believes the partition's manifest any more."""
+    objects = MemoryStore()
+    with running(objects, lanes=1, delete_grace=0.0) as owner:
+        for number in range(20):
+            assert submitted(owner, 2, b"%d" % number) == [number] * 2
+    monkeypatch.setattr(lane_checkpoints, "CHECKPOINT_EVERY", 64)
+    first = open_store(objects, lane="orders", take_over=True)
+    first.topic("t").partition(0).append(b"a")
+    second = open_store(objects, lane="orders", take_over=True)
+    assert submitted(second, 2, b"b") == [21, 20]
+    first.topic("t").partition(1).open_writer()
+    first.close()
+    assert seen(objects, 1) == [*((number, b"%d" % number) for number in range(20)), (20, b"b")]
+    assert "a lane knows of a newer one" not in caplog.text
+    crash(second)

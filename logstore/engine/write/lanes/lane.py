@@ -104,10 +104,11 @@ class Lane:
         with self._lock:
             return self._book.life.tail_of(prefix, self._book.known, self._book.writers)
 
-    def goes_on(self, key: ClaimKey, tail: ChainTail) -> bool:
-        """Whether the claim at the tail is one of the life before, and goes on."""
+    def goes_on(self, key: ClaimKey, tail: ChainTail, adopter: bytes) -> bool:
+        """Whether the claim at the tail is one of the life before, and goes on. `adopter`: who has adopted the lane that it
+        is in."""
         with self._lock:
-            return self._book.life.goes_on(key, tail, self._book.known, self._book.writers)
+            return self._book.life.goes_on(key, tail, adopter, self._book.known, self._book.writers)
 
     def claim(self) -> Claim:
         """What a fence says that leads a partition's chain into this lane."""

@@ -78,12 +78,15 @@ class LaneLife:
             claim=Claim(self._lane, state.ended_before),  # it began behind the last fence, or had ended there
         )
 
-    def goes_on(self, key: ClaimKey, tail: ChainTail, state: LaneState, ours: Container[ClaimKey]) -> bool:
+    def goes_on(
+        self, key: ClaimKey, tail: ChainTail, adopter: bytes, state: LaneState, ours: Container[ClaimKey]
+    ) -> bool:
         """Whether the claim at the tail of a partition's chain is one of an earlier life: then it need not be made again. If
-        so, the checkpoints name it from now on."""
+        so, the checkpoints name it from now on. Not if somebody else has adopted the lane, which we have not met: there may
+        be parts of the claim in it that no checkpoint of ours knows."""
         if self.is_over or not self.is_named or tail.claim is None or tail.claim.lane != self._lane:
             return False
-        if key in ours or state.has_ended(key, tail.claim.since):
+        if adopter != state.owner or key in ours or state.has_ended(key, tail.claim.since):
             return False
         one = state.claims.get(key)
         if one is None or one.is_begun:
