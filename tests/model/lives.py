@@ -220,12 +220,17 @@ class Lives(Books):
 
     # Others
 
-    def asker(self, who: str, lane: str, parts: str) -> Actor:
-        """Asks for claims of a lane, at its end."""
-        end = yield from self.load(lane)
-        seals = frozenset((part, 1) for part in parts)
-        yield Create(Place(lane, end.next), Entry(DATA, (who, end.next), ASK, (), seals))
-        yield Said("seen", ("a taker asks",))
+    def asker(self, who: str, lane: str, parts: str, ahead: str = "") -> Actor:
+        """Asks for claims of a lane that it has found to stand, at its end or so many places ahead."""
+        end, seals = yield Look(self.claims_now, (lane, parts))
+        if seals:
+            yield Create(Place(lane, end.next + int(ahead or 0)), Entry(DATA, (who, "ask"), ASK, (), seals))
+            yield Said("seen", ("a taker asks",))
+
+    def claims_now(self, objects: Objects, lane: str, parts: str) -> tuple[Stand, frozenset[Any]]:
+        tails = [self.chain_now(objects, part)[1] for part in parts]
+        claims = frozenset((one.part, one.epoch) for one in tails if one.lane == lane and one.open)
+        return self.lane_now(objects, lane), claims
 
 
 class LifeJudge(PlaceJudge):

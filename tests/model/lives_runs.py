@@ -1,7 +1,7 @@
 """Which threads and processes meet on a lane with a name, and every rule of that, broken.
 
 `a1:q1` is thread 1 of process a, whose lane is A: it opens q and appends a record. `a2:Q1` appends with the writer of q that
-there is from the start, `k` writes a checkpoint. `ask/A:pq` asks for p and q.
+there is from the start, `k` writes a checkpoint. `ask/A:pq` asks for p and q, `ask/A:q2` two places ahead.
 Other words are those of `transfers_runs`: `b:p1` takes p over and flushes, `c/A:np1` is the next life of lane A, elsewhere.
 The topic is new; `held` says which partitions are a's from the start.
 """
@@ -24,7 +24,7 @@ from tests.model.search import World
 
 _THREAD = re.compile(r"(\w)(\d):(\S+)")
 _OTHER = re.compile(r"(\w)(?:/(\w))?:(\w+)")
-_ASK = re.compile(r"ask/(\w):(\w+)")
+_ASK = re.compile(r"ask/(\w):([a-z]+)(\d?)")
 
 
 class Run(NamedTuple):
@@ -63,8 +63,9 @@ AGAIN, LATE, BACK, SAID = (
 )
 
 UPLOADS = "a1:P1 a2:P1 a3:P1"
-THREE = "a1*3 a2*3 a3*3 b*4"
-"""Three uploads of p are under way, and a transfer of q stands where the first of them should be."""
+THREE = "a1*3 a2*3 a3*3 ask/A*1 b*4"
+"""Three uploads of p are under way, and a transfer of q stands where the first of them should be. Who asks for q
+has read the lane before."""
 
 CLAIMED = "a2*3 a1*6"
 """An upload of q is about to be sent, and a claim of p stands, of which its thread was not told."""
@@ -136,7 +137,7 @@ def _broken(
 
 CONTRASTS = [
     _broken(ForgetsThatItEnded, "lost", "a1:p a2:Q1k b:p1", 1),
-    _broken(LeavesTheQueueFirst, "lost", f"{UPLOADS} b:q ask/A:q", held="pq", wide=True, prelude=THREE),
+    _broken(LeavesTheQueueFirst, "lost", f"{UPLOADS} b:q ask/A:q2", held="pq", wide=True, prelude=THREE),
     _broken(AWriterOfALateAnswer, "lost", "a1:p1 a2:Q1q c/A:np1", prelude=CLAIMED),
     _broken(AWriterOfTheLifeBefore, "lost", "a1:P1 a2:Q1q c/A:np1", held="pq"),
     _broken(WipesTheEarlierLife, "lost", "a1:p a2:Q1qk c/A:np1"),
@@ -157,11 +158,15 @@ RULES = [
     _holds("tried again, and a checkpoint", Run("a1:p a2:Q1k b:p1", 1), AGAIN, MET, SAID, progress=True),
     _holds(
         "three uploads meet two entries",
-        Run(f"{UPLOADS} b:q ask/A:q", prelude=THREE, **SIDE_BY_SIDE),
+        Run(f"{UPLOADS} b:q ask/A:q2", prelude=THREE, **SIDE_BY_SIDE),
         MET,
         ASKED,
     ),
-    _holds("three uploads, and lost answers", Run(f"{UPLOADS} b:q", 1, prelude=THREE, **SIDE_BY_SIDE), MET),
+    _holds(
+        "three uploads, and lost answers",
+        Run(f"{UPLOADS} b:q", 1, prelude=THREE.replace("ask/A*1 ", ""), **SIDE_BY_SIDE),
+        MET,
+    ),
     _holds(
         "two uploads, and both are asked for", Run("a1:P1 a2:P1 ask/A:pq b:q", **SIDE_BY_SIDE), MET, ASKED
     ),
@@ -177,7 +182,7 @@ WIDE = [
     _holds("both come back", Run("a1:P1p1 a2:Q1q1 c/A:np1", held="pq"), BACK, ADOPTED),
     _holds("a taker, too", Run("a1:p1 a2:Q1q c/A:n b:p1"), BACK, MET, ADOPTED),
     _holds("a late answer, and a checkpoint", Run("a1:p1 a2:Q1qk c/A:np1", 1), AGAIN, BACK, SAID),
-    _holds("three uploads, from the start", Run(f"{UPLOADS} b:q ask/A:q", 1, **SIDE_BY_SIDE), MET, ASKED),
+    _holds("three uploads, from the start", Run(f"{UPLOADS} b:q ask/A:q2", 1, **SIDE_BY_SIDE), MET, ASKED),
 ]
 """For long runs: the first million states of each."""
 
