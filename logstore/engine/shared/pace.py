@@ -22,6 +22,7 @@ _LOSSES = 2  # in a row, until we follow: the first one may only say that we hav
 _PATIENCE = 2.5  # uploads of ours, without a new segment or an answer
 _POLL = 0.5  # of the time in which a segment comes
 _MUCH_FASTER = 2  # segments of others, during one upload of ours
+_STILL = 2  # looks that find nothing, until one place is looked at instead of many
 _FADE = 0.8
 
 
@@ -39,6 +40,7 @@ class Pace:
         self._passed_at = 0.0
         self._commits = 0
         self._found = False  # something, when we last looked
+        self._still = 0  # looks in a row that nothing had come
 
     @property
     def patience_s(self) -> float:
@@ -86,11 +88,12 @@ class Pace:
 
     @property
     def ahead(self) -> int:
-        """How many places to read at once: one, unless many come while we read it."""
-        return READ_MAX if self._others_are_faster else 1
+        """How many places to read at once: one, unless many come while we read it. Not again and again if nothing does."""
+        return READ_MAX if self._others_are_faster and self._still < _STILL else 1
 
     def read(self, places: int, now: float) -> None:
         """So many segments of others have come since we looked."""
+        self._still = 0 if places else self._still + 1
         if places:
             self._watched_s = self._watched_s * _FADE + now - self._moved_at
             self._places = self._places * _FADE + places

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
+from logstore.engine.shared.chain_cursor import READ_MAX
+from logstore.engine.shared.pace import Pace
 from tests.support.engine.virtual_race import Race, run_race
 
 SLOW = 8
@@ -73,3 +77,19 @@ def test_W15_near_a_store_writers_follow_as_soon_as_they_do_far_from_it() -> Non
 @pytest.mark.soak
 def test_W15_sixty_four_writers_reach_six_and_a_half_times_what_one_does(alone: Race) -> None:
     assert run_race(64, seconds=5).rate > 6.5 * alone.rate
+
+
+def test_W16_a_writer_to_whom_others_were_faster_looks_at_one_place_when_nothing_comes() -> None:
+    """One upload of ours took long, a stall perhaps, and we wait for others as long as that allows: not with dozens of
+    requests for each look."""
+    pace = Pace(Random(1), now=0.0)
+    pace.upload.took(8.0)
+    pace.lost()
+    pace.read(40, now=1.0)
+    assert pace.ahead == READ_MAX, "they are much faster"
+    pace.read(0, now=1.01)
+    assert pace.ahead == READ_MAX, "one look may have come between two segments"
+    pace.read(0, now=1.02)
+    assert pace.ahead == 1
+    pace.read(1, now=1.03)
+    assert pace.ahead == READ_MAX, "they are back"
