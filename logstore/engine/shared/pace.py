@@ -103,9 +103,11 @@ class Pace:
 
     def wait(self, now: float) -> float | None:
         """Nothing came: how long until the next look. None: nobody commits, so one of us must."""
-        if now - max(self._moved_at, self._passed_at) > self.patience_s:
+        left = self.patience_s - (now - max(self._moved_at, self._passed_at))
+        if left < 0:
             return None
-        return max(0.001, self._place_s * _POLL) * self._rng.uniform(0.8, 1.2)
+        poll = min(self._place_s * _POLL, left)  # segments may have come hours apart
+        return max(0.001, poll) * self._rng.uniform(0.8, 1.2)
 
     def is_ours(self, rank: int, now: float) -> bool:
         """Whether we are the one, if so many have waited longer. Each of them is waited for once."""

@@ -93,3 +93,15 @@ def test_W16_a_writer_to_whom_others_were_faster_looks_at_one_place_when_nothing
     assert pace.ahead == 1
     pace.read(1, now=1.03)
     assert pace.ahead == READ_MAX, "they are back"
+
+
+def test_W16_who_waits_for_others_waits_no_longer_than_its_patience() -> None:
+    """The last segments came an hour apart."""
+    pace = Pace(Random(1), now=0.0)
+    pace.upload.took(0.03)
+    pace.lost()
+    pace.read(1, now=3600.0)
+    waits = pace.wait(now=3600.01)
+    assert waits is not None
+    assert waits <= 1.2 * pace.patience_s
+    assert pace.wait(now=3600.01 + pace.patience_s) is None
