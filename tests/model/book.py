@@ -124,11 +124,11 @@ class Books(Asks):
 
     def begin(self, book: Book, key: Key, seq: int, end: int) -> tuple[Book, Any]:
         """A claim is about to be made. Returns from which place of the lane on it will be."""
-        if self.begins_anew(book.known(key)):
+        if self.begins_again(book.known(key)):
             book = book.with_claim(Known(*key, seq, end, end, begun=True))
         return book, book.at.next
 
-    def begins_anew(self, known: Known | None) -> bool:
+    def begins_again(self, known: Known | None) -> bool:
         return known is None or (known.begun and not known.left)
 
     def begun_at(self, book: Book, own: Own) -> tuple[Book, Any]:

@@ -74,9 +74,9 @@ CLAIMED = "a2*3 a1*6"
 
 
 class ForgetsThatItEnded(Lives):
-    """Who tries a claim again begins it anew in its book, although the first try stands and somebody has ended it since."""
+    """Who tries a claim again begins it again in its book, although the first try stands and somebody has ended it since."""
 
-    def begins_anew(self, known: Known | None) -> bool:
+    def begins_again(self, known: Known | None) -> bool:
         return known is None or known.begun
 
 
@@ -108,9 +108,9 @@ class AWriterOfTheLifeBefore(Lives):
 
 
 class WipesTheEarlierLife(Lives):
-    """Who claims late begins the claim anew in its book, although the lane has parts of it: of another life."""
+    """Who claims late begins the claim again in its book, although the lane has parts of it: of another life."""
 
-    def begins_anew(self, known: Known | None) -> bool:
+    def begins_again(self, known: Known | None) -> bool:
         return known is None or not known.left
 
 
