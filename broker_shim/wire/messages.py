@@ -19,8 +19,6 @@ from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 from uuid import UUID
 
-from kio.index import load_request_schema, load_response_schema
-
 from broker_shim.wire import primitives
 from broker_shim.wire.primitives import MalformedRequest, Reader
 
@@ -92,13 +90,19 @@ def decode_response(api: int, version: int, frame: bytes | memoryview, position:
     return _read_struct(plan, Reader(frame, position, flexible=plan.flexible))
 
 
-@cache  # kio finds a schema by importing its name, each time
+# kio finds a schema by importing its name, each time; and kio itself, with what it imports where hypothesis is installed, is
+# half of what a broker takes to start, which needs no schema.
+@cache
 def _request_plan(api: int, version: int) -> _Plan:
+    from kio.index import load_request_schema
+
     return _plan(load_request_schema(api, version))
 
 
 @cache
 def _response_plan(api: int, version: int) -> _Plan:
+    from kio.index import load_response_schema
+
     return _plan(load_response_schema(api, version))
 
 

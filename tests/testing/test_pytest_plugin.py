@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
+
+from tests.support.patience import PATIENCE_S
 
 pytest_plugins = ["pytester"]
 
@@ -58,3 +63,20 @@ def test_every_fixture_does_what_it_says(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SUITE)
     result = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", "--strict-markers")
     result.assert_outcomes(passed=6, xfailed=1)
+
+
+START = """
+import sys
+from logstore.testing.pytest_plugin import Broker
+broker = Broker()
+print({"kio", "hypothesis"} & set(sys.modules))
+broker.stop()
+"""
+
+
+def test_a_broker_starts_without_the_messages_that_no_client_has_sent_yet() -> None:
+    """kio, and hypothesis, which kio imports where it is installed, are half of what the first broker of a run takes."""
+    done = subprocess.run(
+        [sys.executable, "-c", START], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
+    assert done.stdout.strip() == "set()"

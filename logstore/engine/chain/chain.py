@@ -36,6 +36,8 @@ from logstore.objects.protocol import ObjectStore
 from logstore.objects.settled import create_settled
 from logstore.objects.wrappers.slices import is_slice
 
+_RANDOM = random.SystemRandom()  # has no state, so one serves every chain; making one seeds it
+
 
 class StalePlace(Exception):
     """The chain has gone on from this place long ago, and what was there was collected. Internal: whoever is there loads
@@ -74,7 +76,7 @@ class Chain:
         self.paths = paths
         self._lanes = lanes or LaneReader(store)
         self._loader = Loader(store, paths, self._lanes)
-        self._rng = rng or random.SystemRandom()
+        self._rng = rng or _RANDOM
         self._keep = keep
 
     def new_nonce(self) -> bytes:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 
 import pytest
 
 import logstore
-from logstore.cli import main
+from logstore.cli import main, survey
 from logstore.cli.survey import LOOK_MAX
+from logstore.engine.chain import many_chains
 from logstore.objects.wrappers.metered import MeteredStore
 from tests.support.engine.harness import crash
 from tests.support.engine.newer_release import newer_segment
@@ -159,6 +161,23 @@ def test_O01_all_partitions_of_a_lane_are_listed_with_a_few_requests(
     assert [row["segments"] for row in found] == [partitions] * topics
     # One for each topic's descriptor, and those of one lane: at most 63 entries behind its checkpoint.
     assert len(requests) <= topics + 80
+
+
+def test_O01_nothing_is_collected_while_partitions_are_looked_at(
+    url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fill_a_lane(url, 1, 2)
+    seen: list[bool] = []
+
+    def load_some(*args: object) -> object:
+        seen.append(gc.isenabled())
+        return many_chains.load_some(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(survey, "load_some", load_some)
+    assert main(["topics", "--json"]) == 0
+    assert seen == [False]
+    assert gc.isenabled()
+    assert [row["records"] for row in lines(capfd)] == [2]
 
 
 def test_partitions_in_no_lane_do_not_hide_those_in_one(

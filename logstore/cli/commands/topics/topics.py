@@ -11,7 +11,14 @@ import argparse
 from typing import Any
 
 from logstore.cli.places import open_objects
-from logstore.cli.survey import LOOK_MAX, PartitionFacts, age, look_at, storage_dollars
+from logstore.cli.survey import (
+    LOOK_MAX,
+    PartitionFacts,
+    age,
+    look_at,
+    nothing_collected,
+    storage_dollars,
+)
 from logstore.cli.terminal.output import Output
 from logstore.cli.terminal.units import shown_dollars, shown_duration, shown_size
 from logstore.layout.catalog import Catalog, TopicDescriptor
@@ -24,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    with open_objects(args) as objects:
+    with nothing_collected(), open_objects(args) as objects:
         listed = Catalog(objects).described()
         topics = [topic for _, topic in listed if isinstance(topic, TopicDescriptor)]
         looked_at = look_at(objects, topics, most=None if args.exact else LOOK_MAX)
