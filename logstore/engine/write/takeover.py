@@ -15,7 +15,6 @@ from concurrent.futures import Future
 
 from logstore.config import TakeOver
 from logstore.engine.chain.chain import Chain, LostRace
-from logstore.engine.chain.fencing import fenced_by
 from logstore.engine.chain.link import Link, link_of_fence
 from logstore.engine.chain.parts import links_of
 from logstore.engine.chain.tail import ChainTail
@@ -86,16 +85,11 @@ def take_over(
             if _end_claim(runtime, chain, state, judged, deadline):
                 continue
         header = _fence(runtime, tail, replay, reserve)
-        if _commit(runtime, chain, state, header, replay, deadline, lane):
-            break
-    if state.tail.end_offset < tail.start_offset:
-        # The WAL kept less than readers may have seen: a second, empty segment says where the records go on.
-        tail = state.tail
-        second = _fence(runtime, tail, [], reserve, epoch=tail.epoch)
-        if not _commit(runtime, chain, state, second, [], deadline, lane, is_checked=False):
-            winner = chain.header_at(tail.next_seq)
-            assert winner is not None, "the race was lost to somebody"
-            raise fenced_by(chain, tail.epoch, winner)
+        # If the WAL kept less than readers may have seen, a second fence says where the records go on. Only that one leads
+        # into the lane: there another could take over behind the first, and the second would not meet it.
+        is_last = header.end_offset >= tail.start_offset
+        if _commit(runtime, chain, state, header, replay, deadline, lane if is_last else None) and is_last:
+            return
 
 
 def _enter(runtime: Runtime, chain: Chain, lane: Lane, may_stop: TakeOver, deadline: float) -> None:
@@ -109,15 +103,13 @@ def _enter(runtime: Runtime, chain: Chain, lane: Lane, may_stop: TakeOver, deadl
             _wait_or_raise(runtime, chain, error, failures, deadline)
 
 
-def _fence(
-    runtime: Runtime, tail: ChainTail, replay: Sequence[EncodedBatch], reserve: bool, epoch: int | None = None
-) -> SegmentHeader:
+def _fence(runtime: Runtime, tail: ChainTail, replay: Sequence[EncodedBatch], reserve: bool) -> SegmentHeader:
     base = tail.end_offset if replay else tail.start_offset
     end = replay[-1].end_offset if replay else base
     start = max(tail.start_offset, end)
     return SegmentHeader(
         seq=tail.next_seq,
-        epoch=tail.epoch + 1 if epoch is None else epoch,
+        epoch=tail.epoch + 1,
         base_offset=base,
         end_offset=end,
         writer_id=runtime.new_id(),
@@ -136,11 +128,9 @@ def _commit(
     replay: Sequence[EncodedBatch],
     deadline: float,
     lane: Lane | None,
-    *,
-    is_checked: bool = True,
 ) -> bool:
     """Commit the fence, trying until the deadline. False if another's segment is there, or the chain has gone on from
-    there long ago: that was taken in. `is_checked` is not needed behind our own fence: nobody else has written there."""
+    there long ago: that was taken in."""
     claim = None if lane is None else lane.claim()
     if lane is not None:
         key = ClaimKey(chain.paths.prefix, header.epoch)
@@ -160,7 +150,7 @@ def _commit(
             failures += 1
             _wait_or_raise(runtime, chain, error, failures, deadline)
         else:
-            if is_checked and _is_stale(chain, state, header):
+            if _is_stale(chain, state, header):
                 return False
             added = state.add_committed([Link(summary, len(data), extras)], by_owner=True)
             assert added, "nobody but the owner moves the tail"

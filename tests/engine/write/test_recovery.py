@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import logstore
+import logstore.store as store_module
 from logstore.engine.partition.partition_log import PartitionLog
-from logstore.errors import Indeterminate, LogStoreError, StoreUnavailable
+from logstore.errors import Fenced, Indeterminate, LogStoreError, StoreUnavailable
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import (
@@ -21,7 +22,9 @@ from tests.support.engine.harness import (
     pairs,
     partition,
     running,
+    stored,
 )
+from tests.support.patience import PATIENCE_S
 
 DURABLE = [b"durable-0", b"durable-1"]
 LOCAL = [b"local-2", b"local-3", b"local-4"]
@@ -115,6 +118,43 @@ def test_L09_W04_a_recovery_that_dies_at_any_put_is_finished_by_the_next(
         assert stored == at(0, ACKED if landed else DURABLE)
     with running(objects, wal_dir=str(left.disk(disk))) as store:
         check_all(partition(store), left)
+
+
+@pytest.mark.parametrize("born", [1, 16], ids=["born in a lane", "born in its own chain"])
+def test_L09_N03_who_takes_over_between_the_puts_of_a_recovery_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, born: int
+) -> None:
+    """The last put is held while another process takes the partition and appends: of the two one is its owner, and what
+    anybody was told is there for all."""
+    monkeypatch.setattr(store_module, "BORN_PARTITIONS", born)
+    left = Left(tmp_path)
+    gated = GatedStore(left.objects)
+    recovering = open_store(gated, wal_dir=str(left.disk()))
+    log = partition(recovering)
+    with gated.hold("put", suffix=".seg") as gate:
+        opening = background(log._internal.open_writer, timeout=5.0, ack="local")
+        for _ in range(2):
+            gate.wait_held()
+            gate.release()
+        gate.wait_held()
+        with running(left.objects, take_over=True) as other:
+            taken = partition(other).append(b"elsewhere").offset
+            assert taken >= left.reserved_until
+            gate.open()
+            opening.result(PATIENCE_S)
+            told = [*at(0, ACKED), (taken, b"elsewhere")]
+            assert stored(left.objects) == told
+            shown = log.append(b"local", ack="local", timeout=5.0).offset
+            assert shown > taken, "an offset for two records"
+            durable = log.append(b"recovered", timeout=5.0).offset
+            with pytest.raises(Fenced):
+                partition(other).append(b"again")
+            told += [(shown, b"local"), (durable, b"recovered")]
+            assert stored(left.objects) == told
+    crash(recovering)
+    with running(left.objects) as third:
+        last = partition(third).append(b"last").offset
+    assert stored(left.objects) == [*told, (last, b"last")]
 
 
 def test_L09_an_outage_during_recovery_keeps_the_wal_for_the_next_attempt(left: Left) -> None:
