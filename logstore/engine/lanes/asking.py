@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from logstore.engine.lanes.lane_log import LaneLog, LaneRace
 from logstore.errors import CorruptData, StoreError
 from logstore.format.stored.entry import ClaimKey, build_ask
+from logstore.layout.paths import is_birth_lane
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +40,9 @@ class Asking:
 
     def outrun(self, seq: int, claims: Iterable[ClaimKey], judged: bytes) -> None:
         """Another's entry is in the place that ours was for. Ask, unless we did and the owner may have yet to answer; an ask
-        that cannot be put is none."""
+        that cannot be put is none. Nobody would answer in a birth lane, and every other taker would have to read it."""
+        if is_birth_lane(self._log.paths.lane):
+            return
         ahead = AHEAD
         while self._place + ANSWERED_IN < seq and ahead <= AHEAD_MAX:
             header, data = build_ask(

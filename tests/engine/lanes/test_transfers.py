@@ -402,3 +402,24 @@ def test_N04_C01_who_has_not_met_the_next_life_of_its_lane_says_nothing_of_that_
     assert seen(objects, 1) == [*((number, b"%d" % number) for number in range(20)), (20, b"b")]
     assert "a lane knows of a newer one" not in caplog.text
     crash(second)
+
+
+def test_N04_N08_who_is_outrun_in_a_birth_lane_asks_nobody() -> None:
+    """Processes that open a new topic at the same time: one entry each, and no asks, which nobody would answer and all of
+    them would have to read."""
+    objects = MemoryStore()
+    gated = GatedStore(objects)
+    with running(objects) as first, running(gated) as second, running(objects) as third:
+        first.create_topic("t", 3)
+        topic = second.topic("t")
+        with gated.hold("put", prefix=LANES_PREFIX) as gate:
+            outrun = background(topic.partition(1).append, b"second")
+            gate.wait_held()
+            assert first.topic("t").partition(0).append(b"first").offset == 0
+            gate.open()
+            assert outrun.result(PATIENCE_S).offset == 0
+        assert third.topic("t").partition(2).append(b"third").offset == 0
+    (birth,) = {lane for info in objects.list(LANES_PREFIX) if is_birth_lane(lane := info.key.split("/")[1])}
+    entries = LaneLog(objects, LanePaths(birth)).entries_from(0)
+    assert [entry.header.kind for entry in entries if isinstance(entry, Entry)] == [EntryKind.TRANSFER] * 3
+    assert not LaneLog(objects, LanePaths(birth)).stands_from(3)
