@@ -44,6 +44,7 @@ from logstore.engine.write.admission import admit_records, encode_runs
 from logstore.engine.write.commit_loop import CommitLoop
 from logstore.engine.write.group_commit import GroupCommitWait
 from logstore.engine.write.lifecycle import WriterStats
+from logstore.engine.write.ownership import shared_in_the_way
 from logstore.engine.write.writer_health import WriterHealth
 from logstore.engine.write.writer_protocol import Writer
 from logstore.errors import LogStoreError, OutcomeUnknown, fresh
@@ -126,6 +127,10 @@ class SharedWriter(Writer):
     ) -> Future[Receipt]:
         runtime = self._runtime
         if ack != "durable":
+            if runtime.config.writer != "shared":  # it has joined those that it found
+                raise shared_in_the_way(
+                    self._chain, f'They know durable acks only, and ack="{ack}" was asked for'
+                )
             raise ValueError(
                 f"ack={ack!r}: a shared writer knows durable acks only, because offsets are not known before the commit; "
                 'use ack="durable", or open the store with writer="exclusive"'

@@ -127,6 +127,19 @@ def test_W17_an_exclusive_writer_joins_shared_ones(home: Path) -> None:
         assert late.health()["partitions"][0]["mode"] == "shared"
 
 
+@pytest.mark.parametrize("ack", ["buffered", "local"])
+def test_W17_who_has_joined_shared_writers_is_told_what_to_do_for_a_weaker_ack(
+    home: Path, tmp_path: Path, ack: Ack
+) -> None:
+    with OtherProcess(home, writer="shared") as fleet, logstore.open(home, wal_dir=tmp_path / "wal") as late:
+        assert fleet.append("first") == [0, 0]
+        log = late.topic("t").partition(0)
+        assert log.append(b"second").offset == 1
+        with pytest.raises(PartitionInUse, match=f'ack="{ack}" was asked for.*take_over=True'):
+            log.append(b"refused", ack=ack)
+        assert log.append(b"third").offset == 2, "nothing was appended, and nobody was stopped"
+
+
 def test_W17_a_shared_chain_stays_shared_when_its_fleet_is_gone_until_somebody_takes_it(home: Path) -> None:
     """Who joins cannot know that it is alone: a worker that has not appended yet has left nothing in the store."""
     with OtherProcess(home, writer="shared") as fleet:
