@@ -60,10 +60,10 @@ class SkewedClock(SystemClock):
 
 
 class MixedWorker:
-    """`name` is of this process alone, and begins every value."""
+    """`where`: the store. `name` is of this process alone, and begins every value."""
 
-    def __init__(self, folder: Path, name: str, seed: int, end_at: float) -> None:
-        self._folder, self._name, self._rng, self._end_at = folder, name, Random(seed), end_at
+    def __init__(self, folder: Path, where: str, name: str, seed: int, end_at: float) -> None:
+        self._where, self._name, self._rng, self._end_at = where, name, Random(seed), end_at
         self._journal = os.open(folder / "journal", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._lock = threading.Lock()  # guards the number
         self._number = 0
@@ -81,7 +81,7 @@ class MixedWorker:
         return time.monotonic() > self._end_at
 
     def _objects(self) -> ObjectStore:
-        objects = open_url(str(self._folder / "store"))
+        objects = open_url(self._where)
         if self._rng.random() < 0.4:
             return objects
         faulty, often = (
@@ -277,8 +277,8 @@ def place_of(log: PartitionLog) -> Place:
     return paths.topic, paths.incarnation, paths.partition
 
 
-def main(folder: str, name: str, seed: str, seconds: str) -> None:
-    MixedWorker(Path(folder), name, int(seed), time.monotonic() + float(seconds)).run()
+def main(folder: str, where: str, name: str, seed: str, seconds: str) -> None:
+    MixedWorker(Path(folder), where, name, int(seed), time.monotonic() + float(seconds)).run()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from contextlib import nullcontext
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,22 +28,24 @@ from logstore.cli.commands.maintenance import compact, verify
 from logstore.cli.terminal.output import Output
 from tests.soak import mixed_worker
 from tests.soak.mixed_worker import TOPICS, Place, place_of
+from tests.support.servers import moto_server_process, seaweedfs_server
 
 PROCESSES = 3
 ROUNDS = 12
 ROUND_S = 25.0
 END_S = 120.0
+SERVERS = {"moto": moto_server_process, "seaweedfs": seaweedfs_server}
 Contents = dict[Place, dict[int, str]]
 
 
-def start(folder: Path, name: str, seed: int, seconds: float) -> subprocess.Popen[bytes]:
+def start(folder: Path, where: str, name: str, seed: int, seconds: float) -> subprocess.Popen[bytes]:
     with (folder / "log").open("ab") as log:
-        command = [sys.executable, mixed_worker.__file__, str(folder), name, str(seed), str(seconds)]
+        command = [sys.executable, mixed_worker.__file__, str(folder), where, name, str(seed), str(seconds)]
         path = os.pathsep.join(sys.path)
         return subprocess.Popen(command, stderr=log, stdout=log, env=os.environ | {"PYTHONPATH": path})
 
 
-def fight(folder: Path, seed: int, seconds: float) -> list[str]:
+def fight(folder: Path, where: str, seed: int, seconds: float) -> list[str]:
     """Let them, and disturb them. Returns what is wrong with how they ended."""
     rng, end_at = Random(seed), time.monotonic() + seconds
     lives = [0] * PROCESSES
@@ -50,7 +53,7 @@ def fight(folder: Path, seed: int, seconds: float) -> list[str]:
     def born(number: int) -> subprocess.Popen[bytes]:
         lives[number] += 1
         left = max(0.0, end_at - time.monotonic())
-        return start(folder, f"{number}.{lives[number]}", rng.randrange(1 << 30), left)
+        return start(folder, where, f"{number}.{lives[number]}", rng.randrange(1 << 30), left)
 
     living = [born(number) for number in range(PROCESSES)]
     while time.monotonic() < end_at - 1:
@@ -143,8 +146,7 @@ def violations(lines: list[dict[str, Any]], stored: Contents) -> list[str]:
     return found
 
 
-def judged(folder: Path) -> list[str]:
-    where = str(folder / "store")
+def judged(folder: Path, where: str) -> list[str]:
     with (folder / "journal").open() as journal:
         lines = [json.loads(line) for line in journal if line.endswith("}\n")]
     with logstore.open(where) as store:
@@ -157,17 +159,23 @@ def judged(folder: Path) -> list[str]:
 
 
 @pytest.mark.soak
+@pytest.mark.s3
 @pytest.mark.timeout(3600)
-def test_L01_L17_N02_N03_N04_N09_C01_C07_processes_fight_for_partitions_and_lanes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("home", ["folder", "moto", "seaweedfs"])
+def test_L01_L17_N02_N03_N04_N09_C01_C07_processes_fight_for_partitions_and_lanes(
+    home: str, tmp_path: Path
+) -> None:
     seed = int(os.environ.get("SOAK_SEED", "1"))
-    for number in range(ROUNDS):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        with logstore.open(str(folder / "store")) as store:
-            for name, partitions in TOPICS.items():
-                store.create_topic(name, partitions, segment_bytes=5000)
-        wrong = fight(folder, seed * 1000 + number, ROUND_S)
-        assert [*wrong, *judged(folder)] == [], folder
+    with SERVERS[home]() if home in SERVERS else nullcontext() as server:
+        for number in range(ROUNDS):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            where = str(folder / "store") if server is None else server.url(f"mixed-{number}")
+            with logstore.open(where) as store:
+                for name, partitions in TOPICS.items():
+                    store.create_topic(name, partitions, segment_bytes=5000)
+            wrong = fight(folder, where, seed * 1000 + number, ROUND_S)
+            assert [*wrong, *judged(folder, where)] == [], folder
 
 
 def test_N09_the_judge_of_mixed_histories_sees_what_is_lost_doubled_torn_and_taken_back() -> None:
