@@ -21,38 +21,9 @@ from logstore.testing import (
     SlowStore,
 )
 from tests.support.engine.harness import background
+from tests.support.groups.memberships import PLACES, TIMEOUT_S, joined, member
 from tests.support.patience import PATIENCE_S
 from tests.support.scheduler import RandomChoices, Schedule
-
-TIMEOUT_S = 30.0
-PLACES: list[Place] = [("t", number) for number in range(4)]
-
-
-def member(
-    objects: ObjectStore,
-    seed: int,
-    clock: ManualClock | None = None,
-    *,
-    name: str | None = None,
-    partitions: int = len(PLACES),
-    timeout: float = TIMEOUT_S,
-) -> Membership:
-    return Membership(
-        objects,
-        clock or ManualClock(),
-        random.Random(seed),
-        "g",
-        name=name,
-        topics=("t",),
-        session_timeout=timeout,
-        find_topics=lambda names: dict.fromkeys(names, ("0" * 16, partitions)),
-    )
-
-
-def joined(objects: ObjectStore, seed: int, clock: ManualClock | None = None, **how: object) -> Membership:
-    made = member(objects, seed, clock, **how)  # type: ignore[arg-type]
-    made.join()
-    return made
 
 
 def document(objects: ObjectStore) -> Document:

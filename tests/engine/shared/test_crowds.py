@@ -105,3 +105,13 @@ def test_W16_who_waits_for_others_waits_no_longer_than_its_patience() -> None:
     assert waits is not None
     assert waits <= 1.2 * pace.patience_s
     assert pace.wait(now=3600.01 + pace.patience_s) is None
+
+
+@pytest.mark.parametrize("seed", [41, 42])
+def test_C06_W11_clocks_that_differ_by_years_and_jump_neither_lose_a_record_nor_slow_anybody_down(
+    seed: int,
+) -> None:
+    """Everything that was acked is found where its ack says, once: `run_race` looks."""
+    alike, skewed = (run_race(4, seconds=6, seed=seed, skewed=skewed) for skewed in (False, True))
+    assert skewed.rate > 0.85 * alike.rate
+    assert min(map(len, skewed.latencies)) > 0.5 * min(map(len, alike.latencies))

@@ -20,6 +20,7 @@ from logstore.testing.slow import Latency
 from tests.simulation.kernel import Kernel, Life
 
 TOPIC = "t"
+YEARS_MS = 8 * 365 * 86_400_000
 
 
 class VirtualClock:
@@ -35,6 +36,23 @@ class VirtualClock:
     def wait(self, condition: threading.Condition, timeout: float | None) -> None:
         if timeout is None or timeout > 0:
             condition.wait(timeout)
+
+
+class SkewedClock(VirtualClock):
+    """Its wall clock is off by up to years, and jumps now and then; its other one began at another time."""
+
+    def __init__(self, kernel: Kernel, rng: random.Random) -> None:
+        super().__init__(kernel)
+        self._rng = rng
+        self._skew_ms, self._began = rng.randint(-YEARS_MS, YEARS_MS), rng.uniform(0, 1e6)
+
+    def now_ms(self) -> int:
+        if self._rng.random() < 0.1:
+            self._skew_ms = self._rng.randint(-YEARS_MS, YEARS_MS)
+        return super().now_ms() + self._skew_ms
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self._began
 
 
 class Counted:
@@ -97,10 +115,11 @@ def run_race(
     producers: int = 1,
     seed: int = 1,
     pause_s: float = 0.0,
+    skewed: bool = False,
 ) -> Race:
     """`writers`: how many, or how much longer the requests of each take than S3's. Each of their `producers` appends one
-    record after the other, after a pause of `pause_s` on the average. Everything that was acked is found where its ack
-    says, once."""
+    record after the other, after a pause of `pause_s` on the average. `skewed`: their clocks are. Everything that was acked
+    is found where its ack says, once."""
     factors = [1.0] * writers if isinstance(writers, int) else list(writers)
     objects = MemoryStore()
     faults: list[BaseException] = []
@@ -136,7 +155,12 @@ def run_race(
             slow = SlowStore(objects, seed=seed * 1000 + number, sleep=kernel.sleep, **latency)
             counted = Counted(slow, counts)
             rng = random.Random(f"{seed}/{number}")
-            stores.append(logstore.open(counted, writer="shared", clock=VirtualClock(kernel), rng=rng))
+            clock = (
+                SkewedClock(kernel, random.Random(f"{seed}/{number}/clock"))
+                if skewed
+                else VirtualClock(kernel)
+            )
+            stores.append(logstore.open(counted, writer="shared", clock=clock, rng=rng))
             stores[-1].create_topic(TOPIC, exist_ok=True)
         logs = [store.topic(TOPIC).partition(0) for store in stores]
         for log in logs:
