@@ -19,8 +19,8 @@ from typing import get_type_hints
 
 from broker_shim import logs
 from broker_shim.config import PREFIX, BrokerConfig, from_environment, parse_value
-from broker_shim.server import Server
-from logstore.errors import LogStoreError
+from broker_shim.wire import messages
+from logstore.errors import LogStoreError, needs
 
 log = logging.getLogger("broker_shim")
 SWITCH_INTERVAL_S = 0.001
@@ -77,6 +77,7 @@ def _true_or_false(text: str) -> bool:
 
 def own_the_process() -> None:
     """Once a broker has started in a process that does nothing else."""
+    messages.load()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     # What is loaded now stays for good. Walking over it takes the garbage collector as long as an upload, and would be the
     # 99th percentile of an ack.
@@ -85,7 +86,13 @@ def own_the_process() -> None:
 
 
 async def serve(config: BrokerConfig) -> int:
-    server = Server(config)
+    try:
+        with needs("broker"):
+            from broker_shim.server import Server
+        server = Server(config)
+    except ModuleNotFoundError as error:
+        log.error("could not start: %s", error)
+        return 1
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

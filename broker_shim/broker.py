@@ -51,7 +51,7 @@ from broker_shim.wire.apis import BY_KEY, Api
 from broker_shim.wire.codes import Code
 from broker_shim.wire.primitives import MalformedRequest, RequestHeader
 from logstore.config import Ack
-from logstore.errors import Fenced, LogStoreError, StoreError, UnknownTopic
+from logstore.errors import Fenced, LogStoreError, StoreError, UnknownTopic, needs
 from logstore.store import Store
 
 log = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ class Broker:
         consumers = ConsumerGroupApi(self.coordinator, self.partitions, self._loop)
         mixed = ClassicMemberApi(consumers.topics, self.partitions, self._loop)
         groups = GroupApi(self.coordinator, self.transactions.shards, self.cluster, mixed, self._loop)
-        offsets = OffsetApi(self.coordinator, self.partitions, self.transactions.verify, self._loop)
+        offsets = OffsetApi(self.coordinator, self.partitions, self.transactions.verify)
         transactions = TransactionApi(self.transactions, self.coordinator, self.partitions, self._config)
         logs = LogApi(self.partitions)
         admin = AdminApi(self._store, self.partitions, self.coordinator, self.cluster, self._config)
@@ -415,12 +415,8 @@ class Broker:
 def _tokens(config: BrokerConfig) -> Tokens | None:
     if not config.oauth_keys:
         return None
-    try:
-        from broker_shim.auth import oauth  # needs the extra `oauth`
-    except ImportError as error:
-        raise OSError(
-            f"--oauth-keys needs PyJWT: pip install 'embedded-logstore[broker,oauth]' ({error})"
-        ) from error
+    with needs("oauth"):
+        from broker_shim.auth import oauth
     return oauth.Tokens(
         oauth.KeySet(config.oauth_keys),
         issuer=config.oauth_issuer,

@@ -7,19 +7,16 @@ are plain integers on the event loop: one addition for each request, no lock.
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
 from broker_shim.wire.apis import BY_KEY
 from logstore.metrics.numbers import BOUNDS, Lags, Sources, families
 from logstore.store import Store
-from logstore.ui.port import Page
+from logstore.ui.port import TEXT, Answer
 from logstore.writers import WriterMetrics
 
 LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-MAX_REQUEST_BYTES = 8192
-REQUEST_TIMEOUT_S = 5.0
 
 Sample = tuple[str, dict[str, str], float]
 
@@ -114,90 +111,18 @@ def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-class HttpPort:
-    """GET only, one request for a connection, everything else is refused. `ready` gives None or a reason. `page`: what else
-    there is to see; None: nothing."""
-
-    def __init__(
-        self,
-        samples: Callable[[], Iterable[Sample]],
-        ready: Callable[[], str | None],
-        page: Page | None = None,
-    ) -> None:
-        self._page = page
-        self._streams: set[asyncio.Task[None]] = set()
-        self._samples = samples
-        self._ready = ready
-        self._server: asyncio.Server | None = None
-
-    async def start(self, host: str, port: int) -> int:
-        self._server = await asyncio.start_server(self._serve, host, port, limit=MAX_REQUEST_BYTES)
-        bound: int = self._server.sockets[0].getsockname()[1]
-        return bound
-
-    async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            for stream in tuple(self._streams):
-                stream.cancel()
-            await self._server.wait_closed()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                head = await reader.readuntil(b"\r\n\r\n")
-            if await self._shown(head.decode("latin-1"), writer):
-                return
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                status, content, body = self._answer(head.split(b"\r\n", 1)[0].decode("latin-1"))
-                payload = body.encode()
-                writer.write(
-                    f"HTTP/1.1 {status}\r\nContent-Type: {content}\r\nContent-Length: {len(payload)}\r\n"
-                    "Connection: close\r\n\r\n".encode()
-                    + payload
-                )
-                await writer.drain()
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # a probe that went away, or no HTTP at all: nobody is left to tell
-        finally:
-            writer.close()
-
-    async def _shown(self, head: str, writer: asyncio.StreamWriter) -> bool:
-        """Whether it was for the page, and is answered."""
-        method, _, rest = head.partition(" ")
-        target = rest.split(" ")[0]
-        if self._page is None or method != "GET" or not self._page.owns(target.split("?")[0]):
-            return False
-        task = asyncio.current_task()
-        assert task is not None, "a connection is served by a task"
-        self._streams.add(task)
-        try:
-            await self._page.respond(target, head, writer)
-        except asyncio.CancelledError:
-            pass  # the broker stops: this is the end of the task
-        finally:
-            self._streams.discard(task)
-        return True
-
-    def _answer(self, line: str) -> tuple[str, str, str]:
-        method, _, rest = line.partition(" ")
-        path = rest.split(" ")[0].split("?")[0]
-        text = "text/plain; charset=utf-8"
-        if method != "GET":
-            return "405 Method Not Allowed", text, "GET only\n"
-        if path == "/healthz":
-            return "200 OK", text, "ok\n"
-        if path == "/readyz":
-            reason = self._ready()
-            return (
-                ("200 OK", text, "ready\n")
-                if reason is None
-                else ("503 Service Unavailable", text, reason + "\n")
-            )
-        if path == "/metrics":
-            return "200 OK", "text/plain; version=0.0.4; charset=utf-8", render(self._samples())
+def answer(path: str, ready: Callable[[], str | None], samples: Callable[[], Iterable[Sample]]) -> Answer:
+    """What the port says of a path that is not the page's. `ready` gives None or a reason."""
+    if path == "/healthz":
+        return "200 OK", TEXT, "ok\n"
+    if path == "/readyz":
+        reason = ready()
         return (
-            "404 Not Found",
-            text,
-            "/healthz, /readyz or /metrics; the page at / needs a loopback address or --ui-token\n",
+            ("200 OK", TEXT, "ready\n")
+            if reason is None
+            else ("503 Service Unavailable", TEXT, f"{reason}\n")
         )
+    if path == "/metrics":
+        return "200 OK", "text/plain; version=0.0.4; charset=utf-8", render(samples())
+    why = "/healthz, /readyz or /metrics; the page at / needs a loopback address or --ui-token\n"
+    return "404 Not Found", TEXT, why

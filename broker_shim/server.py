@@ -15,13 +15,13 @@ import time
 import logstore
 from broker_shim.broker import Broker
 from broker_shim.config import BrokerConfig, parse_address
-from broker_shim.metrics import HttpPort, Sample
+from broker_shim.metrics import Sample, answer
 from broker_shim.net.connection import Connection
 from broker_shim.net.request_memory import RequestMemory
 from broker_shim.partitions.cluster import Node, new_incarnation
 from logstore.objects import ObjectStore
 from logstore.store import Store
-from logstore.ui.port import page_of
+from logstore.ui.port import Answer, HttpPort, page_of
 from logstore.ui.view import View
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Server:
                 known.transactions,
             )
             self._page = None if found is None else found[1]
-            self._http = HttpPort(self._samples, self._not_ready, None if found is None else found[0])
+            self._http = HttpPort(self._answer, None if found is None else found[0])
             self.metrics_port = await self._http.start(*parse_address(config.metrics))
         await self.broker.start()
         await self._listener.start_serving()
@@ -184,6 +184,9 @@ class Server:
         if self._sweeper is None:
             return "starting"
         return "stopping" if self._draining else self.broker.problem
+
+    def _answer(self, path: str) -> Answer:
+        return answer(path, self._not_ready, self._samples)
 
     def _samples(self) -> list[Sample]:
         own: list[Sample] = [

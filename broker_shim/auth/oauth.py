@@ -17,6 +17,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
@@ -125,23 +126,15 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 _OPENER = urllib.request.build_opener(_NoRedirects)
 
 
+@dataclass(eq=False)
 class Tokens:
     """Who a token is for."""
 
-    def __init__(
-        self,
-        keys: KeySet,
-        *,
-        issuer: str = "",
-        audience: str = "",
-        claim: str = "sub",
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._keys = keys
-        self._issuer = issuer
-        self._audience = audience
-        self._claim = claim
-        self._now = now
+    _keys: KeySet
+    issuer: str = field(default="", kw_only=True)
+    audience: str = field(default="", kw_only=True)
+    claim: str = field(default="sub", kw_only=True)
+    now: Callable[[], float] = field(default=time.time, kw_only=True)
 
     def begin(self) -> Bearer:
         return Bearer(self)
@@ -156,18 +149,18 @@ class Tokens:
                 token,
                 key,
                 algorithms=[key.algorithm_name],
-                issuer=self._issuer or None,
-                audience=self._audience or None,
+                issuer=self.issuer or None,
+                audience=self.audience or None,
                 leeway=CLOCK_SKEW_S,
-                options={"require": ["exp", self._claim], "verify_aud": bool(self._audience)},
+                options={"require": ["exp", self.claim], "verify_aud": bool(self.audience)},
             )
         except (jwt.PyJWTError, ValueError, TypeError) as error:
             log.info("a token was refused: %s", error)
             raise AuthenticationFailed from error
-        user = claims[self._claim]
+        user = claims[self.claim]
         if not isinstance(user, str) or not user:
             raise AuthenticationFailed
-        return user, max(0.001, float(claims["exp"]) - self._now())
+        return user, max(0.001, float(claims["exp"]) - self.now())
 
 
 class Bearer:

@@ -291,11 +291,8 @@ class ConsumerGroup:
 
     # ── assigning ────────────────────────────────────────────────────────────────────────────────────────
 
-    def look(self, topics: Topics) -> None:
-        """Topics may have come, gone, or got more partitions."""
-        self._look(topics, False)
-
     def _look(self, topics: Topics, changed: bool) -> None:
+        """Topics may have come, gone, or got more partitions."""
         changed |= self._is_due
         if not changed and self._seen is not None and (topics is self._seen or topics == self._seen):
             return

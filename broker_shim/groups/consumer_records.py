@@ -153,15 +153,8 @@ def _current(member: ConsumerMember) -> bytes:
     )
 
 
-def by_topic(partitions: Iterable[Partition]) -> dict[UUID, list[int]]:
-    found: dict[UUID, list[int]] = {}
-    for topic_id, index in sorted(partitions):
-        found.setdefault(topic_id, []).append(index)
-    return found
-
-
 def _partitions(held: Held) -> bytes:
-    topics = by_topic(held)
+    topics = primitives.by_topic(held)
     out = [primitives.array_header(len(topics), True)]
     for topic_id, indexes in topics.items():
         out += (

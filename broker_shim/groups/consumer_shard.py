@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from broker_shim.groups.assignors import Topics
@@ -19,24 +20,18 @@ from broker_shim.wire.codes import Code
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class ConsumerShard:
-    def __init__(
-        self,
-        log: StateLog,
-        limits: ConsumerLimits,
-        loop: asyncio.AbstractEventLoop,
-        now_ms: Callable[[], int],
-        downgrade: Callable[[ConsumerGroup], None],
-    ) -> None:
-        """`downgrade`: only members that speak the classic protocol are left."""
-        self._downgrade = downgrade
-        self.groups: dict[str, ConsumerGroup] = {}
-        self.limits = limits
-        self._log = log
-        self._loop = loop
-        self._now_ms = now_ms
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._is_closed = False
+    """`_downgrade`: only members that speak the classic protocol are left."""
+
+    _log: StateLog
+    limits: ConsumerLimits
+    _loop: asyncio.AbstractEventLoop
+    _now_ms: Callable[[], int]
+    _downgrade: Callable[[ConsumerGroup], None]
+    groups: dict[str, ConsumerGroup] = field(default_factory=dict, init=False)
+    _timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict, init=False)
+    _is_closed: bool = field(default=False, init=False)
 
     def read(self, key: ConsumerKey, value: bytes) -> None:
         """A record of the log, while it is loaded."""
@@ -99,10 +94,7 @@ class ConsumerShard:
             self._downgrade(group)
             return
         self._schedule(group)
-        self._log.start(self._save_later(group))
-
-    async def _save_later(self, group: ConsumerGroup) -> None:
-        await self._save(group)
+        self._log.start(self._save(group))
 
     def removal(self, name: str) -> list[Change]:
         """What is to be written so that nothing of the group is left."""

@@ -39,7 +39,7 @@ from broker_shim.groups.pending_offsets import (
 )
 from broker_shim.partitions import state_log
 from broker_shim.partitions.hosted_partition import HostedPartition
-from broker_shim.partitions.state_log import Change, Done, StateLog
+from broker_shim.partitions.state_log import Change, Done, StateLog, nobody_waits
 from broker_shim.partitions.together import Part, append_together
 from broker_shim.partitions.transaction_gate import Companion
 from broker_shim.wire.codes import Code
@@ -196,7 +196,7 @@ class GroupShard:
 
     def part_of_end(self, marker: Marker) -> Part | None:
         """The same, to be stored together with other parts, now. None if it has to wait for others."""
-        changes, begin, written = self._ended(marker, _ignore)
+        changes, begin, written = self._ended(marker, nobody_waits)
         return self.log.part(changes, written, begin)
 
     def _ended(self, marker: Marker, done: Done) -> tuple[list[Change], Callable[[], None], Done]:
@@ -314,7 +314,7 @@ class GroupShard:
             if classic is not None:
                 del self.groups[name]
                 if encode_key(GroupKey(name)) in self.log.latest:
-                    self.log.write([(encode_key(GroupKey(name)), None)], _ignore)
+                    self.log.write([(encode_key(GroupKey(name)), None)], nobody_waits)
             return await self.consumers.heartbeat(name, said, topics)
         now = self._loop.time()
         new = upgraded(classic, self.consumers.limits, topics, now) if said.epoch == JOINING else None
@@ -336,7 +336,7 @@ class GroupShard:
         # Nobody is in it, for the log, before the rebalance that now begins has ended: after a crash all of them join again,
         # also those that had a part of their share.
         nobody = GroupState(group.protocol_type or "", group.generation, None, None, self._now_ms(), [])
-        self._write(group.group_id, nobody, _ignore)
+        self._write(group.group_id, nobody, nobody_waits)
         self.carry_out(group, group.rebalance(self._loop.time()))
 
     def mixed(self, name: str) -> ConsumerGroup | None:
@@ -347,7 +347,7 @@ class GroupShard:
     def classic(self, name: str) -> Group:
         """The group, for somebody who joins. One of the consumer protocol without members is a classic one from now on."""
         if name in self.consumers.groups:
-            self.log.write(self.consumers.removal(name), _ignore)
+            self.log.write(self.consumers.removal(name), nobody_waits)
             self.consumers.forget(name)
         return self.group(name)
 
@@ -453,7 +453,7 @@ class GroupShard:
         for producer_id in silent:
             del self.pending[producer_id]
         if silent:
-            self.log.write([(encode_pending_key(producer_id), None) for producer_id in silent], _ignore)
+            self.log.write([(encode_pending_key(producer_id), None) for producer_id in silent], nobody_waits)
         pending = {group for each in self.pending.values() for group in each.pending}
         seen = 0
         for name in self.names():
@@ -472,7 +472,7 @@ class GroupShard:
                 times.append(consumer.empty_since_ms)
             if times and max(times) < oldest:
                 log.info("group %s was empty for long enough: it is deleted", name)
-                self.delete_group(name, _ignore)
+                self.delete_group(name, nobody_waits)
 
     def close(self, error: Code) -> None:
         """Somebody else coordinates from now on, or the broker stops: nobody is left waiting."""
@@ -488,7 +488,3 @@ class GroupShard:
 
 def _is_offset(key: bytes) -> bool:
     return isinstance(decode_key(key), OffsetKey)
-
-
-def _ignore(code: Code) -> None:
-    """Nobody waits for it."""

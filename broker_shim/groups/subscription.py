@@ -45,9 +45,7 @@ def read_assignment(data: bytes) -> frozenset[NamedPartition]:
 
 def write_assignment(partitions: Iterable[NamedPartition]) -> bytes:
     """In version 0, which every client reads."""
-    topics: dict[str, list[int]] = {}
-    for topic, index in sorted(partitions):
-        topics.setdefault(topic, []).append(index)
+    topics = primitives.by_topic(partitions)
     out = [_I16.pack(0), primitives.array_header(len(topics), flexible=False)]
     for topic, indexes in topics.items():
         out += (

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -335,6 +335,16 @@ class HostedPartition:
         finally:
             self._learning = None
 
+    @property
+    def has_learned(self) -> bool:
+        """Whether anything is known of its transactions."""
+        return self.is_owned or self._followed is not None
+
+    def had_none(self, until: int) -> None:
+        """There are no transactions below that offset."""
+        if self._followed is None:
+            self._followed = Transactions(), until
+
     def _follow_transactions(self) -> tuple[Transactions, int]:
         if self._followed is None:
             return self._snapshots.recover_transactions(self.log)
@@ -398,3 +408,13 @@ def _seen(future: asyncio.Future[None]) -> None:
     """Whoever waits gets the error; if nobody does, the loop need not complain."""
     if not future.cancelled():
         future.exception()
+
+
+def without_transactions(partitions: Sequence[HostedPartition]) -> list[tuple[HostedPartition, int]]:
+    """In a worker thread: those that have had none, and up to which offset."""
+    ends = [each.log.durable_high_watermark for each in partitions]
+    # Looked for after the ends: a snapshot stands before the first transactional batch.
+    missing = Snapshots.missing([each._snapshots for each in partitions])
+    return [
+        (each, end) for each, end, is_missing in zip(partitions, ends, missing, strict=True) if is_missing
+    ]

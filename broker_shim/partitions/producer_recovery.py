@@ -15,13 +15,14 @@ What a broker has stored without a snapshot is always less.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from broker_shim.partitions.producers import ProducerTable
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import ObjectNotFound, StoreError
 from logstore.format.batches.batch import split
 from logstore.format.batches.transactions import Transactions
-from logstore.layout.broker import producers_prefix
+from logstore.layout.broker import producers_key
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import ObjectStore
 
@@ -51,7 +52,7 @@ class Snapshots:
         self._is_recreated = is_recreated
         self._acks_early = acks_early
         self._objects = objects
-        self._key = f"{producers_prefix(paths.topic)}{paths.incarnation}/{paths.partition}"
+        self._key = producers_key(paths)
         self._since = 0
         self.stands = False
         """Whether a snapshot that can speak of transactions is known to be in the store."""
@@ -119,6 +120,14 @@ class Snapshots:
                 break
             position = result.next_offset
         return transactions, max(position, end)
+
+    @staticmethod
+    def missing(several: Sequence[Snapshots]) -> list[bool]:
+        """Of which of these partitions there is none. A LIST for each topic, where each of them would make a GET."""
+        found: set[str] = set()
+        for prefix in {each._key.rpartition("/")[0] for each in several}:
+            found.update(info.key for info in several[0]._objects.list(f"{prefix}/"))
+        return [each._key not in found for each in several]
 
     def _load(self, low: int, end: int) -> tuple[ProducerTable | None, int]:
         """The table and the offset up to which it knows the log. Without one: from where on to read, -1 if none was ever

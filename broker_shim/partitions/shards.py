@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Generic, Protocol, TypeVar
 
@@ -37,25 +38,18 @@ class Shard(Protocol):
 S = TypeVar("S", bound=Shard)
 
 
+@dataclass(eq=False)
 class Shards(Generic[S]):
-    def __init__(
-        self,
-        topic: str,
-        count: int,
-        make: Callable[[HostedPartition], S],
-        partitions: PartitionRegistry,
-        cluster: Cluster,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        """`count`: how many partitions the topic gets if there is none yet."""
-        self.topic = topic
-        self._count = count
-        self._make = make
-        self._partitions = partitions
-        self._cluster = cluster
-        self._loop = loop
-        self._shards: dict[int, S] = {}
-        self._loading: dict[int, asyncio.Task[S]] = {}
+    """`_count`: how many partitions the topic gets if there is none yet."""
+
+    topic: str
+    _count: int
+    _make: Callable[[HostedPartition], S]
+    _partitions: PartitionRegistry
+    _cluster: Cluster
+    _loop: asyncio.AbstractEventLoop
+    _shards: dict[int, S] = field(default_factory=dict, init=False)
+    _loading: dict[int, asyncio.Task[S]] = field(default_factory=dict, init=False)
 
     def __iter__(self) -> Iterator[S]:
         return iter(list(self._shards.values()))

@@ -21,6 +21,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from broker_shim.partitions.hosted_partition import HostedPartition
@@ -45,6 +46,20 @@ Change = tuple[bytes, bytes | None]
 Done = Callable[[Code], None]
 Replaced = Callable[[bytes, bytes, bytes | None], None]
 """Is told of a key whose value is another from now on, or gone: the key, the value of before, the new one."""
+
+
+def nobody_waits(code: Code) -> None:
+    """Nobody waits for it."""
+
+
+async def outcome(start: Callable[[Done], object], patience_s: float | None = None) -> Code:
+    """What `start` tells its callback, for a task that waits for it: COORDINATOR_NOT_AVAILABLE if that takes too long."""
+    told: asyncio.Future[Code] = asyncio.get_running_loop().create_future()
+    start(lambda code: None if told.done() else told.set_result(code))
+    try:
+        return await asyncio.wait_for(told, patience_s)
+    except TimeoutError:
+        return Code.COORDINATOR_NOT_AVAILABLE
 
 
 class StateLog:
@@ -249,7 +264,7 @@ class StateLog:
         finally:
             self.compacting = None
 
-    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Work on the log that takes several turns of the loop. It ends with the log."""
         task = self._loop.create_task(work)
         self._running.add(task)
@@ -258,9 +273,7 @@ class StateLog:
 
     async def written(self, changes: Iterable[Change]) -> Code:
         """`write`, for a task."""
-        waiting: asyncio.Future[Code] = self._loop.create_future()
-        self.write(changes, lambda code: None if waiting.done() else waiting.set_result(code))
-        return await waiting
+        return await outcome(partial(self.write, changes))
 
     def _lost(self, error: BaseException) -> None:
         log.warning("%s: the coordinator has lost its log: %s", self.hosted, error)

@@ -13,42 +13,38 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
 
 from broker_shim.groups.coordinator import Coordinator
 from broker_shim.net.peers import Peers
 from broker_shim.partitions.cluster import Cluster
 from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.partitions.partition_registry import PartitionRegistry
-from broker_shim.partitions.state_log import StateLog
+from broker_shim.partitions.state_log import StateLog, outcome
 from broker_shim.partitions.together import Part, append_together, in_one_lane
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
 from logstore.errors import LogStoreError
 from logstore.format.batches.markers import Marker
 from logstore.layout.broker import INTERNAL_TOPIC
+from logstore.objects import RetryPolicy
 
 log = logging.getLogger(__name__)
 Place = tuple[str, int]
-RETRY_S, RETRY_MAX_S = 0.02, 1.0
+RETRIES = RetryPolicy(None, base_s=0.02, cap_s=1.0)
 ASK_PATIENCE_S = 20.0
 DONE = (Code.NONE, Code.TRANSACTION_COORDINATOR_FENCED)
 """It is stored, or somebody who came after us has put it there."""
 
 
+@dataclass(eq=False)
 class MarkerSender:
-    def __init__(
-        self,
-        partitions: PartitionRegistry,
-        groups: Coordinator,
-        cluster: Cluster,
-        peers: Peers,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self._partitions = partitions
-        self._groups = groups
-        self._cluster = cluster
-        self._peers = peers
-        self._loop = loop
+    _partitions: PartitionRegistry
+    _groups: Coordinator
+    _cluster: Cluster
+    _peers: Peers
 
     def is_one_lane(self, state: StateLog, places: Iterable[Place]) -> bool:
         """Whether this broker leads all of these partitions, and commits them together with the coordinator's log."""
@@ -104,8 +100,7 @@ class MarkerSender:
         )
 
     async def _until_it_stands(self, marker: Marker, topic: str, index: int) -> None:
-        wait_s = RETRY_S
-        while True:
+        for failures in count(1):
             try:
                 code = await asyncio.wait_for(self._send(marker, topic, index), ASK_PATIENCE_S)
             except Exception as error:
@@ -114,8 +109,7 @@ class MarkerSender:
                 code = Code.UNKNOWN_SERVER_ERROR
             if code in DONE:
                 return
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, RETRY_MAX_S)
+            await asyncio.sleep(RETRIES.limit_s(failures))
 
     async def _send(self, marker: Marker, topic: str, index: int) -> Code:
         leader = self._cluster.leader(topic, index)
@@ -139,23 +133,15 @@ class MarkerSender:
 
     async def write_here(self, marker: Marker, topic: str, index: int) -> Code:
         """A partition that this broker leads."""
-        done: asyncio.Future[Code] = self._loop.create_future()
-
-        def answer(code: Code, offset: int = -1, append_ms: int = -1, wrong: tuple[int, ...] = ()) -> None:
-            if not done.done():
-                done.set_result(code)
-
         if topic == INTERNAL_TOPIC:
             shard = await self._groups.shards.at(index)
             if isinstance(shard, Code):
                 return shard
-            shard.end_transaction(marker, answer)
-            return await done
+            return await outcome(partial(shard.end_transaction, marker))
         found = await self._partitions.find(topic)
         if found is None or index >= found.partitions:
             return Code.NONE  # it was deleted, and with it what was written
         hosted = self._partitions.get(topic, index)
         if not isinstance(hosted, HostedPartition):
             return hosted
-        hosted.end_transaction(marker, answer)
-        return await done
+        return await outcome(lambda done: hosted.end_transaction(marker, lambda code, *_: done(code)))

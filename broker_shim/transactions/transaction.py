@@ -6,6 +6,9 @@ written, or why not; what it says counts when it is durable.
 PREPARE_… is the decision. From then on the outcome is certain, and whoever coordinates writes the markers. Fencing: a new
 life of the producer (`init`) and the time-out raise the epoch; what comes with an older one is refused here, and by each
 partition from the marker on.
+
+The producer's next transaction is recorded while the markers of the one before are on their way, together with that one
+(`ending`). Until they stand nobody is told that it goes on, and nothing else is decided about it.
 """
 
 from __future__ import annotations
@@ -59,6 +62,13 @@ class Transaction:
     started_ms: int
     changed_at_ms: int
     last_epoch: int = NO_EPOCH
+    ending: Transaction | None = None
+    """The one before, decided, if not all of its markers are known to be stored."""
+
+    @property
+    def to_finish(self) -> Transaction | None:
+        """What is decided and still has to be told to its partitions."""
+        return self if self.state.is_decided else self.ending
 
     def marker(self, coordinator_epoch: int) -> Marker:
         is_commit = self.state is State.PREPARE_COMMIT
@@ -83,7 +93,7 @@ def init(
         producer_id != known.producer_id or epoch not in (known.epoch, known.last_epoch)
     ):
         return Decision(Code.PRODUCER_FENCED)
-    if known.state.is_decided:
+    if known.to_finish is not None:
         return Decision(Code.CONCURRENT_TRANSACTIONS)
     if known.state is State.ONGOING:
         # Its former life may still write: the marker carries a later epoch than it has.
@@ -110,7 +120,7 @@ def add(
     refusal = _refuse(known, producer_id, epoch)
     if refusal is not None or known is None:
         return Decision(refusal or Code.INVALID_PRODUCER_ID_MAPPING)
-    if known.state.is_decided:
+    if known.ending is not None:
         return Decision(Code.CONCURRENT_TRANSACTIONS)
     added = frozenset(places)
     if known.state is State.ONGOING:
@@ -125,6 +135,7 @@ def add(
         started_ms=started_ms,
         changed_at_ms=now_ms,
         last_epoch=NO_EPOCH,
+        ending=known.to_finish,
     )
     return Decision(Code.NONE, begun)
 
@@ -134,6 +145,8 @@ def end(known: Transaction | None, producer_id: int, epoch: int, is_commit: bool
     refusal = _refuse(known, producer_id, epoch)
     if refusal is not None or known is None:
         return Decision(refusal or Code.INVALID_PRODUCER_ID_MAPPING)
+    if known.ending is not None:
+        return Decision(Code.CONCURRENT_TRANSACTIONS)
     prepared = State.PREPARE_COMMIT if is_commit else State.PREPARE_ABORT
     complete = State.COMPLETE_COMMIT if is_commit else State.COMPLETE_ABORT
     if known.state is State.ONGOING:
@@ -143,13 +156,19 @@ def end(known: Transaction | None, producer_id: int, epoch: int, is_commit: bool
 
 def time_out(known: Transaction, now_ms: int) -> Transaction | None:
     """What is to be written if its time is up: it is aborted, and its producer fenced."""
-    if known.state is not State.ONGOING or now_ms - known.started_ms < known.timeout_ms:
+    if (
+        known.state is not State.ONGOING
+        or known.ending is not None
+        or now_ms - known.started_ms < known.timeout_ms
+    ):
         return None
     return _fenced(known, now_ms)
 
 
 def complete(known: Transaction, now_ms: int) -> Transaction:
     """Every marker is stored."""
+    if known.ending is not None:
+        return replace(known, ending=None)
     is_commit = known.state is State.PREPARE_COMMIT
     state = State.COMPLETE_COMMIT if is_commit else State.COMPLETE_ABORT
     return replace(known, state=state, places=frozenset(), changed_at_ms=now_ms)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine
+from itertools import count
 from typing import Any
 
 from broker_shim.groups.coordinator import Coordinator
@@ -21,9 +22,10 @@ from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
 from logstore.errors import LogStoreError
 from logstore.layout.broker import TRANSACTION_TOPIC
+from logstore.objects import RetryPolicy
 
 EXPIRE_EVERY_S = 600.0
-LOAD_RETRY_S, LOAD_RETRY_MAX_S = 0.2, 5.0
+LOAD_RETRIES = RetryPolicy(None, base_s=0.2, cap_s=5.0)
 log = logging.getLogger(__name__)
 ASK_PATIENCE_S = 5.0
 ASK_AGAIN = Code.NOT_ENOUGH_REPLICAS
@@ -49,7 +51,7 @@ class TransactionCoordinator:
         self._loop = loop
         self._expiration_ms = int(id_expiration_s * 1000)
         self.now_ms = now_ms
-        self.markers = MarkerSender(partitions, groups, cluster, peers, loop)
+        self.markers = MarkerSender(partitions, groups, cluster, peers)
         self.shards = Shards(TRANSACTION_TOPIC, shards, self._shard_of, partitions, cluster, loop)
         self._expiry = loop.call_later(EXPIRE_EVERY_S, self._expire)
         self._loading: asyncio.Task[None] | None = None
@@ -117,17 +119,15 @@ class TransactionCoordinator:
             self._loading = self._loop.create_task(self._load_all())
 
     async def _load_all(self) -> None:
-        wait_s = LOAD_RETRY_S
         try:
-            while True:
+            for failures in count(1):
                 try:
                     if await self._partitions.find(TRANSACTION_TOPIC) is not None:
                         await self.shards.all()
                     return
                 except (LogStoreError, OSError, TimeoutError) as error:
                     log.warning("transactions are not loaded yet: %s", error)
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, LOAD_RETRY_MAX_S)
+                await asyncio.sleep(LOAD_RETRIES.limit_s(failures))
         finally:
             self._loading = None
 

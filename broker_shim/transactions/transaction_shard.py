@@ -3,8 +3,9 @@
 A change counts when its record is durable; until then nobody else may change that id (CONCURRENT_TRANSACTIONS, which clients
 try again). A decision is carried out by a task of its own: markers to every partition, as often as it takes, then the record
 that all of them are stored. That last record is not waited for: without it, whoever loads the shard sends the markers
-again, and partitions know those that they have; and it is written late, because the next transaction of the same producer
-says so, too.
+again, and partitions know those that they have; and it is written late, because what the same producer does next mostly says
+so, too. Its next transaction is recorded while the markers are on their way, with what is still to be told; the answer waits
+for both.
 
 Where the partitions of a transaction are in one lane of this broker with the log (`MarkerSender.is_one_lane`):
 
@@ -22,10 +23,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from broker_shim.partitions.hosted_partition import HostedPartition
-from broker_shim.partitions.state_log import StateLog
+from broker_shim.partitions.state_log import StateLog, nobody_waits, outcome
 from broker_shim.partitions.together import Part
 from broker_shim.transactions import transaction
 from broker_shim.transactions.marker_sender import MarkerSender
@@ -94,25 +96,42 @@ class TransactionShard:
     ) -> tuple[Code, Transaction | None]:
         """Decide, write it, and say what the producer is told, with the transaction as it is then."""
         decision = decide(self.transactions.get(name))
-        if decision.code is Code.CONCURRENT_TRANSACTIONS and name in self._finishing:
-            await asyncio.wait([self._finishing[name]], timeout=MARKER_PATIENCE_S)
+        if decision.code is Code.CONCURRENT_TRANSACTIONS or (
+            decision.next is not None
+            and decision.next.ending is not None
+            and self._is_kept_in_memory(decision.next)
+        ):
+            await self._is_told(name)
             decision = decide(self.transactions.get(name))
         if decision.next is None:
             return await self._said_again(name, decide)
         if name in self._writing or self._closed:
             return Code.NOT_COORDINATOR if self._closed else Code.CONCURRENT_TRANSACTIONS, None
         self._restored.discard(name)
-        if (
-            decision.next.state is State.ONGOING
-            and self._loop.time() - self.log.proved_at < PROVED_FOR_S
-            and self._markers.is_one_lane(self.log, decision.next.places)
-        ):
+        if decision.next.ending is None and self._is_kept_in_memory(decision.next):
             self.transactions[name] = decision.next
             self._in_memory.add(name)
             self._look_after(name)
             return decision.code, decision.next
         code = await self._written(name, decision.next)
+        if code is Code.NONE and decision.next.ending is not None and not await self._is_told(name):
+            code = Code.CONCURRENT_TRANSACTIONS
         return (decision.code if code is Code.NONE else code), decision.next
+
+    def _is_kept_in_memory(self, changed: Transaction) -> bool:
+        """Whether that it goes on is stored with its batches."""
+        return (
+            changed.state is State.ONGOING
+            and self._loop.time() - self.log.proved_at < PROVED_FOR_S
+            and self._markers.is_one_lane(self.log, changed.places)
+        )
+
+    async def _is_told(self, name: str) -> bool:
+        """Whether the markers of the transaction before stand, after a while."""
+        if name in self._finishing:
+            await asyncio.wait([self._finishing[name]], timeout=MARKER_PATIENCE_S)
+        known = self.transactions.get(name)
+        return known is None or known.to_finish is None
 
     async def _said_again(
         self, name: str, decide: Callable[[Transaction | None], Decision]
@@ -135,8 +154,11 @@ class TransactionShard:
         def written(code: Code) -> None:
             self._writing.discard(name)
             if code is Code.NONE:
+                before = self.transactions.get(name)
                 self.transactions[name] = changed
                 self._in_memory.discard(name)
+                if changed.ending is not None and (before is None or before.to_finish is None):
+                    self._told(name)  # meanwhile
                 self._look_after(name)
             done(code)
 
@@ -170,6 +192,8 @@ class TransactionShard:
         """May this producer write to that partition now? `InMemory`: yes, with the record of it."""
         known = self.transactions.get(name)
         code = transaction.verify(known, producer_id, epoch, place)
+        if known is not None and known.ending is not None:
+            return self._confirmed(name, producer_id, epoch, place)
         if code is Code.NONE and name in self._in_memory and known is not None:
             return InMemory(self, name, known.started_ms)
         is_lost = code is Code.INVALID_TXN_STATE and name in self._restored and name not in self._writing
@@ -183,7 +207,7 @@ class TransactionShard:
     async def _confirmed(self, name: str, producer_id: int, epoch: int, place: Place) -> Code:
         """The answer after a look at the store. A no is final for the producer; a yes must not be older than what the
         partition knows: a coordinator that was replaced would let a batch in that nobody ends."""
-        if not await self.log.is_still_ours():
+        if not await self._is_told(name) or not await self.log.is_still_ours():
             return Code.NOT_ENOUGH_REPLICAS
         return transaction.verify(self.transactions.get(name), producer_id, epoch, place)
 
@@ -205,7 +229,7 @@ class TransactionShard:
         known = self.transactions.get(name)
         if known is None or not _is(known, started_ms) or name in self._writing:
             return None
-        return self.log.part([(encode_key(name), encode(known))], _ignore)
+        return self.log.part([(encode_key(name), encode(known))], nobody_waits)
 
     async def write_ongoing(self, name: str, started_ms: int) -> Code:
         """That this transaction goes on, by itself."""
@@ -219,32 +243,31 @@ class TransactionShard:
 
     async def _written(self, name: str, changed: Transaction) -> Code:
         """`_write`, for a task."""
-        done: asyncio.Future[Code] = self._loop.create_future()
-        self._write(name, changed, lambda code: None if done.done() else done.set_result(code))
-        try:
-            return await asyncio.wait_for(done, WRITE_PATIENCE_S)
-        except TimeoutError:
-            return Code.COORDINATOR_NOT_AVAILABLE
+        return await outcome(partial(self._write, name, changed), WRITE_PATIENCE_S)
 
     def _look_after(self, name: str) -> None:
         """Carry a decision out; see that what goes on ends in time."""
-        state = self.transactions[name].state
+        known = self.transactions[name]
         if self._closed:
             return
-        if state.is_decided and name not in self._finishing:
-            task = self._finishing[name] = self._loop.create_task(self._finish(name, self.transactions[name]))
+        if known.to_finish is not None and name not in self._finishing:
+            task = self._finishing[name] = self._loop.create_task(self._finish(name, known.to_finish))
             task.add_done_callback(lambda _: self._finishing.pop(name, None))
-        elif state is State.ONGOING and self._timer is None:
+        if known.state is State.ONGOING and self._timer is None:
             self._timer = self._loop.call_later(LOOK_AT_TIMES_S, self._look_at_times)
 
     async def _finish(self, name: str, decided: Transaction) -> None:
         await self._markers.send(decided.marker(self.log.epoch), decided.places)
-        done = self.transactions[name] = complete(decided, self._now_ms())
+        self._told(name)
+
+    def _told(self, name: str) -> None:
+        """Every marker stands."""
+        done = self.transactions[name] = complete(self.transactions[name], self._now_ms())
         self._loop.call_later(WRITE_DONE_AFTER_S, self._write_done, name, done)
 
     def _write_done(self, name: str, done: Transaction) -> None:
         if self.transactions.get(name) is done and name not in self._writing and not self._closed:
-            self.log.write([(encode_key(name), encode(done))], _ignore)
+            self.log.write([(encode_key(name), encode(done))], nobody_waits)
 
     def _look_at_times(self) -> None:
         """Abort what has gone on for too long."""
@@ -258,7 +281,7 @@ class TransactionShard:
             aborted = time_out(known, now_ms)
             if aborted is not None and name not in self._writing:
                 log.info("transaction of %s: aborted after %d ms", name, now_ms - known.started_ms)
-                self._write(name, aborted, _ignore)
+                self._write(name, aborted, nobody_waits)
 
     def expire(self, retention_ms: int) -> None:
         """Ids that were not used for so long are forgotten."""
@@ -271,7 +294,7 @@ class TransactionShard:
         for name in gone:
             del self.transactions[name]
         if gone:
-            self.log.write([(encode_key(name), None) for name in gone], _ignore)
+            self.log.write([(encode_key(name), None) for name in gone], nobody_waits)
 
     def close(self, error: Code) -> None:
         """Another coordinator finishes what is decided, or this broker does when it starts again."""
@@ -300,7 +323,3 @@ class InMemory:
 
 def _is(known: Transaction, started_ms: int) -> bool:
     return known.state is State.ONGOING and known.started_ms == started_ms
-
-
-def _ignore(code: Code) -> None:
-    """Nobody waits for it."""

@@ -92,6 +92,11 @@ def decode_response(api: int, version: int, frame: bytes | memoryview, position:
 
 # kio finds a schema by importing its name, each time; and kio itself, with what it imports where hypothesis is installed, is
 # half of what a broker takes to start, which needs no schema.
+def load() -> None:
+    """What the first request would wait for."""
+    import kio.index  # noqa: F401
+
+
 @cache
 def _request_plan(api: int, version: int) -> _Plan:
     from kio.index import load_request_schema

@@ -8,7 +8,9 @@ that sent them is closed.
 from __future__ import annotations
 
 import struct
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
 
 from broker_shim.wire.apis import NEVER, Api
 
@@ -22,6 +24,9 @@ MAX_ELEMENTS = 50_000
 """In one request, over all its arrays: an element of one byte becomes an object of a hundred."""
 MAX_STRING_BYTES = 0x7FFF
 """As in Kafka, in the flexible versions too: what is told to a client of another version has to fit there."""
+
+
+Topic = TypeVar("Topic", str, UUID)
 
 
 class MalformedRequest(ValueError):
@@ -197,3 +202,11 @@ def response_header(api: int, version: int, correlation_id: int) -> bytes:
     if api != Api.API_VERSIONS and version >= _FLEXIBLE_FROM.get(api, NEVER):
         return _I32.pack(correlation_id) + b"\x00"
     return _I32.pack(correlation_id)
+
+
+def by_topic(partitions: Iterable[tuple[Topic, int]]) -> dict[Topic, list[int]]:
+    """Sorted, as requests and records name partitions."""
+    found: dict[Topic, list[int]] = {}
+    for topic, index in sorted(partitions):
+        found.setdefault(topic, []).append(index)
+    return found

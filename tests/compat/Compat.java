@@ -68,6 +68,36 @@ public class Compat {
         for (int n = first; n < stop; n++) producer.send(new ProducerRecord<>(topic, 0, "k" + n % 7, "v" + n));
     }
 
+    /** Poll all of them in turn until each has a part of the partitions, and together they have all; what they read is added. */
+    static void share(int partitions, Set<String> found, List<KafkaConsumer<String, String>> members) {
+        long until = System.currentTimeMillis() + PATIENCE_MS;
+        while (System.currentTimeMillis() < until) {
+            Set<TopicPartition> assigned = new HashSet<>();
+            int sum = 0;
+            boolean each = true;
+            for (KafkaConsumer<String, String> member : members) {
+                for (ConsumerRecord<String, String> record : member.poll(Duration.ofMillis(100))) found.add(record.value());
+                assigned.addAll(member.assignment());
+                sum += member.assignment().size();
+                each &= !member.assignment().isEmpty();
+            }
+            if (each && sum == partitions && assigned.size() == partitions) return;
+        }
+        throw new AssertionError("nobody came to share " + partitions + " partitions");
+    }
+
+    static void spread(String topic, int partitions, int first, int stop) {
+        try (KafkaProducer<String, String> producer = producer(Map.of())) {
+            for (int n = first; n < stop; n++) producer.send(new ProducerRecord<>(topic, n % partitions, "k", "v" + n));
+        }
+    }
+
+    static String type(Admin admin, String group) throws Exception {
+        for (GroupListing each : of(admin.listGroups().all()))
+            if (each.groupId().equals(group)) return each.type().map(Object::toString).orElse("none");
+        return "no group";
+    }
+
     public static void main(String[] arguments) throws Exception {
         address = arguments[0];
         try (Admin admin = Admin.create(Map.of("bootstrap.servers", address))) {
@@ -108,6 +138,35 @@ public class Compat {
                         check(read(second, 600).equals(numbers(400, 1000)), "did not resume at 400");
                     }
                 });
+            step("a group moves to the consumer protocol and back while it runs", () -> {
+                of(admin.createTopics(List.of(new NewTopic("moved", 4, (short) 1))).all());
+                Map<String, Object> classic = Map.of("group.protocol", "classic"), modern = Map.of("group.protocol", "consumer");
+                Set<String> found = new HashSet<>();
+                spread("moved", 4, 0, 100);
+                try (KafkaConsumer<String, String> b = consumer("moved", modern)) {
+                    try (KafkaConsumer<String, String> a = consumer("moved", classic)) {
+                        a.subscribe(List.of("moved"));
+                        share(4, found, List.of(a));
+                        check(type(admin, "moved").equals("Classic"), type(admin, "moved"));
+                        b.subscribe(List.of("moved"));
+                        share(4, found, List.of(a, b));
+                        check(type(admin, "moved").equals("Consumer"), type(admin, "moved"));
+                        spread("moved", 4, 100, 200);
+                    }
+                    share(4, found, List.of(b));
+                    try (KafkaConsumer<String, String> c = consumer("moved", classic)) {
+                        c.subscribe(List.of("moved"));
+                        share(4, found, List.of(b, c));
+                        spread("moved", 4, 200, 300);
+                        b.close();
+                        share(4, found, List.of(c));
+                        check(type(admin, "moved").equals("Classic"), type(admin, "moved"));
+                        long until = System.currentTimeMillis() + PATIENCE_MS;
+                        while (found.size() < 300 && System.currentTimeMillis() < until) share(4, found, List.of(c));
+                    }
+                }
+                check(found.equals(new HashSet<>(numbers(0, 300))), found.size() + " of 300 came");
+            });
             step("a transaction that commits, one that aborts, one that commits", () -> {
                 try (KafkaProducer<String, String> producer = producer(Map.of("transactional.id", "java"))) {
                     producer.initTransactions();

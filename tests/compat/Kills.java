@@ -1,5 +1,5 @@
 // A transactional producer whose broker is killed: `java -cp 'lib/*' Kills.java`. Each line of the input is the address of a
-// broker, each line of the output what became of it there (see tests/support/broker/client_kills.py, which tells the story).
+// broker, each line of the output an address and what became of it there, in any order (see tests/support/broker/client_kills.py, which tells the story).
 
 import java.io.*;
 import java.time.Duration;
@@ -115,6 +115,17 @@ public class Kills {
     public static void main(String[] arguments) throws Exception {
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
         System.out.println("ready");
-        for (String address = lines.readLine(); address != null; address = lines.readLine()) System.out.println(new Kills(address).story());
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            String address = line;
+            new Thread(() -> System.out.println(address + ";" + told(address))).start();
+        }
+    }
+
+    static String told(String address) {
+        try {
+            return new Kills(address).story();
+        } catch (RuntimeException error) {
+            return "failed: " + error.toString().replace('\n', ' ');
+        }
     }
 }

@@ -128,6 +128,12 @@ def java_client(address: str, folder: Path) -> list[str]:
     return said("java", "-cp", f"{lib}/*", str(HERE / "Compat.java"), address)
 
 
+def java_admin(address: str, folder: Path) -> list[str]:
+    """Every call that its admin client has."""
+    lib = jars("clients", f"org.apache.kafka:kafka-clients:{KAFKA}")
+    return said("java", "-cp", f"{lib}/*", str(HERE / "AdminCalls.java"), address)
+
+
 def kafka_streams(address: str, folder: Path) -> list[str]:
     lib = jars("streams", *(f"org.apache.kafka:{one}:{KAFKA}" for one in STREAMS))
     return said("java", "-cp", f"{lib}/*", str(HERE / "Streams.java"), address, str(folder))
@@ -223,6 +229,7 @@ def spark_connector(address: str, folder: Path) -> list[str]:
 
 CLIENTS: dict[str, Callable[[str, Path], list[str]]] = {
     "java": java_client,
+    "java-admin": java_admin,
     "streams": kafka_streams,
     "connect": kafka_connect,
     "spark": spark_connector,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -17,7 +19,7 @@ Story = Callable[[str], Told]
 
 @pytest.fixture(scope="module")
 def story() -> Iterator[Story]:
-    """One JVM for all kills: it is told an address, and tells what became of its transactions there."""
+    """One JVM for all kills: it is told addresses, and tells what became of its transactions at each."""
     try:
         lib = jars("clients", f"org.apache.kafka:kafka-clients:{KAFKA}")
     except Skipped as why:
@@ -28,9 +30,21 @@ def story() -> Iterator[Story]:
         assert says is not None
         assert hears is not None
 
+        waiting: dict[str, Future[str]] = {}
+
+        def listen() -> None:
+            for line in says:
+                address, _, told = line.rstrip("\n").partition(";")
+                waiting.pop(address).set_result(told)
+            for each in waiting.values():
+                each.set_result("failed: the JVM has ended")
+
         def tell(address: str) -> Told:
+            answer = waiting[address] = Future()
             print(address, file=hears, flush=True)
-            committed, unknown, zombie, first, second, offset = says.readline().rstrip("\n").split(";")
+            said = answer.result()
+            assert not said.startswith("failed"), said
+            committed, unknown, zombie, first, second, offset = said.split(";")
             return Told(
                 committed=_values(committed),
                 unknown=_values(unknown),
@@ -40,8 +54,11 @@ def story() -> Iterator[Story]:
             )
 
         assert says.readline() == "ready\n"
+        listener = Thread(target=listen, name="told-by-java")
+        listener.start()
         yield tell
         java.kill()
+        listener.join()
 
 
 def _values(joined: str) -> list[str]:

@@ -1,4 +1,5 @@
-"""A broker's settings under Kafka's names, as they are: its flags, and what it does whatever the flags are. Read only."""
+"""A broker's settings under Kafka's names, as they are: its flags, and what it does whatever the flags are. And those of its
+groups, which are the same for all. Read only."""
 
 from __future__ import annotations
 
@@ -23,6 +24,9 @@ from broker_shim.handlers.topics.topic_configs import (
 )
 from broker_shim.partitions.cluster import Node
 
+_Row = tuple[str, Any, int, str]
+"""Name, value, type, and the flag that it comes from ("": none, this broker is so)."""
+
 
 def describe(config: BrokerConfig, me: Node) -> list[Entry]:
     """What tools ask a broker for."""
@@ -30,8 +34,7 @@ def describe(config: BrokerConfig, me: Node) -> list[Entry]:
     mechanisms = [*(MECHANISMS if config.sasl else ()), *([OAUTHBEARER] if config.oauth_keys else ())]
     endpoint = f"{protocol}://{_in_brackets(me.host)}:{me.port}"
     kept = "-1" if config.offsets_retention * 1000 > LONG_MAX else str(round(config.offsets_retention / 60))
-    rows: list[tuple[str, Any, int, str]] = [
-        # name, value, type, and the flag that it comes from ("": none, this broker is so)
+    rows: list[_Row] = [
         ("advertised.listeners", endpoint, STRING, "advertise"),
         ("auto.create.topics.enable", config.auto_create_topics, BOOLEAN, "auto_create_topics"),
         ("broker.id", config.node_id, INT, "node_id"),
@@ -41,6 +44,7 @@ def describe(config: BrokerConfig, me: Node) -> list[Entry]:
         ("delete.topic.enable", True, BOOLEAN, ""),
         ("fetch.max.bytes", config.fetch_max_bytes, INT, "fetch_max_bytes"),
         ("flush.on.ack", config.flush_on_ack, BOOLEAN, "flush_on_ack"),
+        *((f"group.{name}", value, kind, flag) for name, value, kind, flag in _of_groups(config)),
         (
             "group.initial.rebalance.delay.ms",
             round(config.group_initial_rebalance_delay * 1000),
@@ -80,6 +84,27 @@ def describe(config: BrokerConfig, me: Node) -> list[Entry]:
         ("super.users", config.super_users, STRING, "super_users"),
         ("unclean.leader.election.enable", SETTINGS["unclean.leader.election.enable"].default, BOOLEAN, ""),
     ]
+    return _entries(config, rows)
+
+
+def describe_group(config: BrokerConfig) -> list[Entry]:
+    """What tools ask a group of the consumer protocol for."""
+    return _entries(config, _of_groups(config))
+
+
+def _of_groups(config: BrokerConfig) -> list[_Row]:
+    return [
+        (
+            f"consumer.{what.replace('_', '.')}.ms",
+            round(getattr(config, f"group_consumer_{what}") * 1000),
+            INT,
+            f"group_consumer_{what}",
+        )
+        for what in ("heartbeat_interval", "session_timeout")
+    ]
+
+
+def _entries(config: BrokerConfig, rows: list[_Row]) -> list[Entry]:
     entries = []
     for name, value, kind, flag in rows:
         shown = str(value).lower() if isinstance(value, bool) else str(value)

@@ -21,8 +21,8 @@ from logstore.layout.catalog import TopicDescriptor
 from logstore.store import Store
 from logstore.topic import Topic
 
-TOPIC_RESOURCE, BROKER_RESOURCE, CLIENT_METRICS_RESOURCE = 2, 4, 16
-RESOURCES = (TOPIC_RESOURCE, BROKER_RESOURCE, 8, CLIENT_METRICS_RESOURCE, 32)
+TOPIC_RESOURCE, BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE = 2, 4, 16, 32
+RESOURCES = (TOPIC_RESOURCE, BROKER_RESOURCE, 8, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE)
 SET, DELETE, APPEND, SUBTRACT = range(4)
 Values = dict[str, str]
 
@@ -65,7 +65,13 @@ class ConfigApi:
             if not call.may(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, asked.resource_name):
                 raise Refused(Code.TOPIC_AUTHORIZATION_FAILED, "not authorized to describe it")
             return self.of_topic(await self._partitions.run(self._store.topic, asked.resource_name))
-        raise Refused(Code.INVALID_REQUEST, "only topics and brokers have settings here")
+        if asked.resource_type == GROUP_RESOURCE and asked.resource_name:
+            if not call.may(Operation.DESCRIBE_CONFIGS, Resource.GROUP, asked.resource_name):
+                raise Refused(Code.GROUP_AUTHORIZATION_FAILED, "not authorized to describe it")
+            return broker_configs.describe_group(
+                self._config
+            )  # the same for all, those that are not there too
+        raise Refused(Code.INVALID_REQUEST, "only topics, brokers and groups have settings here")
 
     def _of_broker(self, name: str) -> list[Entry]:
         me = self._cluster.me
@@ -147,7 +153,7 @@ class ConfigApi:
                 self._store._alter_topic_of_kafka(topic.name, altered)
 
         if asked.resource_type != TOPIC_RESOURCE:
-            message = "a broker's settings are its flags: start it with others"
+            message = "settings of brokers and groups are the broker's flags: start it with others"
             return {**answer, "error_code": Code.INVALID_REQUEST, "error_message": message}
         outcome = await carry_out(
             self._store, self._partitions, call, asked.resource_name, Operation.ALTER_CONFIGS, alter

@@ -76,9 +76,9 @@ class MetadataApi:
         }
 
     async def _named(self, asked: Any) -> Named:
-        """The name that is asked for, or that the topic has whose id is asked for."""
+        """The name that is asked for, or that the topic has whose id is: Java's client says an empty name beside an id."""
         topic_id = asked.get("topic_id", NO_ID)
-        if asked.name is not None or topic_id == NO_ID:
+        if asked.name or topic_id == NO_ID:
             return asked.name or "", NO_ID
         try:
             topic = await self._partitions.find_id(topic_id)

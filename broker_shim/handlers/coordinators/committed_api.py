@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from broker_shim.handlers.coordinators.group_api import shard_for
 from broker_shim.handlers.records.produce import VerifyAt
 from broker_shim.net.fairness import few_at_once, yielding
 from broker_shim.partitions.partition_registry import PartitionRegistry
-from broker_shim.partitions.state_log import Done
+from broker_shim.partitions.state_log import outcome
 from broker_shim.partitions.transaction_gate import Companion
 from broker_shim.wire.codes import Code
 from broker_shim.wire.messages import Message
@@ -34,22 +34,15 @@ Write = Callable[[GroupShard, str, dict[Place, Committed]], Awaitable[Code]]
 _SAID_OF_A_TOPIC = (Code.TOPIC_AUTHORIZATION_FAILED, Code.UNKNOWN_TOPIC_ID)
 
 
+@dataclass(eq=False)
 class OffsetApi:
     """An offset belongs to the topic that it was committed for, and not to a later one of the same name: that one's
     first records would be skipped.
     """
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        partitions: PartitionRegistry,
-        verify: VerifyAt,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self._verify = verify
-        self._coordinator = coordinator
-        self._partitions = partitions
-        self._loop = loop
+    _coordinator: Coordinator
+    _partitions: PartitionRegistry
+    _verify: VerifyAt
 
     # ── commit ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -76,9 +69,8 @@ class OffsetApi:
                 refusal = Code.COORDINATOR_LOAD_IN_PROGRESS if is_asked else verified
 
         async def write(shard: GroupShard, group: str, commits: dict[Place, Committed]) -> Code:
-            return await self._written(
-                partial(shard.commit_in_transaction, group, producer_id, epoch, commits, companion)
-            )
+            start = partial(shard.commit_in_transaction, group, producer_id, epoch, commits, companion)
+            return await outcome(start, WRITE_PATIENCE_S)
 
         return await self._commit(call, refusal, write)
 
@@ -156,15 +148,7 @@ class OffsetApi:
         return shard if code is Code.NONE else code
 
     async def _write(self, shard: GroupShard, group: str, commits: dict[Place, Committed]) -> Code:
-        return await self._written(partial(shard.commit, group, commits))
-
-    async def _written(self, write: Callable[[Done], None]) -> Code:
-        done: asyncio.Future[Code] = self._loop.create_future()
-        write(lambda code: None if done.done() else done.set_result(code))
-        try:
-            return await asyncio.wait_for(done, WRITE_PATIENCE_S)
-        except TimeoutError:
-            return Code.COORDINATOR_NOT_AVAILABLE
+        return await outcome(partial(shard.commit, group, commits), WRITE_PATIENCE_S)
 
     # ── fetch ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -250,9 +234,7 @@ class OffsetApi:
         ]
         code = Code.NONE
         if places:
-            done: asyncio.Future[Code] = self._loop.create_future()
-            shard.forget_offsets(request.group_id, places, done.set_result)
-            code = await done
+            code = await outcome(partial(shard.forget_offsets, request.group_id, places))
         topics = _each_code(request, lambda place: refused.get(place[0], code))
         return {"error_code": Code.NONE, "topics": topics}
 

@@ -10,7 +10,6 @@ from typing import Any
 from broker_shim.auth.acls import Operation, Resource
 from broker_shim.groups.assignors import TopicInfo
 from broker_shim.groups.consumer_group import JOINING, ConsumerGroup, ConsumerMember, Heartbeat, Held, Refused
-from broker_shim.groups.consumer_records import by_topic
 from broker_shim.groups.coordinator import Coordinator
 from broker_shim.groups.migration import topics_of
 from broker_shim.handlers.call import Call, Response
@@ -18,6 +17,7 @@ from broker_shim.handlers.coordinators.group_api import shard_for
 from broker_shim.net.fairness import few_at_once, yielding
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.wire.codes import Code
+from broker_shim.wire.primitives import by_topic
 from logstore.errors import LogStoreError
 from logstore.layout.broker import INTERNAL_TOPIC
 from logstore.topic import Topic

@@ -5,6 +5,8 @@ admins ask.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from broker_shim.auth.acls import Operation, Resource
@@ -18,6 +20,7 @@ from broker_shim.handlers.coordinators.classic_member_api import ClassicMemberAp
 from broker_shim.net.fairness import yielding
 from broker_shim.partitions.cluster import NOBODY, Cluster
 from broker_shim.partitions.shards import Shards
+from broker_shim.partitions.state_log import outcome
 from broker_shim.wire.codes import Code
 from logstore.errors import LogStoreError
 
@@ -25,21 +28,15 @@ GROUP_KEY, TRANSACTION_KEY = 0, 1
 CLASSIC_TYPE, CONSUMER_TYPE = "classic", "consumer"
 
 
+@dataclass(eq=False)
 class GroupApi:
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        transactions: Shards[Any],
-        cluster: Cluster,
-        mixed: ClassicMemberApi,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        """`transactions`: where transactional ids live. `mixed`: for groups of the consumer protocol."""
-        self._mixed = mixed
-        self._transactions = transactions
-        self._coordinator = coordinator
-        self._cluster = cluster
-        self._loop = loop
+    """`_transactions`: where transactional ids live. `_mixed`: for groups of the consumer protocol."""
+
+    _coordinator: Coordinator
+    _transactions: Shards[Any]
+    _cluster: Cluster
+    _mixed: ClassicMemberApi
+    _loop: asyncio.AbstractEventLoop
 
     # ── finding the coordinator ──────────────────────────────────────────────────────────────────────────
 
@@ -237,9 +234,7 @@ class GroupApi:
             return Code.GROUP_ID_NOT_FOUND
         if not shard.is_empty(name):
             return Code.NON_EMPTY_GROUP
-        done: asyncio.Future[Code] = self._loop.create_future()
-        shard.delete_group(name, done.set_result)
-        return await done
+        return await outcome(partial(shard.delete_group, name))
 
 
 def _listed(shard: GroupShard, name: str) -> tuple[str, str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from broker_shim.transactions.transaction_coordinator import TransactionCoordina
 from broker_shim.transactions.transaction_shard import TransactionShard
 from broker_shim.wire import codes
 from broker_shim.wire.codes import Code
+from broker_shim.wire.primitives import by_topic
 from logstore.errors import LogStoreError
 from logstore.format.batches.markers import Marker
 from logstore.layout.broker import INTERNAL_TOPIC, INTERNAL_TOPICS
@@ -32,18 +34,12 @@ from logstore.layout.broker import INTERNAL_TOPIC, INTERNAL_TOPICS
 LAST_IDEMPOTENT_EPOCH = 0x7FFE
 
 
+@dataclass(eq=False)
 class TransactionApi:
-    def __init__(
-        self,
-        coordinator: TransactionCoordinator,
-        groups: Coordinator,
-        partitions: PartitionRegistry,
-        config: BrokerConfig,
-    ) -> None:
-        self._coordinator = coordinator
-        self._groups = groups
-        self._partitions = partitions
-        self._max_timeout_ms = int(config.transaction_max_timeout * 1000)
+    _coordinator: TransactionCoordinator
+    _groups: Coordinator
+    _partitions: PartitionRegistry
+    _config: BrokerConfig
 
     async def _shard(
         self, call: Call, name: str, operation: Operation = Operation.WRITE
@@ -76,7 +72,7 @@ class TransactionApi:
         shard = await self._shard(call, name)
         if isinstance(shard, Code):
             return {**nobody, "error_code": shard}
-        if not 0 < timeout_ms <= self._max_timeout_ms:
+        if not 0 < timeout_ms <= int(self._config.transaction_max_timeout * 1000):
             return {**nobody, "error_code": Code.INVALID_TRANSACTION_TIMEOUT}
         now_ms, new_id = self._coordinator.now_ms(), new_producer_id()
 
@@ -230,9 +226,7 @@ class TransactionApi:
         known = shard.transactions.get(name)
         if known is None:
             return {"transactional_id": name, "error_code": Code.TRANSACTIONAL_ID_NOT_FOUND}
-        topics: dict[str, list[int]] = {}
-        for topic, index in sorted(known.places):
-            topics.setdefault(topic, []).append(index)
+        topics = by_topic(known.places)
         return {
             "error_code": Code.NONE,
             "transactional_id": name,

@@ -22,7 +22,7 @@ from broker_shim.wire.codes import Code
 MAX_KEPT_PARTITIONS = 250_000
 """In all sessions and repeated requests together; each takes about 600 bytes."""
 NO_SESSION = 0
-INITIAL_EPOCH, FINAL_EPOCH = 0, -1
+INITIAL_EPOCH = 0
 LAST_EPOCH = 0x7FFFFFFF
 
 
@@ -49,7 +49,6 @@ class KeptFetches(Generic[K]):
         self._limit = limit
         self._kept: dict[K, int] = {}
         self.partitions = 0
-        self.evicted = 0
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -60,7 +59,6 @@ class KeptFetches(Generic[K]):
         self.partitions += size - self._kept.pop(fetch, 0)
         self._kept[fetch] = size
         while self.partitions > self._limit and self._kept:
-            self.evicted += 1
             self.drop(next(iter(self._kept)))
 
     def drop(self, fetch: K) -> None:

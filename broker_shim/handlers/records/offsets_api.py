@@ -11,7 +11,7 @@ from typing import Any
 from broker_shim.auth.acls import Operation, Resource
 from broker_shim.handlers.call import Call, Response
 from broker_shim.net.fairness import few_at_once
-from broker_shim.partitions.hosted_partition import HostedPartition
+from broker_shim.partitions.hosted_partition import HostedPartition, without_transactions
 from broker_shim.partitions.latest_time import latest_by_time
 from broker_shim.partitions.leader_epochs import look_at_hosted
 from broker_shim.partitions.partition_registry import PartitionRegistry
@@ -33,6 +33,8 @@ _KNOWN_FROM = {
 }
 """Which version of ListOffsets is the first that may ask for it."""
 NONE_FOUND = -1
+LISTED_FROM = 16
+"""A LIST costs as much as a dozen GETs."""
 Answer = Callable[[HostedPartition | Code, Any], Awaitable[dict[str, Any]]]
 
 
@@ -42,11 +44,11 @@ class LogApi:
 
     async def list_offsets(self, call: Call) -> Response:
         committed = call.request.get("isolation_level", 0) == READ_COMMITTED
-        since = await self._look_at_all(call)
+        since = await self._look_at_all(call, committed)
         listed = partial(self._list, call.version, committed, since)
         return await self._each_topic(call, Operation.DESCRIBE, listed)
 
-    async def _look_at_all(self, call: Call) -> float | None:
+    async def _look_at_all(self, call: Call, committed: bool) -> float | None:
         """A look at all partitions of others that are asked about: those of a lane cost about as much as one. The moment
         since when they need no other; None if there are none to speak of."""
         found: list[HostedPartition] = []
@@ -59,7 +61,13 @@ class LogApi:
                 hosted = self._partitions.get(topic.name, index)
                 if isinstance(hosted, HostedPartition) and not hosted.is_owned:
                     found.append(hosted)
-        return await self._partitions.run(look_at_hosted, found) if len(found) > 1 else None
+        since = await self._partitions.run(look_at_hosted, found) if len(found) > 1 else None
+        unknown = [each for each in found if committed and not each.has_learned]
+        if len(unknown) >= LISTED_FROM:
+            with suppress(LogStoreError, OSError):
+                for hosted, end in await self._partitions.run(without_transactions, unknown):
+                    hosted.had_none(end)
+        return since
 
     async def _each_topic(
         self,

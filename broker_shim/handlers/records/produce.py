@@ -55,26 +55,17 @@ class _Pending:
     timer: asyncio.TimerHandle | None = None
 
 
+@dataclass(eq=False)
 class ProduceHandler:
-    def __init__(
-        self,
-        partitions: PartitionRegistry,
-        counters: Counters,
-        loop: asyncio.AbstractEventLoop,
-        may_write: MayWrite,
-        may_write_as: MayWrite,
-        verify: VerifyAt,
-        *,
-        ack: Ack,
-    ) -> None:
-        """`may_write_as`: under this transactional id."""
-        self._may_write_as = may_write_as
-        self._verify = verify
-        self._partitions = partitions
-        self._counters = counters
-        self._loop = loop
-        self._may_write = may_write
-        self._ack: Ack = ack
+    """`_may_write_as`: under this transactional id."""
+
+    _partitions: PartitionRegistry
+    _counters: Counters
+    _loop: asyncio.AbstractEventLoop
+    _may_write: MayWrite
+    _may_write_as: MayWrite
+    _verify: VerifyAt
+    ack: Ack = field(kw_only=True)
 
     def handle(
         self, connection: Connection, header: RequestHeader, frame: memoryview
@@ -105,7 +96,7 @@ class ProduceHandler:
             connection, request.transactional_id
         ):
             refusal = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        ack: Ack = "buffered" if request.acks == 0 else self._ack
+        ack: Ack = "buffered" if request.acks == 0 else self.ack
         for topic, partitions in request.topics:
             allowed = refusal or self._allowed(connection, topic)
             answers: list[PartitionAnswer] = []

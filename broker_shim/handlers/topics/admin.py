@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -28,20 +29,13 @@ MAX_PARTITIONS = 10_000
 NO_ID = UUID(int=0)
 
 
+@dataclass(eq=False)
 class AdminApi:
-    def __init__(
-        self,
-        store: Store,
-        partitions: PartitionRegistry,
-        coordinator: Coordinator,
-        cluster: Cluster,
-        config: BrokerConfig,
-    ) -> None:
-        self._cluster = cluster
-        self._store = store
-        self._partitions = partitions
-        self._coordinator = coordinator
-        self._config = config
+    _store: Store
+    _partitions: PartitionRegistry
+    _coordinator: Coordinator
+    _cluster: Cluster
+    _config: BrokerConfig
 
     async def create_topics(self, call: Call) -> Response:
         topics = call.request.topics or ()

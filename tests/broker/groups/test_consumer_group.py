@@ -6,7 +6,6 @@ has changed, begin again when they are fenced. After every step the records are 
 
 from __future__ import annotations
 
-import pickle
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from broker_shim.groups.consumer_group import (
 )
 from broker_shim.groups.consumer_records import decode_key, read_into, values_of
 from broker_shim.wire.codes import Code
+from tests.support.broker.every_state import every_state
 
 T, U = UUID(int=1 << 64), UUID(int=2 << 64)
 LIMITS = ConsumerLimits(session_timeout_s=50.0, heartbeat_interval_s=1.0, max_group_size=5)
@@ -283,26 +283,6 @@ def shape(group: ConsumerGroup) -> object:
         for m in group.members.values()
     }
     return group.epoch, group.target_epoch, members, group.target
-
-
-def every_state(world: World, depth: int, leaving_out: frozenset[str] = frozenset()) -> int:
-    seen = {world.key()}
-    level = [pickle.dumps(world)]
-    for _ in range(depth):
-        following = []
-        for state in level:
-            for move, index in pickle.loads(state).moves():
-                if move in leaving_out:
-                    continue
-                after: World = pickle.loads(state)
-                after.do(move, index)
-                key = after.key()
-                if key not in seen:
-                    seen.add(key)
-                    following.append(pickle.dumps(after))
-                    after.finish()
-        level = following
-    return len(seen)
 
 
 def new_world(kinds: str, partitions: int = 2) -> World:

@@ -8,7 +8,6 @@ the initial delay has passed (or the session of a client that died).
 from __future__ import annotations
 
 import itertools
-import pickle
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import pytest
 from broker_shim.groups.group import Group, State
 from broker_shim.groups.member import Effect, Joined, Limits, Save, Synced
 from broker_shim.wire.codes import Code
+from tests.support.broker.every_state import every_state
 from tests.support.broker.group_requests import RANGE, request
 
 SESSION_S = 50.0
@@ -240,27 +240,6 @@ class World:
             if client.step == "consume" and deadline > self.now:
                 member = self.group.members[client.member_id]
                 member.expires_at = max(member.expires_at, deadline + SESSION_S)
-
-
-def every_state(world: World, depth: int, leaving_out: frozenset[str]) -> int:
-    """Try every order of up to `depth` moves; from each new state everybody must get through. Returns how many."""
-    seen = {world.key()}
-    level = [pickle.dumps(world)]  # as bytes: to read them back is the quickest copy
-    for _ in range(depth):
-        following = []
-        for state in level:
-            for move, index in pickle.loads(state).moves():
-                if move in leaving_out:
-                    continue
-                after: World = pickle.loads(state)
-                after.do(move, index)
-                key = after.key()
-                if key not in seen:
-                    seen.add(key)
-                    following.append(pickle.dumps(after))
-                    after.finish()
-        level = following
-    return len(seen)
 
 
 class Names:

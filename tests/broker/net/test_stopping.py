@@ -43,7 +43,7 @@ class Stuck(server.Server):
                     self.broker._workers.submit(wait_for_ever)
 
 
-__main__.Server = Stuck
+server.Server = Stuck
 sys.exit(__main__.main(["--store", "memory://not-used", "--listen", "127.0.0.1:0", "--drain-timeout", "1"]))
 """
 

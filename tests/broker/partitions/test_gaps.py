@@ -165,7 +165,7 @@ def test_C10_librdkafka_reports_nothing_that_is_not_stored_when_one_request_is_t
             delivered.append(message.value())
 
     producer = librdkafka(second.address)
-    with gated.hold("put", prefix="topics/t/", suffix=".seg") as gate:
+    with gated.hold("put", prefix="lanes/", suffix=".seg") as gate:
         producer.produce("t", b"A", on_delivery=report)
         gate.wait_held()
         hosted: Any = second.server.broker.partitions.hosted("t", 0)

@@ -10,6 +10,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
+from broker_shim.transactions import transaction_shard
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
 from logstore.errors import Closed, Fenced
@@ -290,6 +291,29 @@ def test_B14_a_decision_is_carried_out_by_whoever_comes_next(start_broker: Start
         producer.wire = wire
         assert producer.add() is NONE
         assert committed_values(wire) == [b"decided"]
+
+
+def test_B14_the_next_transaction_is_recorded_and_nobody_was_told_of_the_one_before(
+    start_broker: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator is gone before the markers and before its answer. Its successor tells them; the producer goes on."""
+    monkeypatch.setattr(transaction_shard, "MARKER_PATIENCE_S", 0.0)
+    store = MemoryStore()
+    first = start_broker(store, node_id=1)
+    with Wire(first.port) as wire:
+        producer = decided_and_not_told(first, wire)
+        assert producer.add() is Code.CONCURRENT_TRANSACTIONS, "nobody goes on before the markers stand"
+        assert producer.end() is Code.CONCURRENT_TRANSACTIONS, "it is not clear what that would end"
+    second = start_broker(store, node_id=2)
+    with Wire(second.port) as wire:
+        wire.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+        producer.wire = wire
+        assert again(producer.add) is NONE
+        assert producer.send(b"next") is NONE
+        assert committed_values(wire) == [b"decided"]
+        assert producer.end() is NONE
+        assert again(producer.add) is NONE, "its markers are stored"
+        assert committed_values(wire) == [b"decided", b"next"]
 
 
 def test_B14_a_broker_that_was_replaced_refuses_nothing_for_what_it_remembers(start_broker: Start) -> None:

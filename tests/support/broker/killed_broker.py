@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import broker_shim.__main__ as entry
+from broker_shim import server
 from broker_shim.config import BrokerConfig
-from broker_shim.server import Server
 from logstore.objects import ObjectInfo
 from logstore.objects.homes.local import LocalStore
 from logstore.objects.protocol import Buffer
@@ -47,10 +47,11 @@ class KillingStore:
             is_last = self.is_armed and self._left == 0
         if is_last and self._when == "before":
             os.kill(os.getpid(), signal.SIGKILL)
-        done = self._inner.put(key, data, if_absent=if_absent, if_match=if_match)
-        if is_last:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return done
+        try:
+            return self._inner.put(key, data, if_absent=if_absent, if_match=if_match)
+        finally:
+            if is_last:  # also where its condition does not hold: that answer is lost as well
+                os.kill(os.getpid(), signal.SIGKILL)
 
     def delete(self, key: str) -> None:
         self._inner.delete(key)
@@ -59,7 +60,7 @@ class KillingStore:
 def main(folder: str, port: str, number: str, when: str, lanes: str) -> int:
     store = KillingStore(Path(folder), int(number), when)
 
-    class Armed(Server):
+    class Armed(server.Server):
         def __init__(self, config: BrokerConfig) -> None:
             super().__init__(config, store)
 
@@ -67,7 +68,7 @@ def main(folder: str, port: str, number: str, when: str, lanes: str) -> int:
             await super().start()
             store.is_armed = True
 
-    vars(entry)["Server"] = Armed
+    vars(server)["Server"] = Armed
     where = ["--store", f"file://{folder}", "--listen", f"127.0.0.1:{port}"]
     return entry.main([*where, "--lanes", lanes, "--log-level", "error"])
 

@@ -175,6 +175,21 @@ def test_B16_what_has_settings_is_listed(broker: LocalBroker) -> None:
         assert client.ask(Api.LIST_CONFIG_RESOURCES, 0).config_resources == []
 
 
+def test_B16_a_group_has_the_times_that_its_broker_gives_to_all_of_them(start_broker: Start) -> None:
+    broker = start_broker(MemoryStore(), group_consumer_session_timeout=20.0)
+
+    def ask(name: str) -> tuple[int, dict[str, str]]:
+        asked = [{"resource_type": 32, "resource_name": name, "configuration_keys": None}]
+        with Wire(broker.port) as client:
+            [row] = client.ask(Api.DESCRIBE_CONFIGS, 4, resources=asked).results
+        assert all(each.read_only for each in row.configs)
+        return row.error_code, {each.name: each.value for each in row.configs}
+
+    times = {"consumer.heartbeat.interval.ms": "5000", "consumer.session.timeout.ms": "20000"}
+    assert ask("g") == (Code.NONE, times)
+    assert ask("") == (Code.INVALID_REQUEST, {})
+
+
 # ── times ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -275,7 +275,7 @@ def test_B01_questions_about_offsets_are_asked_side_by_side_and_answered_in_orde
     broker = start_broker(gated)
     broker.run(broker.server.broker.partitions.find("t"))  # Metadata would look at all of them
     with Wire(broker.port) as client, ExitStack() as gates:
-        incarnation = next(iter(gated.list("topics/t/"))).key.split("/")[2]
+        incarnation = next(iter(gated.list("lanes/born-"))).key.split("/")[1].removeprefix("born-")
         held = [
             gates.enter_context(gated.hold("*", prefix=f"topics/t/{incarnation}/{index}/"))
             for index in range(4)

@@ -16,6 +16,7 @@ from logstore.testing import FaultyStore, GatedStore
 from tests.support.broker.clients import Confluent
 from tests.support.broker.harness import LocalBroker, Wire, produce_body
 from tests.support.broker.steps import batch, make_topic, owned, owned_buffered, read_all, values
+from tests.support.lanes.entries import entries
 
 Start = Callable[..., LocalBroker]
 READ_COMMITTED = 1
@@ -266,7 +267,8 @@ def _appended(broker: LocalBroker, partition: int) -> int:
 
 
 def _segments(store: GatedStore) -> list[str]:
-    return [info.key for info in store.list("lanes/") if info.key.endswith(".seg")]
+    """Of the broker's lane."""
+    return entries(store)
 
 
 def test_B02_room_that_another_partition_frees_is_found_too(start_broker: Start) -> None:

@@ -31,8 +31,8 @@ def ids(client: Wire, *names: str) -> list[UUID]:
     return [topic.topic_id for topic in answer.topics]
 
 
-def by_id(client: Wire, topic_id: UUID) -> tuple[int, str | None]:
-    [topic] = client.ask(Api.METADATA, 12, topics=[{"topic_id": topic_id, "name": None}]).topics
+def by_id(client: Wire, topic_id: UUID, name: str | None = None) -> tuple[int, str | None]:
+    [topic] = client.ask(Api.METADATA, 12, topics=[{"topic_id": topic_id, "name": name}]).topics
     assert topic.topic_id == topic_id
     return topic.error_code, topic.name
 
@@ -67,6 +67,13 @@ def test_B15_an_id_is_the_same_on_every_broker_and_new_with_each_incarnation(sta
         assert by_id(client, first) == (Code.UNKNOWN_TOPIC_ID, None)
         assert by_id(client, again) == (Code.NONE, "t")
         assert by_id(client, NOBODYS) == (Code.UNKNOWN_TOPIC_ID, None)
+
+
+def test_B15_a_topic_is_described_by_its_id_beside_an_empty_name(broker: LocalBroker) -> None:
+    """As Java's client asks."""
+    with Wire(broker.port) as client:
+        assert by_id(client, create(client, "t"), name="") == (Code.NONE, "t")
+        assert by_id(client, NOBODYS, name="") == (Code.UNKNOWN_TOPIC_ID, None)
 
 
 def test_B15_who_deletes_by_id_does_not_delete_the_next_of_the_name(broker: LocalBroker) -> None:
