@@ -24,7 +24,7 @@ from logstore.arrow.scan.gathered import HELD_BYTES_MAX, GatheredStore
 from logstore.arrow.scan.heap import keep_what_batches_free
 from logstore.arrow.scan.split_scan import Scan
 from logstore.config import Stored
-from logstore.errors import UnsupportedStore
+from logstore.errors import UnsupportedStore, needs
 from logstore.layout.catalog import TopicDescriptor
 from logstore.layout.paths import PartitionPaths
 from logstore.objects import ObjectStore
@@ -66,7 +66,8 @@ class Query:
         visibility: Stored = "durable",
     ) -> Query:
         """Checked as far as it can be without a look at the topic; also that `pyarrow` is there."""
-        _need_pyarrow()
+        with needs("arrow"):
+            import pyarrow  # noqa: F401
         low = -FOREVER if since is None else _milliseconds("since", since)
         high = FOREVER if until is None else _milliseconds("until", until)
         if visibility not in get_args(Stored):
@@ -166,8 +167,8 @@ class TopicSplit:
 
     def read(self) -> pa.RecordBatchReader:
         """The rows, as a stream. Raises what `Topic.arrow_batches` raises."""
-        _need_pyarrow()
-        import pyarrow as pa
+        with needs("arrow"):
+            import pyarrow as pa
 
         rows = _scan(self.url, self.columns, self.split.bounds).rows(self.split)
         return pa.RecordBatchReader.from_batches(self.schema, _exactly(rows, self.columns, self.split.bounds))
@@ -201,15 +202,6 @@ def splits_of(
         )
     pieces = cut(query.ranges(store, topic), max_bytes=max_bytes, min_splits=min_splits, bounds=query.bounds)
     return [TopicSplit(url, query.columns, piece) for piece in pieces]
-
-
-def _need_pyarrow() -> None:
-    try:
-        import pyarrow  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            'columns need pyarrow: pip install "embedded-logstore[arrow]"', name=error.name
-        ) from error
 
 
 def _columns(given: Iterable[str] | None) -> tuple[str, ...]:

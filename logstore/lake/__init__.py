@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from logstore.errors import needs
+
 if TYPE_CHECKING:
     from logstore.lake.materializer import Materializer, Progress
     from logstore.lake.registration import Registration, forget, registered
@@ -40,4 +42,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"logstore.lake.{_HOMES[name]}"), name)
+    with needs("lake"):
+        return getattr(import_module(f"logstore.lake.{_HOMES[name]}"), name)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pyarrow as pa
@@ -32,12 +32,24 @@ from logstore.lake.table_format import ENCODING, Bucket, DataFile, Source, Spark
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 _OFFSETS = "logstore.offsets"
 _SETTINGS = {
     "commit.retry.num-retries": "0",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
+
+
+def _asked_twice(call: Callable[[], T]) -> T:
+    """An SQL catalog makes its tables, and a namespace, where it finds none. Of several that look at once all but one are
+    refused by the database, each in its own words: they find what the other made the second time."""
+    try:
+        return call()
+    except Exception as error:
+        if not type(error).__module__.startswith("sqlalchemy."):
+            raise
+        return call()
 
 
 class IcebergFormat:
@@ -52,9 +64,9 @@ class IcebergFormat:
             raise ValueError(
                 f"target='iceberg:{path}': the table's name has a namespace, as in iceberg:CATALOG/shop.orders"
             )
-        self._catalog: Catalog = load_catalog(
-            unquote(catalog) if slash else "default", **dict(parse_qsl(query, keep_blank_values=True))
-        )
+        catalog = unquote(catalog) if slash else "default"
+        properties = dict(parse_qsl(query, keep_blank_values=True))
+        self._catalog: Catalog = _asked_twice(lambda: load_catalog(catalog, **properties))
         self._partition_by = partition_by
         self._table: Table | None = None
 
@@ -66,7 +78,8 @@ class IcebergFormat:
         return self._table is not None
 
     def create(self, schema: pa.Schema, encoding: str) -> None:
-        self._catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
+        namespace = self._name.rpartition(".")[0]
+        _asked_twice(lambda: self._catalog.create_namespace_if_not_exists(namespace))
         try:
             settings = {**_SETTINGS, ENCODING: encoding}
             with self._catalog.create_table_transaction(self._name, schema, properties=settings) as making:

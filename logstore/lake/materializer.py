@@ -22,6 +22,7 @@ from logstore.arrow.plan.entry_runs import in_order, over_entries
 from logstore.arrow.plan.log_partitions import LogPartition, load
 from logstore.arrow.plan.planner import within
 from logstore.arrow.plan.splits import Range, cut, limited_by_bytes
+from logstore.arrow.scan.fetch import fetching_threads
 from logstore.arrow.scan.split_scan import Scan
 from logstore.errors import LogStoreError, StoreUnavailable
 from logstore.lake.parquet_files import FILE_BYTES, ParquetFiles
@@ -297,16 +298,18 @@ class Materializer:
         files = ParquetFiles(self._table, self._file_bytes)
         scan = Scan("", READ_COLUMNS, fail_on_data_loss=True)
         known = self._table.file_schema
-        for task in over_entries(
+        tasks = over_entries(
             cut(ranges, max_bytes=_SPLIT_BYTES), max_bytes=_GROUP_BYTES, group_bytes=_GROUP_BYTES
-        ):
-            for batch in scan.rows_of_from(objects, in_order([task])):
-                rows, misfits = lake_rows(batch, topic.incarnation, self._values)
-                unparsed += misfits
-                if not covers(known, rows.schema):
-                    known = self._grown(rows.schema, begun)
-                for part in rows.cast(as_filed(known, rows.schema)).to_batches():
-                    files.add(part)
+        )
+        with fetching_threads() as threads:
+            for task in tasks:
+                for batch in scan.rows_of_from(objects, in_order([task]), threads):
+                    rows, misfits = lake_rows(batch, topic.incarnation, self._values)
+                    unparsed += misfits
+                    if not covers(known, rows.schema):
+                        known = self._grown(rows.schema, begun)
+                    for part in rows.cast(as_filed(known, rows.schema)).to_batches():
+                        files.add(part)
         return files.close(), unparsed
 
     def _grown(self, schema: pa.Schema, begun: Mapping[Source, int | None]) -> pa.Schema:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from logstore.errors import needs
 from logstore.lake.table_format import Bucket, TableFormat
 
 
@@ -12,17 +13,10 @@ def open_target(target: str, partition_by: Bucket | None = None) -> TableFormat:
         raise ValueError(
             f"target={target!r}: it is delta:URL, such as delta:s3://bucket/orders, or iceberg:CATALOG/NAMESPACE.TABLE"
         )
-    try:
-        if kind == "delta":
+    if kind == "delta":
+        with needs("lake"):
             from logstore.lake.delta import DeltaFormat
-
-            return DeltaFormat(rest, partition_by)
+        return DeltaFormat(rest, partition_by)
+    with needs("lake"):
         from logstore.lake.iceberg import IcebergFormat
-
-        return IcebergFormat(rest, partition_by)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] not in ("deltalake", "pyiceberg", "pyarrow"):
-            raise
-        raise ModuleNotFoundError(
-            'tables need deltalake or pyiceberg: pip install "embedded-logstore[lake]"', name=error.name
-        ) from error
+    return IcebergFormat(rest, partition_by)

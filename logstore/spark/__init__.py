@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logstore.spark.source import LogStoreDataSource
+from logstore.errors import needs
+
+with needs("spark"):
+    from logstore.spark.source import LogStoreDataSource
 
 if TYPE_CHECKING:
     from logstore.spark.lag_report import Lag, LagListener, lag

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from logstore.arrow.plan.log_partitions import LogPartition, load, open_store, subscribed
 from logstore.arrow.plan.request import Subscription
 from logstore.errors import LogStoreError
-from logstore.objects import close_store
+from logstore.objects.closing import closing_store
 
 logger = logging.getLogger(__name__)
 
@@ -137,8 +137,7 @@ def _offsets(source: Any, name: str) -> dict[tuple[str, int], int] | None:
 def _seconds(url: str, waiting: Mapping[tuple[str, int], int], clock: Callable[[], float]) -> float:
     if not waiting:
         return 0.0
-    store = open_store(url)
-    try:
+    with closing_store(open_store(url)) as store:
         names = tuple(sorted({topic for topic, _ in waiting}))
         wanted = subscribed(store, Subscription(topics=names), missing_ok=True)
         found = load(
@@ -147,8 +146,6 @@ def _seconds(url: str, waiting: Mapping[tuple[str, int], int], clock: Callable[[
         stamps = [_waits_since(partition, waiting[partition.topic, partition.number]) for partition in found]
         oldest = min((stamp for stamp in stamps if stamp is not None), default=None)
         return 0.0 if oldest is None else max(0.0, clock() - oldest / 1000)
-    finally:
-        close_store(store)
 
 
 def _waits_since(partition: LogPartition, offset: int) -> int | None:

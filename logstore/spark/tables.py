@@ -16,7 +16,7 @@ from logstore.arrow.plan.planner import plan_batch, plan_tasks
 from logstore.arrow.plan.request import Subscription
 from logstore.layout.catalog import Catalog
 from logstore.layout.paths import PartitionPaths
-from logstore.objects import close_store
+from logstore.objects.closing import closing_store
 from logstore.spark.options.read_options import read_options
 from logstore.spark.read.views import rows_of_task, scan_of, schema_of
 from logstore.spark.read.where import bounds_of, columns_in
@@ -36,8 +36,7 @@ _LAST_DAY_MS = 253_402_214_400_000
 
 def describe(spark: SparkSession, url: str) -> DataFrame:
     """One row for each partition of each topic: offsets, segments, sizes, timestamps. Reads manifests only."""
-    store = open_store(url)
-    try:
+    with closing_store(open_store(url)) as store:
         topics = Catalog(store).all()
         found = load(
             store,
@@ -48,8 +47,6 @@ def describe(spark: SparkSession, url: str) -> DataFrame:
             ],
             missing_ok=True,
         )
-    finally:
-        close_store(store)
     return spark.createDataFrame([_row(partition) for partition in found], _COLUMNS)
 
 
@@ -102,11 +99,8 @@ def scan(spark: SparkSession, url: str, *, where: str | None = None, **options: 
             checked = replace(checked, columns=(*checked.columns, *sorted(needed)))
     schema = schema_of(checked)
     how = scan_of(checked, schema)
-    store = open_store(url)
-    try:
+    with closing_store(open_store(url)) as store:
         tasks = plan_tasks(checked, plan_batch(store, checked, bounds))
-    finally:
-        close_store(store)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -19,7 +19,7 @@ from logstore.lake.rows import Schema
 from logstore.lake.table_format import TableFormat
 from logstore.lake.union import open_table, tail_of
 from logstore.layout.catalog import Catalog
-from logstore.objects import close_store
+from logstore.objects.closing import closing_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,23 +58,17 @@ def table(
     from pyspark.sql.pandas.types import from_arrow_schema
 
     found = open_table(lake)
-    store = open_store(url)
-    try:
+    with closing_store(open_store(url)) as store:
         tail = tail_of(store, Catalog(store).find(topic), found, columns, lake, _TASK_BYTES, schema)
-    finally:
-        close_store(store)
     rows = from_arrow_schema(tail.schema)
     tasks = packed(in_order(over_entries(tail.splits)), _TASK_BYTES)
     tail = replace(tail, splits=())  # they are in the tasks, and travel once
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        objects = open_store(url)
-        try:
+        with closing_store(open_store(url)) as objects:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     yield from tail.rows(objects, tasks[number])
-        finally:
-            close_store(objects)
 
     read.__name__ = f"logstore {topic} in {url}, behind {lake.partition('?')[0]}"
     fresh = spark.range(0, len(tasks), 1, max(1, len(tasks))).mapInArrow(read, rows)

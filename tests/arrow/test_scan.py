@@ -16,9 +16,12 @@ from logstore.arrow.plan.planner import plan_batch
 from logstore.arrow.plan.request import Subscription
 from logstore.arrow.plan.splits import Split
 from logstore.arrow.scan import fetch
+from logstore.arrow.scan.batch_joiner import BatchJoiner
 from logstore.arrow.scan.columns import arrow_schema
 from logstore.arrow.scan.latest import LatestScan
 from logstore.arrow.scan.split_scan import Scan, grouped
+from logstore.format.batches.area import Area
+from logstore.format.batches.batch import BatchInfo, Buffer, record_area
 from logstore.objects import MemoryStore, MeteredStore, fan_out, open_url
 from logstore.objects.wrappers.slices import parse_slice, whole
 from tests.support.spark.material import (
@@ -67,6 +70,31 @@ def test_S10_arrow_batches_have_exactly_the_schema_that_spark_derives(make_log: 
         (batch,) = Scan(where, columns, True).rows(plan(where, subscribe="orders")[0])
         assert batch.schema.equals(arrow_schema(columns))
         assert batch.num_rows == 3
+
+
+def test_small_segments_make_one_arrow_batch_without_being_copied_together(
+    make_log: MakeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks: list[memoryview] = []
+    asked: list[Buffer] = []
+    real_add = BatchJoiner.add
+
+    def add(self: BatchJoiner, fetched: fetch.Fetched) -> None:
+        blocks.append(fetched.block.data)
+        real_add(self, fetched)
+
+    def area_of(raw: Buffer, info: BatchInfo) -> Area:
+        asked.append(raw)
+        return record_area(raw, info)
+
+    monkeypatch.setattr(BatchJoiner, "add", add)
+    monkeypatch.setattr("logstore.format.batches.columns.record_area", area_of)
+    where = make_log("orders", [numbered(n * 10, n * 10 + 10) for n in range(5)], compression="zstd")
+    (split,) = plan(where, subscribe="orders")
+    (batch,) = Scan(where, COLUMNS, True).rows(split)
+    assert batch.column("value").to_pylist() == [b"v%d" % n for n in range(50)]
+    assert len(blocks) == len(asked) == 5
+    assert all(raw is block for raw, block in zip(asked, blocks, strict=True))
 
 
 def test_S10_large_records_come_back_whole_and_no_batch_of_them_grows_without_bound(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -237,14 +238,14 @@ class Copiers:
         self._running.append(process)
         return process
 
-    def kill_at(self, process: subprocess.Popen[str], word: str) -> None:
-        """SIGKILL when it says so, or when it has ended."""
+    def kill_at(self, process: subprocess.Popen[str], word: str) -> bool:
+        """SIGKILL when it says so. Whether that hit it: it may end without a word."""
         assert process.stdout is not None
         for line in process.stdout:
             if line.split()[0] == word:
                 break
         process.kill()
-        process.wait()
+        return process.wait() == -signal.SIGKILL
 
     def stop(self) -> None:
         for process in self._running:
@@ -263,15 +264,16 @@ def race(
     rng: random.Random,
     between: Callable[[int], None] | None = None,
 ) -> None:
-    """Two copy side by side while records come. One after the other is killed, and `between` does what it likes with the
-    table; in the end one more finishes. In the middle of many kills the topic is deleted and recreated."""
+    """Two copy side by side while records come, until `kills` of them were killed while they ran; `between` does what it
+    likes with the table; in the end one more finishes. In the middle of many kills the topic is deleted and recreated."""
     topic = store.create_topic("orders", partitions=2)
     copiers = Copiers(store_url, where)
     former: Counter[Place] = Counter()
-    at = 0
+    at = turn = killed = 0
     try:
-        for turn in range(kills):
-            if turn and turn == kills // 2:
+        while killed < kills:
+            assert turn < 10 * kills, f"of {2 * turn} processes {killed} were killed while they ran"
+            if killed >= kills // 2 > 0 and not former:
                 Materializer(topic, where, schema="infer").run_once()
                 former = durable(topic)
                 store.delete_topic("orders")
@@ -279,14 +281,15 @@ def race(
             fill(topic, at, at + 60, **({"colour": "red"} if turn else {}))
             at += 60
             mine, other = copiers.start(3), copiers.start(1)
-            copiers.kill_at(mine, rng.choice(["put", "commit", "committed", "refused"]))
+            killed += copiers.kill_at(mine, rng.choice(["put", "commit", "committed", "refused"]))
             if turn % 2:
-                copiers.kill_at(other, rng.choice(["put", "commit", "committed", "level"]))
+                killed += copiers.kill_at(other, rng.choice(["put", "commit", "committed", "level"]))
             else:
                 other.communicate(timeout=240)
                 assert other.returncode == 0
             if between is not None:
                 between(turn)
+            turn += 1
     finally:
         copiers.stop()
     Materializer(topic, where, schema="infer").run_once()

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog, SqlCatalogBaseTable
 
 import logstore
 from logstore.format.batches.markers import Marker, encode_marker
 from logstore.lake import Materializer, table
 from logstore.lake.target import open_target
+from logstore.objects import ObjectStore
+from logstore.objects.wrappers.wrapped import WrappedStore
 from tests.support.lake.tables import FORMATS, durable, events, places, rows_of, target
 from tests.support.patience import PATIENCE_S
 
@@ -36,6 +41,41 @@ def test_T02_T05_markers_of_transactions_are_gaps_and_no_rows(where: str, tmp_pa
         union = table(topic, where).read_all()
         assert places(union) == durable(topic)
         assert sorted(union["id"].to_pylist()) == list(range(30)), "of aborted ones, too: the docs say so"
+
+
+def test_T02_who_opens_a_new_catalog_at_the_same_time_as_another_finds_the_tables_of_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both looked, and there was nothing; the other was faster."""
+    create = SqlCatalog.create_tables
+
+    def create_after_another(catalog: SqlCatalog) -> None:
+        monkeypatch.setattr(SqlCatalog, "create_tables", create)
+        create(catalog)
+        SqlCatalogBaseTable.metadata.create_all(catalog.engine, checkfirst=False)
+
+    monkeypatch.setattr(SqlCatalog, "create_tables", create_after_another)
+    assert not open_target(target("iceberg", tmp_path), None).load()
+
+
+def test_T02_who_makes_a_namespace_at_the_same_time_as_another_finds_that_of_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both looked, and there was none; the other was faster, and has not made the table yet."""
+    where = target("iceberg", tmp_path)
+    exists, another = SqlCatalog.namespace_exists, open_target(where, None)
+
+    def look_before_another(catalog: SqlCatalog, namespace: Any) -> bool:
+        monkeypatch.setattr(SqlCatalog, "namespace_exists", exists)
+        found = exists(catalog, namespace)
+        catalog.create_namespace(namespace)
+        return found
+
+    mine = open_target(where, None)
+    monkeypatch.setattr(SqlCatalog, "namespace_exists", look_before_another)
+    mine.create(pa.schema([pa.field("id", pa.int64())]), "raw")
+    assert mine.load()
+    assert another.load()
 
 
 def test_T02_T05_a_topic_that_changes_its_lane_goes_on_in_its_table(where: str, tmp_path: Path) -> None:
@@ -164,3 +204,45 @@ def test_T05_a_delta_table_whose_files_do_not_tell_its_rows_is_not_read_by_its_f
         assert form.load()
         with pytest.raises(logstore.UnsupportedStore, match="its files alone do not show"):
             form.files()
+
+
+class Asked(WrappedStore):
+    """Who asked the store: thread objects, as the system gives their numbers again."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.by: set[threading.Thread] = set()
+
+    def _through(self, operation: str, key: str, call: Callable[[], Any]) -> Any:
+        self.by.add(threading.current_thread())
+        return call()
+
+
+def test_T02_a_commit_is_read_by_the_same_few_threads_however_many_parts_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with logstore.open((tmp_path / "log").as_uri()) as store:
+        topic = store.create_topic("orders")
+        for first in range(0, 240, 10):
+            topic.append_many(events(first, first + 10))
+        copier = Materializer(topic, target("delta", tmp_path / "lake"))
+        asked = copier._objects = Asked(copier._objects)
+        monkeypatch.setattr("logstore.lake.materializer._SPLIT_BYTES", 3_000)
+        assert copier.run_once().rows == 240
+    fetched = [thread for thread in asked.by if thread.name.startswith("logstore-scan")]
+    assert 1 <= len(fetched) <= 3
+
+
+def test_T02_one_table_after_the_other_is_filled_by_the_same_few_threads(tmp_path: Path) -> None:
+    """Each thread may have a heap of its own, which keeps what was freed there."""
+    with logstore.open((tmp_path / "log").as_uri()) as store:
+        topic = store.create_topic("orders")
+        for first in range(0, 240, 10):
+            topic.append_many(events(first, first + 10))
+        by: set[threading.Thread] = set()
+        for number in range(5):
+            copier = Materializer(topic, target("delta", tmp_path / f"lake{number}"))
+            asked = copier._objects = Asked(copier._objects)
+            assert copier.run_once().rows == 240
+            by |= asked.by
+    assert 1 <= len([thread for thread in by if thread.name.startswith("logstore-scan")]) <= 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,12 @@ os.environ["JDK_JAVA_OPTIONS"] = " ".join(
 # Spark lists the modules on the path, and an editable install is no module on the path: an import hook finds it.
 _ROOT = str(Path(__file__).parents[2])
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def java() -> None:
+    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+        pytest.skip("SPARK WAS NOT TESTED: there is no Java")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -199,4 +199,4 @@ def load(
 def side_by_side(call: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """`call(item)` for each item, in their order: one partition after the other where the store answers at once, which
     keeps the interpreter busy, else many at a time."""
-    return list(fan_out((partial(call, item) for item in items), at_once=_AT_ONCE, at_least=2))
+    return list(fan_out((partial(call, item) for item in items), at_once=_AT_ONCE))

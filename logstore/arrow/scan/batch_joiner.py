@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from logstore.arrow.scan.fetch import Fetched
 from logstore.errors import CorruptData
-from logstore.format.batches.batch import BatchInfo, read_info
-from logstore.format.batches.columns import column_chunks
+from logstore.format.batches.batch import read_info
+from logstore.format.batches.columns import Located, column_chunks
 from logstore.format.batches.transactions import Aborted, AbortedBatches
 from logstore.format.errors import FormatError
 
@@ -25,7 +25,7 @@ class BatchJoiner:
     def __init__(self, aborted: Iterable[Aborted] = ()) -> None:
         self._aborted = AbortedBatches(aborted)
         self._blocks: list[Fetched] = []
-        self._infos: list[BatchInfo] = []
+        self._batches: list[Located] = []
         self._bytes = 0
         self._rows = 0
 
@@ -47,20 +47,16 @@ class BatchJoiner:
             info = read_info(data, position - start)
             if self._aborted.holds(info):
                 continue
-            self._infos.append(info._replace(position=self._bytes + info.position))
+            self._batches.append((data, info))
             self._rows += info.count
         self._blocks.append(fetched)
         self._bytes += len(data)
 
     def chunks(self, columns: Sequence[str], start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """The records from `start` up to `stop`, in pieces that Spark likes."""
-        if not self._infos:
-            return
-        parts = [fetched.block.data for fetched in self._blocks]
-        raw = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
         try:
             yield from column_chunks(
-                raw, self._infos, columns=columns, start_offset=start, stop_offset=stop, rows=CHUNK_ROWS
+                self._batches, columns=columns, start_offset=start, stop_offset=stop, rows=CHUNK_ROWS
             )
         except FormatError as damage:
             raise self._blamed(damage) from damage
@@ -71,8 +67,8 @@ class BatchJoiner:
             for position in fetched.rows["position"].tolist():
                 info = read_info(fetched.block.data, position - fetched.block.start)
                 try:
-                    for _ in column_chunks(fetched.block.data, [info]):
+                    for _ in column_chunks([(fetched.block.data, info)]):
                         pass
                 except FormatError as found:
                     return CorruptData(fetched.key, info.base_offset, found.why)
-        return CorruptData(self._blocks[0].key, self._infos[0].base_offset, damage.why)
+        return CorruptData(self._blocks[0].key, self._batches[0][1].base_offset, damage.why)

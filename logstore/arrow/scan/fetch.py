@@ -7,8 +7,11 @@ An object that is gone raises `ObjectNotFound`.
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -36,20 +39,48 @@ class Fetched(NamedTuple):
     end_offset: int
 
 
-class Fetcher:
-    """Of one task. A context manager: leaving it ends the threads."""
+_kept: deque[ThreadPoolExecutor] = deque(maxlen=1)
+os.register_at_fork(after_in_child=_kept.clear)  # its threads are not there
 
-    def __init__(self, store: ObjectStore, bounds: Bounds) -> None:
+
+def _new_threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_AHEAD, thread_name_prefix="logstore-scan")
+
+
+@contextmanager
+def fetching_threads() -> Iterator[Executor]:
+    """For one `Fetcher` after the other, and then kept for who needs some next; two at a time do not share them.
+
+    A new thread may get a heap of its own, and glibc keeps in each what was freed there, up to the last piece: none but the
+    main one is ever given back. With new threads for each commit a process held some 5 MiB more after each, until it had as
+    many heaps as glibc makes, eight for each core."""
+    try:
+        threads = _kept.pop()
+    except IndexError:
+        threads = _new_threads()
+    try:
+        yield threads
+    except BaseException:
+        threads.shutdown(cancel_futures=True)  # some of them may be at something that nobody wants any more
+        raise
+    _kept.append(threads)
+
+
+class Fetcher:
+    """Of one task. A context manager: leaving it ends the threads, unless they are the caller's."""
+
+    def __init__(self, store: ObjectStore, bounds: Bounds, threads: Executor | None = None) -> None:
         self._reader = SegmentReader(store, BlockCache(_CACHE_BYTES))
         self._bounds = bounds
-        self._pool = ThreadPoolExecutor(_AHEAD, thread_name_prefix="logstore-scan")
-        self._ahead = partial(fan_out, at_once=_AHEAD, at_least=2, ahead=True, pool=self._pool)
+        self._own = _new_threads() if threads is None else None
+        self._ahead = partial(fan_out, at_once=_AHEAD, ahead=True, pool=threads or self._own)
 
     def __enter__(self) -> Fetcher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._own is not None:
+            self._own.shutdown(wait=False, cancel_futures=True)
 
     def indexes(self, refs: Sequence[SegmentRef], start: int, stop: int) -> Iterator[Index | None]:
         """The rows of each segment's index that may hold something wanted; no record is read. None of one that does not

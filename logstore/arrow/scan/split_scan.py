@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -64,12 +65,16 @@ class Scan:
         finally:
             close_store(store)
 
-    def rows_of_from(self, store: ObjectStore, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
-        """The same from a store that is open."""
+    def rows_of_from(
+        self, store: ObjectStore, splits: Sequence[Split], threads: Executor | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The same from a store that is open, by the caller's `fetching_threads`."""
         gathered = GatheredStore(store, splits)
-        yield from grouped(batch for split in splits for batch in self.rows_from(gathered, split))
+        yield from grouped(batch for split in splits for batch in self.rows_from(gathered, split, threads))
 
-    def rows_from(self, store: ObjectStore, split: Split) -> Iterator[pa.RecordBatch]:
+    def rows_from(
+        self, store: ObjectStore, split: Split, threads: Executor | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """The records of a split, from a store that is open."""
         # An index does not tell whose batch it is: where some are left out, they are read.
         by_index = INDEX_COLUMNS.issuperset(self.columns) and not split.aborted
@@ -78,7 +83,7 @@ class Scan:
         position, reloads = split.start, 0
         while True:
             try:
-                for batches, end in read(store, split):
+                for batches, end in read(store, split, threads):
                     for batch in batches:
                         yield with_constants(batch, topic, partition, self.columns)
                     position, reloads = end, 0
@@ -124,9 +129,9 @@ class Scan:
         logger.warning("%s; failOnDataLoss is false: going on without", lost)
         return replace(split, start=split.stop, refs=())
 
-    def _offsets(self, store: ObjectStore, split: Split) -> Pieces:
+    def _offsets(self, store: ObjectStore, split: Split, threads: Executor | None) -> Pieces:
         """Offsets alone: the indexes tell them, but for sparse segments, whose records do."""
-        with Fetcher(store, split.bounds) as fetcher:
+        with Fetcher(store, split.bounds, threads) as fetcher:
             for ref, index in zip(
                 split.refs, fetcher.indexes(split.refs, split.start, split.stop), strict=True
             ):
@@ -138,10 +143,10 @@ class Scan:
                     joined.add(fetched)
                     yield joined.chunks(["offset"], split.start, split.stop), joined.end_offset
 
-    def _records(self, store: ObjectStore, split: Split) -> Pieces:
+    def _records(self, store: ObjectStore, split: Split, threads: Executor | None) -> Pieces:
         columns = [name for name in self.columns if name in STORED_COLUMNS]
         joined = BatchJoiner(split.aborted)
-        with Fetcher(store, split.bounds) as fetcher:
+        with Fetcher(store, split.bounds, threads) as fetcher:
             blocks = fetcher.blocks(split.refs, split.start, split.stop, newest_first=False)
             try:
                 for fetched in blocks:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from logstore.errors import needs
 from logstore.lake.values.decoded_columns import Decode, Decoded
 
 AvroSchema: TypeAlias = "str | Mapping[str, Any]"
@@ -54,7 +55,8 @@ class Avro:
         self.fields, _ = _columns(self._schema)
 
     def decoder(self) -> Decode:
-        from fastavro import parse_schema, schemaless_reader
+        with needs("avro"):
+            from fastavro import parse_schema, schemaless_reader
 
         _, converts = _columns(self._schema)
         reader = parse_schema(self._schema)
@@ -87,7 +89,8 @@ def _loaded(schema: AvroSchema) -> Any:
 
 
 def _columns(schema: Any) -> tuple[pa.Schema, dict[str, Convert]]:
-    from fastavro.schema import expand_schema
+    with needs("avro"):
+        from fastavro.schema import expand_schema
 
     whole: Any = expand_schema(schema)
     if not isinstance(whole, dict) or whole.get("type") != "record":

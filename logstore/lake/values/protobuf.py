@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from logstore.errors import needs
 from logstore.lake.values.decoded_columns import Decode, Decoded
 
 Convert: TypeAlias = "Callable[[Any], Any]"
@@ -44,7 +45,8 @@ class Protobuf:
         )
 
     def _type(self) -> Any:
-        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+        with needs("protobuf"):
+            from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
         pool = descriptor_pool.DescriptorPool()
         for file in descriptor_pb2.FileDescriptorSet.FromString(self._files).file:

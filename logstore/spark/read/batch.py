@@ -11,7 +11,7 @@ from logstore.arrow.plan.entry_runs import Task
 from logstore.arrow.plan.log_partitions import open_store
 from logstore.arrow.plan.planner import plan_batch, plan_tasks
 from logstore.arrow.plan.request import ReadOptions
-from logstore.objects import close_store
+from logstore.objects.closing import closing_store
 from logstore.spark.read.views import rows_of_task, scan_of
 
 if TYPE_CHECKING:
@@ -38,11 +38,8 @@ class LogReader(DataSourceReader):
         self._scan = scan_of(options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        store = open_store(self._options.path)
-        try:
+        with closing_store(open_store(self._options.path)) as store:
             tasks = plan_tasks(self._options, plan_batch(store, self._options))
-        finally:
-            close_store(store)
         # Spark makes a single None of an empty list, so say it ourselves.
         return [SplitPartition(task) for task in tasks] or [SplitPartition(None)]
 

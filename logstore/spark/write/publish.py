@@ -132,7 +132,7 @@ def publish(store: ObjectStore, transaction: Transaction, plan: Plan, take_over:
             publisher.run(plan.starts.get(_name(paths[target]), 0))
 
         commits = (partial(one, target) for target in by_target)
-        for _ in fan_out(commits, at_once=_AT_ONCE, at_least=2, ahead=True):
+        for _ in fan_out(commits, at_once=_AT_ONCE, ahead=True):
             pass
     finally:
         runtime.close(1.0)
@@ -183,7 +183,6 @@ class _PartitionPublisher:
         self._store = runtime.store
         self._retries = replace(runtime.retries, attempts=10)
         self._chain = Chain(runtime.store, paths)
-        self._paths = paths
         self._segments = _segments(parts)
         self._ids = [
             transaction.segment_id(paths.topic, paths.incarnation, paths.partition, number)

@@ -14,6 +14,7 @@ Other columns are left alone, as Spark's Kafka sink does.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -64,20 +65,14 @@ class Sorted(NamedTuple):
     sizes: np.ndarray[Any, Any]
 
 
+@dataclass(eq=False)
 class RowSorter:
-    """Of one task. `partitions` says how many each topic has. Rows for `compacted` topics need a key."""
+    """Of one task. `_partitions` says how many each topic has. Rows for `_compacted` topics need a key."""
 
-    def __init__(
-        self,
-        partitions: Mapping[str, int],
-        topic: str | None,
-        first_turn: int,
-        compacted: frozenset[str] = frozenset(),
-    ) -> None:
-        self._partitions = partitions
-        self._compacted = compacted
-        self._topic = topic
-        self._turn = first_turn
+    _partitions: Mapping[str, int]
+    _topic: str | None
+    _turn: int
+    _compacted: frozenset[str] = frozenset()
 
     def sort(self, batch: pa.RecordBatch) -> Iterator[Sorted]:
         """The rows of the batch, for each partition they go to."""

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from logstore.arrow.plan.log_partitions import open_store
 from logstore.format.batches.codecs import CODEC_IDS
 from logstore.layout.catalog import Catalog
-from logstore.objects import close_store
+from logstore.objects.closing import closing_store
 from logstore.spark.options.transaction import Transaction
 from logstore.spark.options.write_options import WriteOptions
 from logstore.spark.write.publish import IF_GONE, give_up, store_job, store_once
@@ -60,8 +60,7 @@ def stage_rows(options: WriteOptions, transaction: Transaction, rows: Iterator[p
     """What a task does; nothing of it is visible in the log."""
     context = TaskContext.get()
     task = context.partitionId() if context is not None else 0
-    store = open_store(options.path)
-    try:
+    with closing_store(open_store(options.path)) as store:
         catalog = Catalog(store)
         topics = [catalog.find(options.topic)] if options.topic is not None else catalog.all()
         compacted = frozenset(topic.name for topic in topics if topic.config.compact)
@@ -76,8 +75,6 @@ def stage_rows(options: WriteOptions, transaction: Transaction, rows: Iterator[p
             max_batch_bytes=options.max_batch_bytes,
         )
         return Staged(transaction, writer.write(rows))
-    finally:
-        close_store(store)
 
 
 def publish_staged(
@@ -88,12 +85,9 @@ def publish_staged(
 ) -> None:
     """What the driver does when all tasks are done."""
     parts = _parts(messages)
-    store = open_store(options.path)
-    try:
+    with closing_store(open_store(options.path)) as store:
         store_parts = store_once if repeatable else store_job
         store_parts(store, transaction, parts, True if options.take_over else IF_GONE)
-    finally:
-        close_store(store)
 
 
 def discard_staged(
@@ -103,14 +97,11 @@ def discard_staged(
     repeatable: bool,
 ) -> None:
     """What the driver does when a task has failed for good."""
-    store = open_store(options.path)
-    try:
+    with closing_store(open_store(options.path)) as store:
         if repeatable:
             give_up(store, transaction, _parts(messages))
         else:
             sweep(store, transaction)
-    finally:
-        close_store(store)
 
 
 def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[Part]:

@@ -87,30 +87,34 @@ def test_S07_a_driver_that_dies_at_any_moment_of_a_commit_is_followed_by_one_tha
 ) -> None:
     mine, next_one = (replace(QUERY, run=run) for run in runs)
     total = moments(new_store(), mine)
-    assert total > 10
+    deaths: set[int] = set()
     for fatal in range(total):
         store = new_store()
 
         def die(number: int, fatal: int = fatal) -> None:
             if number == fatal:
+                deaths.add(fatal)
                 raise Died
 
-        with pytest.raises(Died):
+        with suppress(Died):  # partitions share a seal or not, so the last moment may not come
             store_once(HookedStore(store, die), mine, stage(store, mine, 5))
         # Spark runs the micro-batch again from its checkpoint: the same rows, staged again.
         store_once(store, next_one, stage(store, next_one, 5))
         assert sorted(stored(store)) == sorted(keys(5)), f"died at moment {fatal} of {total}"
         assert staged(store) == []
+    assert len(deaths) > 10
 
 
 @pytest.mark.parametrize("others_append", [False, True])
 def test_S07_a_second_driver_at_any_moment_of_a_commit_changes_nothing(others_append: bool) -> None:
     total = moments(new_store())
+    came: set[int] = set()
     for moment in range(total):
         store = new_store()
 
         def other(number: int, moment: int = moment, store: MemoryStore = store) -> None:
             if number == moment:
+                came.add(moment)
                 if others_append:
                     append_everywhere(store)  # so that the twin's segments stand one place further on
                 store_once(store, QUERY, stage(store, QUERY, 5))
@@ -121,18 +125,23 @@ def test_S07_a_second_driver_at_any_moment_of_a_commit_changes_nothing(others_ap
         with suppress(logstore.ObjectNotFound):
             store_once(HookedStore(store, other), QUERY, first)
         values = [value for value in all_values(store) if value != b"later"]
-        assert sorted(values) == sorted(keys(5) + keys(6)), f"the other ran at moment {moment} of {total}"  # type: ignore[type-var]
+        # Partitions share a seal or not, so the last moment may not come, and then the other one does not, either.
+        expected = keys(5) + keys(6) if moment in came else keys(5)
+        assert sorted(values) == sorted(expected), f"the other ran at moment {moment} of {total}"  # type: ignore[type-var]
+    assert len(came) > 10
 
 
 def test_S07_a_run_that_another_one_follows_at_any_moment_of_its_commit_changes_nothing() -> None:
     """As above, and the two are known to be two: the older one may be told so, and its batch stands all the same."""
     old, new = replace(QUERY, run="old"), replace(QUERY, run="new")
     total = moments(new_store(), old)
+    came: set[int] = set()
     for moment in range(total):
         store = new_store()
 
         def other(number: int, moment: int = moment, store: MemoryStore = store) -> None:
             if number == moment:
+                came.add(moment)
                 store_once(store, new, stage(store, new, 5))
 
         with suppress(logstore.ObjectNotFound, Fenced):
@@ -144,8 +153,8 @@ def test_S07_a_run_that_another_one_follows_at_any_moment_of_its_commit_changes_
                 store_once(store, run, stage(store, run, 6))
             except Fenced:
                 refused.append(run.run)
-        # Before its first moment the older one has not said yet that it is there.
-        assert refused == (["old"] if moment else ["new"])
+        # Before its first moment the older one has not said yet that it is there. The last one may not come (see above).
+        assert refused == (["old"] if moment in came and moment else ["new"])
 
 
 def test_S07_a_stream_with_a_copy_of_its_checkpoint_is_refused_and_not_skipped(store: ObjectStore) -> None:
