@@ -9,6 +9,7 @@ May import: everything of `logstore` but Spark, and what a command needs alone w
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from collections.abc import Callable, Sequence
 from logstore import __version__
 from logstore.cli.terminal.frame import Program, call
 from logstore.cli.terminal.output import Output
-from logstore.cli.terminal.usage import Interrupted, UsageError, complain
+from logstore.cli.terminal.usage import Interrupted, UsageError, complain, seldom
 from logstore.errors import LogStoreError
 from logstore.format import kernels
 
@@ -67,6 +68,8 @@ def _kernels() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point of the `logstore` command."""
+    if logging.lastResort is not None:
+        logging.lastResort.addFilter(seldom)
     return call(program(), argv, _run)
 
 
@@ -83,6 +86,9 @@ def _run(command: Callable[[argparse.Namespace, Output], int], args: argparse.Na
     except UsageError as error:
         complain(f"logstore {args.command}: {error}")
         return 2
+    except ImportError as error:
+        complain(f"logstore {args.command}: {error}")
+        return 1
     except (LogStoreError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             out.abandon()  # `| head` has seen enough

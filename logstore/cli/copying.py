@@ -98,7 +98,7 @@ def open_target(args: argparse.Namespace) -> logstore.Store:
     return open_store(argparse.Namespace(store=args.to))
 
 
-def interrupted(copy: Copy, args: argparse.Namespace) -> Interrupted:
+def interrupted(copy: Copy) -> Interrupted:
     return Interrupted(f"{copy.where()}; the same command goes on there")
 
 

@@ -265,7 +265,7 @@ class Group:
             calls = [
                 partial(resolved, self._log(place), to, self._visibility) for place, to in wanted.items()
             ]
-            for place, offset in zip(wanted, fan_out(calls, at_least=2), strict=True):
+            for place, offset in zip(wanted, fan_out(calls), strict=True):
                 share = self._shares[place]
                 share.cursor = self._cursor(place, offset)
                 share.handed_out = offset

@@ -16,7 +16,6 @@ class Host(Protocol):
     def _runtime(self) -> Runtime: ...
     def topic(self, name: str) -> Topic:
         """The topic as it is now."""
-        ...
 
 
 def find_topics(host: Host, names: Iterable[str]) -> dict[str, tuple[str, int]]:

@@ -79,7 +79,7 @@ def lag(store: Host, name: str) -> list[PartitionLag]:
     ]
     look_at(known.partition(place[1])._internal for known, place in found)
     calls = [partial(_lag_of, store, document, slots, known, place) for known, place in found]
-    return list(fan_out(calls, at_least=2))
+    return list(fan_out(calls))
 
 
 def delete(store: Host, name: str) -> None:

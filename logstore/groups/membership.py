@@ -23,10 +23,12 @@ from logstore.groups.stored_group import StoredGroup, slots_in
 from logstore.layout.groups import SLOTS_MAX, group_slot
 from logstore.objects.protocol import ObjectStore
 from logstore.objects.settled import Doubts
+from logstore.objects.wrappers.retrying import RetryPolicy
 
 logger = logging.getLogger(__name__)
 
 ATTEMPTS_MAX = 100
+_RACES = RetryPolicy(ATTEMPTS_MAX, base_s=0.02, cap_s=1.0)
 TOPICS_S = 30.0
 """How often somebody looks whether a topic has new partitions, or was recreated."""
 LOOKS_A_SESSION = 6
@@ -481,7 +483,6 @@ class Membership:
 
     def _pause(self, attempt: int) -> None:
         """Several who want the same: not all at once again."""
-        limit = min(1.0, 0.01 * 2.0 ** min(attempt, 8))
         condition = threading.Condition()
         with condition:
-            self._clock.wait(condition, self._rng.random() * limit)
+            self._clock.wait(condition, _RACES.pause_s(attempt, self._rng.random))

@@ -128,11 +128,6 @@ class FlushTracker(Generic[O]):
         return self._ledger.settled
 
     @property
-    def newest_boundary(self) -> O:
-        """The newest boundary that was committed, owed or not."""
-        return self._ledger.newest
-
-    @property
     def outstanding(self) -> int:
         """How many (sink, boundary) pairs are unpaid; above `max_outstanding` only by one lone commit."""
         return self._ledger.owed

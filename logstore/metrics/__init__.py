@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal
 
+from logstore.errors import needs
 from logstore.metrics.catalogue import FAMILIES, Family
 from logstore.metrics.numbers import Lags, Sources, Tracked, families
 from logstore.store import Store
@@ -58,7 +59,8 @@ def collector(
     their lag, `{"mailer": group.lag}`. `trackers`: names and the flush trackers of an ingest. `storage`: whose prices
     the bill is in.
     """
-    from logstore.metrics.prometheus import StoreCollector
+    with needs("metrics"):
+        from logstore.metrics.prometheus import StoreCollector
 
     made = StoreCollector(Sources(store, by, readers or {}, trackers or {}, storage))
     if registry is not None:
@@ -81,7 +83,8 @@ def instrument(
 
     What it gives has `stop()`; closing the store does not stop it. The other arguments: as for `collector`.
     """
-    from logstore.metrics.opentelemetry import Instrumentation
+    with needs("metrics"):
+        from logstore.metrics.opentelemetry import Instrumentation
 
     sources = Sources(store, by, readers or {}, trackers or {}, storage)
     return Instrumentation(sources, meter_provider, tracer_provider)
@@ -89,6 +92,7 @@ def instrument(
 
 def context_of(record: Record) -> Context:
     """The trace context that a record carries in its headers: the parent, or a link, for a span of whoever works on it."""
-    from logstore.metrics.tracing import extract
+    with needs("metrics"):
+        from logstore.metrics.tracing import extract
 
     return extract(record)

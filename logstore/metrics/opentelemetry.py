@@ -27,7 +27,7 @@ _SAME_LOOK_S = 0.5
 _SCOPE = "logstore"
 
 
-class Instrumentation:
+class Instrumentation(Observer):
     """Get it from `logstore.metrics.instrument`. `stop()` ends it: the store is as it was, and the meter gets no more."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Instrumentation:
         self._tracing = StoreTracing(tracer)
         store = sources.store
         self._before = store._runtime.observer
-        store._runtime.observer = _Told(self)
+        store._runtime.observer = self
         store._metered.listeners = (*store._metered.listeners, self._requested)
         for partition in store._all_logs():
             self._tracing.opened(partition)
@@ -106,8 +106,9 @@ class Instrumentation:
 
     # Told
 
-    def opened(self, partition: Partition) -> None:
-        self._tracing.opened(partition)
+    def opened(self, partition: object) -> None:
+        if isinstance(partition, Partition):
+            self._tracing.opened(partition)
 
     def flush(self, topic: str, partition: int) -> AbstractContextManager[Flush]:
         return self._tracing.flush(topic, partition)
@@ -119,35 +120,15 @@ class Instrumentation:
     def local_ack(self, topic: str, partition: int, seconds: float) -> None:
         self._local_ack_seconds.record(seconds, self._labels(topic, partition))
 
-    def stored(self, topic: str, partition: int, flushed: FlushDone, in_lane: bool) -> None:
+    def stored(self, topic: str, partition: int, done: FlushDone, *, in_lane: bool = False) -> None:
         labels = self._labels(topic, partition)
         if in_lane:
-            self._tracing.stored_in_lane(topic, partition, flushed)
-        if flushed.seconds is not None:
-            self._flush_seconds.record(flushed.seconds, labels)
-        if flushed.waited is not None:
-            self._durable_ack_seconds.record(flushed.waited, labels)
+            self._tracing.stored_in_lane(topic, partition, done)
+        if done.seconds is not None:
+            self._flush_seconds.record(done.seconds, labels)
+        if done.waited is not None:
+            self._durable_ack_seconds.record(done.waited, labels)
 
     def _requested(self, request: Request) -> None:
         self._request_seconds.record(request.seconds, {"operation": request.operation})
         self._tracing.requested(request)
-
-
-class _Told(Observer):
-    """What the store tells, handed on."""
-
-    def __init__(self, to: Instrumentation) -> None:
-        self._to = to
-
-    def opened(self, partition: object) -> None:
-        if isinstance(partition, Partition):
-            self._to.opened(partition)
-
-    def flush(self, topic: str, partition: int) -> AbstractContextManager[Flush]:
-        return self._to.flush(topic, partition)
-
-    def stored(self, topic: str, partition: int, done: FlushDone, *, in_lane: bool = False) -> None:
-        self._to.stored(topic, partition, done, in_lane)
-
-    def local_ack(self, topic: str, partition: int, seconds: float) -> None:
-        self._to.local_ack(topic, partition, seconds)

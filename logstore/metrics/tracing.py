@@ -119,14 +119,12 @@ class _TracedFlush(Flush):
 
     def done(self, flushed: FlushDone) -> None:
         """Links to those appends whose records it has stored; what came before it is forgotten, too."""
-        linked = 0
         for _ in range(len(self._appended)):
             receipt, context = self._appended.popleft()
             if receipt.offset >= flushed.end_offset or receipt.offset < 0:
                 self._appended.append((receipt, context))
             elif receipt.offset >= flushed.base_offset:
                 self._span.add_link(context)
-                linked += 1
         self._span.set_attributes(
             {
                 "logstore.offset.first": flushed.base_offset,

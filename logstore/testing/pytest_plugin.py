@@ -91,8 +91,11 @@ class Broker:
     it."""
 
     def __init__(self) -> None:
-        from broker_shim.config import BrokerConfig
-        from broker_shim.server import Server
+        from logstore.errors import needs
+
+        with needs("broker"):
+            from broker_shim.config import BrokerConfig
+            from broker_shim.server import Server
         from logstore.objects import MemoryStore
 
         self._config = BrokerConfig(store="memory://", listen="127.0.0.1:0", drain_timeout=5.0)

@@ -13,10 +13,14 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from logstore.objects.protocol import Buffer, ObjectInfo, ObjectStore
+from logstore.objects.wrappers.wrapped import WrappedStore
+
+T = TypeVar("T")
 
 # In a log-normal distribution the 99th percentile lies this many sigmas above the median.
 _SIGMAS_P99 = 2.3263
@@ -54,7 +58,7 @@ S3_GET = Latency(0.024, 0.077)
 S3_LATENCY = {"get": S3_GET, "put": S3_PUT, "head": S3_GET, "list": S3_GET, "delete": S3_GET}
 
 
-class SlowStore:
+class SlowStore(WrappedStore):
     """An `ObjectStore` round `inner` that waits before each call: a number of seconds, or one drawn from a
     `Latency`.
     """
@@ -71,7 +75,7 @@ class SlowStore:
         seed: int = 0,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._latency = {"get": get, "put": put, "head": head, "list": list, "delete": delete}
         self._sleep = sleep
         self._lock = threading.Lock()  # guards the random generator
@@ -100,14 +104,6 @@ class SlowStore:
         self._wait("put", len(data))
         return self.inner.put(key, data, if_absent=if_absent, if_match=if_match)
 
-    def head(self, key: str) -> ObjectInfo | None:
-        self._wait("head", 0)
-        return self.inner.head(key)
-
-    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
-        self._wait("list", 0)
-        return self.inner.list(prefix, start_after)
-
-    def delete(self, key: str) -> None:
-        self._wait("delete", 0)
-        self.inner.delete(key)
+    def _through(self, operation: str, key: str, call: Callable[[], T]) -> T:
+        self._wait(operation, 0)
+        return call()

@@ -12,6 +12,8 @@ import ipaddress
 import json
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from importlib.resources import files
 from urllib.parse import parse_qs, urlsplit
 
@@ -30,7 +32,9 @@ _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_TEXT = "text/plain; charset=utf-8"
+TEXT = "text/plain; charset=utf-8"
+Answer = tuple[str, str, str]
+"""Status, content type and body."""
 
 
 def is_loopback(host: str) -> bool:
@@ -60,7 +64,7 @@ class Page:
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         refused = self._refused(query, head)
         if refused is not None:
-            _send(writer, "403 Forbidden", _TEXT, refused.encode())
+            _send(writer, "403 Forbidden", TEXT, refused.encode())
         elif parts.path == "/":
             _send(writer, "200 OK", "text/html; charset=utf-8", self._html)
         elif parts.path == "/events":
@@ -134,76 +138,92 @@ def _send(writer: asyncio.StreamWriter, status: str, content: str, body: bytes) 
     )
 
 
-class Served:
-    """A page that is being served, from a thread of its own. `url` is where; `close()` ends it. A context manager."""
+class HttpPort:
+    """GET only, one request for a connection, everything else is refused. `answer` says what there is at a path that the
+    `page` does not own; `page` is None where there is no page. Runs on the event loop."""
 
-    def __init__(self, page: Page, view: View, host: str, port: int, token: str | None) -> None:
+    def __init__(self, answer: Callable[[str], Answer], page: Page | None) -> None:
+        self._answer = answer
         self._page = page
-        self._view = view
-        self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        started: threading.Event = threading.Event()
-        self._failed: list[OSError] = []
-        self.port = 0
-        self._thread = threading.Thread(
-            target=self._run, args=(host, port, started), name="logstore-ui-port", daemon=True
-        )
-        self._thread.start()
-        started.wait()
-        if self._failed:
-            view.stop()
-            raise self._failed[0]
-        shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{self.port}/" + (f"?token={token}" if token else "")
+        self._server: asyncio.Server | None = None
 
-    def _run(self, host: str, port: int, started: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            server = self._loop.run_until_complete(
-                asyncio.start_server(self._serve, host, port, limit=HEAD_MAX)
-            )
-        except OSError as error:
-            self._failed.append(error)
-            started.set()
-            self._loop.close()
-            return
-        self.port = server.sockets[0].getsockname()[1]
-        started.set()
-        self._loop.run_forever()
-        server.close()
-        for task in self._tasks:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
-        self._loop.close()
+    async def start(self, host: str, port: int) -> int:
+        """Returns the port that it listens on."""
+        self._server = await asyncio.start_server(self._serve, host, port, limit=HEAD_MAX)
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        assert task is not None
+        assert task is not None, "a connection is served by a task"
         self._tasks.add(task)
         try:
             async with asyncio.timeout(HEAD_TIMEOUT_S):
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             method, _, rest = head.partition(" ")
             target = rest.split(" ")[0]
+            path = urlsplit(target).path
             if method != "GET":
-                _send(writer, "405 Method Not Allowed", _TEXT, b"GET only\n")
-            elif self._page.owns(urlsplit(target).path):
+                _send(writer, "405 Method Not Allowed", TEXT, b"GET only\n")
+            elif self._page is not None and self._page.owns(path):
                 await self._page.respond(target, head, writer)
             else:
-                _send(writer, "404 Not Found", _TEXT, b"the page is at /\n")
+                status, content, body = self._answer(path)
+                _send(writer, status, content, body.encode())
             await writer.drain()
         except (TimeoutError, OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # a browser that went away, or no HTTP at all: nobody is left to tell
+            pass  # a browser or a probe that went away, or no HTTP at all: nobody is left to tell
         except asyncio.CancelledError:
             pass  # the server ends: this is the end of the task, and nobody waits for it
         finally:
             self._tasks.discard(task)
             writer.close()
 
+
+class Served:
+    """A page that is being served, from a thread of its own. `url` is where; `close()` ends it. A context manager."""
+
+    def __init__(self, page: Page, view: View, host: str, port: int, token: str | None) -> None:
+        self._port = HttpPort(lambda path: ("404 Not Found", TEXT, "the page is at /\n"), page)
+        self._view = view
+        self._loop = asyncio.new_event_loop()
+        bound: Future[int] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=(host, port, bound), name="logstore-ui-port", daemon=True
+        )
+        self._thread.start()
+        try:
+            self.port = bound.result()
+        except OSError:
+            view.stop()
+            raise
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"http://{shown}:{self.port}/" + (f"?token={token}" if token else "")
+
+    def _run(self, host: str, port: int, bound: Future[int]) -> None:
+        try:
+            bound.set_result(self._loop.run_until_complete(self._port.start(host, port)))
+        except OSError as error:
+            self._loop.close()
+            bound.set_exception(error)
+            return
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._port.stop())
+        self._loop.close()
+
     def close(self) -> None:
         """A second call does nothing."""
-        if self._loop.is_running():
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        if not self._loop.is_closed():
+            with suppress(RuntimeError):  # it has ended meanwhile
+                self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._view.stop()
 

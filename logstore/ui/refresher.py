@@ -15,7 +15,7 @@ from typing import Any
 from logstore.config import TopicConfig
 from logstore.engine.lanes.lane_overview import LaneOverview
 from logstore.engine.partition.many_partitions import look_at
-from logstore.errors import LogStoreError
+from logstore.errors import LogStoreError, UnknownTopic
 from logstore.store import Store
 from logstore.topic import Topic
 
@@ -30,11 +30,11 @@ Asked = Callable[[], list[dict[str, Any]]]
 
 @dataclass(slots=True)
 class Known:
-    """`topics`: name, partitions and settings. `lanes`: those that partitions somebody looks at are in; `owners`: who writes
-    through them, by their names. `groups`: each partition of each group of readers, as `Asked` gives them; `transactions`
-    that are open, likewise. `trouble`: what the last round could not do, in words."""
+    """`topics`: name, partitions and settings; None until the store has told. `lanes`: those that partitions somebody looks
+    at are in; `owners`: who writes through them, by their names. `groups`: each partition of each group of readers, as
+    `Asked` gives them; `transactions` that are open, likewise. `trouble`: what the last round could not do, in words."""
 
-    topics: list[tuple[str, int, TopicConfig | None]] = field(default_factory=list)
+    topics: list[tuple[str, int, TopicConfig | None]] | None = None
     lanes: list[LaneOverview] = field(default_factory=list)
     owners: dict[str, str] = field(default_factory=dict)
     groups: list[dict[str, Any]] = field(default_factory=list)
@@ -117,11 +117,16 @@ class Refresher:
 
     def _look_at(self, wanted: list[tuple[str, int]]) -> None:
         """All at once: those of one lane cost as much as one of them."""
-        topics = {name: self._store.topic(name) for name in {name for name, _ in wanted}}
+        topics: dict[str, Topic] = {}
+        for name in {name for name, _ in wanted}:
+            try:
+                topics[name] = self._store.topic(name)
+            except UnknownTopic:  # deleted while somebody looks at it: no trouble, but the list has changed
+                self._topics_at = float("-inf")
         logs = [
             topics[name].partition(number)._internal
             for name, number in wanted
-            if number < topics[name].partitions
+            if name in topics and number < topics[name].partitions
         ]
         look_at(logs)
         owners = {lane: log.owner_name for log in logs if (lane := log.lane_name) is not None}

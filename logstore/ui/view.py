@@ -68,7 +68,7 @@ class View:
         numbers = self._numbers()
         sums = {name: sum(sample.value for sample in numbers.get(name, [])) for name in _SUMS}
         lag = max((sample.value for sample in numbers.get("durable_lag_seconds", [])), default=0.0)
-        chosen = next((entry for entry in known.topics if entry[0] == topic), None)
+        chosen = next((entry for entry in known.topics or () if entry[0] == topic), None)
         reasons = [reason for reason in (health.degraded, known.trouble) if reason]
         return {
             "at_ms": time.time_ns() // 1_000_000,
@@ -80,7 +80,9 @@ class View:
             "buffered_bytes_limit": health.buffered_bytes_limit,
             "cached_bytes": health.cached_bytes,
             "sums": sums | {"durable_lag_seconds": lag},
-            "topics": [
+            "topics": None
+            if known.topics is None
+            else [
                 {
                     "name": name,
                     "partitions": partitions,

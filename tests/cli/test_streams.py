@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import re
 import signal
@@ -11,10 +12,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import logstore
+from logstore.cli import main
+from logstore.cli.commands.records.append import _lines
+from logstore.cli.terminal.usage import seldom
 
 SECONDS = 60
 
@@ -78,6 +83,26 @@ def test_O03_an_append_that_is_interrupted_says_where_to_go_on(url: str) -> None
     assert b"the first 1 records of the input are stored, and none after them" in said
     assert b"--resume 1" in said
     assert stored(url) == [b"whole"]
+
+
+def test_O03_a_ctrl_c_right_before_the_wait_for_input_is_seen_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python acts on a signal between two of its own steps: a wait that had just begun would go on until input comes."""
+    waits: list[float] = []
+
+    def no_input(_read: object, _write: object, _failed: object, timeout: float) -> tuple[list[int], ...]:
+        waits.append(timeout)
+        if len(waits) > 1:
+            raise KeyboardInterrupt
+        return [], [], []
+
+    monkeypatch.setattr("select.select", no_input)
+    ours, theirs = os.pipe()
+    os.write(theirs, b"nobody reads this")
+    with pytest.raises(KeyboardInterrupt):
+        next(_lines(ours, 100))
+    os.close(ours)
+    os.close(theirs)
+    assert max(waits) <= 1.0
 
 
 def test_O03_what_was_interrupted_is_resumed_without_loss_or_duplicate(url: str, tmp_path: Path) -> None:
@@ -250,3 +275,36 @@ def test_a_stream_that_is_closed_is_named_before_anything_is_done(
     assert message in ended.stderr.decode()
     assert b"Traceback" not in ended.stderr
     assert stored(url) == []
+
+
+def test_O03_an_append_that_fails_says_how_much_of_the_input_is_stored(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A disk that is full, say: the second batch of the input gets no answer in time."""
+    append, calls = logstore.Topic.append_many, []
+
+    def fails_later(
+        self: logstore.Topic, records: list[logstore.Record], **how: Any
+    ) -> list[logstore.Receipt]:
+        calls.append(len(records))
+        if len(calls) > 1:
+            raise logstore.AppendTimeout("no answer")
+        return append(self, records, **how)
+
+    monkeypatch.setattr(logstore.Topic, "append_many", fails_later)
+    (tmp_path / "input").write_bytes(b"%099d\n" % 7 * 20_000)
+    with (tmp_path / "input").open() as given:
+        monkeypatch.setattr(sys, "stdin", given)
+        assert main(["append", "t", "--store", url, "--quiet"]) == 1
+    first, second = calls
+    assert len(stored(url)) == first
+    said = f"the first {first} records of the input are stored, and perhaps some of the next {second}\n"
+    assert said in capfd.readouterr().err
+
+
+def test_a_warning_that_repeats_is_shown_less_and_less_often() -> None:
+    """An upload that fails is tried again several times a second."""
+    again = logging.LogRecord("logstore.test", logging.WARNING, "", 0, "upload %d failed", (1,), None)
+    other = logging.LogRecord("logstore.test", logging.WARNING, "", 0, "another", (), None)
+    assert [number for number in range(1, 70) if seldom(again)] == [1, 2, 4, 8, 16, 32, 64]
+    assert seldom(other)

@@ -373,7 +373,7 @@ def test_F15_past_the_limit_a_commit_is_refused_whole_and_may_be_repeated() -> N
     with pytest.raises(BufferFull, match=r"a owes 1 and 1 more") as refused:
         tracker.commit(3, ["a", "b"])
     assert refused.value.retriable
-    assert (tracker.outstanding, tracker.newest_boundary) == (2, 2)
+    assert (tracker.outstanding, tracker.explain().newest) == (2, 2)
     tracker.flushed(a, 1)
     tracker.commit(3, ["a", "b"])
     assert (reports, tracker.outstanding) == ([1], 3)

@@ -80,3 +80,20 @@ def test_a_broker_starts_without_the_messages_that_no_client_has_sent_yet() -> N
         [sys.executable, "-c", START], capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
     assert done.stdout.strip() == "set()"
+
+
+OWNED = """
+import gc, sys
+sys.modules["hypothesis"] = None
+from broker_shim.__main__ import own_the_process
+own_the_process()
+print("kio.index" in sys.modules, gc.get_freeze_count() > 0)
+"""
+
+
+def test_B10_a_broker_of_its_own_process_has_them_before_its_first_request() -> None:
+    """And before what is loaded is put out of the garbage collector's sight."""
+    done = subprocess.run(
+        [sys.executable, "-c", OWNED], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
+    assert done.stdout.strip() == "True True"

@@ -87,7 +87,7 @@ def test_O02_the_marks_move_while_a_producer_runs(page: Any, store: logstore.Sto
     log.append([b"buffered"] * 5, ack="buffered")
     wait_for_mark(page, 0, 4, before + 5)
     assert mark(page, 0, 3) == before, "not durable yet"
-    assert page.locator('tr[data-partition="0"] .bar .buf').evaluate("e => e.offsetWidth") > 0
+    assert page.evaluate("document.querySelector('tr[data-partition=\"0\"] .bar .buf').offsetWidth") > 0
     log.flush()
     wait_for_mark(page, 0, 3, before + 5)
     page.wait_for_function("() => document.querySelector('#rate polyline').getAttribute('points') !== ''")
@@ -169,7 +169,6 @@ def test_O02_a_keyboard_reaches_everything(page: Any) -> None:
     assert page.evaluate("document.activeElement.id") == "find"
     page.keyboard.type("pay")
     page.wait_for_function("() => document.querySelectorAll('#list button').length === 1")
-    page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     page.wait_for_function("() => document.querySelector('#topic').textContent === 'payments'")
     page.wait_for_selector('tr[data-partition="0"]')
@@ -192,6 +191,25 @@ def test_O02_a_keyboard_reaches_everything(page: Any) -> None:
         page.keyboard.press("Tab")
         reached.add(page.evaluate("document.activeElement.id || document.activeElement.tagName"))
     assert {"find", "BUTTON", "TR", "offset", "howmany", "as", "show"} <= reached
+
+
+def test_O02_a_topic_that_is_deleted_is_no_trouble_of_the_store(page: Any, store: logstore.Store) -> None:
+    """Somebody looks at it: the page goes on to another, and when there is none it says so."""
+    page.evaluate(
+        "window.seen = new Set(); new MutationObserver(() => seen.add(document.querySelector('#health').textContent))"
+        ".observe(document.querySelector('#health'), {childList: true, characterData: true, subtree: true})"
+    )
+    store.delete_topic("orders")
+    page.wait_for_function("() => document.querySelector('#topic').textContent === 'payments'")
+    page.wait_for_selector('tr[data-partition="0"]')
+    store.delete_topic("payments")
+    page.wait_for_function("() => document.querySelector('#partitions').textContent === 'no topics yet'")
+    assert page.locator("#chosen").inner_text() == "–"
+    page.click("#show")
+    assert page.locator("#records").inner_text() == ""
+    assert page.evaluate("[...seen].join()") == "well"
+    store.create_topic("later")
+    page.wait_for_function("() => document.querySelector('#topic').textContent === 'later'")
 
 
 def test_O02_records_are_shown_as_text_json_and_hex_and_segments_on_a_map(page: Any) -> None:
@@ -272,10 +290,15 @@ def _tiles_of(browser: Any, served: Served) -> str:
     return found
 
 
-def test_O02_light_dark_and_small_screens(page: Any, screenshots: Path) -> None:
+def test_O02_light_dark_and_small_screens(page: Any, store: logstore.Store, screenshots: Path) -> None:
     page.click("#show")
     page.wait_for_selector("#records tbody tr")
-    page.wait_for_function("() => Number(document.body.dataset.ticks) > 2")
+    orders = store.topic("orders")
+    for number in range(3, 15 if screenshots.name == "docs" else 4):  # something to plot
+        page.wait_for_function("least => Number(document.body.dataset.ticks) >= least", arg=number)
+        orders.append_many([b"%d" % n for n in range(5 + number * 7 % 11)])
+    orders.append_many([b"%d" % n for n in range(9)], ack="buffered")
+    page.wait_for_function("() => document.querySelector('tr[data-partition] .bar .buf').offsetWidth > 0")
     page.evaluate("window.scrollTo(0, 0)")
     page.emulate_media(color_scheme="light")
     light = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -318,7 +341,7 @@ def test_O02_lanes_are_drawn_with_their_owner_and_what_is_in_flight(
         cell = page.locator('tr[data-partition="7"] td').nth(heads.index("lane"))
         assert cell.inner_text() == "orders-service.0"
         page.wait_for_selector("#map i.slice")
-        assert "slices of lanes' entries" in page.inner_text("#mapped")
+        assert "1 slice of lanes' entries" in page.inner_text("#mapped")
         assert "a slice of an entry of lane orders-service.0" in str(
             page.locator("#map i.slice").first.get_attribute("title")
         )
@@ -365,6 +388,34 @@ def test_O02_many_partitions_are_shown_fifty_at_a_time_with_few_requests(
         assert "100–119 of 120" in page.inner_text("#page")
         assert page.inner_text("#chosen") == "orders/117"
         assert page.locator("*").count() < 1500
+        page.close()
+
+
+def test_O02_while_partitions_are_still_being_read_the_page_says_how_many_it_shows(
+    browser: Any, lanes: logstore.Store, gated: GatedStore
+) -> None:
+    with logstore.open(gated, writer="read_only") as reader, serve(reader) as served:
+        page = shown(browser, served, 'tr[data-partition="49"]')
+        with gated.hold("*"):
+            page.click("#next")
+            page.wait_for_function(
+                "() => document.querySelector('#page').textContent.endsWith('0 read so far')"
+            )
+        page.wait_for_function("() => document.querySelector('#page').textContent === '50–99 of 120'")
+        page.close()
+
+
+def test_O02_a_row_is_at_most_three_lines_high_on_a_telephone(
+    browser: Any, lanes: logstore.Store, gated: GatedStore
+) -> None:
+    """Its longest cell names the process that owns the lane."""
+    with logstore.open(gated, writer="read_only") as reader, serve(reader) as served:
+        page = shown(browser, served, 'tr[data-partition="7"]')
+        page.set_viewport_size({"width": 400, "height": 1500})
+        # In one step: a row that was found before may have been drawn anew.
+        row = """(r => r.offsetHeight / parseFloat(getComputedStyle(r).lineHeight))(
+            document.querySelector('tr[data-partition="7"]'))"""
+        assert page.evaluate(row) <= 3
         page.close()
 
 

@@ -1,6 +1,6 @@
 """The frame of the command line: click reads the words, finds the command, prints help and completes.
 
-A command is a module in a room of `cli.commands`: its docstring is its help, `add_arguments(arguments)` says what it takes,
+A command is a module in a room of `cli.commands`: its docstring is its help, `add_arguments(parser)` says what it takes,
 in the words of `argparse`, and `run(args, out)` does it. Only the module of the command that was asked for is imported. This
 is the one place that knows click.
 """
@@ -17,16 +17,7 @@ from typing import Any, Protocol
 import click
 from click.shell_completion import CompletionItem
 
-from logstore.cli.terminal.usage import UsageError
-
 WIDTH_MAX = 100
-
-
-class Arguments(Protocol):
-    """What a command says its arguments to: the one method of `argparse.ArgumentParser` that is needed, so that a test may
-    hand in one of those, too."""
-
-    def add_argument(self, *names: str, **options: Any) -> Any: ...
 
 
 class CommandModule(Protocol):
@@ -287,16 +278,3 @@ def call(
         return 2
     except click.Abort:
         return 130
-
-
-def parsed(program: Program, words: Sequence[str]) -> argparse.Namespace:
-    """What the words mean, and nothing is done. `UsageError` if they make no sense."""
-    found: list[argparse.Namespace] = []
-
-    def keep(_: object, args: argparse.Namespace) -> int:
-        found.append(args)
-        return 0
-
-    if call(program, words, keep) or not found:
-        raise UsageError(f"{' '.join(words)}: that is no command")
-    return found[0]

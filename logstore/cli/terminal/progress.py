@@ -48,12 +48,14 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], gap: int) -> Any
 
 
 def _print_pairs(console: Any, heads: Sequence[str], row: Sequence[str]) -> None:
-    """As many on a line as there is room for; one that needs more than a line is left to the terminal."""
+    """As many on a line as there is room for; one that needs more than a line is left to the terminal. A row begins with
+    what it is about, which needs no name unless it is a number."""
     from rich.text import Text
 
     line = Text()
     for number, (head, cell) in enumerate(zip(heads, row, strict=True)):
-        pair = Text.assemble((head, "dim"), " ", (cell, "" if number else "cyan"))
+        pair = Text.assemble((f"{head} ", "dim")) if number or cell[:1] in _NUMERIC else Text()
+        pair.append(cell, "" if number else "cyan")
         if number and line.cell_len + 3 + pair.cell_len > console.width:
             console.print(line, soft_wrap=True)
             line = Text(" ")

@@ -1,9 +1,13 @@
-"""The mistake of the one who typed the command line, a command that was interrupted, how both are said, and numbers that are
-checked."""
+"""The mistake of the one who typed the command line, a command that was interrupted, how both are said, how often a warning
+is, and numbers that are checked."""
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections import Counter
+
+_said: Counter[tuple[str, str]] = Counter()
 
 
 class UsageError(Exception):
@@ -34,3 +38,11 @@ def complain(text: str) -> None:
         columns = shutil.get_terminal_size().columns
         text = textwrap.fill(text, columns, break_long_words=False, break_on_hyphens=False)
     print(text, file=sys.stderr)
+
+
+def seldom(record: logging.LogRecord) -> bool:
+    """Whether a warning is shown: the first, the second, the fourth of its kind and so on. A store that is full or away is
+    tried again several times a second."""
+    kind = record.name, str(record.msg)
+    _said[kind] += 1
+    return _said[kind].bit_count() == 1

@@ -28,7 +28,7 @@ def test_T02_T04_a_topic_is_copied_listed_compacted_and_forgotten(
         code = main(["--json", "--store", url, "materialize", "orders", *words])
         return code, capsys.readouterr().out
 
-    code, said = run("--to", target, "--infer", "--partition-by", "day", "--once", "--hold-seconds", "60")
+    code, said = run("--to", target, "--infer", "--partition-by", "day", "--once", "--hold", "1m")
     assert code == 0
     assert {name: json.loads(said)[name] for name in ("rows", "behind", "unparsed")} == {
         "rows": 30,

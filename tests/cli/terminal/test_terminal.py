@@ -97,7 +97,9 @@ def test_a_table_that_is_wider_than_the_terminal_breaks_no_cell(tmp_path: Path) 
         is_table = any("──" in line for line in lines)
         assert is_table == (columns == "200")
     print_table(narrow := io.StringIO(), ["key", "bytes"], [[key, "12345"]])
-    assert [line.strip() for line in narrow.getvalue().splitlines()] == [f"key {key}", "bytes 12345"]
+    assert [line.strip() for line in narrow.getvalue().splitlines()] == [key, "bytes 12345"]
+    print_table(numbered := io.StringIO(), ["partition", "key"], [["3", key]])
+    assert [line.strip() for line in numbered.getvalue().splitlines()] == ["partition 3", f"key {key}"]
 
 
 def test_a_message_at_a_terminal_is_broken_between_words(url: str) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import time
+from importlib import import_module
 
 import pytest
 
 import logstore
-from logstore.cli import main
+from logstore.cli import COMMANDS, main
 from logstore.cli.terminal import units
 
 
@@ -136,3 +138,13 @@ def test_units_and_dates_work_where_numbers_did(url: str, capfd: pytest.CaptureF
     assert '"retention_seconds": null, "retention_bytes": 10000000000' in capfd.readouterr().out
     assert main(["create", "u", "--retention", "soon"]) == 2
     assert "7d, 12h" in capfd.readouterr().err
+
+
+def test_every_time_on_the_command_line_takes_units() -> None:
+    """Who writes `--retention 7d` writes `--interval 5m`, too: only shares are bare fractions."""
+    bare = []
+    for name, room in COMMANDS.items():
+        parser = argparse.ArgumentParser()
+        import_module(f"logstore.cli.commands.{room}.{name}").add_arguments(parser)
+        bare += [f"{name} {each.dest}" for each in parser._actions if each.type is float]
+    assert set(bare) == {"create dirty_ratio", "alter dirty_ratio"}

@@ -133,7 +133,7 @@ def test_partitions_that_nobody_has_written_are_known_by_the_lane_in_which_their
 
 
 def fill_a_lane(url: str, topics: int, partitions: int) -> None:
-    with logstore.open(url, lanes=1, flush_interval=3600) as store:
+    with logstore.open(url, lanes=1, flush_interval=3600, close_timeout=3600) as store:
         made = [store.create_topic(f"t{number:04d}", partitions) for number in range(topics)]
         acks = [topic.partition(p).submit(b"x") for topic in made for p in range(partitions)]
         store.flush()

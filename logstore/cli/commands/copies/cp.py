@@ -24,6 +24,6 @@ def run(args: argparse.Namespace, out: Output) -> int:
             try:
                 copy.run_once(progress)
             except KeyboardInterrupt:
-                raise interrupted(copy, args) from None
+                raise interrupted(copy) from None
         summary(copy, progress, out, args)
     return 0

@@ -22,6 +22,7 @@ from logstore.cli.places import open_store
 from logstore.cli.terminal.output import Output
 from logstore.cli.terminal.units import size
 from logstore.cli.terminal.usage import UsageError
+from logstore.errors import needs
 
 if TYPE_CHECKING:
     from logstore.ingest.postgres import PostgresIngest, PostgresSettings, Status
@@ -63,12 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    try:
+    with needs("postgres"):
         import psycopg
+    from logstore.ingest.postgres import PostgresIngest, PostgresSettings
 
-        from logstore.ingest.postgres import PostgresIngest, PostgresSettings
-    except ImportError:
-        raise UsageError("this needs psycopg: pip install 'embedded-logstore[postgres]'") from None
     if not args.dsn:
         raise UsageError("which database? Pass --dsn, or set DATABASE_URL")
     try:

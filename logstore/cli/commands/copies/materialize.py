@@ -1,8 +1,8 @@
 """Copy a topic into a table, Delta Lake or Iceberg, each durable record exactly once.
 
 Without --once it goes on until it is interrupted. Several may run at once, and any of them may be killed: the table
-itself says how far it is. Retention of the topic waits for the table, up to --hold-seconds; --list shows which
-tables it waits for, and --forget takes one from that list.
+itself says how far it is. Retention of the topic waits for the table, up to --hold; --list shows which tables
+it waits for, and --forget takes one from that list.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from logstore.cli.places import add_topic, find_topic, open_store
 from logstore.cli.terminal.output import Output
 from logstore.cli.terminal.progress import Progress as Bar
+from logstore.cli.terminal.units import duration
 from logstore.cli.terminal.usage import Interrupted, UsageError
 
 if TYPE_CHECKING:
@@ -45,16 +46,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--partition-by", choices=("day", "hour"), help="by the records' timestamps")
     parser.add_argument(
-        "--interval", type=float, default=60.0, help="seconds between two steps (default: 60)"
+        "--interval", type=duration, default=60.0, metavar="TIME", help="between two steps: 60s (default), 5m"
     )
     parser.add_argument("--once", action="store_true", help="copy what is there, and end")
     parser.add_argument(
         "--compact", action="store_true", help="make few large files of many small ones, and end"
     )
     parser.add_argument(
+        "--hold",
         "--hold-seconds",
-        type=float,
-        help="how much longer than retention says records wait for the table (default: 7 days; 0: not at all)",
+        dest="hold_seconds",
+        type=duration,
+        metavar="TIME",
+        help="how much longer than retention says records wait for the table: 7d (default); 0: not at all",
     )
     parser.add_argument(
         "--skip-lost", action="store_true", help="go on behind records that retention took first"
@@ -127,7 +131,7 @@ def _copy(topic: Topic, args: argparse.Namespace, out: Output) -> int:
             on_lost="skip" if args.skip_lost else "raise",
             **given,
         )
-    except (ValueError, OSError, ModuleNotFoundError) as error:
+    except (ValueError, OSError) as error:
         raise UsageError(str(error)) from error
     if args.compact:
         done = copier.compact()

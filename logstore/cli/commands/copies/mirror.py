@@ -38,5 +38,5 @@ def run(args: argparse.Namespace, out: Output) -> int:
                         out.row(fields, f"{count:,} records, {sum(copy.copied):,} in all")
                         out.flush()
             except KeyboardInterrupt:
-                raise interrupted(copy, args) from None
+                raise interrupted(copy) from None
     return 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import signal
 import stat
 import sys
@@ -20,13 +21,15 @@ from logstore.cli.places import add_topic, find_topic, open_existing
 from logstore.cli.terminal.output import Output
 from logstore.cli.terminal.progress import Progress
 from logstore.cli.terminal.units import shown_duration, shown_size, size
-from logstore.cli.terminal.usage import Interrupted, UsageError
+from logstore.cli.terminal.usage import Interrupted, UsageError, complain
 from logstore.engine.memory.results import Receipt
-from logstore.errors import PartitionInUse, RecordTooLarge
+from logstore.errors import OutcomeUnknown, PartitionInUse, RecordTooLarge, StoreError
 from logstore.format.batches.record import Record
 from logstore.topic import Topic
 
 _READ_BYTES = 1 << 20
+_LOOK_S = 1.0
+"""A Ctrl-C right before the system call that waits for input does not end it: it is seen when that ends by itself."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -118,6 +121,8 @@ class _Watched:
 
     def __init__(self, args: argparse.Namespace, out: Output) -> None:
         self._done = args.resume
+        self._under_way = 0
+        self._is_durable = args.ack == "durable"
         self._one = args.value is not None or args.tombstone
         self._appending = self._asked = False
         # A file that goes to a terminal: nobody reads a million receipts there, the line and the summary say it all.
@@ -134,6 +139,7 @@ class _Watched:
     @contextmanager
     def appending(self, records: list[Record]) -> Iterator[None]:
         self._appending = True
+        self._under_way = len(records)
         try:
             yield
         finally:
@@ -161,6 +167,11 @@ class _Watched:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
         self._progress.__exit__(None, None, None)
+        if isinstance(error, (OutcomeUnknown, StoreError)) and self._is_durable and not self._one:
+            complain(
+                f"logstore append: the first {self._done} records of the input are stored, and perhaps some of the next "
+                f"{self._under_way}"
+            )
         if isinstance(error, KeyboardInterrupt) and not self._one:
             if self._appending:
                 raise Interrupted(
@@ -279,7 +290,7 @@ def _lines(descriptor: int, longest: int) -> Iterator[list[bytes]]:
     """
     begun: list[bytes] = []  # of a line whose end has not come: joined once, however many reads it takes
     length = 0
-    while length <= longest and (data := os.read(descriptor, _READ_BYTES)):
+    while length <= longest and (data := _read(descriptor)):
         first, *lines = data.split(b"\n")
         begun.append(first)
         length += len(first)
@@ -289,6 +300,12 @@ def _lines(descriptor: int, longest: int) -> Iterator[list[bytes]]:
             begun, length = [rest], len(rest)
     if any(begun):
         yield [b"".join(begun)]
+
+
+def _read(descriptor: int) -> bytes:
+    while not select.select([descriptor], [], [], _LOOK_S)[0]:
+        pass
+    return os.read(descriptor, _READ_BYTES)
 
 
 def _split(line: bytes, key: bytes | None, delimiter: bytes | None) -> tuple[bytes | None, bytes]:

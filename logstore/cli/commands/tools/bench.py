@@ -76,10 +76,10 @@ def _measure(
         return _timed(store, what, work)
 
     found = [
-        timed("append 1,000 at once, buffered, then flush", bulk),
-        timed("append one by one, buffered", lambda: one_by_one("buffered", min(args.records, 100_000))),
-        timed("append one by one, durable", lambda: one_by_one("durable", min(args.durable_appends, 50))),
-        timed(f"append from {_PRODUCERS} threads, durable", side_by_side),
+        timed("1,000 at once, buffered", bulk),
+        timed("one by one, buffered", lambda: one_by_one("buffered", min(args.records, 100_000))),
+        timed("one by one, durable", lambda: one_by_one("durable", min(args.durable_appends, 50))),
+        timed(f"{_PRODUCERS} threads, durable", side_by_side),
     ]
     log.flush()
     found.append(timed("read back", read))
@@ -106,5 +106,5 @@ def _timed(store: logstore.Store, what: str, work: Callable[[], int]) -> dict[st
         "records/s": round(count / seconds),
         "puts": made["put"],
         "gets": made["get"],
-        "$/million": float(f"{dollars / count * 1e6:.3g}"),
+        "$/million": round(dollars / count * 1e6, 3),
     }

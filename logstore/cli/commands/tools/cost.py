@@ -90,7 +90,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
         out.table([_fields(name, each) for name, each in found.items()])
         return 0
     out.table([_shown(each) for each in found.values()])
-    out.row({}, f"list prices of {AS_OF}, us-east-1; storage of {shown_size(found['standard'].stored_bytes)}")
+    stored = shown_size(found["standard"].stored_bytes)
+    out.row({}, f"dollars a month, at list prices of {AS_OF} in us-east-1; {stored} are stored")
     return 0
 
 
@@ -112,9 +113,9 @@ def _shown(found: Estimate) -> dict[str, object]:
         "store": found.prices.name,
         "PUT/s": f"{found.puts_a_second:.1f}",
         "GET/s": f"{found.gets_a_second:.1f}",
-        "requests": f"{shown_dollars(found.request_dollars)}/month",
-        "storage": f"{shown_dollars(found.storage_dollars)}/month",
-        "together": f"{shown_dollars(found.dollars)}/month",
+        "requests": shown_dollars(found.request_dollars),
+        "storage": shown_dollars(found.storage_dollars),
+        "together": shown_dollars(found.dollars),
         "durable after": shown_duration(found.ack_seconds),
     }
 
