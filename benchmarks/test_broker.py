@@ -10,6 +10,7 @@ import os
 import threading
 import time
 import urllib.request
+from collections import Counter
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -57,6 +58,22 @@ def produce(broker: BrokerProcess, count: int) -> tuple[float, float]:
     return time.perf_counter() - began, broker.cpu_seconds() - cpu
 
 
+def wait_until_stored(broker: BrokerProcess, end: int) -> None:
+    asked = [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}]
+    with Wire(broker.port) as client:
+        while True:
+            answer = client.ask(
+                Api.LIST_OFFSETS,
+                6,
+                replica_id=-1,
+                isolation_level=1,
+                topics=[{"name": "bench", "partitions": asked}],
+            )
+            if answer.topics[0].partitions[0].offset >= end:
+                return
+            time.sleep(0.02)
+
+
 def consume(broker: BrokerProcess, count: int) -> tuple[float, float]:
     consumer = confluent_kafka.Consumer(
         {
@@ -89,11 +106,15 @@ def test_produce_and_fetch_of_1_kb_records(figures: Figures, quick: bool, tmp_pa
     flags = ("--flush-on-ack", "false", "--cache-bytes", str(1 << 30), "--max-buffered-bytes", str(1 << 30))
     wall: dict[str, list[float]] = {"local folder": [], "memory": []}
     produce_cpu: dict[str, list[float]] = {"local folder": [], "memory": []}
+    stored_cpu: dict[str, list[float]] = {"local folder": [], "memory": []}
     fetch_cpu: dict[str, list[float]] = {"local folder": [], "memory": []}
     for turn in range(turns):
         for name, url in (("local folder", f"file://{tmp_path}/store-{turn}"), ("memory", "memory://bench")):
             with BrokerProcess(url, *flags) as broker:
+                before = broker.cpu_seconds()
                 elapsed, used = produce(broker, count)
+                wait_until_stored(broker, count)
+                stored_cpu[name].append(broker.cpu_seconds() - before)
                 wall[name].append(elapsed)
                 produce_cpu[name].append(used)
                 consume(broker, count)  # what was flushed meanwhile comes into the cache
@@ -101,6 +122,12 @@ def test_produce_and_fetch_of_1_kb_records(figures: Figures, quick: bool, tmp_pa
     local = "local folder"
     figures.add(
         SUITE, "produce 1 KB, local folder", megabytes / min(produce_cpu[local]), "MB/CPU s", target=350
+    )
+    figures.add(
+        SUITE,
+        "produce 1 KB, local folder, until it is stored",
+        megabytes / min(stored_cpu[local]),
+        "MB/CPU s",
     )
     figures.add(SUITE, "produce 1 KB, memory", megabytes / min(produce_cpu["memory"]), "MB/CPU s")
     figures.add(SUITE, "fetch 1 KB from memory", megabytes / min(fetch_cpu[local]), "MB/CPU s", target=1500)
@@ -235,7 +262,11 @@ def test_from_producer_to_consumer_at_10_000_a_second(figures: Figures, quick: b
 
 @pytest.mark.timeout(300)
 def test_a_hundred_idle_consumers(figures: Figures, quick: bool, tmp_path: Path) -> None:
-    """Subscribed, each in a group of its own, nothing to read: heartbeats and long polls, no request to the store."""
+    """Subscribed, each in a group of its own, nothing to read: heartbeats and long polls, no request to the store.
+
+    It is counted from when the store is quiet: a lane's checkpoint follows the commit that makes it due, and metadata that a
+    client has asked for is read beside its consumer's first steps.
+    """
     seconds = 5 if quick else 20
     with BrokerProcess(f"file://{tmp_path}/store", "--metrics", "127.0.0.1:0") as broker:
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.address})
@@ -256,7 +287,7 @@ def test_a_hundred_idle_consumers(figures: Figures, quick: bool, tmp_path: Path)
         for consumer in consumers:
             assert consumer.consume(1, 60)
             consumer.commit(asynchronous=False)
-        requests, cpu = store_requests(broker), broker.cpu_seconds()
+        requests, cpu = quiet_requests(broker), broker.cpu_seconds()
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for consumer in consumers:
@@ -264,17 +295,32 @@ def test_a_hundred_idle_consumers(figures: Figures, quick: bool, tmp_path: Path)
             time.sleep(0.2)
         used = broker.cpu_seconds() - cpu
         asked = store_requests(broker) - requests
+        print("requests of the idle time:", dict(asked))
         for consumer in consumers:
             consumer.close()
     figures.add(
         SUITE, "idle, 100 consumers", 100 * used / seconds, "% of a core", target=5, lower_is_better=True
     )
-    figures.add(SUITE, "idle, requests to the store", asked, "requests", target=0, lower_is_better=True)
+    figures.add(
+        SUITE, "idle, requests to the store", asked.total(), "requests", target=0, lower_is_better=True
+    )
 
 
-def store_requests(broker: BrokerProcess) -> float:
+def quiet_requests(broker: BrokerProcess) -> Counter[str]:
+    """What has been asked of the store once nothing more comes for a second; at most half a minute later."""
+    before = store_requests(broker)
+    for _ in range(30):
+        time.sleep(1)
+        now = store_requests(broker)
+        if now == before:
+            break
+        before = now
+    return before
+
+
+def store_requests(broker: BrokerProcess) -> Counter[str]:
+    """By operation."""
     with urllib.request.urlopen(f"http://127.0.0.1:{broker.metrics_port}/metrics", timeout=10) as answer:
         lines = answer.read().decode().splitlines()
-    return sum(
-        float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("broker_shim_store_requests")
-    )
+    counted = (line.rsplit(" ", 1) for line in lines if line.startswith("broker_shim_store_requests"))
+    return Counter({name.split('"')[1]: int(float(count)) for name, count in counted})

@@ -273,7 +273,8 @@ def one_record_batches(count: int) -> tuple[bytes, list[BatchInfo]]:
 
 def test_chunks_of_one_record_batches(benchmark: Any, kernel: str) -> None:
     raw, infos = one_record_batches(2000)
-    chunks = benchmark(lambda: list(column_chunks(raw, infos)))
+    batches = [(raw, info) for info in infos]
+    chunks = benchmark(lambda: list(column_chunks(batches)))
     assert [len(chunk) for chunk in chunks] == [2000]
     assert chunks[0].column("value").to_pylist() == [record.value for record in make_records(2000)]
     report(benchmark, len(infos), len(raw))

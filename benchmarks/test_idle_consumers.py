@@ -30,10 +30,19 @@ A_SECOND = 2
 class Idle:
     """Consumers of one topic, at the end of each partition."""
 
-    def __init__(self, port: int, topic: str, partitions: int, stack: ExitStack, *, sessions: bool) -> None:
+    def __init__(
+        self,
+        port: int,
+        topic: str,
+        partitions: int,
+        stack: ExitStack,
+        *,
+        sessions: bool,
+        consumers: int = CONSUMERS,
+    ) -> None:
         self._topic, self._partitions = topic, partitions
-        self._wires = [stack.enter_context(Wire(port)) for _ in range(CONSUMERS)]
-        answers = self._ask([self._body(0, 0 if sessions else -1, whole=True)] * CONSUMERS)
+        self._wires = [stack.enter_context(Wire(port)) for _ in range(consumers)]
+        answers = self._ask([self._body(0, 0 if sessions else -1, whole=True)] * consumers)
         self._ids = [int(answer.session_id) for answer in answers]
         assert all(self._ids) == sessions
         self._epoch = 0
@@ -65,9 +74,22 @@ class Idle:
             assert len(rows) == (0 if whole is None else self._partitions)
             assert not any(row.error_code or row.records for row in rows)
 
+    def is_durable(self) -> bool:
+        answers = self._ask([self._body(0, -1, whole=True)] * len(self._wires))
+        rows = [row for answer in answers for topic in answer.responses for row in topic.partitions]
+        return all(row.last_stable_offset == row.high_watermark for row in rows)
+
     def _ask(self, bodies: list[bytes]) -> list[Any]:
         sent = [wire.send(Api.FETCH, VERSION, body) for wire, body in zip(self._wires, bodies, strict=True)]
         return [wire.answer(Api.FETCH, VERSION, each) for wire, each in zip(self._wires, sent, strict=True)]
+
+
+def until_durable(port: int, topic: str, partitions: int) -> None:
+    """Until nothing moves any more: a session tells of a last stable offset that grows."""
+    with ExitStack() as stack:
+        one = Idle(port, topic, partitions, stack, sessions=False, consumers=1)
+        while not one.is_durable():
+            pass
 
 
 @pytest.mark.timeout(300)
@@ -82,6 +104,7 @@ def test_twenty_idle_consumers_of_a_thousand_partitions(figures: Figures, quick:
             client.ask(Api.CREATE_TOPICS, 5, topics=topics, timeout=10_000)
             for index in range(partitions):
                 assert client.produce(topic, raw, partition=index).error_code == 0
+            until_durable(broker.port, topic, partitions)
         kinds = {
             "full": Idle(broker.port, "wide", PARTITIONS, stack, sessions=False),
             "session": Idle(broker.port, "wide", PARTITIONS, stack, sessions=True),

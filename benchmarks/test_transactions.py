@@ -2,8 +2,8 @@
 
 What is measured is a whole round: AddPartitionsToTxn, one batch of 100 records, EndTxn, each sent when the one before was
 answered, and whatever the next round has to wait for. With a chain for each partition a round is the record that the
-partition is part of it, the batch, the decision and the marker; in one lane it is the batch and the end. Across brokers,
-where coordinator and partition are in different lanes, the first four again, whatever the settings.
+partition is part of it, beside the marker of the round before, the batch and the decision; in one lane it is the batch and
+the end. Across brokers, where coordinator and partition are in different lanes, three again, whatever the settings.
 
 The other unit is a durable ack: the median of as many batches of the same size outside of any transaction, sent to the same
 partition between two turns. That is what a PUT time is on this machine at this moment, with everything around it.
