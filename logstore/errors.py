@@ -35,6 +35,8 @@ A test compares this drawing with the classes below.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from typing import TypeVar
 
@@ -253,3 +255,17 @@ def _rebuild(cls: type[LogStoreError], args: tuple[object, ...], state: dict[str
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+@contextmanager
+def needs(extra: str) -> Iterator[None]:
+    """Around an import that an extra of the package brings: what is missing is named together with the extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("", "logstore", "broker_shim"):
+            raise  # no extra would bring it
+        raise ModuleNotFoundError(
+            f'{missing} is not installed: pip install "embedded-logstore[{extra}]"', name=error.name
+        ) from error

@@ -5,10 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from logstore.engine.partition.partition_log import PartitionLog
+from logstore.engine.partition.partition_log import PartitionLog
 
 
 class Standby:

@@ -33,7 +33,7 @@ from logstore.engine.write.wal.wal import Wal
 from logstore.errors import Closed, OutcomeUnknown, ReadOnly, UnknownTopic
 from logstore.layout.catalog import Catalog, KafkaChange, TopicDescriptor, Unreadable
 from logstore.layout.marker import enter
-from logstore.layout.paths import BORN_IN_LANE, BORN_PARTITIONS, PartitionPaths
+from logstore.layout.paths import BORN_IN_LANE, PartitionPaths, birth_lane
 from logstore.objects.closing import close_store
 from logstore.objects.homes.disk import Disk
 from logstore.objects.protocol import ObjectStore
@@ -152,15 +152,7 @@ class Store:
     ) -> Topic:
         """Create a topic. `topic_settings` are fields of `TopicConfig`. With `exist_ok`, one that exists is fine too; if
         `partitions` is given, with as many."""
-        self._check_writable()
-        incarnation = self._new_incarnation(partitions, topic_settings)
-        return self._topic(self._catalog.create(name, partitions, topic_settings, exist_ok, incarnation))
-
-    def _new_incarnation(self, partitions: object, settings: Mapping[str, Any]) -> str:
-        """The partitions of a topic that has many, and is written through lanes, begin in one: they are claimed together."""
-        is_wide = isinstance(partitions, int) and partitions >= BORN_PARTITIONS
-        is_born = bool(self._lanes) and is_wide and not settings.get("compact")
-        return self._runtime.rng.randbytes(8).hex() + (BORN_IN_LANE if is_born else "")
+        return self._create_topic_of_kafka(name, partitions, {}, topic_settings, exist_ok=exist_ok)
 
     def topic(self, name: str) -> Topic:
         """The topic of that name, or `UnknownTopic`."""
@@ -199,10 +191,17 @@ class Store:
         *,
         exist_ok: bool = False,
     ) -> Topic:
-        """For the broker and for copies: with the settings that a Kafka client gave it, and what they mean here."""
+        """For the broker and for copies: with the settings that a Kafka client gave it, and what they mean here.
+
+        The partitions of a topic that is written through lanes begin in one: they are claimed together."""
         self._check_writable()
-        incarnation = self._new_incarnation(partitions, settings)
-        return self._topic(self._catalog.create(name, partitions, settings, exist_ok, incarnation, kafka))
+        is_born = bool(self._lanes) and not settings.get("compact")
+        incarnation = self._runtime.rng.randbytes(8).hex() + (BORN_IN_LANE if is_born else "")
+        made = self._catalog.create(name, partitions, settings, exist_ok, incarnation, kafka)
+        lane = birth_lane(incarnation)
+        if lane is not None and made.incarnation == incarnation:
+            self._runtime.lanes.is_new(lane)
+        return self._topic(made)
 
     def _alter_topic_of_kafka(self, name: str, change: KafkaChange) -> Topic:
         """For the broker. `change` is called with the topic as it is, and again if somebody else was faster."""

@@ -177,3 +177,10 @@ def own_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exclusive writers commit to their partitions' own chains, as those of stores from before lanes do: for tests that look
     at the segments there, at their places and at what is left in them."""
     monkeypatch.setitem(harness.DEFAULTS, "lanes", 0)
+
+
+@pytest.fixture
+def begin_in_own_chains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New topics begin in chains of their own, as those of releases before did, and of stores without lanes: their writers
+    go on in a lane, behind a fence in the partition's chain."""
+    monkeypatch.setattr(logstore.store, "BORN_IN_LANE", "")

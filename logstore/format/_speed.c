@@ -3,8 +3,9 @@
  * What these functions accept, refuse and return is defined by plain_encode, plain_walk and plain_gather, and the same
  * tests run over both; `cut` answers for plain records only and leaves all others to its caller. Every read is bounded
  * by the end of its record, every length is checked before it is used, and nothing is allocated for a count that the
- * bytes cannot hold. Where only raw memory is touched and there is enough of it to be worth the switch, the GIL is
- * released; the objects that own the memory are immutable and are held meanwhile.
+ * bytes cannot hold, but for room ahead, which is at most some times what is needed. Where only raw memory is touched
+ * and there is enough of it to be worth the switch, the GIL is released; the objects that own the memory are immutable
+ * and are held meanwhile.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -323,22 +324,65 @@ typedef struct {
     Py_ssize_t rows, most, used, room;
 } column;
 
-static int column_open(column *out, Py_ssize_t rows, Py_ssize_t room, int scratch)
+/* How much room to make where `needed` is needed for so many rows of `all`: for all of them, as far as that is in
+ * proportion to what is known, and at least half as much again as there was. */
+static Py_ssize_t ahead(Py_ssize_t needed, Py_ssize_t rows, Py_ssize_t all, Py_ssize_t had)
 {
-    out->offsets = PyBytes_FromStringAndSize(NULL, (rows + 1) * (Py_ssize_t)sizeof(int32_t));
-    if ((out->scratch = scratch))
-        out->bytes = PyMem_RawMalloc(room ? room : 1);
-    else if ((out->data = PyBytes_FromStringAndSize(NULL, room)))
-        out->bytes = (uint8_t *)PyBytes_AS_STRING(out->data);
-    if (out->offsets == NULL || out->bytes == NULL) {
-        PyErr_NoMemory();
-        return -1;
+    double share = rows >= all ? 1 : (double)all / (double)(rows ? rows : 1);
+    double room = (double)needed * (share < 16 ? share : 16);
+    if (share > 1)
+        room += room / 32; /* the others may be a little larger */
+    if (had && room < (double)had * 1.5)
+        room = (double)had * 1.5;
+    return room < (double)PY_SSIZE_T_MAX / 2 ? (Py_ssize_t)room : needed;
+}
+
+static int resize_bytes(PyObject **bytes, Py_ssize_t size)
+{
+    if (*bytes == NULL)
+        return (*bytes = PyBytes_FromStringAndSize(NULL, size)) == NULL ? -1 : 0;
+    return _PyBytes_Resize(bytes, size);
+}
+
+/* Room for `rows` more rows, and `size` more bytes, where there may be `all` rows in the end. */
+static int column_reserve(column *to, Py_ssize_t rows, Py_ssize_t size, Py_ssize_t all)
+{
+    rows += to->rows;
+    size += to->used;
+    if (to->offsets == NULL || rows > to->most) {
+        Py_ssize_t most = ahead(rows, rows, all, to->most);
+        if (resize_bytes(&to->offsets, (most + 1) * (Py_ssize_t)sizeof(int32_t)) < 0)
+            return -1;
+        to->ends = (int32_t *)PyBytes_AS_STRING(to->offsets);
+        to->ends[0] = 0;
+        if (to->valid) {
+            uint8_t *valid = PyMem_RawRealloc(to->valid, (most + 7) / 8);
+            if (valid == NULL)
+                goto no_memory;
+            memset(valid + (to->most + 7) / 8, 0xFF, (most + 7) / 8 - (to->most + 7) / 8);
+            to->valid = valid;
+        }
+        to->most = most;
     }
-    out->ends = (int32_t *)PyBytes_AS_STRING(out->offsets);
-    out->most = rows;
-    out->room = room;
-    out->ends[0] = 0;
+    if (to->bytes == NULL || size > to->room) {
+        Py_ssize_t room = ahead(size, rows, all, to->room);
+        if (to->scratch) {
+            uint8_t *bytes = PyMem_RawRealloc(to->bytes, room ? room : 1);
+            if (bytes == NULL)
+                goto no_memory;
+            to->bytes = bytes;
+        }
+        else {
+            if (resize_bytes(&to->data, room) < 0)
+                return -1;
+            to->bytes = (uint8_t *)PyBytes_AS_STRING(to->data);
+        }
+        to->room = room;
+    }
     return 0;
+no_memory:
+    PyErr_NoMemory();
+    return -1;
 }
 
 static reason column_grow(column *to, Py_ssize_t size)
@@ -398,7 +442,7 @@ static inline reason column_add(column *to, const slice *from)
 
 /* (validity or None, offsets, data)
  *
- * Arrow does not mind data that is longer than the offsets say, and malloc does mind to be asked for more than is freed
+ * Arrow does not mind buffers that are longer than need be, and malloc does mind to be asked for more than is freed
  * later: it takes large pieces from the system and gives them back then, each time, and touching them costs three
  * times what the decoding does. So a little too much stays; only when a quarter would be lost is it cut off. */
 static PyObject *column_close(column *from)
@@ -411,7 +455,7 @@ static PyObject *column_close(column *from)
         return NULL;
     if (from->valid == NULL)
         return Py_BuildValue("OOO", Py_None, from->offsets, from->data);
-    return Py_BuildValue("y#OO", (char *)from->valid, (from->most + 7) / 8, from->offsets, from->data);
+    return Py_BuildValue("y#OO", (char *)from->valid, (from->rows + 7) / 8, from->offsets, from->data);
 }
 
 static void column_free(column *one)
@@ -424,48 +468,62 @@ static void column_free(column *one)
 }
 
 typedef struct {
-    area *areas;
-    Py_ssize_t count, first, stop, total; /* bytes in all areas */
+    area from;                           /* the one that is being read */
+    Py_ssize_t first, stop, seen, total; /* rows of the areas before it, bytes up to its end */
     int want_keys, want_values, want_headers;
+    PyObject *stamp_bytes;
     int64_t *stamps; /* NULL if not wanted */
     column keys, values;
-    int any_headers;
+    PyObject *list_valid, *list_offsets; /* of the headers */
+    column header_keys, header_values;
+    int any_headers;                        /* in this area */
     Py_ssize_t header_count, header_bytes; /* of the rows taken */
     Py_ssize_t failed_at;
 } gathering;
 
+static inline Py_ssize_t between(Py_ssize_t low, Py_ssize_t number, Py_ssize_t high)
+{
+    return number < low ? low : number > high ? high : number;
+}
+
+/* How many of the rows up to that one are taken. */
+static inline Py_ssize_t taken_of(const gathering *to, Py_ssize_t row)
+{
+    return between(to->first, row, to->stop) - to->first;
+}
+
 static reason gather_rows(gathering *to)
 {
-    Py_ssize_t row = 0;
-    for (Py_ssize_t n = 0; n < to->count; n++) {
-        const area *from = &to->areas[n];
-        const uint8_t *at = from->data, *end = from->data + from->size;
-        for (Py_ssize_t index = 0; index < from->count; index++, row++) {
-            record one;
-            int64_t stamp;
-            reason why = read_record(&at, end, index, &one);
-            if (!why)
-                why = timestamp_of(from, &one, &stamp);
-            if (!why && row >= to->first && row < to->stop) {
-                if (to->stamps)
-                    to->stamps[row - to->first] = stamp * 1000;
-                if (to->want_keys)
-                    why = column_add(&to->keys, &one.key);
-                if (to->want_values && !why)
-                    why = column_add(&to->values, &one.value);
-                to->header_count += one.header_count;
-                to->header_bytes += one.end - one.headers;
-            }
-            if (why) {
-                to->failed_at = at - from->data;
-                return why;
-            }
-            to->any_headers |= one.header_count > 0;
+    const area *from = &to->from;
+    const uint8_t *at = from->data, *end = from->data + from->size;
+    Py_ssize_t row = to->seen;
+    to->any_headers = 0;
+    to->header_count = to->header_bytes = 0;
+    for (Py_ssize_t index = 0; index < from->count; index++, row++) {
+        record one;
+        int64_t stamp;
+        reason why = read_record(&at, end, index, &one);
+        if (!why)
+            why = timestamp_of(from, &one, &stamp);
+        if (!why && row >= to->first && row < to->stop) {
+            if (to->stamps)
+                to->stamps[row - to->first] = stamp * 1000;
+            if (to->want_keys)
+                why = column_add(&to->keys, &one.key);
+            if (to->want_values && !why)
+                why = column_add(&to->values, &one.value);
+            to->header_count += one.header_count;
+            to->header_bytes += one.end - one.headers;
         }
-        if (at != end) {
+        if (why) {
             to->failed_at = at - from->data;
-            return "bytes after the last record";
+            return why;
         }
+        to->any_headers |= one.header_count > 0;
+    }
+    if (at != end) {
+        to->failed_at = at - from->data;
+        return "bytes after the last record";
     }
     return NULL;
 }
@@ -486,133 +544,171 @@ static reason take_headers(const record *one, column *keys, column *values)
 }
 
 /* Headers of every record are checked, those of the rows asked for are taken. A row without headers is null. */
-static reason gather_headers(gathering *to, column *keys, column *values, uint8_t *valid, int32_t *ends)
+static reason gather_headers(gathering *to, uint8_t *valid, int32_t *ends)
 {
-    Py_ssize_t row = 0;
-    for (Py_ssize_t n = 0; n < to->count; n++) {
-        const area *from = &to->areas[n];
-        const uint8_t *at = from->data, *end = from->data + from->size;
-        for (Py_ssize_t index = 0; index < from->count; index++, row++) {
-            record one;
-            reason why = read_record(&at, end, index, &one);
-            int taken = row >= to->first && row < to->stop;
-            if (!why)
-                why = take_headers(&one, taken ? keys : NULL, values);
-            if (why) {
-                to->failed_at = at - from->data;
-                return why;
-            }
-            if (taken) {
-                Py_ssize_t place = row - to->first;
-                ends[place + 1] = (int32_t)keys->rows;
-                if (one.header_count)
-                    valid[place >> 3] |= (uint8_t)(1 << (place & 7));
-            }
+    const area *from = &to->from;
+    const uint8_t *at = from->data, *end = from->data + from->size;
+    Py_ssize_t row = to->seen;
+    for (Py_ssize_t index = 0; index < from->count; index++, row++) {
+        record one;
+        reason why = read_record(&at, end, index, &one);
+        int taken = row >= to->first && row < to->stop;
+        if (!why)
+            why = take_headers(&one, taken ? &to->header_keys : NULL, &to->header_values);
+        if (why) {
+            to->failed_at = at - from->data;
+            return why;
+        }
+        if (taken) {
+            Py_ssize_t place = row - to->first;
+            ends[place + 1] = (int32_t)to->header_keys.rows;
+            if (one.header_count)
+                valid[place >> 3] |= (uint8_t)(1 << (place & 7));
         }
     }
     return NULL;
 }
 
+/* The same for rows `from` to `to_row` where no record has any. */
+static void no_headers(const gathering *to, int32_t *ends, Py_ssize_t from, Py_ssize_t to_row)
+{
+    for (Py_ssize_t place = from; place < to_row; place++)
+        ends[place + 1] = (int32_t)to->header_keys.rows;
+}
+
+/* Room for the rows of this area in what has an entry for each row. */
+static int reserve_rows(gathering *to, Py_ssize_t rows)
+{
+    Py_ssize_t all = to->stop - to->first, before = taken_of(to, to->seen), needed = before + rows, had;
+    if (to->want_keys && column_reserve(&to->keys, rows, 16 * rows, all) < 0)
+        return -1;
+    /* Most of an area is values. */
+    if (to->want_values && column_reserve(&to->values, rows, to->from.size, all) < 0)
+        return -1;
+    if (to->stamp_bytes && (had = PyBytes_GET_SIZE(to->stamp_bytes) / (Py_ssize_t)sizeof(int64_t)) < needed) {
+        if (resize_bytes(&to->stamp_bytes, ahead(needed, needed, all, had) * (Py_ssize_t)sizeof(int64_t)) < 0)
+            return -1;
+        to->stamps = (int64_t *)PyBytes_AS_STRING(to->stamp_bytes);
+    }
+    if (!to->want_headers || (had = PyBytes_GET_SIZE(to->list_offsets) / (Py_ssize_t)sizeof(int32_t) - 1) >= needed)
+        return 0;
+    Py_ssize_t most = ahead(needed, needed, all, had), bits = PyBytes_GET_SIZE(to->list_valid);
+    if (resize_bytes(&to->list_offsets, (most + 1) * (Py_ssize_t)sizeof(int32_t)) < 0 ||
+        resize_bytes(&to->list_valid, (most + 7) / 8) < 0)
+        return -1;
+    memset(PyBytes_AS_STRING(to->list_valid) + bits, 0, (most + 7) / 8 - bits);
+    return 0;
+}
+
+static int gather_area(gathering *to)
+{
+    Py_ssize_t before = taken_of(to, to->seen), rows = taken_of(to, to->seen + to->from.count) - before;
+    if (to->from.size > INT32_MAX - to->total) {
+        refuse("the areas are too large for one Arrow batch", 0);
+        return -1;
+    }
+    to->total += to->from.size;
+    if (reserve_rows(to, rows) < 0)
+        return -1;
+    int is_large = to->from.size >= RELEASE_GIL_FROM;
+    PyThreadState *state = is_large ? PyEval_SaveThread() : NULL;
+    reason why = gather_rows(to);
+    if (state)
+        PyEval_RestoreThread(state);
+    if (!why && to->want_headers) {
+        int32_t *ends = (int32_t *)PyBytes_AS_STRING(to->list_offsets);
+        uint8_t *valid = (uint8_t *)PyBytes_AS_STRING(to->list_valid);
+        if (!to->any_headers)
+            no_headers(to, ends, before, before + rows);
+        else {
+            if (column_reserve(&to->header_keys, to->header_count, to->header_bytes, 0) < 0 ||
+                column_reserve(&to->header_values, to->header_count, to->header_bytes, 0) < 0)
+                return -1;
+            state = is_large ? PyEval_SaveThread() : NULL;
+            why = gather_headers(to, valid, ends);
+            if (state)
+                PyEval_RestoreThread(state);
+        }
+    }
+    to->seen += to->from.count;
+    if (why)
+        refuse(why, to->failed_at);
+    return why ? -1 : 0;
+}
+
 /* (validity, offsets, keys, values, number of headers) */
 static PyObject *header_lists(gathering *to)
 {
-    column keys = {0}, values = {0};
-    Py_ssize_t rows = to->stop - to->first;
-    PyObject *result = NULL, *key_parts = NULL, *value_parts = NULL;
-    PyObject *validity = PyBytes_FromStringAndSize(NULL, (rows + 7) / 8);
-    PyObject *offsets = PyBytes_FromStringAndSize(NULL, (rows + 1) * (Py_ssize_t)sizeof(int32_t));
-    if (validity == NULL || offsets == NULL || column_open(&keys, to->header_count, to->header_bytes, 1) < 0 ||
-        column_open(&values, to->header_count, to->header_bytes, 1) < 0)
-        goto done;
-    uint8_t *valid = (uint8_t *)PyBytes_AS_STRING(validity);
-    int32_t *ends = (int32_t *)PyBytes_AS_STRING(offsets);
-    memset(valid, 0, (rows + 7) / 8);
-    ends[0] = 0;
-    reason why = NULL;
-    if (to->any_headers) {
-        PyThreadState *state = to->total >= RELEASE_GIL_FROM ? PyEval_SaveThread() : NULL;
-        why = gather_headers(to, &keys, &values, valid, ends);
-        if (state)
-            PyEval_RestoreThread(state);
-    }
-    else
-        memset(ends, 0, (rows + 1) * sizeof(int32_t));
-    if (why)
-        refuse(why, to->failed_at);
-    else if ((key_parts = column_close(&keys)) && (value_parts = column_close(&values)))
-        result = Py_BuildValue("OOOOn", validity, offsets, key_parts, value_parts, to->header_count);
-done:
-    column_free(&keys);
-    column_free(&values);
-    Py_XDECREF(validity);
-    Py_XDECREF(offsets);
-    Py_XDECREF(key_parts);
-    Py_XDECREF(value_parts);
+    PyObject *result = NULL, *keys = column_close(&to->header_keys);
+    PyObject *values = keys == NULL ? NULL : column_close(&to->header_values);
+    if (values != NULL)
+        result = Py_BuildValue("OOOOn", to->list_valid, to->list_offsets, keys, values, to->header_keys.rows);
+    Py_XDECREF(keys);
+    Py_XDECREF(values);
     return result;
 }
 
+static int open_gathering(gathering *to, int want_stamps)
+{
+    to->keys.scratch = to->header_keys.scratch = to->header_values.scratch = 1;
+    if (want_stamps && resize_bytes(&to->stamp_bytes, 0) < 0)
+        return -1;
+    if ((to->want_keys && column_reserve(&to->keys, 0, 0, 0) < 0) ||
+        (to->want_values && column_reserve(&to->values, 0, 0, 0) < 0))
+        return -1;
+    if (!to->want_headers)
+        return 0;
+    if (resize_bytes(&to->list_valid, 0) < 0 || resize_bytes(&to->list_offsets, sizeof(int32_t)) < 0)
+        return -1;
+    *(int32_t *)PyBytes_AS_STRING(to->list_offsets) = 0;
+    return column_reserve(&to->header_keys, 0, 0, 0) < 0 ? -1 : column_reserve(&to->header_values, 0, 0, 0);
+}
+
+/* The areas are asked for one by one, and let go of before the next: what makes them may use the same memory again and
+ * again, which is still in the processor's cache when it is read. */
 static PyObject *speed_gather(PyObject *module, PyObject *args)
 {
-    PyObject *sequence, *result = NULL, *stamps = NULL, *keys = NULL, *values = NULL, *headers = NULL;
+    PyObject *areas, *source, *result = NULL, *keys = NULL, *values = NULL, *headers = NULL;
     gathering to = {0};
     int want_stamps;
-    if (!PyArg_ParseTuple(args, "Onnpppp", &sequence, &to.first, &to.stop, &want_stamps, &to.want_keys,
-                          &to.want_values, &to.want_headers))
+    if (!PyArg_ParseTuple(args, "Onnpppp", &areas, &to.first, &to.stop, &want_stamps, &to.want_keys, &to.want_values,
+                          &to.want_headers))
         return NULL;
-    /* A tuple of our own: nobody can take an area out of it while the GIL is released. */
-    PyObject *sources = PySequence_Tuple(sequence);
-    if (sources == NULL)
+    if ((areas = PyObject_GetIter(areas)) == NULL)
         return NULL;
-    to.count = PyTuple_GET_SIZE(sources);
-    to.areas = PyMem_Calloc(to.count ? to.count : 1, sizeof(area));
-    if (to.areas == NULL) {
-        PyErr_NoMemory();
+    to.first = to.first < 0 ? 0 : to.first;
+    to.stop = to.stop < to.first ? to.first : to.stop;
+    if (open_gathering(&to, want_stamps) < 0)
         goto done;
-    }
-    Py_ssize_t records = 0;
-    for (Py_ssize_t n = 0; n < to.count; n++) {
-        if (open_area(PyTuple_GET_ITEM(sources, n), &to.areas[n]) < 0)
-            goto done;
-        records += to.areas[n].count;
-        if (to.areas[n].size > INT32_MAX - to.total) {
-            refuse("the areas are too large for one Arrow batch", 0);
-            goto done;
+    while ((source = PyIter_Next(areas)) != NULL) {
+        int failed = open_area(source, &to.from) < 0;
+        if (!failed) {
+            failed = gather_area(&to) < 0;
+            close_area(&to.from);
         }
-        to.total += to.areas[n].size;
+        Py_DECREF(source);
+        if (failed)
+            goto done;
     }
-    to.first = to.first < 0 ? 0 : to.first > records ? records : to.first;
-    to.stop = to.stop > records ? records : to.stop < to.first ? to.first : to.stop;
-    Py_ssize_t rows = to.stop - to.first;
-    stamps = want_stamps ? PyBytes_FromStringAndSize(NULL, rows * (Py_ssize_t)sizeof(int64_t)) : Py_NewRef(Py_None);
-    /* Most of an area is values. */
-    if (stamps == NULL || (to.want_keys && column_open(&to.keys, rows, 16 * rows, 1) < 0) ||
-        (to.want_values && column_open(&to.values, rows, to.total, 0) < 0))
+    if (PyErr_Occurred())
         goto done;
-    to.stamps = want_stamps ? (int64_t *)PyBytes_AS_STRING(stamps) : NULL;
-    PyThreadState *state = to.total >= RELEASE_GIL_FROM ? PyEval_SaveThread() : NULL;
-    reason why = gather_rows(&to);
-    if (state)
-        PyEval_RestoreThread(state);
-    if (why) {
-        refuse(why, to.failed_at);
-        goto done;
-    }
     keys = to.want_keys ? column_close(&to.keys) : Py_NewRef(Py_None);
     values = keys == NULL ? NULL : to.want_values ? column_close(&to.values) : Py_NewRef(Py_None);
     headers = values == NULL ? NULL : to.want_headers ? header_lists(&to) : Py_NewRef(Py_None);
     if (headers != NULL)
-        result = PyTuple_Pack(4, stamps, keys, values, headers);
+        result = PyTuple_Pack(4, to.stamp_bytes ? to.stamp_bytes : Py_None, keys, values, headers);
 done:
     column_free(&to.keys);
     column_free(&to.values);
-    Py_XDECREF(stamps);
+    column_free(&to.header_keys);
+    column_free(&to.header_values);
+    Py_XDECREF(to.stamp_bytes);
+    Py_XDECREF(to.list_valid);
+    Py_XDECREF(to.list_offsets);
     Py_XDECREF(keys);
     Py_XDECREF(values);
     Py_XDECREF(headers);
-    for (Py_ssize_t n = 0; to.areas != NULL && n < to.count; n++)
-        close_area(&to.areas[n]);
-    PyMem_Free(to.areas);
-    Py_DECREF(sources);
+    Py_DECREF(areas);
     return result;
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -40,7 +40,7 @@ class Kernels(NamedTuple):
     encode: Callable[[Sequence[Record], int], tuple[bytes, int, int, int]]
     records: Callable[[Area, int, int, int], list[Record]]
     check: Callable[[Area], tuple[int, int]]
-    gather: Callable[[Sequence[Area], int, int, bool, bool, bool, bool], Gathered]
+    gather: Callable[[Iterable[Area], int, int, bool, bool, bool, bool], Gathered]
     cut: Callable[[list[Record], int], list[tuple[int, int]] | None]
     stamp: Callable[[list[Record], int], tuple[list[Record], int]]
     keys: Callable[[Sequence[Area], Sequence[int], Any], Keys]
@@ -75,7 +75,7 @@ def _check(area: Area) -> tuple[int, int]:
 
 
 def _gather(
-    areas: Sequence[Area], first: int, stop: int, timestamps: bool, keys: bool, values: bool, headers: bool
+    areas: Iterable[Area], first: int, stop: int, timestamps: bool, keys: bool, values: bool, headers: bool
 ) -> Gathered:
     from logstore.format.plain.gather import gather  # needs pyarrow, which the core can do without
 

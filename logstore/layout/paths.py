@@ -48,8 +48,6 @@ _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _MERGED_NAME = re.compile(r"(\d{20})-(\d{20})-([0-9a-f]{32})\.seg", re.ASCII)
 BORN_IN_LANE = "l"
 BIRTH_LANE = "born-"
-BORN_PARTITIONS = 16
-"""With as many or more a new topic begins in a lane: with fewer, a fence for each is as good."""
 INCARNATION = r"[0-9a-f]{16}l?"
 """With the letter, its partitions begin in a lane: see `PartitionPaths.birth_lane`."""
 _PARTITION = re.compile(rf"topics/([A-Za-z0-9._-]+)/({INCARNATION})/(\d+)/", re.ASCII)
@@ -139,7 +137,7 @@ class PartitionPaths:
     @property
     def birth_lane(self) -> str | None:
         """The lane in which its chain begins, before anybody has written it; None if it begins in its own chain."""
-        return BIRTH_LANE + self.incarnation if self.incarnation.endswith(BORN_IN_LANE) else None
+        return birth_lane(self.incarnation)
 
     @property
     def manifest(self) -> str:
@@ -224,6 +222,11 @@ class LanePaths:
 
     def __str__(self) -> str:
         return f"lane {self.lane}"
+
+
+def birth_lane(incarnation: str) -> str | None:
+    """The lane in which the partitions of such a topic begin; None if they begin in chains of their own."""
+    return BIRTH_LANE + incarnation if incarnation.endswith(BORN_IN_LANE) else None
 
 
 def may_be_transferred(prefix: str) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from logstore.objects.protocol import ObjectStore
 
 
@@ -13,3 +16,12 @@ def close_store(store: ObjectStore) -> None:
         if callable(close):
             close()
         at = getattr(at, "inner", None)
+
+
+@contextmanager
+def closing_store(store: ObjectStore) -> Iterator[ObjectStore]:
+    """The store, and `close_store` when the block ends."""
+    try:
+        yield store
+    finally:
+        close_store(store)

@@ -29,15 +29,14 @@ def fan_out(
     now: Now = time.perf_counter,
     *,
     at_once: int = AT_ONCE,
-    at_least: int = AT_ONCE,
     ahead: bool = False,
     pool: Executor | None = None,
 ) -> Generator[T, None, None]:
     """What the calls return, in their order. The first that raises ends it; those under way are waited for.
 
-    When two in a row were not quick, `at_once` are under way at a time, if `at_least` so many are left; when two of those
-    in a row were quick, it is one at a time again. `ahead`: begin with several, for a caller who has work to do while the
-    next ones are on their way, or knows that they take long.
+    When two in a row were not quick, `at_once` are under way at a time; when two of those in a row were quick, it is one at
+    a time again. `ahead`: begin with several, for a caller who has work to do while the next ones are on their way, or knows
+    that they take long.
 
     A `pool` of the caller's, of `at_once` threads, outlives this: who stops early then does not wait for what is under way.
     """
@@ -45,11 +44,17 @@ def fan_out(
     if not ahead:
         yield from _while_quick(left, now)
     while some := list(islice(left, at_once)):
-        if len(some) < at_least:
-            yield from (call() for call in some)
+        if len(some) == 1:
+            yield some[0]()
             return
         yield from _while_slow(chain(some, left), now, at_once, pool)
         yield from _while_quick(left, now)
+
+
+def timed(call: Callable[[], T], now: Now = time.perf_counter) -> tuple[T, bool]:
+    """What it returns, and whether it took so long that more of its kind are better made several at a time."""
+    result, took_s = _timed(call, now)
+    return result, took_s >= QUICK_S
 
 
 def _timed(call: Callable[[], T], now: Now) -> tuple[T, float]:

@@ -36,7 +36,6 @@ class ObjectStore(Protocol):
 
         A range that reaches past the object is cut to it; raises `ObjectNotFound`.
         """
-        ...
 
     def put(
         self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None
@@ -46,18 +45,14 @@ class ObjectStore(Protocol):
         `if_absent`: only if there is none. `if_match`: only if its etag is this one. Otherwise
         `PreconditionFailed`.
         """
-        ...
 
     def head(self, key: str) -> ObjectInfo | None:
         """Size and etag, or None if there is no such object."""
-        ...
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
         """The objects whose key starts with `prefix` and sorts after `start_after`, in key order (UTF-8
         bytes).
         """
-        ...
 
     def delete(self, key: str) -> None:
         """Remove the object. Removing one that is not there is no error."""
-        ...

@@ -90,6 +90,7 @@ def test_L06_an_upload_that_ends_after_close_gave_up_does_no_harm() -> None:
         assert pairs(partition(again)) == [(0, b"v0")]
 
 
+@pytest.mark.usefixtures("begin_in_own_chains")
 def test_L06_close_does_not_wait_out_a_writer_that_cannot_be_opened(clock: ManualClock) -> None:
     """The first append is still trying to fence when close() comes: it is told, instead of holding close() up."""
     faulty = FaultyStore(MemoryStore())

@@ -54,6 +54,7 @@ def test_W11_metrics_of_a_shared_writer_show_races_and_the_offset_that_stalls_it
         assert (of(store).state, of(store).stalled_at, of(store).frontier) == ("writing", None, 5)
 
 
+@pytest.mark.usefixtures("begin_in_own_chains")
 def test_W07_W09_metrics_of_replicated_writers_show_lag_and_what_a_peer_had_stored() -> None:
     objects, clock = MemoryStore(), ManualClock()
     with logstore.open(objects, clock=clock, stall_after=60.0) as store, logstore.open(objects) as other:

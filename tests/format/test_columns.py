@@ -17,7 +17,7 @@ from logstore.format.batches.columns import COLUMNS, column_chunks
 from logstore.format.batches.record import Record
 from logstore.format.batches.records import decode_records
 from logstore.format.errors import FormatError
-from tests.support.format.columns import decode_columns
+from tests.support.format.columns import decode_columns, located
 from tests.support.format.material import CODECS, NOW_MS, log_of, record_lists, sealed, stored, varied
 
 pytestmark = pytest.mark.usefixtures("kernel")
@@ -115,7 +115,11 @@ def test_the_schema_is_the_one_that_spark_derives() -> None:
     )
     raw, infos, _ = mixed_log()
     expected = types.to_arrow_schema(declared, timezone="UTC")
-    for batch in (decode_columns(raw, infos), decode_columns(raw, []), next(column_chunks(raw, infos))):
+    for batch in (
+        decode_columns(raw, infos),
+        decode_columns(raw, []),
+        next(column_chunks(located(raw, infos))),
+    ):
         assert batch.schema.equals(expected, check_metadata=True)
         assert str(batch.schema) == str(expected)
 
@@ -148,14 +152,14 @@ def test_a_range_of_offsets_gives_exactly_those_rows() -> None:
     for start, stop in ranges:
         expected = [r for r in records if r.offset >= start and (stop is None or r.offset < stop)]  # type: ignore[operator]
         assert rows(decode_columns(raw, infos, start_offset=start, stop_offset=stop)) == expected
-        chunks = column_chunks(raw, infos, start_offset=start, stop_offset=stop, rows=50)
+        chunks = column_chunks(located(raw, infos), start_offset=start, stop_offset=stop, rows=50)
         assert [row for chunk in chunks for row in rows(chunk)] == expected
 
 
 @pytest.mark.parametrize("limit", [1, 3, 50, 200, 10_000])
 def test_chunks_merge_small_batches_and_cut_large_ones(limit: int) -> None:
     raw, infos, records = mixed_log()
-    chunks = list(column_chunks(raw, infos, rows=limit))
+    chunks = list(column_chunks(located(raw, infos), rows=limit))
     assert [row for chunk in chunks for row in rows(chunk)] == records
     assert all(0 < chunk.num_rows <= limit for chunk in chunks)
     assert len(chunks) <= 2 * len(records) // limit + len([info for info in infos if info.count > limit]) + 1
@@ -164,7 +168,7 @@ def test_chunks_merge_small_batches_and_cut_large_ones(limit: int) -> None:
 def test_a_thousand_batches_of_one_record_are_one_chunk() -> None:
     records = varied(1000)
     raw = log_of([[record] for record in records])
-    (chunk,) = column_chunks(raw, split(raw))
+    (chunk,) = column_chunks(located(raw, split(raw)))
     assert rows(chunk) == stored(records)
 
 
@@ -225,7 +229,7 @@ def test_columns_that_do_not_exist_are_named() -> None:
         with pytest.raises(FormatError, match="there are key, value, offset, timestamp, timestampType, h"):
             decode_columns(raw, infos, columns=wrong)
     with pytest.raises(FormatError, match="0 rows"):
-        list(column_chunks(raw, infos, rows=0))
+        list(column_chunks(located(raw, infos), rows=0))
     assert COLUMNS == ("key", "value", "offset", "timestamp", "timestampType", "headers")
 
 

@@ -1,7 +1,8 @@
-"""What a process keeps of the segments that it has built: the pages of one, for the next."""
+"""What a process keeps of the segments that it has built: the pages of the last ones, for the next."""
 
 from __future__ import annotations
 
+import mmap
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -62,6 +63,17 @@ def test_pages_are_used_again_only_when_nobody_looks_at_them_any_more() -> None:
     third = segment_of(3 * MIB)
     assert np.frombuffer(third, np.uint8).ctypes.data == place
     assert bytes(third) == bytes(second) == content
+
+
+def test_pages_of_several_that_are_under_way_at_once_are_all_used_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A lane sends a few entries beside each other."""
+    under_way = [segment_of(3 * MIB) for _ in range(4)]
+    del under_way
+    monkeypatch.setattr(mmap, "mmap", None)  # none is made
+    again = [segment_of(3 * MIB) for _ in range(4)]
+    assert {parse_segment(data, strict=True)[0].object_size for data in again} == {len(again[0])}
 
 
 def test_a_smaller_segment_in_pages_that_were_used_ends_where_it_ends() -> None:

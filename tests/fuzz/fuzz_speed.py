@@ -157,16 +157,27 @@ def one_round(speed: Any, seed: int) -> None:
     )
     assert outcome(speed.check, area) == outcome(kernels.PLAIN.check, plain), "check"
 
-    stop = min(stop, count)
+    stop = min(stop, count, 1 << 20)
     first = min(first, stop)
     wanted = [rng.random() < 0.8 for _ in range(4)]
     columns = [
         name for name, want in zip(("timestamp", "key", "value", "headers"), wanted, strict=True) if want
     ]
-    ours = outcome(speed.gather, [area, area], first, stop, *wanted)
-    theirs = outcome(kernels.PLAIN.gather, [plain, plain], first, stop, *wanted)
+    # Areas of several sizes: columns grow from one to the next.
+    few = records[: rng.choice([1, 2, 20])]
+    data, base_ms, _, _ = speed.encode(few, 1_700_000_000_000)
+    small = Area(data, len(few), base_ms, None)
+    times = rng.choice([1, 1, 2, 9])
+    before = rng.choice([[], [small], [small] * 5])
+    first, stop = sorted(
+        (rng.choice([0, 0, first, first + 3]), stop + rng.choice([0, 0, count * (times - 1)]))
+    )
+    ours = outcome(speed.gather, iter([*before, *[area] * times]), first, stop, *wanted)
+    theirs = outcome(kernels.PLAIN.gather, iter([*before, *[plain] * times]), first, stop, *wanted)
     assert (ours == "refused") == (theirs == "refused"), "gather"
     if ours != "refused":
+        total = len(few) * len(before) + count * times
+        first, stop = min(first, total), min(stop, total)
         for name, make in zip(columns, Plan(columns).makers, strict=True):
             left, right = (make([], found, first, stop) for found in (ours, theirs))
             left.validate(full=True)

@@ -176,7 +176,7 @@ def entry_bytes() -> bytes:
     """Two partitions in one entry of a lane, and the end of a claim."""
     data, summary = build_segment(HEADER, batches())
     parts = [
-        NewPart(key, 42 + place, 0, 1000, 1023, 1023, 23, *_times(summary), data)
+        NewPart(key, 42 + place, 0, 1000, 1023, 1023, 23, *_times(summary), len(data), (data,))
         for place, key in enumerate(LANE_PARTITIONS)
     ]
     return bytes(build_entry(ENTRY_HEADER, parts, [LANE_PARTITIONS[1]], b"a process")[0])
@@ -189,7 +189,7 @@ def told_twice_bytes() -> bytes:
     """The same with a second directory at its front, and a header that says which places before it were known."""
     data, summary = build_segment(HEADER, batches())
     parts = [
-        NewPart(key, 42 + place, 0, 1000, 1023, 1023, 23, *_times(summary), data)
+        NewPart(key, 42 + place, 0, 1000, 1023, 1023, 23, *_times(summary), len(data), (data,))
         for place, key in enumerate(LANE_PARTITIONS)
     ]
     return bytes(build_entry(TOLD_HEADER, parts, [LANE_PARTITIONS[1]], b"bases")[0])

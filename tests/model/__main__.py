@@ -13,6 +13,7 @@ from tests.model import (
     lives_runs,
     lost_transfers_runs,
     places_runs,
+    recoveries_runs,
     transactions_runs,
     transfers_runs,
 )
@@ -22,6 +23,7 @@ from tests.model.lanes import Lanes
 from tests.model.lives import Lives
 from tests.model.lost_transfers import LostTransfers
 from tests.model.places import Places
+from tests.model.recoveries import Recoveries
 from tests.model.runs import CONTRASTS, RULES
 from tests.model.search import Outcome, Violation, World, search
 from tests.model.transfers import Transfers
@@ -90,6 +92,14 @@ above. Runs of three uploads begin when these are under way, and a transfer of q
 that of a late answer when the claim stands, and its thread was not told. *Foreign*: a process finds an entry in its lane
 that counts and is not its own.
 """
+RECOVERIES = """
+## A process that comes back with a WAL
+
+The rules are in `recoveries.py`, and `logstore/engine/write/takeover.py` follows them. Words: `w:ollr1` has p, acks two
+records as local, dies, and its next life opens p and flushes; `u` also sends what waits, and dies before it is told; `s`
+is shown, and the WAL loses it; `f` is a life that dies when its first fence is sent. Three offsets are reserved. Others are
+processes as above, `x~1` a shared writer. *Forgotten*: p is open again, and what the WAL kept is not at its offset.
+"""
 COMBINING = """
 ## Shared writers: the winner commits for all
 
@@ -108,7 +118,8 @@ TRANSACTIONS = """
 
 The rules are in `transactions.py` and `together.py`, and `broker_shim/transactions` follows them. Words: `a:PQc,Pa` a
 producer that commits a transaction in P and Q and aborts one in P, `?` leaves it open; `A:PQc` the same in the short cut,
-where the coordinator and all partitions are in one lane; `a~Pc,Pc` in two steps, without the record that all markers stand;
+where the coordinator and all partitions are in one lane; `a~Pc,Pc` in two steps, one
+begun over the markers of the other, `!` and dies before it tells them;
 `f*2` and `g*1` carry out decisions; `clock` a time-out; `taker` another coordinator; `late:P` a batch that was under way for
 long; `again:a` and `twice:a` requests to end the first transaction; `r:P` a reader of what is committed. More kinds: *mixed*
 (records are ended by another decision than theirs), *decided twice*, *hangs* (open in a partition, and nobody will end it),
@@ -172,6 +183,7 @@ def main(wanted: list[str]) -> None:
             *lost_transfers_runs.CONTRASTS,
             *asks_runs.CONTRASTS,
             *lives_runs.CONTRASTS,
+            *recoveries_runs.CONTRASTS,
             *combining_runs.CONTRASTS,
             *groups_runs.CONTRASTS,
             *transactions_runs.CONTRASTS,
@@ -210,6 +222,7 @@ def main(wanted: list[str]) -> None:
     _table(lost_transfers_runs, LOST_TRANSFERS, LostTransfers)
     _table(asks_runs, ASKS, Asks)
     _table(lives_runs, LIVES, Lives)
+    _table(recoveries_runs, RECOVERIES, Recoveries)
     _table(combining_runs, COMBINING)
     _table(groups_runs, GROUPS)
     _table(transactions_runs, TRANSACTIONS)

@@ -78,9 +78,12 @@ class World:
         self._unknown, self._exists = self._answers.number(UNKNOWN), self._answers.number(EXISTS)
 
     def first(self) -> State:
-        stands, _ = self.cast.first()
-        told = self._told.number(self._judge.first())
-        return (self._store(self._before), (), self._faults, told, *stands)
+        stands, said = self.cast.first()
+        told = self._judge.first()
+        for one in said:
+            told, why = self._judge.heard(told, one)
+            assert why is None, why
+        return (self._store(self._before), (), self._faults, self._told.number(told), *stands)
 
     def is_over(self, state: State) -> bool:
         """Every actor has ended."""
@@ -336,16 +339,21 @@ def _stuck(came: dict[State, Any], over: list[State], before: dict[State, list[S
     return next((state for state in came if state not in ends), None)
 
 
+LONGEST_WALK = 5_000
+"""Somebody may wait for one who has come to his end, and look again for ever."""
+
+
 def walk(world: World, steps: int, seed: int) -> Outcome:
     """Random walks, far beyond what can be searched. Actors sleep for long, and faults are rare enough to come late, too.
     The same seed takes the same steps."""
     began, rng, taken = time.perf_counter(), random.Random(seed), 0
     over: list[State] = []
     while taken < steps:
-        state, path = world.first(), []
+        state = world.first()
+        path: list[tuple[State, Any]] = []
         actors = range(_FRONT, len(state))
         awake: set[Any] = set(actors)
-        while choices := list(world.steps(state)):
+        while len(path) < LONGEST_WALK and (choices := list(world.steps(state))):
             if rng.random() < 0.15:
                 awake = {actor for actor in actors if rng.random() < 0.4}
             weights = [_likely(label, awake) for label, _, _ in choices]

@@ -123,6 +123,8 @@ _ACTORS = (
     "places_runs.py",
     "book.py",
     "lives.py",
+    "recoveries.py",
+    "recoveries_runs.py",
     "combining.py",
     "combining_runs.py",
     "groups.py",

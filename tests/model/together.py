@@ -10,8 +10,8 @@ A coordinator that was replaced cannot do any of that: its own log is part of ea
 is gone then. The next one does not know a transaction that was begun so: a batch of it is refused, and the coordinator
 writes that what was begun is aborted, so that its producer, which asks for that next, can be told so.
 
-Across brokers the markers are sent by whoever coordinates, who then need not write that they stand: the next transaction of
-the same producer says that, too.
+Across brokers the markers are sent by whoever coordinates. The next transaction of the same producer is recorded meanwhile,
+with what is still to be told; the producer hears of it when both are done.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tests.model.transactions import (
     ONGOING,
     Coordinated,
     Data,
+    Ending,
     Log,
     Marker,
     Step,
@@ -153,20 +154,23 @@ class Together(Transactions):
         yield from self.changed(COORDINATOR, known, known._replace(version=known.version + 1, by="taker"))
 
     def across(self, who: str, plan: tuple[tuple[str, str], ...]) -> Actor:
-        """A producer in two steps, and its coordinator, which does not write that the markers stand: what it writes next for
-        this producer says so."""
+        """A producer in two steps, and its coordinator, which begins the next transaction while the markers of the one
+        before are on their way. The record of it says so, and is not written again when they stand. "!" leaves it at that:
+        the coordinator dies before it tells anybody."""
         epoch = yield from self.init(who)
-        told: Coordinated | None = None
+        decided: Coordinated | None = None
         while plan:
             places, how = plan[0]
             plan = plan[1:]
             known = yield Get(COORDINATOR)
-            if known.epoch != epoch or (known.state in DECIDED and known != told):
+            if known.epoch != epoch or (known.state in DECIDED and known != decided):
                 return
-            begun = Coordinated(known.version + 1, ONGOING, epoch, known.number + 1, frozenset(places), who)
+            begun = self.begun_over(known, frozenset(places), who)
             done = yield from self.changed(COORDINATOR, known, begun)
-            if not done:
+            if not done or how == "!":
                 return
+            if decided is not None:
+                yield from self.told_before(decided)
             left, number = places, begun.number
             del known, done
             while left:
@@ -176,20 +180,28 @@ class Together(Transactions):
                 yield Said("acked", (left[0], Data(epoch, number, who)))
                 left = left[1:]
                 del stored
-            told = begun._replace(version=begun.version + 1, state=how)
-            decided = yield from self.changed(COORDINATOR, begun, told)
-            if not decided:
+            done = yield from self.end(who, epoch, how)
+            if not done:
                 return
             yield Said("ended", (number, how))
-            yield from self.tell(places, Marker(epoch, number, how))
-            del places, how, begun, left, number, decided
+            decided = yield Get(COORDINATOR)
+            if decided.number != number or decided.state != how:
+                return
+            del places, how, begun, left, number, done
+        if decided is not None:
+            yield from self.told_before(decided)
 
-    def tell(self, places: str, marker: Marker) -> Step:
-        """Afterwards the marker stands in all of them."""
-        left = places
-        while left:
-            yield from self.mark(left[0], marker)
-            left = left[1:]
+    def begun_over(self, known: Coordinated, places: frozenset[str], who: str) -> Coordinated:
+        ending = Ending(known.number, known.state, known.places) if known.state in DECIDED else None
+        return Coordinated(
+            known.version + 1, ONGOING, known.epoch, known.number + 1, places, who, ending=ending
+        )
+
+    def told_before(self, decided: Coordinated) -> Step:
+        """Before the producer is told that the next transaction goes on."""
+        yield from self.tell(
+            tuple(sorted(decided.places)), Marker(decided.epoch, decided.number, decided.state)
+        )
 
     def ended_twice(self, how: str) -> Actor:
         """A request to end the first transaction that comes after one that was heard."""

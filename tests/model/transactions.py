@@ -31,6 +31,14 @@ DECIDED = (COMMIT, ABORT)
 Step = Generator[Any, Any, Any]
 
 
+class Ending(NamedTuple):
+    """Decided, and the next one has begun over it."""
+
+    number: int
+    how: str
+    places: frozenset[str]
+
+
 class Coordinated(NamedTuple):
     """The newest record of the transactional id. `number`: its transactions, counted (in the product: their start)."""
 
@@ -43,6 +51,8 @@ class Coordinated(NamedTuple):
     """Who wrote it: no two records are the same."""
     how: str = ""
     """Of one that is done: how it was decided."""
+    ending: Ending | None = None
+    """The transaction before this one, if not all of its partitions are known to have been told."""
 
 
 class Data(NamedTuple):
@@ -102,10 +112,10 @@ class Transactions:
     def init(self, who: str) -> Step:
         """A new life: whatever goes on is aborted first, with an epoch that fences it; then the epoch is raised."""
         while True:
-            known = yield Get(COORDINATOR)
+            known = yield from self.looked()
             if known.state == ONGOING:
                 fenced = known._replace(
-                    version=known.version + 1, state=ABORT, epoch=self.fenced(known), by=who
+                    version=known.version + 1, state=ABORT, epoch=self.fenced(known), by=who, ending=None
                 )
                 yield from self.changed(COORDINATOR, known, fenced)
                 del fenced
@@ -117,13 +127,30 @@ class Transactions:
                 del begun, done
             del known
 
+    def looked(self) -> Step:
+        """The newest record. What is ending has ended before anybody is answered by it."""
+        known = yield Get(COORDINATOR)
+        told = None
+        while known.ending is not None and known.ending != told:
+            told = known.ending
+            yield from self.tell(tuple(sorted(told.places)), Marker(known.epoch, told.number, told.how))
+            known = yield Get(COORDINATOR)
+        return known
+
+    def tell(self, places: tuple[str, ...], marker: Marker) -> Step:
+        """Afterwards the marker stands in all of them."""
+        left = places
+        while left:
+            yield from self.mark(left[0], marker)
+            left = left[1:]
+
     def fenced(self, known: Coordinated) -> int:
         return known.epoch + 1
 
     def add(self, who: str, epoch: int, places: frozenset[str]) -> Step:
         """The number of the transaction that they are part of now; None: fenced."""
         while True:
-            known = yield Get(COORDINATOR)
+            known = yield from self.looked()
             if known.epoch != epoch:
                 return None
             if known.state not in DECIDED:
@@ -145,11 +172,11 @@ class Transactions:
     def end(self, who: str, epoch: int, how: str) -> Step:
         """Whether it is decided so; None: fenced, or another decision stands."""
         while True:
-            known = yield Get(COORDINATOR)
+            known = yield from self.looked()
             if known.epoch != epoch or known.state != ONGOING:
                 return True if known.epoch == epoch and how in (known.state, known.how) else None
             done = yield from self.changed(
-                COORDINATOR, known, known._replace(version=known.version + 1, state=how, by=who)
+                COORDINATOR, known, known._replace(version=known.version + 1, state=how, by=who, ending=None)
             )
             if done:
                 return True
@@ -157,29 +184,35 @@ class Transactions:
 
     def clock(self) -> Actor:
         """The transaction has taken too long."""
-        known = yield Get(COORDINATOR)
+        known = yield from self.looked()
         if known.state == ONGOING:
             yield Said("seen", ("timed out",))
-            yield from self.changed(
-                COORDINATOR,
-                known,
-                known._replace(version=known.version + 1, state=ABORT, epoch=self.fenced(known), by="clock"),
+            aborted = known._replace(
+                version=known.version + 1, state=ABORT, epoch=self.fenced(known), by="clock", ending=None
             )
+            yield from self.changed(COORDINATOR, known, aborted)
 
     def finish(self, rounds: int) -> Actor:
         """Carry decisions out. `rounds`: how often it looks for one."""
         while rounds:
             rounds -= 1
             known = yield Get(COORDINATOR)
-            if known.state in DECIDED:
+            if known.ending is not None:
+                yield from self.carry_out_ending(known, known.ending)
+            elif known.state in DECIDED:
                 yield from self.carry_out(known)
             del known
 
+    def carry_out_ending(self, known: Coordinated, ending: Ending) -> Step:
+        """The next transaction goes on meanwhile, or nobody has been told yet that it does."""
+        yield Said("seen", ("ended beside the next",))
+        yield from self.tell(tuple(sorted(ending.places)), Marker(known.epoch, ending.number, ending.how))
+        yield from self.changed(
+            COORDINATOR, known, known._replace(version=known.version + 1, ending=None, by="done")
+        )
+
     def carry_out(self, known: Coordinated) -> Step:
-        left = tuple(sorted(known.places))
-        while left:
-            yield from self.mark(left[0], Marker(known.epoch, known.number, known.state))
-            left = left[1:]
+        yield from self.tell(tuple(sorted(known.places)), Marker(known.epoch, known.number, known.state))
         yield from self.changed(COORDINATOR, known, self.done(known, known.state, "done"))
 
     def done(self, known: Coordinated, how: str, by: str) -> Coordinated:
@@ -234,7 +267,7 @@ class Transactions:
         return log.ends == now.ends
 
     def verified(self, place: str, epoch: int) -> Step:
-        known = yield Get(COORDINATOR)
+        known = yield from self.looked()
         return known.epoch == epoch and known.state == ONGOING and place in known.places
 
     # ── producers ────────────────────────────────────────────────────────────────────────────────────────
@@ -362,7 +395,7 @@ def at_the_end(objects: Objects, told: Any) -> Violation | None:
     """When everybody has ended and somebody has carried out what is decided."""
     _, acked = told
     known = objects[COORDINATOR]
-    if known.state in DECIDED:
+    if known.state in DECIDED or known.ending is not None:
         return None  # nobody was left to carry it out
     for place, data in sorted(acked):
         entries = objects[place].entries

@@ -29,15 +29,15 @@ from tests.model.transactions import (
     decided,
 )
 
-HOW = {"c": COMMIT, "a": ABORT, "?": "?"}
+HOW = {"c": COMMIT, "a": ABORT, "?": "?", "!": "!"}
 
 
 class Run(NamedTuple):
     """`a:PQc,Pa`: producer a, which commits a transaction in P and Q and aborts one in P (`?`: leaves it open). `f*2`:
     somebody who carries out two decisions. `clock`: a time-out. `late:P`: a batch of the first transaction that was under
     way for long; `again:a`: a request to end it; `twice:a`: one that comes after another. `A:Pc`: a producer in the short
-    cut; `a~Pc,Pc`: one whose coordinator puts the markers and writes nothing about it; `taker`: the next
-    one who coordinates; `r:P`: a reader of P."""
+    cut; `a~Pc,Pc`: one whose coordinator begins the next transaction while it puts the markers (`!`: it dies then);
+    `taker`: the next one who coordinates; `r:P`: a reader of P."""
 
     words: str
     faults: int = 0
@@ -255,10 +255,26 @@ class AbortsAnything(Together):
 
 
 class NotToldYet(Together):
-    """The next transaction begins over a decision of which one partition was not told."""
+    """The producer goes on when one partition was told how its transaction before ended."""
 
-    def tell(self, places: str, marker: Marker) -> Step:
-        yield from self.mark(places[0], marker)
+    def told_before(self, decided: Coordinated) -> Step:
+        place = min(decided.places)
+        yield from self.mark(place, Marker(decided.epoch, decided.number, decided.state))
+
+
+class EndingForgotten(Together):
+    """The next transaction is recorded without what is still to be told of the one before."""
+
+    def begun_over(self, known: Coordinated, places: frozenset[str], who: str) -> Coordinated:
+        return super().begun_over(known, places, who)._replace(ending=None)
+
+
+class EndedOver(Together):
+    """What goes on is ended, or times out, while the one before is still ending."""
+
+    def looked(self) -> Step:
+        known = yield Get(COORDINATOR)
+        return known
 
 
 def judged(world: World, found: Outcome) -> Violation | None:
@@ -271,6 +287,7 @@ def judged(world: World, found: Outcome) -> Violation | None:
 
 AGAIN, LATE, TIMED_OUT = "a marker again", "too late", "timed out"
 BEHIND = "read behind what is known"
+BESIDE = "ended beside the next"
 REPLACED, LOST, TWO_STEPS = "replaced", "begun, and lost", "in two steps after all"
 RULES = [
     Holds("two transactions, two coordinators", Run("a:Pc,Pa f*2 g*1"), frozenset({AGAIN})),
@@ -291,8 +308,13 @@ RULES = [
     Holds("together, and a late batch", Run("A:PQa late:P f*1 taker"), frozenset({LATE})),
     Holds("together, ended twice", Run("A:PQc twice:c twice:a f*1"), frozenset({"ended twice"})),
     Holds("together, lost answers", Run("A:PQc,Pa f*1 taker", 1), frozenset({REPLACED, TWO_STEPS})),
-    Holds("across, not written that it is done", Run("a~Pc,PQc f*1 clock"), frozenset({AGAIN})),
-    Holds("across, lost answers", Run("a~Pc,Pa f*1", 1), frozenset({AGAIN})),
+    Holds("across, one over the other", Run("a~Pc,PQc f*1 clock"), frozenset({AGAIN, BESIDE})),
+    Holds("across, and two coordinators", Run("a~PQc,Pa f*2 g*1"), frozenset({AGAIN, BESIDE})),
+    Holds("across, lost answers", Run("a~Pc,Pa f*1", 1), frozenset({AGAIN, BESIDE})),
+    Holds("across, killed between", Run("a~PQc,P! f*3 clock"), frozenset({AGAIN, BESIDE, TIMED_OUT})),
+    Holds("across, killed, and a new life", Run("a~PQa,P! b:PQc f*3"), frozenset({BESIDE})),
+    Holds("across, and a late batch", Run("a~PQc,Qc late:P f*1"), frozenset({LATE, BESIDE})),
+    Holds("across, and a reader", Run("a~Pa,Pc r:P f*1 taker"), frozenset({BEHIND, BESIDE})),
 ]
 CONTRASTS = [
     Contrast(NoNumber, "mixed", Run("a:Pc,Pa f*2 g*1")),
@@ -311,9 +333,14 @@ CONTRASTS = [
     Contrast(BatchAlone, "hangs", Run("A:Pc taker f*1")),
     Contrast(BegunInMemory, "decided twice", Run("A:PQc clock f*1")),
     Contrast(AbortsAnything, "denied", Run("A:Pc twice:a f*1")),
-    Contrast(NotToldYet, "hangs", Run("a~PQc,Pc f*1")),
+    Contrast(NotToldYet, "mixed", Run("a~PQc,Qa f*1")),
+    Contrast(EndingForgotten, "hangs", Run("a~PQc,P! f*2")),
+    Contrast(EndedOver, "mixed", Run("a~PQc,P! f*2 clock")),
 ]
 WIDE = [
+    Holds(
+        "across", Run("a~PQc,Pa,Qc b~PQa,Qc f*3 g*2 clock taker", 1), frozenset({AGAIN, BESIDE, TIMED_OUT})
+    ),
     Holds(
         "together", Run("A:PQc,Pa B:PQa,Qc f*3 g*2 clock taker", 1), frozenset({AGAIN, REPLACED, TIMED_OUT})
     ),

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from logstore.objects.fan_out import fan_out
+from logstore.objects.fan_out import fan_out, timed
 from logstore.objects.wrappers import retrying
 
 _INSTANT_S = 1e-6
@@ -445,7 +445,7 @@ def _simulated(kernel: Kernel) -> Iterator[None]:
         (os, "urandom", _chosen(os.urandom, lambda size: kernel.entropy.randbytes(size))),
         (time, "sleep", _chosen(time.sleep, kernel.sleep)),
         # Bound when they were defined:
-        (fan_out, "__defaults__", (lambda: kernel.now,)),
+        *((call, "__defaults__", (lambda: kernel.now,)) for call in (fan_out, timed)),
         *(
             (
                 call,

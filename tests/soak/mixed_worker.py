@@ -1,8 +1,9 @@
 """A process of the mixed lanes' soak: several threads append, commit over partitions, read, reopen, delete, collect.
 
-Every opening has settings of its own: no, one or two lanes, with a name that others have too, or none; flushes, grace
-periods, entries and checkpoints of other sizes, a store that loses, repeats and delays, a clock that is years off. What it
-tried and what it was told goes into a journal, a line at a time, before and after.
+Every opening has settings of its own: no, one or two lanes, with a name that others have too, or none; a WAL, which the next
+life of a killed process finds, or none; flushes, grace periods, entries and checkpoints of other sizes, a store that loses,
+repeats and delays, a clock that is years off. What it tried and what it was told goes into a journal, a line at a time,
+before and after.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ class MixedWorker:
 
     def __init__(self, folder: Path, where: str, name: str, seed: int, end_at: float) -> None:
         self._where, self._name, self._rng, self._end_at = where, name, Random(seed), end_at
+        self._wal_dir = str(wal_dir(folder, name.partition(".")[0]))
+        self._acks: tuple[Ack, ...] = ()
         self._journal = os.open(folder / "journal", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._lock = threading.Lock()  # guards the number
         self._number = 0
@@ -106,6 +109,7 @@ class MixedWorker:
         return {
             "lanes": lanes,
             "lane": rng.choice((None, "one", "one", "two")) if lanes else None,
+            "wal_dir": rng.choice((None, self._wal_dir)),
             "take_over": rng.random() < 0.75,
             "flush_interval": rng.choice((0.01, 0.1, 1.0, 30.0)),
             "durable_linger": rng.choice((0.0, 0.0, 0.02)),
@@ -120,7 +124,13 @@ class MixedWorker:
     def _live(self) -> None:
         """One opening of the store."""
         clock = SkewedClock(self._rng.choice((0, YEARS_MS)), self._rng)
-        store = logstore.open(self._objects(), clock=clock, **self._settings())
+        settings = self._settings()
+        store = logstore.open(self._objects(), clock=clock, **settings)
+        self._acks = (
+            ("durable", "buffered")
+            if settings["wal_dir"] is None
+            else ("durable", "buffered", "local", "local")
+        )
         self._leaving.clear()
         threads = [
             threading.Thread(target=self._work, args=(store, Random(self._rng.random())), daemon=True)
@@ -193,9 +203,7 @@ class MixedWorker:
 
     def _append(self, store: logstore.Store, rng: Random, topic: str) -> None:
         log = self._log(store, rng, topic)
-        self._appended(
-            log, [self._value() for _ in range(rng.choice((1, 1, 3)))], rng.choice(("durable", "buffered"))
-        )
+        self._appended(log, [self._value() for _ in range(rng.choice((1, 1, 3)))], rng.choice(self._acks))
 
     def _appended(self, log: PartitionLog, values: list[str], ack: Ack) -> None:
         self._note("tried", places=[place_of(log)], values=values)
@@ -275,6 +283,11 @@ class MixedWorker:
 def place_of(log: PartitionLog) -> Place:
     paths = log._internal.paths
     return paths.topic, paths.incarnation, paths.partition
+
+
+def wal_dir(folder: Path, number: str) -> Path:
+    """Of a process and of its next lives."""
+    return folder / f"wal-{number}"
 
 
 def main(folder: str, where: str, name: str, seed: str, seconds: str) -> None:

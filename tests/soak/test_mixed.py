@@ -1,8 +1,9 @@
 """Random histories of processes that fight for the partitions of a few topics, and for two lanes by name.
 
 They are killed, suspended and woken. The judge knows nothing but the journal and what a fresh reader finds: each durable ack
-is there, at its offset and once, also after one more merge and collection; what was seen as durable stays; no offset that
-anybody was told has two records; of an atomic append there is all or nothing; everybody can append; `verify` finds nothing.
+is there, at its offset and once, also after one more merge and collection; so is each local one, once every WAL was opened
+again, or it is in a file of its own beside that, and not in the log; what was seen as durable stays; no offset that anybody
+was told has two records; of an atomic append there is all or nothing; everybody can append; `verify` finds nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ import pytest
 import logstore
 from logstore.cli.commands.maintenance import compact, verify
 from logstore.cli.terminal.output import Output
+from logstore.engine.write.wal.recovery import sections_of
+from logstore.engine.write.wal.wal import ORPHAN_SUFFIX
+from logstore.format.batches.batch import validate
+from logstore.format.batches.records import decode_records
 from tests.soak import mixed_worker
 from tests.soak.mixed_worker import TOPICS, Place, place_of
 from tests.support.servers import moto_server_process, seaweedfs_server
@@ -36,6 +41,7 @@ ROUND_S = 25.0
 END_S = 120.0
 SERVERS = {"moto": moto_server_process, "seaweedfs": seaweedfs_server}
 Contents = dict[Place, dict[int, str]]
+Aside = set[tuple[int, str]]
 
 
 def start(folder: Path, where: str, name: str, seed: int, seconds: float) -> subprocess.Popen[bytes]:
@@ -94,12 +100,29 @@ def contents(where: str) -> Contents:
     return found
 
 
-def after_maintenance(where: str) -> Contents:
-    """Everybody appends, and everything is merged and collected."""
-    with logstore.open(where, take_over=True) as store:
+def append_everywhere(where: str, **settings: Any) -> None:
+    with logstore.open(where, take_over=True, **settings) as store:
         for name, partitions in TOPICS.items():
             for number in range(partitions):
                 store.topic(name).partition(number).append(b"judge")
+
+
+def kept_aside(folder: Path) -> Aside:
+    """What the WALs there had acked when another had taken over already."""
+    found: Aside = set()
+    for path in folder.rglob(f"*{ORPHAN_SUFFIX}"):
+        data = path.read_bytes()
+        for section in sections_of(path, data)[0]:
+            payload = memoryview(data)[section.position : section.position + section.size]
+            for info in validate(payload, max_batch_bytes=len(payload)):
+                raw = payload[info.position : info.position + info.size]
+                found |= {(one.offset or 0, (one.value or b"").decode()) for one in decode_records(raw, info)}
+    return found
+
+
+def after_maintenance(where: str) -> Contents:
+    """Everybody appends, and everything is merged and collected."""
+    append_everywhere(where)
     for name in TOPICS:
         compact.run(argparse.Namespace(store=where, topic=name), Output(io.StringIO(), as_json=True))
     with logstore.open(where, writer="read_only", delete_grace=0.0) as store:
@@ -107,7 +130,7 @@ def after_maintenance(where: str) -> Contents:
     return contents(where)
 
 
-def violations(lines: list[dict[str, Any]], stored: Contents) -> list[str]:
+def violations(lines: list[dict[str, Any]], stored: Contents, aside: Aside) -> list[str]:
     """What was told, held against what is there."""
     found: list[str] = []
     places: dict[str, list[tuple[Place, int]]] = defaultdict(list)
@@ -137,8 +160,11 @@ def violations(lines: list[dict[str, Any]], stored: Contents) -> list[str]:
                     found.append(
                         f"{who}: {place} {offset} is {value[:30]}, and was {told[place, offset][:30]}"
                     )
-                if place in stored and line["ack"] == "durable" and stored[place].get(offset) != value:
-                    found.append(f"{who}: {place} {offset} was acked and is lost: {value[:30]}")
+                is_stored = place not in stored or stored[place].get(offset) == value
+                is_aside = line["ack"] == "local" and (offset, value) in aside
+                if line["ack"] != "buffered" and is_stored == is_aside and place in stored:
+                    what = "kept aside, and stored" if is_stored else "lost"
+                    found.append(f"{who}: {place} {offset} was acked and is {what}: {value[:30]}")
         elif line["kind"] == "saw" and (place := tuple(line["place"])) in stored:
             gone = [offset for offset, value in line["found"] if stored[place].get(offset) != value]
             if gone:
@@ -151,7 +177,10 @@ def judged(folder: Path, where: str) -> list[str]:
         lines = [json.loads(line) for line in journal if line.endswith("}\n")]
     with logstore.open(where) as store:
         store.create_topic("gone", TOPICS["gone"], exist_ok=True)
-    found = violations(lines, contents(where)) + violations(lines, after_maintenance(where))
+    for wal_dir in sorted(folder.glob("wal-*")):
+        append_everywhere(where, wal_dir=wal_dir)
+    aside = kept_aside(folder)
+    found = violations(lines, contents(where), aside) + violations(lines, after_maintenance(where), aside)
     text = io.StringIO()
     if verify.run(argparse.Namespace(store=where, topic=None), Output(text, as_json=False)):
         found.append(text.getvalue()[:1000])
@@ -180,15 +209,21 @@ def test_L01_L17_N02_N03_N04_N09_C01_C07_processes_fight_for_partitions_and_lane
 
 def test_N09_the_judge_of_mixed_histories_sees_what_is_lost_doubled_torn_and_taken_back() -> None:
     one, two = ("t", "i", 0), ("t", "i", 1)
+    none: Aside = set()
     head = {"process": "p", "at": 0.0}
     lines: list[dict[str, Any]] = [
         {**head, "kind": "acked", "places": [one], "values": ["a"], "offsets": [0], "ack": "durable"},
         {**head, "kind": "saw", "place": one, "found": [[0, "a"]]},
         {**head, "kind": "atomic", "places": [one, two], "values": ["b", "c"]},
     ]
-    assert violations(lines, {one: {0: "a", 1: "b"}, two: {0: "c"}}) == []
-    assert len(violations(lines, {one: {1: "b"}, two: {0: "c"}})) == 2, "lost, and taken back"
-    assert len(violations(lines, {one: {0: "a", 1: "b"}, two: {}})) == 1, "torn"
-    assert len(violations(lines, {one: {0: "a", 1: "a"}, two: {}})) == 1, "doubled"
+    assert violations(lines, {one: {0: "a", 1: "b"}, two: {0: "c"}}, none) == []
+    assert len(violations(lines, {one: {1: "b"}, two: {0: "c"}}, none)) == 2, "lost, and taken back"
+    assert len(violations(lines, {one: {0: "a", 1: "b"}, two: {}}, none)) == 1, "torn"
+    assert len(violations(lines, {one: {0: "a", 1: "a"}, two: {}}, none)) == 1, "doubled"
     again = {**lines[0], "values": ["x"], "ack": "buffered"}
-    assert len(violations([*lines, again], {one: {0: "a"}, two: {}})) == 1, "an offset for two records"
+    assert len(violations([*lines, again], {one: {0: "a"}, two: {}}, none)) == 1, "an offset for two records"
+    local = [{**lines[0], "ack": "local"}]
+    assert violations(local, {one: {0: "a"}}, none) == violations(local, {one: {}}, {(0, "a")}) == []
+    assert len(violations(local, {one: {}}, none)) == 1, "neither stored nor kept aside"
+    assert len(violations(local, {one: {0: "a"}}, {(0, "a")})) == 1, "both"
+    assert len(violations(lines[:1], {one: {}}, {(0, "a")})) == 1, "durable, and kept aside"

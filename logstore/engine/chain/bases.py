@@ -19,7 +19,7 @@ from logstore.engine.chain.view import ChainView
 from logstore.engine.lanes.known_lane import Based
 from logstore.engine.lanes.lane_state import ClaimState
 from logstore.format.errors import FormatError
-from logstore.format.stored.claim_base import ClaimBase, Place
+from logstore.format.stored.claim_base import NO_ROWS, ClaimBase, Place
 from logstore.format.stored.extras import Claim
 from logstore.format.stored.manifest import FRONT_SIZE, SegmentTable, parse_front
 from logstore.format.stored.segment import WriterMode
@@ -28,7 +28,6 @@ from logstore.objects.wrappers.slices import parse_slice, slice_key
 
 ROWS_MAX = 1024
 """Of a partition with more objects a checkpoint says nothing: its manifest does, with one request."""
-_NO_ROWS = SegmentTable()  # of all that have none: nobody adds to what was said
 
 
 class Settled(NamedTuple):
@@ -58,7 +57,7 @@ def settled_of(
         row += 1
     if row > ROWS_MAX or not segments.is_complete or tail.deleted or tail.damaged is not None:
         return None
-    rows = _NO_ROWS
+    rows = NO_ROWS
     if row:
         rows = SegmentTable()
         rows.extend(table, 0, row)

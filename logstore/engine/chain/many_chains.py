@@ -55,7 +55,7 @@ def load_some(chains: Sequence[Chain], lanes: LaneReader, most: int) -> dict[Cha
     while left and most:
         batch = min(batch, most)
         some, left, most = left[:batch], left[batch:], most - batch
-        loaded = fan_out([partial(_try_to_load, chain) for chain in some], at_once=_AT_ONCE, at_least=2)
+        loaded = fan_out([partial(_try_to_load, chain) for chain in some], at_once=_AT_ONCE)
         new: set[str] = set()
         for chain, view in zip(some, loaded, strict=True):
             views[chain] = view

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from logstore.engine.chain.link import FAR_FUTURE_MS, Link, link_of_fence, link_of_part
 from logstore.engine.chain.tail import ChainTail
 from logstore.engine.chain.view import ChainView
-from logstore.engine.lanes.lane_reader import ClaimParts, LaneReader
+from logstore.engine.lanes.claim_parts import ClaimParts
+from logstore.engine.lanes.lane_reader import LaneReader
 from logstore.errors import CorruptData
 from logstore.format.stored.entry import ClaimKey
 from logstore.format.stored.extras import Claim

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -133,21 +133,15 @@ class LoadedIndex:
         return rows
 
 
+@dataclass(eq=False)
 class SegmentReader:
-    """Shared by all partitions of a store. `prefetcher` runs reads ahead; None turns that off."""
+    """Shared by all partitions of a store. `_prefetcher` runs reads ahead; None turns that off."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        cache: BlockCache,
-        prefetcher: Executor | None = None,
-        clock: Clock = _SYSTEM_CLOCK,
-    ) -> None:
-        self._store = store
-        self._cache = cache
-        self._prefetcher = prefetcher
-        self._clock = clock
-        self._is_quick = False  # as the last whole segment was
+    _store: ObjectStore
+    _cache: BlockCache
+    _prefetcher: Executor | None = None
+    _clock: Clock = _SYSTEM_CLOCK
+    _is_quick: bool = field(default=False, init=False)  # as the last whole segment was
 
     def block(self, ref: SegmentRef, offset: int, *, scanning: bool) -> Block:
         """The checked block that covers `offset` (or the first one behind it). May do I/O."""

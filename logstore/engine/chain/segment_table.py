@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from operator import ge
 from typing import TYPE_CHECKING, NamedTuple
 
+from logstore.format.lazy_numpy import np
 from logstore.format.stored.manifest import SegmentTable
 from logstore.format.stored.segment import SegmentSummary
 from logstore.layout.paths import PartitionPaths
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
-else:
-    from logstore.format.lazy_numpy import np
 
 _FEW_ROWS = 64
 

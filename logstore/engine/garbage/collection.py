@@ -43,21 +43,22 @@ class Collection:
         if manifest is None:
             return due
         paths, newest = self._chain.paths, manifest.next_seq - 1
-        retired = islice(
-            (
-                (paths.segment(which) if isinstance(which, int) else paths.prefix + which, at_ms)
-                for which, at_ms in manifest.retired.until(now_ms - self._grace_ms)
-                if which != newest  # stays, though expired: the chain itself must say where it ends
-            ),
-            at_most,
+        keys = dict.fromkeys(
+            islice(
+                (
+                    paths.segment(which) if isinstance(which, int) else paths.prefix + which
+                    for which, _ in manifest.retired.until(now_ms - self._grace_ms)
+                    if which != newest  # stays, though expired: the chain itself must say where it ends
+                ),
+                at_most,
+            )
         )
-        keys = dict(retired)
         sizes = self._sizes(keys)
         seqs, _ = paths.names_of(key for key in keys if sizes.get(key, 0) > EMPTY_SIZE)
         due.headers = headers_at(self._chain, seqs)
-        for key, at_ms in keys.items():
+        for key in keys:
             if goes(paths, key, sizes.get(key, 0), due.headers):
-                due.garbage.append(Garbage(key, sizes[key], at_ms))
+                due.garbage.append(Garbage(key, sizes[key]))
             else:
                 due.settled.append(key)
         return due

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """An object that may go, and since when nobody needs it."""
+    """An object that may go."""
 
     key: str
     size: int
-    retired_at_ms: int

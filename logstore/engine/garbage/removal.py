@@ -12,16 +12,21 @@ before this begins, and that it is being removed until all of it is done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from logstore.engine.chain.chain import Chain, LostRace
 from logstore.engine.chain.manifests.manifest_store import StoredManifest
+from logstore.engine.chain.many_chains import load_some
 from logstore.engine.chain.tail import ChainTail
+from logstore.engine.chain.view import ChainView
 from logstore.engine.garbage.remains import headers_at, is_inner
-from logstore.errors import PreconditionFailed
+from logstore.engine.lanes.lane_reader import LaneReader
+from logstore.errors import CorruptData, PreconditionFailed
+from logstore.format.stored.entry import ClaimKey
+from logstore.format.stored.extras import Claim
 from logstore.format.stored.manifest import SegmentTable
 from logstore.format.stored.retired import Retired
 from logstore.format.stored.segment import EMPTY_SIZE, SegmentFlags, SegmentHeader, WriterMode, build_segment
@@ -30,6 +35,19 @@ from logstore.objects.protocol import ObjectInfo
 from logstore.objects.settled import Doubts
 
 _GONE = SegmentFlags.FENCE | SegmentFlags.DELETED
+
+
+def end_claims(chains: Sequence[Chain], lanes: LaneReader, new_id: Callable[[], bytes], now_ms: int) -> None:
+    """End the claims of all these partitions with one seal for each lane, where one for each partition would stay in it for
+    good. Whatever is not ended by that, `remove_partition` ends, or says why it cannot."""
+    claims: dict[str, list[tuple[Claim, ClaimKey]]] = {}
+    for chain, view in load_some(chains, lanes, len(chains)).items():
+        if isinstance(view, ChainView) and view.tail.claim is not None:
+            key = ClaimKey(chain.paths.prefix, view.tail.epoch)
+            claims.setdefault(view.tail.claim.lane, []).append((view.tail.claim, key))
+    for of_one in claims.values():
+        with suppress(CorruptData):
+            lanes.end_claims(of_one, new_id, now_ms, b"")
 
 
 def remove_partition(chain: Chain, new_id: Callable[[], bytes], now_ms: int) -> list[ObjectInfo]:

@@ -62,7 +62,7 @@ def _unneeded_of(
     for name, _ in objects:
         newest[name.version] = max(name.staged_at_ms, newest.get(name.version, 0))
     return [
-        Garbage(info.key, info.size, name.staged_at_ms)
+        Garbage(info.key, info.size)
         for name, info in objects
         if info.key not in ledger.needed
         and (name.staged_at_ms if name.version <= ledger.version else newest[name.version]) <= cutoff_ms

@@ -38,7 +38,7 @@ class Strays:
         )
         headers = headers_at(self._chain, [seq for seq in seqs if _was_emptied(seq, manifest)])
         return [
-            Garbage(info.key, info.size, now_ms)
+            Garbage(info.key, info.size)
             for info in listed
             if info.key not in named and self._is_stray(info, manifest, headers, now_ms)
         ]

@@ -10,18 +10,15 @@ from typing import Protocol
 class Clock(Protocol):
     def now_ms(self) -> int:
         """Wall-clock time in milliseconds since 1970: for timestamps, never for waiting."""
-        ...
 
     def monotonic(self) -> float:
         """Seconds that only grow: for deadlines and durations."""
-        ...
 
     def wait(self, condition: threading.Condition, timeout: float | None) -> None:
         """Wait on `condition` (held by the caller) until it is notified or `timeout` seconds passed on *this* clock.
 
         May return early for no reason: callers look again.
         """
-        ...
 
 
 class SystemClock:

@@ -14,6 +14,8 @@ from logstore.format.stored.claim_base import ClaimBase
 from logstore.format.stored.entry import ClaimKey
 from logstore.format.stored.part_rows import PartRows
 
+_A_MOMENT_S = 1.0
+
 
 class Based(NamedTuple):
     """All of a partition that is in the lane: before its parts, these, and the low watermark as far as the lane says."""
@@ -41,8 +43,12 @@ class KnownLane:
         self.owner = b""  # as last read: `state` is None while it is read again, and after that has failed
         self.read_at = -math.inf
         self.damaged_front: bytes | None = None  # of the checkpoint, when the state was read without it
+        self._parts_of_next = (-1, 0)  # at which place, and how many
+        self.said: LaneState | None = None  # what the checkpoint alone says
+        self.said_at = -math.inf
         self.split_until = 0  # as last read
         self.is_listed = False  # the last reading began with a listing
+        self.ours_until = -1  # behind the last transfer that we put there
         self.front: bytes | None = None  # of the checkpoint, as last read
         self.said_until = 0  # what the checkpoint reaches to, as far as we know
         self.lows: Mapping[ClaimKey, int] = {}  # what the checkpoint says that begins with
@@ -71,6 +77,21 @@ class KnownLane:
         if self.told_at > -math.inf:
             self.told_at = moment
 
+    def is_as_it_was(self, now: float) -> bool:
+        """Whether nobody will have added anything to it since a moment ago: a transfer of ours was the last entry, or nobody
+        owns it. Then the next one goes to the place behind it, without a look whether that is still the first empty one. If
+        it is not, the store refuses it."""
+        state = self.state
+        if state is None or now - self.read_at >= _A_MOMENT_S:
+            return False
+        return state.next_seq == self.ours_until or state.has_ended_whole
+
+    def parts_of_next(self, state: LaneState) -> int:
+        """How many parts the next entry may have. Claims end with entries, so it is counted once at each place."""
+        if self._parts_of_next[0] != state.next_seq:
+            self._parts_of_next = state.next_seq, state.open_claims
+        return self._parts_of_next[1]
+
     def forget(self, prefixes: Iterable[str]) -> None:
         """They are elsewhere since it told of them."""
         for prefix in prefixes:
@@ -93,10 +114,17 @@ class KnownLane:
             return False  # it is read without its checkpoint
         return self.split_until <= began
 
-    def lows_unless_split(self, began: int) -> Mapping[ClaimKey, int] | None:
+    def _reach(self) -> int:
+        """Up to which place the checkpoint that was read last knows the lane."""
+        return 0 if self.front in (None, self.damaged_front) else self.log.reach_of(self.front)[1]
+
+    def lows_unless_split(self, began: int, put_at: int | None) -> Mapping[ClaimKey, int] | None:
         """The low watermarks that the checkpoint says now; None if something was split from the place on where the reading
-        began. One that was read before needs a look at its front."""
+        began, or the checkpoint knows what was at the place `put_at` before it was gone. One that was read before needs a
+        look at its front."""
         if not self.is_unsplit_from(began):
+            return None
+        if put_at is not None and self._reach() > put_at:
             return None
         if self.front not in (None, self.damaged_front, self.lows_front):
             try:

@@ -30,7 +30,7 @@ from logstore.format.stored.entry import (
 from logstore.format.stored.lane_checkpoint import FRONT_SIZE, LaneCheckpoint, parse_reach, parse_split_until
 from logstore.format.stored.segment import TAIL_SIZE, Bytes
 from logstore.layout.paths import LanePaths
-from logstore.objects.fan_out import fan_out
+from logstore.objects.fan_out import fan_out, timed
 from logstore.objects.protocol import ObjectStore
 from logstore.objects.settled import create_settled
 
@@ -146,16 +146,20 @@ class LaneLog:
     def entries_from(self, seq: int, parts: int = 0) -> list[Entry | LostEntry]:
         """The entries from `seq` up to the first empty place: a listing, and one request for each. `parts`: how many one of
         them may hold, about. A place is lost, not empty, if an entry behind it knows what was there."""
-        seen, known_until = self.standing(seq, parts)
+        listed, takes_long = self._listed(seq)
+        if not listed and not seq:
+            return []  # nothing was ever there: the newest entry always stays
+        behind = max(listed, default=seq - 1) + 1  # a listing is no snapshot
+        seen, known_until = self._looked_at([*listed, behind], parts, takes_long=takes_long)
         found: list[Entry | LostEntry] = []
-        looked_at = -1
+        empty = set() if behind in seen else {behind}
         while True:
             place = seq + len(found)
             if place in seen:
                 found.append(seen[place])
-            elif place != looked_at:  # a listing is no snapshot
+            elif place not in empty:
                 found += self.following(place, parts)
-                looked_at = seq + len(found)
+                empty.add(seq + len(found))
             elif place < known_until:
                 damage = CorruptData(self.paths.entry(place), None, "the lane's entry is missing")
                 found.append(LostEntry(place, damage))
@@ -169,21 +173,32 @@ class LaneLog:
         while True:
             places = range(seq + len(found), seq + len(found) + min(max(len(found) // 2, 1), _LOOKED_AT_MAX))
             looks = [partial(self.look_at, place, parts) for place in places]
-            for entry in fan_out(looks, at_least=2, ahead=len(looks) > 1):
+            for entry in fan_out(looks, ahead=len(looks) > 1):
                 if entry is None:
                     return found
                 found.append(entry)
 
     def standing(self, seq: int, parts: int = 0) -> tuple[dict[int, Entry | LostEntry], int]:
         """What is listed from `seq` on, by place, in order; and below which place these know what was there."""
+        listed, takes_long = self._listed(seq)
+        return self._looked_at(listed, parts, takes_long=takes_long)
+
+    def _listed(self, seq: int) -> tuple[list[int], bool]:
+        """The places from `seq` on that hold something; whether requests take long enough to make several at a time."""
         after = self.paths.entry(seq - 1) if seq else self.paths.prefix
+        infos, takes_long = timed(lambda: list(self.store.list(self.paths.prefix, after)))
         listed = [
-            number
-            for info in self.store.list(self.paths.prefix, after)
-            if info.size and (number := self.paths.seq_of(info.key)) is not None
+            number for info in infos if info.size and (number := self.paths.seq_of(info.key)) is not None
         ]
-        looked = fan_out(partial(self.look_at, number, parts) for number in listed)
-        seen = {number: entry for number, entry in zip(listed, looked, strict=True) if entry is not None}
+        return listed, takes_long
+
+    def _looked_at(
+        self, places: list[int], parts: int, *, takes_long: bool
+    ) -> tuple[dict[int, Entry | LostEntry], int]:
+        looks = (partial(self.look_at, place, parts) for place in places)
+        ahead = takes_long and len(places) > 1
+        looked = fan_out(looks, at_once=_AHEAD_MAX, ahead=ahead)
+        seen = {place: entry for place, entry in zip(places, looked, strict=True) if entry is not None}
         known = (entry.header.known_until for entry in seen.values() if isinstance(entry, Entry))
         return seen, max(known, default=0)
 

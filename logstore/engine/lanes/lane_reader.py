@@ -11,15 +11,14 @@ is damaged, and has not changed since, says that nothing was split since.
 from __future__ import annotations
 
 import math
-import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 from logstore.engine.host.clock import Clock, SystemClock
 from logstore.engine.lanes.asking import Asking
+from logstore.engine.lanes.claim_parts import ClaimParts, doubt_of_transfer, lost_place, parts_of
 from logstore.engine.lanes.known_lane import Based, KnownLane
 from logstore.engine.lanes.lane_log import LaneLog, LaneRace, LostEntry
 from logstore.engine.lanes.lane_overview import LaneOverview
@@ -37,10 +36,9 @@ from logstore.format.stored.entry import (
     fence_row,
 )
 from logstore.format.stored.extras import Claim
-from logstore.format.stored.lane_checkpoint import Moved
-from logstore.format.stored.part_rows import CheckpointedPart
+from logstore.format.stored.lane_checkpoint import LaneCheckpoint, Moved
 from logstore.format.stored.segment import SegmentFlags
-from logstore.layout.paths import LanePaths, may_be_transferred
+from logstore.layout.paths import LanePaths
 from logstore.objects.protocol import ObjectStore
 from logstore.objects.settled import Doubts, put_settled
 from logstore.objects.wrappers.slices import slice_key
@@ -48,22 +46,6 @@ from logstore.objects.wrappers.slices import slice_key
 _SYSTEM_CLOCK = SystemClock()
 SAID_EVERY = 16
 """A checkpoint of a lane that nobody owns is written after so many entries, and after that share of what it holds."""
-
-
-class ClaimParts(NamedTuple):
-    """What a claim has in its lane. `next_seq`: the place in the partition's chain of the first part there; what lies before
-    it is in the partition's manifest. `is_left`: nothing will follow in the lane, and somebody may have gone on behind: in
-    another lane if it was `moved`, else in the partition's own chain.
-    `damage`: there may be more of it behind the last part, in an entry that is lost. `if_unsplit`: but not if the partition
-    has a manifest. `lost`: the places whose entries are."""
-
-    next_seq: int
-    parts: tuple[CheckpointedPart, ...]
-    is_left: bool
-    damage: CorruptData | None = None
-    if_unsplit: bool = False
-    lost: tuple[int, ...] = ()
-    moved: Moved | None = None
 
 
 class LaneReader:
@@ -93,10 +75,15 @@ class LaneReader:
         oldest = self.now() - self._max_age if since is None else since
         with known.reading:
             known.asked.add(key)
-            state = known.state
-            if state is None or known.is_older_than(oldest):
-                state, _ = self._refresh(known)
-            return self._parts(state, claim, key, from_seq)
+            state = self._said_of(known, key, oldest) or self._read_since(known, oldest)
+            return parts_of(state, claim, key, from_seq, self._abandoned.get(claim.lane))
+
+    def is_new(self, lane: str) -> None:
+        """Topics begin in this one, which the caller has just created: nobody has put anything there."""
+        known = self._known(lane)
+        with known.reading:
+            known.state, known.read_at = LaneState(), self.now()
+            known.tell(known.state)
 
     def now(self) -> float:
         """A moment for `look` and `based`: later than all before, also by a clock that stands still, so that what was read
@@ -110,10 +97,7 @@ class LaneReader:
         `since` then."""
         known = self._known(lane)
         with known.reading:
-            state = known.state
-            if state is None or known.is_older_than(since):
-                state, _ = self._refresh(known)
-            known.tell(state)
+            known.tell(self._read_since(known, since))
             return dict(known.told)
 
     def tell(self, lane: str, oldest: float) -> None:
@@ -170,9 +154,7 @@ class LaneReader:
         for lane in lanes_of(self._store):
             known = self._known(lane)
             with known.reading:
-                state = known.state
-                if state is None or known.is_older_than(oldest):
-                    state, _ = self._refresh(known)
+                state = self._read_since(known, oldest)
                 one = state.claims.get(after)
                 first = None if one is None else one.first
                 if first is not None and first.seq == seq + 1:
@@ -259,14 +241,15 @@ class LaneReader:
                             return True
                         if judged not in (None, state.owner):
                             return False
-                        if (place := _doubt(state, key, claim.since)) is not None:
-                            raise _lost(state, claim, place)
+                        if (place := doubt_of_transfer(state, key, claim.since)) is not None:
+                            raise lost_place(state, claim, place)
                         with self._lock:
                             asked = {each for each, of in known.to_end if of in (None, state.owner)}
                         wanted = sorted(
                             each
                             for each in asked
-                            if not state.is_left(each) and (each == key or _doubt(state, each, 0) is None)
+                            if not state.is_left(each)
+                            and (each == key or doubt_of_transfer(state, each, 0) is None)
                         )
                         seq = state.next_seq
                         header = EntryHeader(
@@ -298,21 +281,20 @@ class LaneReader:
             self._abandoned[lane] = place
 
     def end_claims(
-        self, lane: str, keys: Iterable[ClaimKey], new_id: Callable[[], bytes], now_ms: int, owner: bytes
+        self, claims: Sequence[tuple[Claim, ClaimKey]], new_id: Callable[[], bytes], now_ms: int, owner: bytes
     ) -> None:
-        """`end_claim` for many, with one seal, at something that cannot be read. Not for those that may be transferred: it
-        may be that which was done there, and who goes on behind a seal would write beside the one who has them."""
-        wanted = [(key, None) for key in keys if not may_be_transferred(key.prefix)]
-        known = self._known(lane)
+        """`end_claim` for many of one lane, with one seal."""
+        known = self._known(claims[0][0].lane)
         with self._lock:
-            known.to_end += wanted
+            known.to_end += [(key, None) for _, key in claims]
         try:
-            for key, _ in wanted:
-                self.end_claim(Claim(lane, 0), key, new_id, now_ms, owner)
+            for claim, key in claims:
+                if not self._is_left(known, key):
+                    self.end_claim(claim, key, new_id, now_ms, owner)
         finally:
             with self._lock:
-                for one in wanted:
-                    known.to_end.remove(one)
+                for _, key in claims:
+                    known.to_end.remove((key, None))
 
     def transfer(
         self,
@@ -337,11 +319,10 @@ class LaneReader:
         known, doubts = self._known(lane), Doubts()
         asking = Asking(known.log, new_id, now_ms, owner)
         with known.reading:
-            state, began = known.state, 0
-            if state is not None and not known.log.stands_from(state.next_seq):
-                began = state.next_seq  # it is as it was
-            else:
-                state = None
+            state, is_guess = known.state, not doubtful and known.is_as_it_was(self.now())
+            if state is not None and not is_guess and known.log.stands_from(state.next_seq):
+                state = None  # else it is as it was
+            began = 0 if state is None else state.next_seq
             while True:
                 if state is None:
                     state, began = self._to_end(known, (one.key for one in wanted))
@@ -354,6 +335,9 @@ class LaneReader:
                     and (found.claim.lane, found.owner) == (successor.lane, owner)
                 }
                 rows = {one.key: fence for one in wanted if (fence := fence_for(state, one)) is not None}
+                if is_guess and not rows:  # nothing to put there, so it would stay a guess
+                    state, is_guess = None, False
+                    continue
                 if not rows and not moved:
                     return {}
                 seq = state.next_seq
@@ -364,10 +348,11 @@ class LaneReader:
                         if rows:
                             doubtful |= rows.keys()
                             known.log.commit(header, data)
-                        lows = known.lows_unless_split(began)
+                        lows = known.lows_unless_split(began, seq if rows else None)
                         if lows is not None:
                             if rows:
                                 state.take(entry)
+                                known.ours_until = state.next_seq
                                 moved |= {key: Moved(row, successor, owner) for key, row in rows.items()}
                             doubtful -= moved.keys()
                             known.is_as_of(read_at)  # nobody else had put anything there
@@ -384,8 +369,9 @@ class LaneReader:
                         known.state = None
                 except LaneRace:
                     doubtful -= rows.keys()
-                    asking.outrun(seq, rows, state.owner)
-                state = None
+                    if not is_guess:
+                        asking.outrun(seq, rows, state.owner)
+                state, is_guess = None, False
 
     def checkpoint_ended(self, lane: str, nonce: bytes, *, is_idle: bool) -> None:
         """Of a lane for which nobody can commit anything more, as of one that nobody owns: say what it holds, if that is
@@ -401,14 +387,33 @@ class LaneReader:
                 return
             if not unsaid or not state.has_ended_whole:
                 return
-            key = known.log.paths.checkpoint
-            head = self._store.head(key)  # the etag first: what comes in between is not replaced
-            front = None if head is None else known.log.front()
-            version, reached = (0, 0) if front is None else known.log.reach_of(front)
-            if reached < state.next_seq:
-                following = replace(state.checkpoint(nonce), version=version + 1)
-                put_settled(self._store, key, following.pack(), head and head.etag)
+            if known.front is not None or not self._say(known, state.checkpoint(nonce), None):
+                head = self._store.head(known.log.paths.checkpoint)
+                # The etag first: what comes in between is not replaced.
+                front = None if head is None else known.log.front()
+                version, reached = (0, 0) if front is None else known.log.reach_of(front)
+                if reached < state.next_seq:
+                    self._say(
+                        known, replace(state.checkpoint(nonce), version=version + 1), head and head.etag
+                    )
             known.said_until = state.next_seq
+
+    def _say(self, known: KnownLane, checkpoint: LaneCheckpoint, instead_of: str | None) -> bool:
+        key = known.log.paths.checkpoint
+        return put_settled(self._store, key, checkpoint.pack(), instead_of) is not None
+
+    def _said_of(self, known: KnownLane, key: ClaimKey, oldest: float) -> LaneState | None:
+        """What the lane's checkpoint says, if that is enough: the claim went on elsewhere, so nothing of it follows. Of a
+        lane that is known already, what was added to it is asked for."""
+        if known.state is not None:
+            return None
+        if known.said is None or known.said_at < oldest:
+            read_at = self.now()
+            try:
+                known.said, known.said_at = LaneState(known.log.checkpoint()), read_at
+            except CorruptData:
+                return None  # `_refresh` does without it
+        return known.said if known.said.is_left(key) else None
 
     @staticmethod
     def _is_left(known: KnownLane, key: ClaimKey) -> bool:
@@ -445,6 +450,11 @@ class LaneReader:
             state, began = self._refresh(known)
         return state, began
 
+    def _read_since(self, known: KnownLane, moment: float) -> LaneState:
+        """The lane as it was read then or later."""
+        state = known.state
+        return self._refresh(known)[0] if state is None or known.is_older_than(moment) else state
+
     def _refresh(self, known: KnownLane) -> tuple[LaneState, int]:
         """The lane up to its first empty place, and from which place on it was read just now."""
         log = known.log
@@ -454,46 +464,19 @@ class LaneReader:
             found: list[Entry | LostEntry] = []
             known.is_listed = state is None
             if state is None:
-                state, found, known.damaged_front = read_state(log)
+                said, known.said = known.said, None
+                state, found, known.damaged_front = read_state(log, said)
                 began = known.said_until = 0 if state.is_rebuilt else state.next_seq
             else:
                 began = state.next_seq
-                found = log.following(began, state.open_claims)
+                found = log.following(began, known.parts_of_next(state))
             known.state = None  # until it is certain
-            if not known.is_unsplit_from(began):
+            is_new = known.is_listed and not (began or found or state.version or state.is_rebuilt)
+            if not is_new and not known.is_unsplit_from(began):
                 continue
             for entry in found:
                 state.take(entry)
-            state.split(known.split_until)
+            if known.is_listed or known.split_until > state.split_until:
+                state.split(known.split_until)  # it goes through all claims
             known.state, known.read_at, known.owner = state, read_at, state.owner
             return state, began
-
-    def _parts(self, state: LaneState, claim: Claim, key: ClaimKey, from_seq: int) -> ClaimParts:
-        known, abandoned_at = state.claims.get(key), self._abandoned.get(claim.lane, sys.maxsize)
-        if may_be_transferred(key.prefix):
-            abandoned_at = (
-                sys.maxsize
-            )  # what its owner could not read may have been a transfer, by which another has it
-        if known is None:
-            lost_at, is_front = state.first_lost(claim.since), claim.since < state.front
-            lost_at = None if lost_at is not None and lost_at >= abandoned_at else lost_at
-            if lost_at is None and not is_front:
-                return ClaimParts(0, (), False)
-            place = claim.since if lost_at is None else lost_at
-            return ClaimParts(0, (), False, _lost(state, claim, place), lost_at is None)
-        lost_at = abandoned_at if known.lost_at is None else known.lost_at
-        damage = None if lost_at >= abandoned_at else _lost(state, claim, lost_at)
-        parts, lost = state.parts_from(key, from_seq), tuple(sorted(state.lost))
-        return ClaimParts(known.next_seq, parts, known.is_left, damage, lost=lost, moved=known.moved)
-
-
-def _doubt(state: LaneState, key: ClaimKey, since: int) -> int | None:
-    """The place that is lost and may have held the transfer of the claim, which began at `since`."""
-    return state.doubt_of(key, since) if may_be_transferred(key.prefix) else None
-
-
-def _lost(state: LaneState, claim: Claim, place: int) -> CorruptData:
-    why = state.lost.get(place, "the lane's entry is missing")
-    return CorruptData(
-        LanePaths(claim.lane).entry(place), None, f"{why}; what it held of the partition is not known"
-    )

@@ -14,12 +14,14 @@ from logstore.objects.protocol import ObjectStore
 logger = logging.getLogger(__name__)
 
 
-def read_state(log: LaneLog) -> tuple[LaneState, list[Entry | LostEntry], bytes | None]:
+def read_state(
+    log: LaneLog, said: LaneState | None = None
+) -> tuple[LaneState, list[Entry | LostEntry], bytes | None]:
     """The lane as its checkpoint tells it, or as its entries tell it if that cannot be read; the entries behind that; and
-    the front of a checkpoint that is damaged."""
+    the front of a checkpoint that is damaged. `said`: what the checkpoint says, if it was read before; it is used up."""
     damaged: bytes | None = None
     try:
-        state = LaneState(log.checkpoint())
+        state = LaneState(log.checkpoint()) if said is None else said
         found = log.entries_from(state.next_seq, state.open_claims)
         if state.next_seq or not found or not isinstance(found[0], LostEntry) or log.is_there(0):
             return state, found, None

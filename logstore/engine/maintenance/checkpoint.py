@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.manifests.manifest_store import StoredManifest
@@ -29,6 +30,14 @@ LANES_MAX = 8
 them is a few requests more for whoever opens the partition."""
 
 
+class Maintained(Protocol):
+    """A partition, as its checkpointer knows it. Its maintenance is made again for each round: most partitions of a process
+    that writes a thousand of them have none for a long time."""
+
+    @property
+    def maintenance(self) -> Maintenance: ...
+
+
 class Checkpointer:
     """After a checkpoint it also runs one round of maintenance, if no other partition of the store is at it."""
 
@@ -38,7 +47,7 @@ class Checkpointer:
         chain: Chain,
         state: PartitionState,
         view: ChainView,
-        maintenance: Maintenance,
+        partition: Maintained,
         refresh_settings: Callable[[], None],
     ) -> None:
         self._runtime = runtime
@@ -46,7 +55,7 @@ class Checkpointer:
         self._state = state
         self._next_seq = view.manifest_next_seq
         self._lanes_behind = view.lane_count
-        self._maintenance = maintenance
+        self._partition = partition
         self._refresh_settings = refresh_settings
 
     def after_commit(self) -> None:
@@ -73,7 +82,7 @@ class Checkpointer:
         if runtime.maintaining.acquire(blocking=False):
             try:
                 self._refresh_settings()
-                view = self._maintenance.run(
+                view = self._partition.maintenance.run(
                     view or self._chain.load(), runtime.clock.now_ms(), runtime.new_id()
                 )
             finally:
@@ -109,7 +118,7 @@ class Checkpointer:
     def _split(self) -> ChainView | None:
         """Some of it is in lanes, and a manifest names only objects of the partition's own."""
         self._refresh_settings()
-        view = self._maintenance.split(self._chain.load(), self._runtime.clock.now_ms())
+        view = self._partition.maintenance.split(self._chain.load(), self._runtime.clock.now_ms())
         self._next_seq = self._state.tail.next_seq if view is None else view.tail.next_seq
         return view
 

@@ -34,7 +34,7 @@ from logstore.engine.maintenance.thinner import Thinned, Thinner
 from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.errors import CorruptData, ObjectNotFound
 from logstore.format.stored.extras import Cleaned, Mark
-from logstore.format.stored.manifest import Manifest, SegmentTable
+from logstore.format.stored.manifest import SegmentTable
 from logstore.layout.paths import for_version
 from logstore.objects.fan_out import fan_out
 
@@ -165,7 +165,7 @@ class Cleaning:
                 self._chain,
                 view,
                 now_ms,
-                partial(_with, cleaned=Cleaned(until, marks[:1] + marks[1:][-MARKS_MAX + 1 :])),
+                partial(replace, cleaned=Cleaned(until, marks[:1] + marks[1:][-MARKS_MAX + 1 :])),
             )
             if noted is not None:
                 return noted
@@ -268,10 +268,6 @@ class Cleaning:
 def blocks_of(reader: SegmentReader, ref: SegmentRef) -> list[Block]:
     """All of an object, read and checked."""
     return list(reader.blocks(ref))
-
-
-def _with(manifest: Manifest, cleaned: Cleaned) -> Manifest:
-    return replace(manifest, cleaned=cleaned)
 
 
 def _end_of(view: ChainView, run: range) -> int:

@@ -59,21 +59,34 @@ class Compaction:
         identity = for_version(view.manifest_version, identity)
         made = Segments(self._chain.paths, SegmentTable())
         made.table.extend(view.segments.table, 0, rows)
-        keys = []
+        keys: list[str] = []
         every = range(rows, len(view.segments))
         for run in neighbours(view.segments.table, every, self._topic.segment_bytes):
-            data, summary = self._merged(view, run, now_ms, identity)
+            try:
+                data, summary = self._merged(view, run, now_ms, identity)
+            except ObjectNotFound:
+                if not self._is_outrun(view, keys):
+                    raise
+                return None
             first, last = view.segments.ref(run.start), view.segments.table.last_seq[run.stop - 1]
             keys.append(self._chain.paths.merged(first.seq, last, identity.hex()))
             self._chain.store.put(keys[-1], data)
             made.add_merged(first.seq, last, identity.hex(), len(data), summary)
         whole = replace(view, segments=made, settled=None, parts=[])
         published = change_manifest(self._chain, whole, now_ms, lambda manifest: manifest)
-        standing = stored_manifest(self._chain) if published is None else None
-        if standing is not None and standing.version != view.manifest_version:
-            for key in set(keys) - named_by(self._chain.paths, standing):
-                self._chain.store.delete(key)
+        if published is None:
+            self._is_outrun(view, keys)
         return published
+
+    def _is_outrun(self, view: ChainView, keys: list[str]) -> bool:
+        """Whether another manifest stands than the view's: its maker may have split the same, and have let go of entries
+        that are read here. Nothing will name what was made under these keys."""
+        standing = stored_manifest(self._chain)
+        if standing is None or standing.version == view.manifest_version:
+            return False
+        for key in set(keys) - named_by(self._chain.paths, standing):
+            self._chain.store.delete(key)
+        return True
 
     def _runs(self, view: ChainView) -> Iterator[range]:
         """Neighbouring rows that are worth to become one segment, in order."""

@@ -122,10 +122,8 @@ class LaneMaintenance:
     def _due(self, log: LaneLog, state: LaneState) -> list[Garbage]:
         before_ms = self._runtime.clock.now_ms() - int(self._runtime.config.delete_grace * 1000)
         until, kept = state.deletable(before_ms), set(state.kept)
-        retired = {split.until: split.at_ms for split in state.splits}
-        at_ms = retired.get(until, before_ms)
         return [
-            Garbage(info.key, info.size, at_ms)
+            Garbage(info.key, info.size)
             for info in self._runtime.store.list(log.paths.prefix)
             if (seq := log.paths.seq_of(info.key)) is not None and seq < until and seq not in kept
         ]

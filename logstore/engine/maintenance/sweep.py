@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 
 from logstore.engine.chain.chain import Chain
 from logstore.engine.garbage.garbage import Garbage
-from logstore.engine.garbage.removal import is_removed, leftovers, remove_partition
+from logstore.engine.garbage.removal import end_claims, is_removed, leftovers, remove_partition
 from logstore.engine.garbage.staged import unneeded
 from logstore.engine.maintenance.lane_maintenance import LaneMaintenance
 from logstore.engine.maintenance.maintenance import Maintenance
@@ -27,6 +28,7 @@ from logstore.engine.runtime import Runtime
 from logstore.errors import CorruptData, UnknownTopic, UnsupportedStore
 from logstore.layout.catalog import Catalog, Removal, TopicDescriptor
 from logstore.layout.paths import HOLDS_PREFIX, TOPICS_PREFIX, PartitionPaths, behind
+from logstore.objects.fan_out import fan_out
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +40,10 @@ class Sweeper:
 
     def finish(self, name: str, removal: Removal) -> list[Garbage]:
         """Remove what is left of a deleted incarnation, and note that nothing is. Returns what went."""
-        gone = [item for chain in self._chains(name, removal) for item in self._remove(chain)]
+        runtime, chains = self._runtime, list(self._chains(name, removal))
+        end_claims(chains, runtime.lanes, runtime.new_id, runtime.clock.now_ms())
+        found = fan_out([partial(self._remove, chain) for chain in chains])
+        gone = [item for items in found for item in items]
         self._catalog.removed(name, removal)
         return gone
 
@@ -70,9 +75,7 @@ class Sweeper:
             for chain in self._chains(name, removal)
         }
         chains |= {chain.paths: chain for chain in self._removed(topic)}
-        found = [
-            Garbage(info.key, info.size, now_ms) for chain in chains.values() for info in leftovers(chain)
-        ]
+        found = [Garbage(info.key, info.size) for chain in chains.values() for info in leftovers(chain)]
         for upkeep in self._upkeep(topic):
             found += upkeep.garbage(now_ms) + upkeep.strays(now_ms)
         if topic is None:
@@ -80,9 +83,8 @@ class Sweeper:
         return found + self._pending(topic) + self._staged(topic) + self._holds(topic)
 
     def _remove(self, chain: Chain) -> list[Garbage]:
-        now_ms = self._runtime.clock.now_ms()
-        gone = remove_partition(chain, self._runtime.new_id, now_ms)
-        return [Garbage(info.key, info.size, now_ms) for info in gone]
+        gone = remove_partition(chain, self._runtime.new_id, self._runtime.clock.now_ms())
+        return [Garbage(info.key, info.size) for info in gone]
 
     def _removed(self, topic: str | None) -> Iterator[Chain]:
         """Partitions that were removed, and into which something came afterwards. Three requests for each that ever was.
@@ -131,7 +133,7 @@ class Sweeper:
                     logger.error("%s; who copies that topic is not forgotten", error)
                     alive[name] = incarnation
             if incarnation != alive[name]:
-                found.append(Garbage(info.key, info.size, self._runtime.clock.now_ms()))
+                found.append(Garbage(info.key, info.size))
         return found
 
     def _unfinished(self, topic: str | None) -> list[tuple[str, Removal]]:
@@ -151,8 +153,7 @@ class Sweeper:
             yield Maintenance(chain, self._runtime.reader, known.config, self._runtime.config.delete_grace)
 
     def _pending(self, topic: str | None) -> list[Garbage]:
-        now_ms = self._runtime.clock.now_ms()
-        return [dead for _, chain in self._living(topic) for dead in dead_pending(chain, now_ms)]
+        return [dead for _, chain in self._living(topic) for dead in dead_pending(chain)]
 
     def _living(self, topic: str | None) -> Iterator[tuple[TopicDescriptor, Chain]]:
         """Every partition there is."""
@@ -169,10 +170,10 @@ class Sweeper:
                 yield known, chain
 
 
-def dead_pending(chain: Chain, now_ms: int) -> list[Garbage]:
+def dead_pending(chain: Chain) -> list[Garbage]:
     """Put aside so many places ago that nobody may store it: nothing, or another object, holds those appends."""
     standing = [
         (chain.paths.pending_name(info.key), info) for info in chain.store.list(chain.paths.pending_prefix)
     ]
     end = chain.load().tail.next_seq if standing else 0
-    return [Garbage(info.key, info.size, now_ms) for name, info in standing if name and name.is_dead(end)]
+    return [Garbage(info.key, info.size) for name, info in standing if name and name.is_dead(end)]

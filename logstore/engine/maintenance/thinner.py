@@ -182,10 +182,6 @@ class Thinner:
         self._map.add(hashed.one[rows], hashed.two[rows], offsets[rows])
         self.tombstones = self.tombstones or bool(hashed.is_tombstone[rows].any())
 
-    @property
-    def keys(self) -> int:
-        return len(self._map)
-
     # Leaving out
 
     def thin(self, blocks: Iterable[Block]) -> Thinned:

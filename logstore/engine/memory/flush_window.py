@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from logstore.engine.host.counters import FlushDone
 from logstore.engine.memory.pending_batch import PendingBatch, covering, leave_out
-from logstore.format.stored.segment import HEADER_SIZE, SegmentHeader, SegmentSummary, build_segment
+from logstore.format.stored.pages import in_one_piece
+from logstore.format.stored.segment import HEADER_SIZE, Bytes, SegmentHeader, SegmentSummary, segment_pieces
 
 _MOVED_FROM = 2048
 
@@ -22,6 +23,8 @@ class FlushWindow:
     """May hold no batch at all: then its segment only moves the reservation. `oldest_at`: when the oldest record that
     was not in a window before was appended, on the store's clock."""
 
+    __slots__ = ("_built", "batches", "charged", "header", "oldest_at")
+
     def __init__(
         self, header: SegmentHeader, batches: Sequence[PendingBatch], oldest_at: float | None = None
     ) -> None:
@@ -29,20 +32,33 @@ class FlushWindow:
         self.oldest_at = oldest_at
         self.batches = list(batches)
         self.charged = sum([batch.charged for batch in self.batches])
-        self._built: tuple[memoryview, SegmentSummary] | None = None
+        self._built: tuple[Sequence[Bytes], SegmentSummary] | None = None
+
+    def pieces(self) -> tuple[Sequence[Bytes], SegmentSummary]:
+        """The segment's bytes, one piece behind the other, made once; no batch is copied. Encodes what is not encoded yet:
+        call it without the partition's lock."""
+        if self._built is None:
+            self._built = segment_pieces(self.header, [batch.encoded() for batch in self.batches])
+        return self._built
 
     def build(self) -> tuple[memoryview, SegmentSummary]:
-        """The segment's bytes, made once. Encodes what is not encoded yet: call it without the partition's lock.
+        """The segment's bytes in one piece, for an object of its own."""
+        pieces, summary = self.pieces()
+        if len(pieces) > 1:
+            segment = in_one_piece(pieces, summary.object_size)
+            self._built = (segment,), summary
+            self.lies_in(segment, 0, len(segment))
+            return segment, summary
+        return memoryview(pieces[0]), summary
 
-        The batches move into it, so that a window which waits for its store is in memory once and not twice; not those of a
-        small one, whose bytes are less than the objects round them.
-        """
-        if self._built is None:
-            self._built = build_segment(self.header, [batch.encoded() for batch in self.batches])
-            segment, position = self._built[0], HEADER_SIZE
-            for batch in self.batches if len(segment) > _MOVED_FROM else ():
-                position = batch.move_into(segment, position)
-        return self._built
+    def lies_in(self, whole: memoryview, position: int, size: int) -> None:
+        """The segment's bytes are in `whole`, too. The batches move there, so that a window which waits for its store is in
+        memory once and not twice; not those of a small one, whose bytes are less than the objects round them."""
+        if size > _MOVED_FROM:
+            segment, at = whole[position : position + size], HEADER_SIZE
+            self._built = (segment,), self.pieces()[1]
+            for batch in self.batches:
+                at = batch.move_into(segment, at)
 
     def leave_out(self, atomic: object) -> tuple[int, int]:
         """As `WriteBuffer.leave_out`. What was built of it is stored nowhere."""
@@ -55,8 +71,8 @@ class FlushWindow:
 
     def done(self, size: int, seconds: float, now: float) -> FlushDone:
         """What there is to say of it once it is committed, as `size` bytes in the store, `seconds` after it was sent."""
-        waited = None if self.oldest_at is None or not self.batches else now - self.oldest_at
-        header = self.header
+        oldest, header = self.oldest_at, self.header
+        waited = None if oldest is None or not self.batches else now - oldest
         return FlushDone(header.base_offset, header.end_offset, size, self.charged, seconds, waited)
 
     def batches_from(self, offset: int, stop: int, limit: int) -> list[PendingBatch]:

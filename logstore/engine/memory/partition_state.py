@@ -70,7 +70,6 @@ class Lookup:
     low: int
     durable: int
     buffered: int
-    high: int
     refs: list[SegmentRef]
     window: list[PendingBatch]
     buffer: list[PendingBatch]
@@ -139,7 +138,7 @@ class PartitionState:
                         window += taken.batches_from(offset, high, limit)
                 if self.buffer is not None:
                     buffer = self.buffer.batches_from(offset, high, limit)
-            return Lookup(self.low, self.durable, self.buffered, high, refs, window, buffer)
+            return Lookup(self.low, self.durable, self.buffered, refs, window, buffer)
 
     def lost_between(self, start: int, stop: int) -> list[LostRange]:
         """The lost offsets from `start` up to `stop`. Those that retention has removed meanwhile were not lost."""

@@ -95,7 +95,7 @@ def _begin(lane: Lane, parts: list[tuple[Partition, Batches]], deadline: float) 
         raise RecordTooLarge(
             f"an atomic append of {size} bytes does not fit one object of {limit} bytes: nothing was appended; split it"
         )
-    opened = fan_out((partial(log.writer, deadline) for log in logs), at_least=2)
+    opened = fan_out(partial(log.writer, deadline) for log in logs)
     writers = [writer for writer in opened if isinstance(writer, ExclusiveWriter) and writer.lane is lane]
     if len(writers) < len(logs):
         raise NotAtomic(

@@ -220,7 +220,9 @@ class Partition(ReadablePartition):
         writer = self._writer
         stats = writer.stats if writer is not None else None
         wal_error = stats.wal_error if stats is not None and receipt.durability == "local" else None
-        why = wal_error or (stats and stats.last_error) or "the store has not answered yet"
+        waits = writer is not None and writer.claim_committed is not None
+        claim_error = self.lane.claiming.last_error if waits and self.lane is not None else None
+        why = wal_error or claim_error or (stats and stats.last_error) or "the store has not answered yet"
         what = f"offsets {receipt.offset} to {receipt.last_offset}" if receipt.offset >= 0 else "the records"
         return AppendTimeout(
             f"{self.paths}: {what} were not acked in time; they are still queued and may "

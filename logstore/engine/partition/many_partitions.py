@@ -37,7 +37,7 @@ def look_at(logs: Iterable[Partition]) -> None:
     began_at = known[0].lanes.now()
     new = load(known)
     calls = [partial(log.refresh_since, began_at) for log in known if log not in new]
-    for _ in fan_out(calls, at_least=2):
+    for _ in fan_out(calls):
         pass
 
 
@@ -168,7 +168,7 @@ class ManyPartitions:
             cursor.renew()
         new = [cursor for cursor in self._cursors if not cursor.is_open]
         load(cursor.log for cursor in new)
-        for _ in fan_out([lambda each=each: each.open(self._visibility) for each in new], at_least=2):  # type: ignore[misc]
+        for _ in fan_out([lambda each=each: each.open(self._visibility) for each in new]):  # type: ignore[misc]
             pass
         for cursor in new:
             cursor.log.add_listener(self.wake)
@@ -182,7 +182,7 @@ class ManyPartitions:
         due = [cursor for cursor in self._cursors if cursor in asked]
         if due:
             began_at = due[0].log.lanes.now()
-            for _ in fan_out([partial(each.log.refresh_since, began_at) for each in due], at_least=2):
+            for _ in fan_out([partial(each.log.refresh_since, began_at) for each in due]):
                 pass
         self._cursors = [*(each for each in self._cursors if each not in asked), *due]
 

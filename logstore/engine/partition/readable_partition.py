@@ -342,7 +342,7 @@ class ReadablePartition:
             self._chain,
             state,
             view,
-            self.maintenance,
+            self,
             self._settings.refresh,
         )
         reader = PartitionReader(state, self._chain, self._runtime.reader)

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 
 from logstore.config import Ack, TakeOver
@@ -51,23 +52,16 @@ RECALLED_S = 1.0
 """For so long what a lane told of its partitions will do to open their writers."""
 
 
+@dataclass(eq=False)
 class PartitionWriters:
-    def __init__(
-        self,
-        runtime: Runtime,
-        chain: Chain,
-        topic: TopicLimits,
-        lane: Lane | None,
-        local_sync: LocalSync | None,
-    ) -> None:
-        self._runtime = runtime
-        self._chain = chain
-        self._topic = topic
-        self.lane = lane
-        self._writer: Writer | None = None
-        self._replicated: dict[str, ReplicatedWriter] = {}
-        self._local_sync = local_sync
-        self._wal: WalPart | None = None
+    _runtime: Runtime
+    _chain: Chain
+    _topic: TopicLimits
+    lane: Lane | None
+    _local_sync: LocalSync | None
+    _writer: Writer | None = field(default=None, init=False)
+    _replicated: dict[str, ReplicatedWriter] = field(default_factory=dict, init=False)
+    _wal: WalPart | None = field(default=None, init=False)
 
     def open(
         self,
@@ -217,6 +211,7 @@ class PartitionWriters:
         writer = ExclusiveWriter(self._runtime, self._chain, state, self._topic, on_commit, lane)
         claimed: BlockingWait[None] = BlockingWait()
         writer.claim_committed = claimed
+        self._runtime.watch.began(writer, self._chain.paths)
         outcome.add_done_callback(partial(self._claimed, writer, state, tail, claimed))
         self._writer = writer
         return writer
@@ -230,12 +225,13 @@ class PartitionWriters:
         outcome: Future[Taken | None],
     ) -> None:
         """What became of the claim of a writer that was opened ahead."""
+        self._runtime.watch.ended(writer)
         error, lane = outcome.exception(), self.lane
         taken = outcome.result() if error is None else None
         assert lane is not None
         if taken is not None:
             state.raise_low_watermark(taken.low)
-            lane.claiming.stands(writer)
+            lane.claiming.committed(writer)
             claimed.set_result(None)
             writer.claim_committed = None
             return

@@ -133,7 +133,7 @@ class ReplicatedWriter(WriterLifecycle):
     def upper(self) -> int:
         """Up to where the partition has the source: asks the store. 0 if nothing was stored yet."""
         with self._moving:
-            self._check_open()
+            self.check_open()
             try:
                 while self._advance():
                     pass
@@ -220,12 +220,12 @@ class ReplicatedWriter(WriterLifecycle):
 
     def _hold(self, held: SourceRange, timeout: float) -> None:
         runtime = self._runtime
-        self._check_open()
+        self.check_open()
         if held.charged:
             runtime.budget.take(held.charged, timeout)
         try:
             with self._lock:
-                self._check_open()
+                self.check_open()
                 if not len(self._held) and self._attempt is None:
                     self.stats.last_progress_at = runtime.clock.monotonic()
                 self._held.add(held)
@@ -430,7 +430,7 @@ class ReplicatedWriter(WriterLifecycle):
         """
         runtime = self._runtime
         with self._moving:
-            self._check_open()
+            self.check_open()
             fence(runtime, self._chain, self._cursor, self._advance, self._rejoin, timeout)
             self._cursor.passive = False
             self._take_back_attempt()

@@ -37,7 +37,7 @@ class Pace:
         self._leads = True  # ours is the last segment that we know of
         self._losses = 0  # since we have won, or nobody was there
         self._passed_over = 0  # who have waited longer, since the last segment came
-        self._passed_at = 0.0
+        self._passed_at = now
         self._commits = 0
         self._found = False  # something, when we last looked
         self._still = 0  # looks in a row that nothing had come

@@ -169,7 +169,7 @@ class Scout:
         room = max(self._topic.segment_bytes, names[0][1]) if names else 0
         that_fit = [name for (name, _), size in zip(names[:TAKEN_MAX], sizes, strict=False) if size <= room]
         calls = [partial(self._fetch, name) for name in that_fit]
-        found = fan_out(calls, at_once=_FETCHED_AT_ONCE, at_least=2, ahead=not self._pace.upload.is_cheap)
+        found = fan_out(calls, at_once=_FETCHED_AT_ONCE, ahead=not self._pace.upload.is_cheap)
         self._found = [pending for pending in found if pending is not None]
 
     def _fetch(self, name: PendingName) -> Pending | None:

@@ -138,7 +138,7 @@ class SharedWriter(Writer):
         self.make_room(charged, deadline)
         try:
             with self._lock:
-                self._check_open()
+                self.check_open()
                 if not self._pending():  # until now nothing was held up
                     self.stats.last_progress_at = runtime.clock.monotonic()
                 if not len(self._buffer):

@@ -76,8 +76,9 @@ class ExclusiveAppends(Writer):
         self._credit = 0  # bytes taken from the budget that no record has used yet
         self._urgent_until = 0
         self._local_since: float | None = None  # when the oldest append came that waits for a local ack
-        self._group_commit = GroupCommitWait(runtime.clock, self._moved)
         self._lane = lane
+        # A lane waits for company itself.
+        self._group_commit = GroupCommitWait(runtime.clock, self._moved) if lane is None else None
         self.local_sync: Callable[[], None] | None = None
         state.show(self._buffer)
 
@@ -162,7 +163,7 @@ class ExclusiveAppends(Writer):
         filled: PendingBatch | None = None
         try:
             with self._lock:
-                self._check_open()
+                self.check_open()
                 while exposure and self._buffer.next_offset + count > self._may_show:
                     self._await_reservation(count, deadline)
                 now, filled = clock.monotonic(), self._buffer.open_batch
@@ -205,7 +206,7 @@ class ExclusiveAppends(Writer):
             self._urgent_until = end
             if self._lane is not None:
                 self._lane.on_append()
-            else:
+            if self._group_commit is not None:
                 self._group_commit.on_append(len(self.durable_waiters))
         count, is_burst = end - receipt.offset, self._lane is not None and self._buffer.charged >= SMALL_BYTES
         if exposure and is_burst and end + count > self._reserved_until:
@@ -229,10 +230,6 @@ class ExclusiveAppends(Writer):
     def lane(self) -> Lane | None:
         """Through which it commits."""
         return self._lane
-
-    def check_open(self) -> None:
-        """Raises what an append would. Holds the lock."""
-        self._check_open()
 
     def place(self, atomic: Atomic, receipt: Receipt, batches: list[tuple[memoryview, BatchInfo]]) -> None:
         """Give these batches of an atomic append their offsets, as far as those are known now. Holds the lock."""
@@ -303,7 +300,7 @@ class ExclusiveAppends(Writer):
                 "was reserved is used up, and an offset must not be shown without one: nothing was appended; try again"
             )
         state.wait(clock, left)
-        self._check_open()
+        self.check_open()
 
     def synced(self, shown_until: int, end_offset: int) -> None:
         """The WAL has everything before `end_offset`: show what may be seen of that, and give the `local` acks."""

@@ -105,7 +105,8 @@ class ExclusiveWriter(ExclusiveAppends):
     def run(self) -> None:
         """One step: upload the window there is, or take the next one."""
         with self._lock:
-            self._group_commit.wait(self.durable_waiters.__len__, self._is_over)
+            if self._group_commit is not None:
+                self._group_commit.wait(self.durable_waiters.__len__, self._is_over)
             self._due = None  # not before: who comes while it lingers need not ask for another run
             window = self._prepare()
         if window is None:
@@ -269,7 +270,7 @@ class ExclusiveWriter(ExclusiveAppends):
             released += local
         if self._undecided and self._undecided.stored_below(state.durable):
             released += self._decided()
-        if self._lane is None:  # which waits for company itself
+        if self._group_commit is not None:
             self._group_commit.after_commit(len(released), len(self.durable_waiters), seconds)
         self.stats.commits += 1
         now = clock.monotonic()

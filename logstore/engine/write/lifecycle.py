@@ -96,7 +96,8 @@ class WriterLifecycle(ABC):
     def _idle_seconds(self) -> float:
         return self._runtime.clock.monotonic() - self.stats.last_progress_at
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises what an append would. Holds the lock."""
         # That a close gave up on what others had appended does not make the outcome of this append unknown.
         if self.failed is not None and not (self._closing and isinstance(self.failed, OutcomeUnknown)):
             raise fresh(self.failed)

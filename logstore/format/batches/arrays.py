@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,12 +43,15 @@ class Plan:
         self.needs_areas = any(self.wanted)
         """If not, batch headers tell everything."""
 
+    def gather(self, areas: Iterable[Area], first: int, stop: int) -> Gathered:
+        """Of the rows with index `first` up to, not including, `stop`, or as many of them as there are."""
+        return kernels.active.gather(areas, first, stop, *self.wanted)
+
     def build(
-        self, infos: Sequence[BatchInfo], areas: Sequence[Area], first: int, stop: int
+        self, infos: Sequence[BatchInfo], gathered: Gathered | None, first: int, stop: int
     ) -> pa.RecordBatch:
-        """The rows with index `first` up to, not including, `stop`."""
-        gathered = kernels.active.gather(areas, first, stop, *self.wanted) if areas else _NOTHING
-        arrays = [make(infos, gathered, first, stop) for make in self.makers]
+        """The same rows of these batches. None: batch headers tell everything."""
+        arrays = [make(infos, gathered or _NOTHING, first, stop) for make in self.makers]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def build_sparse(

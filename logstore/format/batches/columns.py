@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     from logstore.format.batches.arrays import Plan
 
+Located = tuple[Buffer, BatchInfo]
+"""A batch, and the bytes in which it lies at the position that it tells."""
+
 COLUMNS = ("key", "value", "offset", "timestamp", "timestampType", "headers")
 
 # A chunk is closed when it holds this much, so that a reader of large records keeps a flat memory. (Arrow's `binary` counts
@@ -35,8 +38,7 @@ _CHUNK_BYTES = 32 << 20
 
 
 def column_chunks(
-    raw: Buffer,
-    infos: Sequence[BatchInfo],
+    batches: Sequence[Located],
     *,
     columns: Sequence[str] = COLUMNS,
     start_offset: int = 0,
@@ -48,32 +50,22 @@ def column_chunks(
     if rows < 1:
         raise FormatError(f"chunks of {rows} rows")
     plan = _plan(tuple(columns))
-    group: list[BatchInfo] = []
-    areas: list[Area] = []
-    count = size = 0
-
-    def chunks() -> Iterator[pa.RecordBatch]:
-        whole = _build(plan, raw, group, areas, start_offset, stop_offset)
-        for start in range(0, whole.num_rows, rows):
-            yield whole.slice(start, rows)
-
-    for info in _wanted(infos, start_offset, stop_offset):
-        if group and (count + info.count > rows or size > _CHUNK_BYTES):
-            yield from chunks()
-            group, areas, count, size = [], [], 0, 0
-        group.append(info)
-        count += info.count
-        if plan.needs_areas:
-            areas.append(record_area(raw, info))
-            size += len(areas[-1].data)
-    if group:
-        yield from chunks()
+    left = _wanted(batches, start_offset, stop_offset)
+    begin = 0
+    while begin < len(left):
+        end, count = begin + 1, left[begin][1].count
+        while end < len(left) and (count := count + left[end][1].count) <= rows:
+            end += 1
+        whole, taken = _build(plan, left[begin:end], start_offset, stop_offset)
+        begin += taken
+        for first in range(0, whole.num_rows, rows):
+            yield whole.slice(first, rows)
 
 
-def _wanted(infos: Sequence[BatchInfo], start_offset: int, stop_offset: int | None) -> list[BatchInfo]:
+def _wanted(batches: Sequence[Located], start_offset: int, stop_offset: int | None) -> list[Located]:
     return [
-        info
-        for info in infos
+        (raw, info)
+        for raw, info in batches
         if info[3]
         and info[0] + info[10] > start_offset
         and (stop_offset is None or info[0] < stop_offset)
@@ -81,22 +73,49 @@ def _wanted(infos: Sequence[BatchInfo], start_offset: int, stop_offset: int | No
     ]
 
 
+class _Areas:
+    """The record areas of batches, each decompressed when it is asked for, until there is enough in them."""
+
+    def __init__(self, batches: Sequence[Located]) -> None:
+        self._batches = batches
+        self.taken = 0
+
+    def __iter__(self) -> Iterator[Area]:
+        size = 0
+        for raw, info in self._batches:
+            area = record_area(raw, info)
+            self.taken += 1
+            size += len(area.data)
+            yield area
+            del area  # it goes before the next one comes, which then lies in the same memory
+            if size > _CHUNK_BYTES:
+                break
+
+
 def _build(
-    plan: Plan,
-    raw: Buffer,
-    infos: Sequence[BatchInfo],
-    areas: Sequence[Area],
-    start_offset: int,
-    stop_offset: int | None,
-) -> pa.RecordBatch:
+    plan: Plan, batches: Sequence[Located], start_offset: int, stop_offset: int | None
+) -> tuple[pa.RecordBatch, int]:
+    """One piece of the first of these batches, and of how many of them it is."""
+    infos = [info for _, info in batches]
+    areas = _Areas(batches)
     if any(info[3] != info[10] for info in infos):
-        areas = areas or [record_area(raw, info) for info in infos]
-        return plan.build_sparse(infos, areas, start_offset, stop_offset)
-    first = start_offset - infos[0][0]
-    stop = infos[0][3] if len(infos) == 1 else sum([info[3] for info in infos])
-    if stop_offset is not None:
-        stop -= max(0, infos[-1].last_offset + 1 - stop_offset)
-    return plan.build(infos, areas, first if first > 0 else 0, stop)
+        found = list(areas)
+        return plan.build_sparse(infos[: areas.taken], found, start_offset, stop_offset), areas.taken
+    first = max(start_offset - infos[0][0], 0)
+    stop = _rows(infos, stop_offset)
+    if not plan.needs_areas:
+        return plan.build(infos, None, first, stop), len(infos)
+    gathered = plan.gather(areas, first, stop)
+    if areas.taken < len(infos):
+        infos = infos[: areas.taken]
+        stop = _rows(infos, stop_offset)
+    return plan.build(infos, gathered, first, stop), len(infos)
+
+
+def _rows(infos: Sequence[BatchInfo], stop_offset: int | None) -> int:
+    """How many there are before `stop_offset`."""
+    rows = sum([info[3] for info in infos])
+    return rows if stop_offset is None else rows - max(0, infos[-1].last_offset + 1 - stop_offset)
 
 
 @cache

@@ -48,9 +48,6 @@ class AbortedBatches:
             self._firsts.setdefault(each.producer_id, []).append(each.first_offset)
             self._markers.setdefault(each.producer_id, []).append(each.marker_offset)
 
-    def __bool__(self) -> bool:
-        return bool(self._firsts)
-
     def holds(self, info: BatchInfo) -> bool:
         """Whether it is a batch of one of them. Its marker is none: whoever decodes records leaves that out anyway."""
         if not self._firsts or not info.is_transactional or info.is_control:
@@ -65,10 +62,6 @@ class Transactions:
         self.last_ends: dict[int, LastEnd] = {}  # by producer, in the order of their markers
         # Aborted ones, in the order of their markers: producer, first offset, marker, last stable offset after it.
         self._producers, self._firsts, self._markers, self._stable = (array("q") for _ in range(4))
-
-    @property
-    def is_used(self) -> bool:
-        return bool(self.open or self.last_ends or self._markers)
 
     def last_stable(self, end: int) -> int:
         """Up to where everything below `end` is decided."""

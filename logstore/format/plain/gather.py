@@ -6,7 +6,7 @@ what lies between values in the even ones), and `take` of the odd rows packs the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,10 @@ from logstore.format.plain import fields
 
 
 def gather(
-    areas: Sequence[Area], first: int, stop: int, timestamps: bool, keys: bool, values: bool, headers: bool
+    areas: Iterable[Area], first: int, stop: int, timestamps: bool, keys: bool, values: bool, headers: bool
 ) -> Gathered:
     """The columns asked for of the records with index `first` up to, not including, `stop`."""
+    areas = list(areas)
     joined, data, found = fields.locate(areas)
     return _gathered(areas, joined, data, found, slice(first, stop), timestamps, keys, values, headers)
 

@@ -25,6 +25,8 @@ from logstore.format.stored.entry import ClaimKey
 from logstore.format.stored.manifest import FRONT_SIZE, SegmentTable
 from logstore.format.stored.segment import Bytes
 
+NO_ROWS = SegmentTable()
+"""Of all that have none: nobody adds to what is said."""
 _COUNTS = struct.Struct("<IIIIIIII")
 
 _BASE_ROW = struct.Struct("<IIQQqqqQIIIII")
@@ -182,11 +184,13 @@ class Bases:
         front_at = row_at = merged_at = placed_at = 0
         for topic, partition, epoch, seq, end, reserved, upper, since, owner, has_front, *sizes in rows:
             count, merges, places = sizes
-            table = SegmentTable(
-                merged={seq: bytes(name).hex() for seq, name in merged[merged_at : merged_at + merges]}
-            )
-            for column, values in zip(table.columns(), columns, strict=True):
-                column.frombytes(values[row_at * 8 : (row_at + count) * 8])
+            table = NO_ROWS
+            if count:
+                table = SegmentTable(
+                    merged={seq: bytes(name).hex() for seq, name in merged[merged_at : merged_at + merges]}
+                )
+                for column, values in zip(table.columns(), columns, strict=True):
+                    column.frombytes(values[row_at * 8 : (row_at + count) * 8])
             front_size = FRONT_SIZE if has_front else 0
             found.of[ClaimKey(f"{topics[topic]}{partition}/", epoch)] = ClaimBase(
                 seq,

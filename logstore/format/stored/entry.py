@@ -23,7 +23,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import starmap
+from itertools import chain, starmap
 from typing import NamedTuple
 
 from logstore.format.batches.codecs import ZSTD, compress, decompress
@@ -304,7 +304,7 @@ def _footer(tail: Bytes) -> tuple[EntryHeader, int, int, int, int, int, int, int
 
 
 class NewPart(NamedTuple):
-    """A segment that is to go into an entry, and what its row says beside where it lies."""
+    """A segment that is to go into an entry, in pieces, and what its row says beside where it lies."""
 
     claim: ClaimKey
     seq: int
@@ -315,14 +315,15 @@ class NewPart(NamedTuple):
     records: int
     min_timestamp_ms: int
     max_timestamp_ms: int
-    data: memoryview
+    size: int
+    pieces: Sequence[Bytes]
 
 
 def build_transfer(
     header: EntryHeader, fences: Sequence[Part], successor: Claim, owner: bytes
 ) -> tuple[memoryview, Entry]:
     """Each of the claims before these ends, and goes on in the lane of `successor`."""
-    parts = [NewPart(*fence[:6], *fence[8:], memoryview(b"")) for fence in fences]
+    parts = [NewPart(*fence[:6], *fence[8:], 0, ()) for fence in fences]
     seals = [ClaimKey(fence.claim.prefix, fence.claim.epoch - 1) for fence in fences]
     return build_entry(header, parts, seals, transfer_note(successor, owner))
 
@@ -346,8 +347,7 @@ def build_entry(
         return topics.setdefault(topic, len(topics)), int(partition), claim.epoch
 
     position, rows = 0, []
-    for claim, seq, flags, base, end, reserved, records, low_ms, high_ms, data in parts:
-        size = len(data)
+    for claim, seq, flags, base, end, reserved, records, low_ms, high_ms, size, _ in parts:
         rows.append(
             (*split(claim), seq, flags, base, end, reserved, position, size, records, low_ms, high_ms)
         )
@@ -375,7 +375,13 @@ def build_entry(
         len(topics), len(parts), len(seals), len(note), len(directory), size, crc32c(directory)
     )
     footer += _END.pack(crc32c(footer), MAGIC)
-    pieces: list[Bytes] = [front, copy, *(part.data for part in parts), directory, footer]
+    pieces: list[Bytes] = [
+        front,
+        copy,
+        *chain.from_iterable([part.pieces for part in parts]),
+        directory,
+        footer,
+    ]
     return in_one_piece(pieces, size), Entry(header, tuple(placed), tuple(seals), note)
 
 

@@ -12,15 +12,11 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from logstore.format.checksum import crc32c
 from logstore.format.errors import FormatError
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from logstore.format.lazy_numpy import np
+from logstore.format.lazy_numpy import np
 
 _FRONT = struct.Struct("<II")
 _PART = struct.Struct("<HI")

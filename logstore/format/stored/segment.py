@@ -84,6 +84,7 @@ def index_row() -> np.dtype[np.void]:
     )
 
 
+_new_tuple = tuple.__new__  # half the time of SegmentSummary(…)
 Index: TypeAlias = "npt.NDArray[Any]"
 Row = tuple[int, int, int, int, int, int, int]
 Bytes = bytes | bytearray | memoryview
@@ -119,9 +120,10 @@ class SegmentFlags(IntFlag):
     lost: a later record has the same key, or a tombstone had its time."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class SegmentHeader:
-    """What is known of a segment before its first batch.
+    """What is known of a segment before its first batch. Nobody changes one. That is not enforced, because a frozen one
+    takes three times as long to make, and an entry of a lane has one for each of its parts.
 
     `end_offset` is one past the last record, or `base_offset` in an empty one. `reserved_until`: the offsets below it may
     have been seen by readers, so the next writer starts there. `source_*` and `digest`: replicated mode only.
@@ -286,6 +288,14 @@ def build_segment(
     header: SegmentHeader, batches: Sequence[EncodedBatch], extras: Extras = NO_EXTRAS
 ) -> tuple[memoryview, SegmentSummary]:
     """The whole object, in one piece, read-only, and what its footer says."""
+    pieces, summary = segment_pieces(header, batches, extras)
+    return in_one_piece(pieces, summary.object_size), summary
+
+
+def segment_pieces(
+    header: SegmentHeader, batches: Sequence[EncodedBatch], extras: Extras = NO_EXTRAS
+) -> tuple[list[Bytes], SegmentSummary]:
+    """The same in pieces, one behind the other: none of the batches' bytes is copied yet."""
     said = b"" if extras is NO_EXTRAS else extras.pack()
     front = header.pack(has_extras=bool(said))
     parts: list[Bytes] = [front]
@@ -294,14 +304,15 @@ def build_segment(
     for batch in batches:
         head, body, base, count, low_ms, high_ms = batch
         size = len(head) + len(body)
-        rows.append((base, position, size, count, high_ms, low_ms, crc32c(head)))
-        crc = crc32c(body, crc32c(head, crc))
+        head_crc = crc32c(head)
+        rows.append((base, position, size, count, high_ms, low_ms, head_crc))
+        crc = crc32c(body, crc32c(head, crc) if crc else head_crc)
         parts += (head, body)
         position += size
         records += batch.records if is_sparse else count
     index, summary = _summarise(header, rows, records, position, crc, len(said))
     parts += (index, said, summary.pack(front))
-    return in_one_piece(parts, summary.object_size), summary
+    return parts, summary
 
 
 def collected(header: SegmentHeader, extras: Extras = NO_EXTRAS) -> memoryview:
@@ -375,30 +386,25 @@ def _summarise(
 ) -> tuple[bytes, SegmentSummary]:
     """The index of batches that lie back to back up to `end`, and what the footer says of them. Without numpy: most segments
     have few batches, and an entry of a lane has many segments."""
-    next_offset = header.base_offset
-    if header.is_sparse:  # a row reaches as far as the next one, and the last one to the end
+    next_offset, is_dense = header.base_offset, True
+    if rows and header.is_sparse:  # a row reaches as far as the next one, and the last one to the end
         ends = [*(row[0] for row in rows[1:]), header.end_offset]
         rows = [(*row[:3], until - row[0], *row[4:]) for row, until in zip(rows, ends, strict=True)]
-        next_offset = rows[0][0] if rows else next_offset
-    is_dense = next_offset >= header.base_offset
+        is_dense, next_offset = rows[0][0] >= next_offset, rows[0][0]
+    low_ms, high_ms = (rows[0][5], rows[0][4]) if rows else (NO_TIMESTAMP, NO_TIMESTAMP)
+    packed = []
     for row in rows:
-        is_dense = is_dense and row[0] == next_offset and row[3] > 0
-        next_offset = row[0] + row[3]
+        base, _, _, count, high, low, _ = row
+        is_dense = is_dense and base == next_offset and count > 0
+        next_offset = base + count
+        low_ms, high_ms = low if low < low_ms else low_ms, high if high > high_ms else high_ms
+        packed.append(_ROW.pack(*row))
     is_whole = is_dense and next_offset == header.end_offset
     if not is_whole and (rows or SegmentFlags.COLLECTED not in header.flags):
         raise _hole(header, end)
-    index = _ROW.pack(*rows[0]) if len(rows) == 1 else b"".join([_ROW.pack(*row) for row in rows])
-    return index, SegmentSummary(
-        header,
-        records,
-        len(rows),
-        min([row[5] for row in rows], default=NO_TIMESTAMP),
-        max([row[4] for row in rows], default=NO_TIMESTAMP),
-        end,
-        crc,
-        crc32c(index),
-        extras_size,
-    )
+    index = b"".join(packed)
+    fields = (header, records, len(rows), low_ms, high_ms, end, crc, crc32c(index), extras_size)
+    return index, _new_tuple(SegmentSummary, fields)
 
 
 def _rebuild(header: SegmentHeader, data: memoryview, damage: FormatError) -> tuple[SegmentSummary, Index]:

@@ -249,6 +249,8 @@ def test_W06_a_fence_in_the_way_of_two_openers_is_taken_into_account(objects: Ob
 
 def test_W06_a_writer_that_cannot_open_says_so_and_nothing_was_appended() -> None:
     objects = MemoryStore()
+    with running(objects) as creator:
+        creator.create_topic("t")
     clock, faulty = ManualClock(), FaultyStore(objects)
     with running(faulty, clock) as store:
         log = partition(store)

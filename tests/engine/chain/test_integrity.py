@@ -181,6 +181,7 @@ def test_L20_two_unreadable_objects_in_a_row_do_not_make_the_partition_unopenabl
     assert [record.value for record in log.records(start=24)] == VALUES[24:]
 
 
+@pytest.mark.usefixtures("begin_in_own_chains")
 def test_L20_unreadable_fences_in_a_row_hide_no_record() -> None:
     """They hold no offset, so the segment behind them starts where the one before them ended."""
     objects = MemoryStore()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from itertools import count
 
 import pytest
 
@@ -12,7 +14,8 @@ from logstore.errors import CorruptData
 from logstore.objects import MemoryStore
 from logstore.objects.protocol import ObjectInfo
 from logstore.testing import FaultyStore
-from tests.support.engine.harness import open_store, pairs
+from tests.support.engine.harness import open_store, pairs, running
+from tests.support.patience import PATIENCE_S
 
 
 class Leaky(MemoryStore):
@@ -80,3 +83,29 @@ def test_L21_a_wide_gap_costs_no_request_for_each_that_is_missing() -> None:
     with open_store(counted, writer="read_only") as other:
         assert pairs(other.topic("t").partition(0), stop=3) == whole(3)
     assert len(counted.calls) < 50
+
+
+class Together(FaultyStore):
+    """From the third segment on it answers no look before all that are left are under way."""
+
+    def __init__(self, inner: MemoryStore, segments: int) -> None:
+        super().__init__(inner)
+        self._looks = count()
+        self._together = threading.Barrier(segments - 2, timeout=PATIENCE_S)
+
+    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        if key.endswith(".seg") and next(self._looks) >= 2:
+            self._together.wait()
+        return super().get(key, start, end)
+
+
+def test_L21_a_few_segments_are_looked_at_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening waits for the manifest, a listing and three looks, not for one look after the other."""
+    monkeypatch.setattr("logstore.objects.fan_out.QUICK_S", 0.0)  # the store is far away
+    objects = MemoryStore()
+    with running(objects, lanes=0) as writer:
+        log = writer.create_topic("t").partition(0)
+        for number in range(5):
+            log.append(b"%d" % number)
+        with running(Together(objects, 6), writer="read_only") as reader:  # the fence is one, too
+            assert reader.topic("t").partition(0).durable_high_watermark == 5

@@ -84,6 +84,7 @@ def test_L20_a_writer_that_meets_a_newer_releases_segment_in_its_place_stops() -
     store.close()
 
 
+@pytest.mark.usefixtures("begin_in_own_chains")
 def test_L20_W05_writers_that_race_stop_too_at_a_newer_releases_segment() -> None:
     """However often they look, it stays one that they cannot read: trying again would hide that until a timeout."""
     objects = MemoryStore()

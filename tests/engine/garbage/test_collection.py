@@ -48,6 +48,7 @@ def test_L23_what_a_merge_that_died_has_left_is_collected_once_nothing_can_name_
         assert values_of(store.topic("t").partition(0)) == expected
 
 
+@pytest.mark.usefixtures("begin_in_own_chains")
 def test_W06_a_fence_is_never_deleted_so_a_writer_that_slept_still_meets_it() -> None:
     objects, clock = MemoryStore(), ManualClock()
     sleeper = open_store(objects, clock)

@@ -69,28 +69,28 @@ def test_slow_calls_are_under_way_together_and_come_back_in_order() -> None:
     assert not [thread for thread in threading.enumerate() if "logstore-side" in thread.name]
 
 
-def test_a_few_slow_calls_need_no_thread_either() -> None:
+def test_the_last_slow_call_needs_no_thread_either() -> None:
     ran: list[str] = []
-    assert list(fan_out(calls(ran, AT_ONCE + 1), Times(1.0))) == list(range(AT_ONCE + 1))
+    assert list(fan_out(calls(ran, 3), Times(1.0))) == list(range(3))
     assert set(ran) == {threading.current_thread().name}
 
 
-def test_a_few_are_handed_over_where_the_caller_says_so() -> None:
+def test_a_few_slow_calls_are_under_way_together_as_many_are() -> None:
     ran: list[str] = []
-    assert list(fan_out(calls(ran, 4), Times(1.0), at_least=2)) == list(range(4))
+    assert list(fan_out(calls(ran, 4), Times(1.0))) == list(range(4))
     assert sum("logstore-side" in name for name in ran) == 2
 
 
 def test_who_begins_ahead_waits_for_none_before_others_are_under_way() -> None:
     all_here = threading.Barrier(3)
     waiting = (partial(all_here.wait, PATIENCE_S) for _ in range(3))
-    assert sorted(fan_out(waiting, at_once=3, at_least=2, ahead=True)) == [0, 1, 2]
+    assert sorted(fan_out(waiting, at_once=3, ahead=True)) == [0, 1, 2]
 
 
 def test_when_calls_are_quick_again_no_more_are_handed_over() -> None:
     """Those that were under way by then come first."""
     ran: list[str] = []
-    found = list(fan_out(calls(ran, 20), Times(0.0), at_once=3, at_least=2, ahead=True))
+    found = list(fan_out(calls(ran, 20), Times(0.0), at_once=3, ahead=True))
     assert found == list(range(20))
     handed_over = [name for name in ran if "logstore-side" in name]
     assert len(handed_over) == 4
@@ -101,9 +101,9 @@ def test_threads_of_the_caller_are_used_and_left_to_him() -> None:
     ran: list[str] = []
     with ThreadPoolExecutor(3, "his") as pool:
         for _ in range(2):
-            assert list(
-                fan_out(calls(ran, 9), Times(1.0), at_once=3, ahead=True, at_least=2, pool=pool)
-            ) == list(range(9))
+            assert list(fan_out(calls(ran, 9), Times(1.0), at_once=3, ahead=True, pool=pool)) == list(
+                range(9)
+            )
     assert all(name.startswith("his") for name in ran)
 
 
@@ -142,7 +142,7 @@ def fails():
 def end():
     clock = count()
     try:
-        for one in fan_out([*(lambda n=n: n for n in range(12)), fails], lambda: next(clock), at_least=2):
+        for one in fan_out([*(lambda n=n: n for n in range(12)), fails], lambda: next(clock)):
             print(one)
     except ValueError as error:
         print(error)

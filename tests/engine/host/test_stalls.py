@@ -182,6 +182,7 @@ def test_C11_a_writer_that_cannot_be_opened_is_seen_too(caplog: pytest.LogCaptur
         with gated.hold("put", suffix=".seg") as gate:
             waiting = background(log.append, b"x", timeout=1e6)
             gate.wait_held()
+            until(lambda: store.health()["unanswered_seconds"] is not None)  # another thread claims
             clock.advance(61.0)
             assert (store.health()["stalled"], store.health()["store_reachable"]) == (True, False)
             until(lambda: told(caplog) == ["WARNING"])

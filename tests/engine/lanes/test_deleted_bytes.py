@@ -6,8 +6,9 @@ import pytest
 
 import logstore
 from logstore.objects import MemoryStore
-from logstore.testing import ManualClock
+from logstore.testing import FaultyStore, ManualClock
 from tests.support.engine.harness import open_store, pairs, running
+from tests.support.patience import PATIENCE_S
 
 LARGE = b"\x07" + bytes(range(256)) * 40
 
@@ -65,3 +66,24 @@ def test_N06_collecting_leaves_a_lane_alone_in_which_nothing_was_deleted() -> No
         before = [info.key for info in objects.list("")]
         store.collect_garbage()
         assert [info.key for info in objects.list("")] == before
+
+
+@pytest.mark.parametrize("deleter", ["owner", "another"])
+def test_N06_a_topic_of_many_partitions_is_deleted_with_one_seal_in_each_lane(deleter: str) -> None:
+    """A seal stays for good, so it is one for all: in the lane that has records of some, and where the others begin."""
+    objects = FaultyStore(MemoryStore())
+    with running(objects, lanes=1) as owner, running(objects, lanes=1) as other:
+        wide, kept = owner.create_topic("wide", 100), owner.create_topic("kept").partition(0)
+        waiting = [wide.partition(number).submit(b"x") for number in range(50)]
+        assert {future.result(PATIENCE_S).offset for future in waiting} == {0}
+        assert kept.append(b"0").offset == 0
+        logs = [wide.partition(number) for number in range(50)]
+        objects.forget_calls()
+        (owner if deleter == "owner" else other).delete_topic("wide")
+        assert objects.count("put", prefix="lanes/", suffix=".seg") == 2
+        assert len(objects.calls) < 20 * 100
+        for log in logs:
+            with pytest.raises(logstore.UnknownTopic):
+                log.append(b"late", timeout=PATIENCE_S)
+        assert kept.append(b"1").offset == 1
+        assert owner.create_topic("wide", 2).append(b"new", partition=0).offset == 0

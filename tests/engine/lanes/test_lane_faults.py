@@ -20,7 +20,7 @@ from logstore.layout.paths import LanePaths
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import background, crash, open_store, pairs, parts_in_lanes, running, until
-from tests.support.lanes.entries import seen
+from tests.support.lanes.entries import seen, store_lane
 from tests.support.patience import PATIENCE_S
 
 
@@ -300,7 +300,13 @@ def test_N04_a_close_that_cannot_fence_its_lane_does_no_harm(caplog: pytest.LogC
         assert again.topic("t").partition(0).append(b"b").offset == 1
 
 
-def test_N04_a_close_takes_a_seal_in_and_fences_behind_it() -> None:
+@pytest.mark.parametrize("kind", [EntryKind.SEAL, EntryKind.TRANSFER])
+def test_N04_a_close_takes_a_seal_in_and_fences_behind_it(
+    kind: EntryKind, request: pytest.FixtureRequest
+) -> None:
+    """Or a transfer, of a topic that begins in a lane."""
+    if kind is EntryKind.SEAL:
+        request.getfixturevalue("begin_in_own_chains")
     objects = MemoryStore()
     store = open_store(objects, lanes=1)
     topic = store.create_topic("t", 2)
@@ -311,7 +317,7 @@ def test_N04_a_close_takes_a_seal_in_and_fences_behind_it() -> None:
         stored = log_of(objects, store)
         store.close()
         kinds = [entry.header.kind for entry in stored.entries_from(0) if isinstance(entry, Entry)]
-        assert kinds[-2:] == [EntryKind.SEAL, EntryKind.FENCE]
+        assert kinds[-2:] == [kind, EntryKind.FENCE]
 
 
 def test_N01_a_linger_is_the_least_time_between_two_uploads() -> None:
@@ -321,12 +327,13 @@ def test_N01_a_linger_is_the_least_time_between_two_uploads() -> None:
     store = open_store(faulty, lanes=1, durable_linger=3600.0)
     log = store.create_topic("t").partition(0)
     log.append(b"a")
-    before = faulty.count("put", prefix="lanes/")
+    lane = f"lanes/{store_lane(store)}/"
+    before = faulty.count("put", prefix=lane)
     waiting = [log.submit(b"%d" % number) for number in range(5)]
-    assert faulty.count("put", prefix="lanes/") == before
+    assert faulty.count("put", prefix=lane) == before
     background(store.close).result(PATIENCE_S)
     assert [future.result(0).offset for future in waiting] == [1, 2, 3, 4, 5]
-    assert faulty.count("put", prefix="lanes/") == before + 2, "all in one, and the fence"
+    assert faulty.count("put", prefix=lane) == before + 2, "all in one, and the fence"
 
 
 def test_N02_memory_pressure_flushes_what_is_not_due() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import logstore
 from logstore.engine.write.lanes import entry_maker, lane_queue
-from logstore.errors import Fenced
+from logstore.errors import Fenced, PreconditionFailed
 from logstore.format.stored.entry import EntryHeader, build_entry
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import FaultyStore, GatedStore
@@ -61,6 +61,7 @@ def test_N03_what_an_owner_asks_at_anothers_seal_it_asks_at_once() -> None:
     assert {call.key.rpartition("/")[2] for call in both} == {"checkpoint", seal.rpartition("/")[2]}
 
 
+@pytest.mark.usefixtures("begin_in_own_chains")
 def test_N03_a_partition_that_is_taken_while_it_is_opened_is_fenced_at_once() -> None:
     """The lane meets the seal before the claim has a writer. One that nobody stopped would wait for its deadline."""
     objects = MemoryStore()
@@ -232,12 +233,13 @@ def test_N02_what_is_sent_again_keeps_its_order_when_a_second_seal_is_met(
             waiting.append(mine.submit(b"%d" % number))
             gate.wait_held(count=number)
         other.topic("t").partition(1).append(b"taken")
-        gate.release()
+        gate.release(1)
         until(lambda: moved[0]._internal.stopped is not None)
-        gate.wait_held()
+        gate.wait_held(PATIENCE_S, count=3)
+        gate.fail(PreconditionFailed("a void entry would be in the way of the first"), 2)
         armed.set()
         gate.release()
-        gate.wait_held()
+        gate.wait_held(PATIENCE_S)
         assert making.wait(PATIENCE_S)
         other.topic("t").partition(2).append(b"taken")
         gate.release()

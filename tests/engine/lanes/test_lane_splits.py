@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import logstore
-from logstore.errors import Fenced, StoreError, UnknownTopic
+from logstore.errors import Fenced, ObjectNotFound, StoreError, UnknownTopic
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import FaultyStore
 from tests.support.engine.harness import background, crash, open_store, pairs, running
@@ -153,3 +153,26 @@ def test_L20_N06_a_manifest_that_was_restored_from_an_old_copy_is_done_without()
         assert objects.get(manifest) != old
         objects.put(manifest, old)
         assert background(seen, objects).result(PATIENCE_S) == expected
+
+
+@pytest.mark.usefixtures("often")
+def test_C04_a_split_of_what_another_has_split_and_let_go_of_is_that_others() -> None:
+    objects = MemoryStore()
+    with (
+        running(objects, lanes=1, delete_grace=0.0) as store,
+        running(objects, lanes=0, cache_bytes=0) as late,
+    ):
+        log = store.create_topic("t").partition(0)
+        expected = [(log.append(b"%d" % turn).offset, b"%d" % turn) for turn in range(8)]
+        internal = late.topic("t").partition(0)._internal
+        view = internal._chain.load()
+        split_now(store, log)
+        before = {info.key for info in objects.list("topics/")}
+        assert internal.maintenance.split(view, 0) is None
+        assert {info.key for info in objects.list("topics/")} == before
+        assert seen(objects) == expected
+        log.append(b"8")
+        view = internal._chain.load()
+        objects.delete(view.segments.ref(len(view.segments) - 1).key.partition("@")[0])
+        with pytest.raises(ObjectNotFound):  # nobody has split that: it is lost, and said to be
+            internal.maintenance.split(view, 0)

@@ -230,9 +230,11 @@ def test_N10_a_store_with_lanes_on_a_folder_is_read_from_another_process(tmp_pat
         assert seen(LocalStore(str(tmp_path)), number) == [(0, b"%d" % number)]
 
 
+@pytest.mark.usefixtures("begin_in_own_chains")
 def test_N10_the_release_before_lanes_meets_a_newer_format_first() -> None:
     """It reads segments of format 1 and manifests up to 3, and refuses what is newer: in the chain of a partition that is in
-    a lane, the claim; where a manifest stands, that one. It never sees an end where the chain goes on in a lane."""
+    a lane, the claim; where a manifest stands, that one. It never sees an end where the chain goes on in a lane. A topic
+    that begins in one it refuses by its descriptor."""
     objects = MemoryStore()
     with running(objects) as store:
         log = store.create_topic("t").partition(0)

@@ -164,29 +164,11 @@ def test_N08_a_thousand_topics_of_one_partition_cost_no_more_puts_than_one() -> 
             store.flush()
         puts = [call.key for call in counted.calls if call.operation == "put"]
         assert all(key.startswith(LANES_PREFIX) for key in puts)
+        # The lanes where the topics begin get theirs once, when nobody has claimed anything for a second.
+        puts = [key for key in puts if not is_birth_lane(key.split("/")[1])]
         assert sum(key.endswith("checkpoint") for key in puts) * 10 <= len(puts)
     found, _ = planned(objects, [log._internal.paths for log in logs])
     assert [partition.end for partition in found] == [2] * MANY
-
-
-def test_N08_a_writer_of_a_small_topic_is_opened_with_requests_of_its_own() -> None:
-    """A topic of fewer than 16 partitions begins in chains of their own: each partition has its own claim there. What that
-    costs does not grow with the lane."""
-    objects = MemoryStore()
-    spent: list[list[int]] = []
-    for _ in range(2):
-        counted = FaultyStore(objects)
-        with running(counted, lanes=1) as store:
-            topics = [store.create_topic(f"t{number}", exist_ok=True) for number in range(30)]
-            spent.append([])
-            for topic in topics:
-                counted.forget_calls()
-                topic.partition(0).append(b"x")
-                spent[-1].append(len(counted.calls))
-    new, closed = spent
-    assert max(new) <= 5
-    assert max(closed) <= 24
-    assert max(closed[20:]) <= max(closed[:10])
 
 
 def test_N08_a_thousand_idle_partitions_are_followed_with_four_requests_an_interval(

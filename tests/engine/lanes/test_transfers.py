@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import logstore
-import logstore.store as store_module
 from logstore.engine.lanes.lane_log import LaneLog
 from logstore.engine.write.lanes import lane_checkpoints
 from logstore.errors import Fenced, OutcomeUnknown, PartitionInUse, StoreUnavailable, UnknownTopic
@@ -25,12 +24,6 @@ from tests.support.patience import PATIENCE_S
 MANY = 1000
 
 
-@pytest.fixture(autouse=True)
-def _small_topics_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a few partitions begin in a lane as well."""
-    monkeypatch.setattr(store_module, "BORN_PARTITIONS", 1)
-
-
 def submitted(store: logstore.Store, count: int, value: bytes) -> list[int]:
     """One durable record to each partition: all are submitted, then waited for."""
     topic = store.create_topic("t", count, exist_ok=True)
@@ -38,15 +31,17 @@ def submitted(store: logstore.Store, count: int, value: bytes) -> list[int]:
     return [future.result(PATIENCE_S).offset for future in futures]
 
 
+def entries_of(objects: ObjectStore) -> list[Entry]:
+    """All that stand in lanes."""
+    lanes = {info.key.split("/")[1] for info in objects.list(LANES_PREFIX)}
+    logs = [LaneLog(objects, LanePaths(lane)) for lane in sorted(lanes)]
+    entries = [entry for log in logs for entry in log.standing(0)[0].values()]
+    return [entry for entry in entries if isinstance(entry, Entry)]
+
+
 def transfers(objects: ObjectStore) -> list[int]:
     """How many partitions each of them has moved."""
-    lanes = {info.key.split("/")[1] for info in objects.list(LANES_PREFIX)}
-    entries = [entry for lane in sorted(lanes) for entry in LaneLog(objects, LanePaths(lane)).entries_from(0)]
-    return [
-        len(entry.parts)
-        for entry in entries
-        if isinstance(entry, Entry) and entry.header.kind is EntryKind.TRANSFER
-    ]
+    return [len(entry.parts) for entry in entries_of(objects) if entry.header.kind is EntryKind.TRANSFER]
 
 
 def opened_and_appended(store: logstore.Store, gated: GatedStore, count: int, value: bytes) -> list[int]:
@@ -81,6 +76,35 @@ def test_N04_a_thousand_partitions_whose_owner_closed_are_opened_with_a_few_requ
         assert opened_and_appended(store, gated, MANY, b"b") == [1] * MANY
         assert len(faulty.calls) <= 100
     assert [seen(objects, number) for number in (0, 1, MANY - 1)] == [[(0, b"a"), (1, b"b")]] * 3
+
+
+def test_N04_who_transfers_behind_a_transfer_of_his_own_does_not_look_again_where_the_lane_ends() -> None:
+    objects = MemoryStore()
+    with running(objects, lanes=1) as store:
+        assert submitted(store, 5, b"a") == [0] * 5
+    faulty, clock = FaultyStore(objects), ManualClock()
+    with running(faulty, clock, lanes=1) as store:
+        topic = store.topic("t")
+        topic.partition(0).append(b"b")
+        faulty.forget_calls()
+        assert [topic.partition(number).append(b"b").offset for number in (1, 2, 3)] == [1] * 3
+        assert faulty.count("list") == 0
+        assert faulty.count("put") == 6, "a transfer and a part for each"
+    assert [seen(objects, number) for number in range(4)] == [[(0, b"a"), (1, b"b")]] * 4
+
+
+def test_N04_who_transfers_behind_a_transfer_of_his_own_finds_another_s_there() -> None:
+    """He reads on and puts his own behind it, and asks nobody for anything: nobody has outrun him."""
+    objects = MemoryStore()
+    with running(objects, lanes=1) as store:
+        assert submitted(store, 3, b"a") == [0] * 3
+    with running(objects, ManualClock(), lanes=1) as one, running(objects, ManualClock(), lanes=1) as other:
+        one.topic("t").partition(0).append(b"b")
+        other.topic("t").partition(1).append(b"b")
+        one.topic("t").partition(2).append(b"b")
+    assert [seen(objects, number) for number in range(3)] == [[(0, b"a"), (1, b"b")]] * 3
+    assert sum(transfers(objects)) == 6
+    assert not any(entry.header.is_ask for entry in entries_of(objects))
 
 
 @pytest.mark.soak

@@ -15,6 +15,7 @@ from logstore.objects import MemoryStore
 from logstore.testing import ManualClock
 from tests.support.engine.cleaning import append_all, check_same, clean, fold, history, reread
 from tests.support.engine.dying import DiesAt, OvertakenAt
+from tests.support.engine.harness import copy_of
 from tests.support.engine.upkeep import GRACE_S, merge_all, open_store
 
 pytestmark = pytest.mark.usefixtures("no_checkpoints")
@@ -26,9 +27,7 @@ pytestmark = pytest.mark.usefixtures("no_checkpoints")
 def _prepared() -> tuple[MemoryStore, ManualClock, list[Record]]:
     """A log that was compacted once, whose tombstones are due, and which went on since."""
     made, at_s, stored = _prepared_once()
-    objects, clock = MemoryStore(), ManualClock()
-    for info in made.list(""):
-        objects.put(info.key, made.get(info.key))
+    objects, clock = copy_of(made), ManualClock()
     clock.advance(at_s)
     return objects, clock, list(stored)
 

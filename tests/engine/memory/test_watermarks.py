@@ -317,6 +317,7 @@ def test_L19_durable_visibility_shows_nothing_that_a_crash_could_take_back() -> 
 # Two writers, and readers in between
 
 
+@pytest.mark.usefixtures("begin_in_own_chains")
 def test_L15_a_reader_that_follows_may_see_our_own_commit_before_we_do() -> None:
     """A look at the store that began before the writer was opened here finds the writer's first segment while the answer
     to its PUT is still on its way: the record must not be counted twice, and its waiter must be told."""
@@ -339,6 +340,7 @@ def test_L15_a_reader_that_follows_may_see_our_own_commit_before_we_do() -> None
         assert log.append(b"v1").offset == 1
 
 
+@pytest.mark.usefixtures("begin_in_own_chains")
 def test_W05_a_reader_that_follows_does_not_move_the_writers_place_in_the_chain() -> None:
     """While A is opening its writer here, B fences it at once and shows buffered records. A reader in A's process sees B's
     fence first. A must find itself fenced; it must not go on behind B's fence, with offsets that B has shown."""

@@ -109,7 +109,7 @@ class LogMachine(RuleBasedStateMachine):
             seed=len(self.history.events),
         )
         life = Life(name, faulty, gated, store, partition(store), disk)
-        drive(self.clock, background(life.log.open_writer))
+        drive(self.clock, background(life.log.open_writer, timeout=1e6))  # another thread makes the claim
         self.history.recovered(name, after)
         return life
 

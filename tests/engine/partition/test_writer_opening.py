@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import pytest
 
 import logstore
-from logstore.errors import Closed, StoreUnavailable
+from logstore.errors import AppendTimeout, Closed, OutcomeUnknown, StoreUnavailable
 from logstore.objects import MemoryStore
-from logstore.testing import Fault, FaultyStore, GatedStore
-from tests.support.engine.harness import background, pairs, stored
+from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
+from tests.support.engine.harness import background, drive, pairs, running, stored, until
 from tests.support.patience import PATIENCE_S
 
 
 @pytest.fixture(params=["put", "get"])
 def held(request: pytest.FixtureRequest) -> str:
-    """Where the store hangs: at the fence, or when the partition is loaded."""
+    """Where the store hangs: at the claim, or when the partition is loaded."""
     return str(request.param)
 
 
+WHERE = {"put": "lanes/", "get": "topics/"}
+
+
 def opened() -> tuple[MemoryStore, GatedStore, logstore.Store]:
+    """A topic that another process has created: the first append asks where it stands."""
     objects = MemoryStore()
+    with logstore.open(objects) as creator:
+        creator.create_topic("t")
     gated = GatedStore(objects)
-    store = logstore.open(gated)
-    store.create_topic("t")
-    return objects, gated, store
+    return objects, gated, logstore.open(gated)
 
 
 def openers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "logstore-open"]
 
 
-def test_L07_a_first_append_whose_fence_hangs_gives_up_in_time_and_the_next_one_finds_the_writer(
+def test_L07_a_first_append_whose_claim_hangs_gives_up_in_time_and_the_next_one_finds_the_writer(
     held: str,
 ) -> None:
     objects, gated, store = opened()
     log = store.topic("t").partition(0)
-    with gated.hold(held, prefix="topics/") as gate:
+    with gated.hold(held, prefix=WHERE[held]) as gate:
         with pytest.raises(StoreUnavailable, match="nothing was appended") as late:
             log.append(b"late", timeout=0.01)
         assert late.value.retriable
@@ -53,10 +58,10 @@ def test_L07_a_first_append_whose_fence_hangs_gives_up_in_time_and_the_next_one_
     assert openers() == []
 
 
-def test_L06_a_close_does_not_wait_for_a_writer_whose_fence_hangs(held: str) -> None:
+def test_L06_a_close_does_not_wait_for_a_writer_whose_claim_hangs(held: str) -> None:
     objects, gated, store = opened()
     log = store.topic("t").partition(0)
-    with gated.hold(held, prefix="topics/") as gate:
+    with gated.hold(held, prefix=WHERE[held]) as gate:
         waiting = background(log.append, b"never", timeout=PATIENCE_S)
         gate.wait_held()
         store.close(timeout=0.01)
@@ -71,8 +76,10 @@ def test_L06_a_close_does_not_wait_for_a_writer_whose_fence_hangs(held: str) -> 
 
 def test_L28_why_the_writer_could_not_be_opened_is_told_to_everybody_who_waits() -> None:
     faulty = FaultyStore(MemoryStore())
+    with logstore.open(faulty) as creator:
+        creator.create_topic("t")
     with logstore.open(faulty, probe_interval=0.001) as store:
-        log = store.create_topic("t").partition(0)
+        log = store.topic("t").partition(0)
         faulty.fail("put", suffix=".seg", times=1 << 30, with_=Fault.UNAVAILABLE)
         for _ in range(2):
             with pytest.raises(StoreUnavailable, match="could not be opened"):
@@ -83,3 +90,50 @@ def test_L28_why_the_writer_could_not_be_opened_is_told_to_everybody_who_waits()
         faulty.heal()
         assert patient.result(PATIENCE_S).offset == 0
         assert pairs(log) == [(0, b"b")]
+
+
+def test_a_partition_that_is_written_is_few_objects() -> None:
+    """The garbage collector visits all of them again and again, of thousands of partitions."""
+    count = 100
+    with running(MemoryStore(), lanes=1) as store:
+        for topic in ("before", "t"):
+            gc.collect()
+            before = len(gc.get_objects())
+            logs = store.create_topic(topic, count)
+            for ack in [logs.partition(number).submit(b"x") for number in range(count)]:
+                ack.result(PATIENCE_S)
+            del ack
+            gc.collect()
+        assert (len(gc.get_objects()) - before) / count < 90
+
+
+# Of a topic that this process has just created: its writer is there before its claim
+
+
+def test_L07_L28_appends_to_a_new_topic_whose_claim_fails_say_why_in_time_and_are_stored_later() -> None:
+    faulty, clock = FaultyStore(MemoryStore()), ManualClock()
+    with logstore.open(faulty, clock=clock, probe_interval=0.001) as store:
+        log = store.create_topic("t").partition(0)
+        rule = faulty.fail("put", suffix=".seg", times=1 << 30, with_=Fault.UNAVAILABLE)
+        waiting = log.submit(b"a")
+        until(lambda: store._lanes._lanes[0].claiming.last_error is not None)
+        assert rule.hits
+        with pytest.raises(AppendTimeout, match="injected"):
+            log.append(b"b", timeout=0.0)
+        faulty.heal()
+        assert drive(clock, waiting).offset == 0
+        drive(clock, background(log.flush))
+        assert pairs(log) == [(0, b"a"), (1, b"b")], "nothing of it was shown before, and nothing is lost"
+
+
+def test_L06_a_close_does_not_wait_for_the_claim_of_a_new_topic() -> None:
+    objects = MemoryStore()
+    gated = GatedStore(objects)
+    store = logstore.open(gated)
+    log = store.create_topic("t").partition(0)
+    with gated.hold("put", prefix="lanes/") as gate:
+        waiting = log.submit(b"never acked")
+        gate.wait_held()
+        with pytest.raises(OutcomeUnknown):
+            store.close(timeout=0.01)
+    assert isinstance(waiting.exception(PATIENCE_S), OutcomeUnknown)

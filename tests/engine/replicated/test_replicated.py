@@ -80,6 +80,7 @@ def test_W07_below_at_above_against_a_frontier_of_ten(lower: int, upper: int, pl
     assert classify(lower, upper, 10) is place
 
 
+@pytest.mark.usefixtures("begin_in_own_chains")
 def test_W07_below_is_dropped_and_counted_at_is_stored(writer: Writers, objects: MemoryStore) -> None:
     ahead, behind = writer("ahead"), writer("behind")
     assert ahead.compare_and_append(source(0, 10), 0, 10) == Applied("us", 10)
@@ -157,6 +158,7 @@ def test_W07_records_that_carry_source_offsets_are_cut_exactly(writer: Writers, 
 # Usage
 
 
+@pytest.mark.usefixtures("begin_in_own_chains")
 def test_W08_a_gap_is_refused_and_nothing_is_written(writer: Writers, objects: MemoryStore) -> None:
     mine = writer()
     mine.compare_and_append(source(0, 3), 0, 3)
@@ -308,6 +310,7 @@ def test_W04_any_end_of_a_put_is_one_copy(writer: Writers, objects: MemoryStore,
     assert values(objects) == source(0, 4)
 
 
+@pytest.mark.usefixtures("begin_in_own_chains")
 def test_W04_lost_answer_then_a_look_at_the_upper_finds_our_own(objects: MemoryStore) -> None:
     """The PUT is done, its answer lost, the look at it refused; before the retry is due somebody asks for the upper."""
     gated = GatedStore(objects)
@@ -419,6 +422,7 @@ def test_W07_a_range_that_is_compared_while_its_writer_is_stopped_is_told(
         straddling.result(PATIENCE_S)
 
 
+@pytest.mark.usefixtures("begin_in_own_chains")
 def test_W07_a_commit_that_outlives_its_writer_fails_no_step(
     writer: Writers, objects: MemoryStore, stores: list[Store]
 ) -> None:

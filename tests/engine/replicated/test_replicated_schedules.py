@@ -10,7 +10,7 @@ from logstore.objects import MemoryStore
 from tests.support.engine.actors import Process, contents
 from tests.support.scheduler import Choices, RandomChoices, Schedule, for_every_schedule
 
-pytestmark = pytest.mark.usefixtures("quiet")
+pytestmark = pytest.mark.usefixtures("quiet", "begin_in_own_chains")
 
 Cuts = Sequence[tuple[int, int]]
 

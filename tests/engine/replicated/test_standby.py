@@ -247,7 +247,9 @@ def run_race(choices: Choices, *, faults_max: int) -> None:
     assert len(outcomes) == 1
 
 
+@pytest.mark.usefixtures("begin_in_own_chains")
 def test_W12_promotion_races_the_active_in_every_order() -> None:
+    """Requests that end the lane in which a topic begins make more orders than can be tried; the seeds try some."""
     assert for_every_schedule(lambda choices: run_race(choices, faults_max=0)) > 10
 
 

@@ -107,11 +107,19 @@ def test_W16_who_waits_for_others_waits_no_longer_than_its_patience() -> None:
     assert pace.wait(now=3600.01 + pace.patience_s) is None
 
 
+def test_C06_W16_a_clock_that_is_below_zero_is_waited_for_no_longer() -> None:
+    pace = Pace(Random(1), now=-3600.0)
+    pace.upload.took(0.03)
+    pace.lost()
+    assert pace.wait(now=-3600.0 + 1.01 * pace.patience_s) is None
+
+
 @pytest.mark.parametrize("seed", [41, 42])
 def test_C06_W11_clocks_that_differ_by_years_and_jump_neither_lose_a_record_nor_slow_anybody_down(
     seed: int,
 ) -> None:
-    """Everything that was acked is found where its ack says, once: `run_race` looks."""
+    """Everything that was acked is found where its ack says, once: `run_race` looks. A jump past the grace brings forward
+    what is collected, a PUT for each segment's header; a clock that is off and does not jump costs no request."""
     alike, skewed = (run_race(4, seconds=6, seed=seed, skewed=skewed) for skewed in (False, True))
     assert skewed.rate > 0.85 * alike.rate
     assert min(map(len, skewed.latencies)) > 0.5 * min(map(len, alike.latencies))

@@ -140,6 +140,7 @@ def test_W05_an_exclusive_fence_stops_shared_writers_and_says_so(opened: Open, o
     assert contents(objects) == [(0, b"before"), (1, b"owned")]
 
 
+@pytest.mark.usefixtures("begin_in_own_chains")
 def test_W05_a_shared_writer_that_comes_after_an_exclusive_one_stops_it(
     opened: Open, objects: MemoryStore
 ) -> None:

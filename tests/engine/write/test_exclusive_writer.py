@@ -161,6 +161,7 @@ def test_W02_an_empty_range_with_records_is_a_usage_error() -> None:
 @pytest.mark.parametrize(
     "error", [OSError("the wire broke"), RuntimeError("a bug in a store"), TimeoutError()]
 )
+@pytest.mark.usefixtures("begin_in_own_chains")
 def test_W03_an_error_of_any_other_type_counts_as_indeterminate(error: Exception, carried_out: bool) -> None:
     """Of the fence, and of a record: both are looked for before they are sent again."""
     objects, clock = MemoryStore(), ManualClock()

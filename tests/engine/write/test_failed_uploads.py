@@ -15,7 +15,7 @@ from logstore.errors import (
     AppendTimeout,
     Fenced,
 )
-from logstore.format.stored.segment import build_segment
+from logstore.format.stored.segment import segment_pieces
 from logstore.objects import MemoryStore, ObjectStore
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import (
@@ -167,11 +167,12 @@ def test_L03_a_store_that_refuses_only_reads_back_still_gets_the_truth_in_the_en
         assert pairs(log) == at(0, numbered(0, 2))
 
 
+@pytest.mark.parametrize("lanes", [0, 1])
 def test_L03_running_out_of_memory_in_a_flush_is_one_failed_try(
-    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    lanes: int, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The segment cannot be built this time. The window stays, readable, and its waiter learns of the next try."""
-    real, failures = build_segment, list[Any]()
+    real, failures = segment_pieces, list[Any]()
 
     def failing(*args: Any) -> Any:
         if len(failures) < 5:
@@ -179,10 +180,10 @@ def test_L03_running_out_of_memory_in_a_flush_is_one_failed_try(
             raise MemoryError("injected")
         return real(*args)
 
-    with running(MemoryStore(), clock) as store:
+    with running(MemoryStore(), clock, lanes=lanes) as store:
         log = partition(store)
         log.append(b"v0", ack="buffered")
-        monkeypatch.setattr(flush_window, "build_segment", failing)
+        monkeypatch.setattr(flush_window, "segment_pieces", failing)
         future = log.submit(b"v1")
         until(lambda: len(failures) > 0)
         assert pairs(log) == [(0, b"v0")]

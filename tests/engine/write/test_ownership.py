@@ -28,7 +28,7 @@ from logstore.process.presence import Presence
 from logstore.testing import FaultyStore, GatedStore
 from tests.support.engine.harness import background, headers, open_store, pairs, partition, running, until
 from tests.support.engine.other_process import OtherProcess
-from tests.support.lanes.entries import seen
+from tests.support.lanes.entries import seen, store_lane
 from tests.support.patience import PATIENCE_S
 
 
@@ -265,9 +265,8 @@ def test_W17_a_close_says_so_where_it_stores_something_anyway_or_promised_to(
         partition(store).append(b"x", ack=ack)
         partition(store).flush()
         faulty.forget_calls()
-    assert faulty.count("put", prefix="lanes/") == (2 if says_it else 1), (
-        "the end of the lane, and a last word"
-    )
+        lane = f"lanes/{store_lane(store)}/"
+    assert faulty.count("put", prefix=lane) == (2 if says_it else 1), "the end of the lane, and a last word"
     assert faulty.count("put") == faulty.count("put", prefix="lanes/")
     assert (SegmentFlags.CLOSED in headers(objects)[-1].flags) is says_it
     with running(objects) as store:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import logstore
-import logstore.store as store_module
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.errors import Fenced, Indeterminate, LogStoreError, StoreUnavailable
 from logstore.objects import MemoryStore
@@ -15,6 +14,7 @@ from logstore.testing import FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import (
     at,
     background,
+    copy_of,
     crash,
     disk_of,
     drive,
@@ -29,13 +29,6 @@ from tests.support.patience import PATIENCE_S
 DURABLE = [b"durable-0", b"durable-1"]
 LOCAL = [b"local-2", b"local-3", b"local-4"]
 ACKED = DURABLE + LOCAL
-
-
-def copy_of(objects: MemoryStore) -> MemoryStore:
-    copy = MemoryStore()
-    for info in objects.list(""):
-        copy.put(info.key, objects.get(info.key))
-    return copy
 
 
 class Left:
@@ -120,13 +113,14 @@ def test_L09_W04_a_recovery_that_dies_at_any_put_is_finished_by_the_next(
         check_all(partition(store), left)
 
 
-@pytest.mark.parametrize("born", [1, 16], ids=["born in a lane", "born in its own chain"])
+@pytest.mark.parametrize("born", ["in a lane", "in its own chain"])
 def test_L09_N03_who_takes_over_between_the_puts_of_a_recovery_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, born: int
+    tmp_path: Path, request: pytest.FixtureRequest, born: str
 ) -> None:
     """The last put is held while another process takes the partition and appends: of the two one is its owner, and what
     anybody was told is there for all."""
-    monkeypatch.setattr(store_module, "BORN_PARTITIONS", born)
+    if born == "in its own chain":
+        request.getfixturevalue("begin_in_own_chains")
     left = Left(tmp_path)
     gated = GatedStore(left.objects)
     recovering = open_store(gated, wal_dir=str(left.disk()))

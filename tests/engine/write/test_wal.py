@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from tests.support.descriptor_guard import DescriptorGuard
 from tests.support.engine.harness import (
     at,
     background,
+    copy_of,
     crash,
     disk_of,
     drive,
@@ -29,14 +29,8 @@ from tests.support.engine.harness import (
     running,
     until,
 )
+from tests.support.lanes.held_fsync import HeldFsync
 from tests.support.patience import PATIENCE_S
-
-
-def clone(objects: MemoryStore) -> MemoryStore:
-    copy = MemoryStore()
-    for info in objects.list(""):
-        copy.put(info.key, objects.get(info.key))
-    return copy
 
 
 def wal_files(folder: Path) -> list[Path]:
@@ -106,7 +100,7 @@ def test_L09_a_torn_last_frame_is_cut_off_wherever_it_was_torn(tmp_path: Path) -
         disk = disk_of(tmp_path / "disk", tmp_path / f"cut-{cut}")
         os.truncate(wal_files(disk)[0], cut)
         whole = sum(end <= cut for end in ends)
-        with running(clone(objects), wal_dir=str(disk)) as again:
+        with running(copy_of(objects), wal_dir=str(disk)) as again:
             log = partition(again)
             log.open_writer()
             assert pairs(log) == at(0, numbered(0, whole)), f"cut at byte {cut}"
@@ -131,7 +125,7 @@ def test_L09_a_damaged_frame_before_the_end_is_an_error_that_names_the_file(tmp_
         data = bytearray(file.read_bytes())
         data[position] ^= 0x40
         file.write_bytes(data)
-        with running(clone(objects), wal_dir=str(disk)) as again:
+        with running(copy_of(objects), wal_dir=str(disk)) as again:
             log = partition(again)
             with pytest.raises(CorruptData, match=file.name):
                 log.append(b"x", ack="local")
@@ -160,24 +154,15 @@ def test_L09_records_that_wait_together_share_one_fsync(
     with running(MemoryStore(), wal_dir=str(tmp_path)) as store:
         log = partition(store)
         log.append(b"v0", ack="local")
-        synced: list[int] = []
-        real, arrived, go = os.fsync, threading.Event(), threading.Event()
-
-        def slow(handle: int) -> None:
-            synced.append(handle)
-            arrived.set()
-            assert go.wait(PATIENCE_S)
-            real(handle)
-
-        monkeypatch.setattr(os, "fsync", slow)
+        disk = HeldFsync(monkeypatch)
         first = log.submit(b"v1", ack="local")
-        assert arrived.wait(PATIENCE_S)
+        disk.wait()
         others = [log.submit(value, ack="local") for value in numbered(2, 50)]
         assert not first.done()
         assert log.buffered_high_watermark == 1, "nothing is shown before it is on disk"
-        go.set()
+        disk.let_go()
         assert [future.result(PATIENCE_S).offset for future in (first, *others)] == list(range(1, 52))
-        assert len(synced) == 2, "one for the first, one for all who came meanwhile"
+        assert disk.calls == 2, "one for the first, one for all who came meanwhile"
 
 
 @pytest.mark.parametrize("call", ["fsync", "write"])

@@ -17,7 +17,7 @@ from logstore.errors import CorruptData
 from logstore.format.stored.wal import FRAME_MAGIC, HEADER_SIZE, parse_frames
 from logstore.objects import MemoryStore
 from tests.support.engine.damage import Damaged, cuts, extensions, flips, shifts, swaps
-from tests.support.engine.harness import crash, open_store, pairs, partition
+from tests.support.engine.harness import copy_of, crash, open_store, pairs, partition
 
 VALUES = [b"first", b"second", b"third"]
 
@@ -50,10 +50,7 @@ class Left:
         path = wal_dir / self.name
         path.parent.mkdir(parents=True)
         path.write_bytes(data)
-        objects = MemoryStore()
-        for info in self.objects.list(""):
-            objects.put(info.key, self.objects.get(info.key))
-        return open_store(objects, wal_dir=str(wal_dir)), path
+        return open_store(copy_of(self.objects), wal_dir=str(wal_dir)), path
 
 
 @pytest.fixture

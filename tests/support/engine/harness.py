@@ -25,7 +25,7 @@ from logstore.engine.runtime import Runtime
 from logstore.format.stored.entry import Entry
 from logstore.format.stored.segment import SegmentHeader
 from logstore.layout.paths import LANES_PREFIX, LanePaths, PartitionPaths
-from logstore.objects import ObjectStore
+from logstore.objects import MemoryStore, ObjectStore
 from logstore.objects.wrappers.slices import slice_key
 from logstore.process import at_exit
 from logstore.testing import FaultyStore, ManualClock
@@ -45,6 +45,14 @@ def open_store(objects: ObjectStore, clock: ManualClock | None = None, **setting
     settings = {"flush_interval": 3600.0, **DEFAULTS, **settings}
     rng = random.Random(settings.pop("seed", None) or next(_seeds))
     return logstore.open(objects, clock=clock, rng=rng, **settings)
+
+
+def copy_of(objects: MemoryStore) -> MemoryStore:
+    """Another store with the same objects."""
+    copy = MemoryStore()
+    for info in objects.list(""):
+        copy.put(info.key, objects.get(info.key))
+    return copy
 
 
 @contextmanager

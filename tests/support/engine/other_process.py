@@ -14,9 +14,11 @@ import json, os, sys
 import logstore
 
 where, name, settings = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-partitions = settings.pop("partitions", 1)
+partitions, count = settings.pop("partitions", 1), settings.pop("topics", 1)
 store = logstore.open(where, **settings)
-topic = store.create_topic(name, partitions, exist_ok=True)
+names = [name, *(f"{name}{n}" for n in range(1, count))]
+topics = [store.create_topic(each, partitions, exist_ok=True) for each in names]
+topic = topics[0]
 for line in sys.stdin:
     what, *words = json.loads(line)
     try:
@@ -24,7 +26,7 @@ for line in sys.stdin:
             receipt = topic.append(words[0].encode(), **words[1])
             answer = [receipt.partition, receipt.offset]
         elif what == "append to all":
-            futures = [topic.partition(n).submit(words[0].encode()) for n in range(topic.partitions)]
+            futures = [one.partition(n).submit(words[0].encode()) for one in topics for n in range(partitions)]
             answer = [future.result(60).offset for future in futures]
         elif what == "close":
             store.close()
@@ -44,7 +46,8 @@ for line in sys.stdin:
 
 
 class OtherProcess:
-    """It appends to `topic`, which it creates if it is not there, with `partitions=1`, or as many as the settings say."""
+    """It appends to `topic`, which it creates if it is not there, with `partitions=1`, or as many as the settings say. With
+    `topics`, so many in all: the others are called the same with a number, from 1 on."""
 
     def __init__(self, where: object, topic: str = "t", **settings: Any) -> None:
         command = [sys.executable, "-c", _PROGRAM, str(where), topic, json.dumps(settings)]
@@ -56,7 +59,7 @@ class OtherProcess:
         return self._ask("append", value, how)
 
     def append_to_all(self, value: str) -> Any:
-        """One record to each partition. Their offsets, or the error's name and text."""
+        """One record to each partition of all topics. Their offsets, or the error's name and text."""
         return self._ask("append to all", value)
 
     def close_store(self) -> None:

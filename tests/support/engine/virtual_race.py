@@ -44,7 +44,7 @@ class SkewedClock(VirtualClock):
     def __init__(self, kernel: Kernel, rng: random.Random) -> None:
         super().__init__(kernel)
         self._rng = rng
-        self._skew_ms, self._began = rng.randint(-YEARS_MS, YEARS_MS), rng.uniform(0, 1e6)
+        self._skew_ms, self._began = rng.randint(-YEARS_MS, YEARS_MS), rng.uniform(-1e6, 1e6)
 
     def now_ms(self) -> int:
         if self._rng.random() < 0.1:

@@ -6,17 +6,22 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from logstore.format.batches.batch import BatchInfo, Buffer
-from logstore.format.batches.columns import COLUMNS, column_chunks
+from logstore.format.batches.columns import COLUMNS, Located, column_chunks
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+def located(raw: Buffer, infos: Sequence[BatchInfo]) -> list[Located]:
+    """Batches that lie in the same bytes."""
+    return [(raw, info) for info in infos]
 
 
 def decode_columns(
     raw: Buffer, infos: Sequence[BatchInfo], *, columns: Sequence[str] = COLUMNS, **bounds: Any
 ) -> pa.RecordBatch:
     """The records of the batches, in offset order, from `start_offset` up to before `stop_offset`."""
-    found = list(column_chunks(raw, infos, columns=columns, rows=1 << 31, **bounds))
+    found = list(column_chunks(located(raw, infos), columns=columns, rows=1 << 31, **bounds))
     if not found:
         import pyarrow
 

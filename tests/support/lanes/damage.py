@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from logstore.errors import CorruptData
+from logstore.layout.paths import is_birth_lane
 from logstore.objects import ObjectStore
 from tests.support.engine.harness import crash, open_store
 
@@ -26,7 +27,9 @@ def killed(objects: ObjectStore, **settings: Any) -> None:
 
 
 def keys(objects: ObjectStore, suffix: str = ".seg") -> list[str]:
-    return [info.key for info in objects.list("lanes/") if info.key.endswith(suffix)]
+    """Of lanes that somebody owns."""
+    stored = [info.key for info in objects.list("lanes/") if info.key.endswith(suffix)]
+    return [key for key in stored if not is_birth_lane(key.split("/")[1])]
 
 
 def spoil(objects: ObjectStore, key: str, damage: Damage) -> None:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from logstore.engine.lanes.transfers import Taken, Wanted
@@ -22,6 +23,7 @@ from logstore.engine.write.lanes.flushed import Flushed
 from logstore.engine.write.lanes.lane_book import LaneBook
 from logstore.errors import LogStoreError, StoreError
 from logstore.format.stored.entry import ClaimKey, Part
+from logstore.objects.fan_out import fan_out
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +50,8 @@ class Claiming:
         self._asked: list[_Asked] = []
         self._is_running = False
         self._failures = 0
-        self._doubtful: set[ClaimKey] = set()  # of one thread at a time
+        self.last_error: str | None = None  # why claims that are asked for do not stand yet
+        self._doubtful: dict[str, set[ClaimKey]] = {}  # by lane, each of one thread at a time
         # Lanes that nobody owns, of which no checkpoint says the last entry.
         self._unsaid: set[str] = set()
 
@@ -77,8 +80,8 @@ class Claiming:
         with self._book.lock:
             self._book.unclaimed[key] = math.inf
 
-    def stands(self, writer: Flushed) -> None:
-        """The claim of a writer that was expected does."""
+    def committed(self, writer: Flushed) -> None:
+        """The claim of a writer that was expected is committed: what it holds need not wait any more."""
         self._flush_if_due(writer, writer.claim_key)
 
     def replace(self, old: ClaimKey, writer: Flushed) -> None:
@@ -99,8 +102,8 @@ class Claiming:
             if self._asked:
                 return
             lanes, self._unsaid = self._unsaid, set()
-        for lane in lanes:
-            self._say(lane, is_idle=True)
+        for _ in fan_out(partial(self._say, lane, is_idle=True) for lane in lanes):
+            pass
 
     def _run(self) -> None:
         while True:
@@ -110,9 +113,11 @@ class Claiming:
                     self._is_running = False
                     says_later = bool(self._unsaid)
                     break
-            failed: list[_Asked] = []
-            for lane in dict.fromkeys(one.lane for one in asked):
-                failed += self._transfer(lane, [one for one in asked if one.lane == lane])
+            by_lane: dict[str, list[_Asked]] = {}
+            for one in asked:
+                by_lane.setdefault(one.lane, []).append(one)
+            calls = [partial(self._transfer, lane, claims) for lane, claims in by_lane.items()]
+            failed = [one for again in fan_out(calls, ahead=len(calls) > 1) for one in again]
             self._failures = self._failures + 1 if failed else 0
             if failed:
                 with self._lock:
@@ -132,17 +137,19 @@ class Claiming:
                 runtime.new_id,
                 runtime.clock.now_ms(),
                 runtime.presence.show().pack(),
-                self._doubtful,
+                self._doubtful.setdefault(lane, set()),
             )
         except BaseException as error:
             again = isinstance(error, StoreError) and not runtime.closed
             logger.log(
                 logging.WARNING if again else logging.DEBUG, "lane %s: no claim goes on yet: %s", lane, error
             )
+            self.last_error = str(error)
             for one in asked:
                 if not (again and one.is_patient):
                     one.outcome.set_exception(error)
             return [one for one in asked if again and one.is_patient]
+        self.last_error = None
         for one in asked:
             one.outcome.set_result(taken.get(one.wanted.key))
         if taken:

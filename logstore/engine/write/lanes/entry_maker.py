@@ -106,7 +106,10 @@ class EntryMaker:
             (seq, prev), known_until = self._flight.next_place(), self._book.known.next_seq
             seals = list(dict.fromkeys([*claims_given_up(load.windows), *self._flight.unanswered()]))
         header = EntryHeader(EntryKind.DATA, seq, runtime.new_id(), prev, runtime.clock.now_ms(), known_until)
-        return Upload(load, self._book.log, *build_entry(header, parts, seals, note))
+        data, entry = build_entry(header, parts, seals, note)
+        for (_, window), part in zip(load.windows, entry.parts, strict=True):
+            window.lies_in(data, part.position, part.size)
+        return Upload(load, self._book.log, data, entry)
 
     def _make_later(self, new: Load | None, windows: Windows, error: Exception) -> None:
         """The entry could not be made, for want of memory, say. What it was to hold stays readable, and keeps its turn.

@@ -35,7 +35,6 @@ class Atomic(Protocol):
 
     def fail(self, error: LogStoreError) -> None:
         """Tell whoever waits for it."""
-        ...
 
 
 class Flushed(Protocol):
@@ -52,55 +51,42 @@ class Flushed(Protocol):
     @property
     def waiting_bytes(self) -> int:
         """What there is for its next windows, about."""
-        ...
 
     @property
     def reserves_alone(self) -> bool:
         """Whether its next window holds no record, because somebody waits for what it reserves."""
-        ...
 
     @property
     def lock(self) -> threading.Lock:
         """The partition's."""
-        ...
 
     def prepare(self, atomics: Collection[Atomic], most: int) -> FlushWindow | None:
         """Take what there is to commit, all that belongs to `atomics` and nothing of another atomic append, else `most`
         bytes or one append; None if that is nothing. The rest is due when it was."""
-        ...
 
     def waiting_until(self, atomic: Atomic) -> int:
         """How many bytes must be taken to take that one."""
-        ...
 
     def withdraw(self, atomic: Atomic) -> list[Released]:
         """That one has failed: what follows it moves up. Returns who need not wait any more."""
-        ...
 
     def commit(self, window: FlushWindow, link: Link, seconds: float) -> Committed | None:
         """Its oldest window is committed; None if it has stopped meanwhile. Holds the lock."""
-        ...
 
     def committed(self, done: Committed) -> None:
         """The rest of that, without the lock. Its bytes are not given back to the budget: the lane does so for all."""
-        ...
 
     def acked(self, released: list[Released]) -> None:
         """Tell them."""
-        ...
 
     def attempt_failed(self, error: Exception) -> int:
         """An upload failed, and there will be another."""
-        ...
 
     def settled(self) -> Settled | None:
         """What is known of the partition's chain before the parts of the claim; None if that is not well known."""
-        ...
 
     def replace_view(self, view: ChainView) -> None:
         """Some of its parts were split out of the lane, and lie elsewhere now."""
-        ...
 
     def stop(self, error: LogStoreError) -> None:
         """For good."""
-        ...

@@ -36,7 +36,7 @@ from logstore.engine.write.lanes.upload import Fate
 from logstore.errors import Fenced, LogStoreError, OutcomeUnknown
 from logstore.format.stored.entry import ClaimKey, Entry, EntryHeader, EntryKind, build_entry
 from logstore.format.stored.extras import Claim
-from logstore.layout.paths import PartitionPaths
+from logstore.layout.paths import PartitionPaths, may_be_transferred
 
 logger = logging.getLogger(__name__)
 
@@ -207,11 +207,14 @@ class Lane:
         """End all claims in the lane that is given up: from then on everybody looks for their partitions where they have
         gone. If it cannot be done now, it is when the next of them is opened."""
         with self._lock:
-            left = self._book.left
-        if left is not None and left[1]:
+            lane, keys = self._book.left or ("", [])
+        # Not those that may be transferred: it may be that which was done there, and who goes on behind a seal would write
+        # beside the one who has them.
+        claims = [(Claim(lane, 0), key) for key in keys if not may_be_transferred(key.prefix)]
+        if claims:
             runtime = self._runtime
             owner, now_ms = runtime.presence.show().pack(), runtime.clock.now_ms()
-            runtime.lanes.end_claims(*left, runtime.new_id, now_ms, owner)
+            runtime.lanes.end_claims(claims, runtime.new_id, now_ms, owner)
 
     def leave_soon(self) -> None:
         """By the task."""

@@ -93,7 +93,7 @@ class Meeting:
             partial(self._book.log.entry_at, seq),
             partial(self._was_split, seq),
         )
-        found, was_split = fan_out(asked, at_once=2, at_least=2, ahead=True)
+        found, was_split = fan_out(asked, at_once=2, ahead=True)
         return cast("Entry | None", found), cast("bool", was_split)
 
     def _was_split(self, seq: int) -> bool:

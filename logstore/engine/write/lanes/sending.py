@@ -195,9 +195,10 @@ class Sending:
         links: list[tuple[Flushed, FlushWindow, Link]] = []
         is_kept = self._runtime.reader.keep_entry(key, upload.data)
         for (writer, window), part in zip(upload.load.windows, upload.entry.parts, strict=True):
-            data, summary = window.build()
+            summary = window.pieces()[1]
             link = Link(summary, part.size, writer.extras, slice_key(key, part.position, part.size))
             if not is_kept:
+                data = upload.data[part.position : part.position + part.size]
                 self._runtime.reader.keep(link.key or key, data, summary)
             links.append((writer, window, link))
         with all_locked(together):

@@ -58,7 +58,7 @@ def claims_given_up(windows: Windows) -> list[ClaimKey]:
 
 
 def part_of(writer: Flushed, window: FlushWindow) -> NewPart:
-    data, summary = window.build()
+    pieces, summary = window.pieces()
     header = window.header
     return NewPart(
         writer.claim_key,
@@ -70,5 +70,6 @@ def part_of(writer: Flushed, window: FlushWindow) -> NewPart:
         summary.records,
         summary.min_timestamp_ms,
         summary.max_timestamp_ms,
-        data,
+        summary.object_size,
+        pieces,
     )

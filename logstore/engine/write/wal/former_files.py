@@ -47,9 +47,6 @@ class FormerFiles:
                     "each process its own wal_dir"
                 ) from error
 
-    def __bool__(self) -> bool:
-        return bool(self._found)
-
     def read(self, expected: int) -> list[FromFile]:
         """All that is in them; `expected`: the first offset of interest, for the words."""
         return [_read(path, read_all(self._disk, path), expected) for path in self._found]

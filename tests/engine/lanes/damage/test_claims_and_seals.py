@@ -1,4 +1,8 @@
-"""L20: damaged seals, adoptions, fences and claims mean what they meant; `verify` names them."""
+"""L20: damaged seals, adoptions, fences and claims mean what they meant; `verify` names them.
+
+Of topics that begin in chains of their own, so that there are claims and seals. Of others there are transfers:
+`test_lost_transfers.py`.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,8 @@ from tests.support.lanes.damage import (
     readable,
     spoil,
 )
+
+pytestmark = pytest.mark.usefixtures("begin_in_own_chains")
 
 # Seals, adoptions, fences
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import logstore
-import logstore.store as store_module
 from logstore.cli import main
 from logstore.engine.lanes.whole_lane import lanes_of
 from logstore.errors import CorruptData
@@ -28,12 +27,6 @@ LOSSES: dict[str, Callable[[ObjectStore, str], object]] = {
     "cut": lambda objects, key: objects.put(key, objects.get(key)[:10]),
     "deleted": lambda objects, key: objects.delete(key),
 }
-
-
-@pytest.fixture(autouse=True)
-def _small_topics_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a few partitions begin in a lane as well."""
-    monkeypatch.setattr(store_module, "BORN_PARTITIONS", 1)
 
 
 def written(objects: ObjectStore, *values: bytes) -> logstore.Store:

@@ -2,6 +2,9 @@
 
 It may have been a seal, so nobody goes on behind it. The owner's writers stop, and say why; `reopen` claims the partitions
 again, without a restart, and nothing that was acked is lost.
+
+Of topics that begin in chains of their own. In a lane of others it may have been a transfer, and `reopen` is refused:
+`test_lost_transfers.py`.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from tests.support.engine.harness import crash, open_store, pairs, running, unti
 from tests.support.lanes.entries import seen
 from tests.support.patience import PATIENCE_S
 
+pytestmark = pytest.mark.usefixtures("begin_in_own_chains")
 JUNK = b"nothing that anybody has written here" * 9
 
 

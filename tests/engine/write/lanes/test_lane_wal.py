@@ -3,11 +3,9 @@ there, at their offsets, whatever happened to the others."""
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from logstore.format.stored import wal
 from logstore.objects import MemoryStore
 from logstore.testing import FaultyStore
 from tests.support.engine.harness import crash, disk_of, open_store, pairs, running
+from tests.support.lanes.held_fsync import HeldFsync
 from tests.support.lanes.wal import (
     MODES,
     left_by_a_crash,
@@ -41,24 +40,15 @@ def test_L09_N01_a_round_of_64_partitions_is_one_fsync(
         logs = opened(store, 65)
         for log in logs:
             log.append(b"0", ack="local")
-        synced: list[int] = []
-        real, arrived, go = os.fsync, threading.Event(), threading.Event()
-
-        def slow(handle: int) -> None:
-            synced.append(handle)
-            arrived.set()
-            assert go.wait(PATIENCE_S)
-            real(handle)
-
-        monkeypatch.setattr(os, "fsync", slow)
+        disk = HeldFsync(monkeypatch)
         first = logs[64].submit(b"1", ack="local")
-        assert arrived.wait(PATIENCE_S)
+        disk.wait()
         others = [log.submit(b"1", ack="local") for log in logs[:64]]
         assert not any(future.done() for future in others)
         assert {log.buffered_high_watermark for log in logs} == {1}, "nothing is shown before it is on disk"
-        go.set()
+        disk.let_go()
         assert {future.result(PATIENCE_S).offset for future in (first, *others)} == {1}
-        assert len(synced) == 2, "one for the first, one for the other 64 together"
+        assert disk.calls == 2, "one for the first, one for the other 64 together"
         monkeypatch.undo()
     assert list(tmp_path.rglob("*.wal")) == [], "after a clean close nothing is left"
 
@@ -73,18 +63,11 @@ def test_L09_a_long_queue_is_written_in_frames_that_have_an_end(
         for log in logs:
             log.append(b"0", ack="local")
         before = wal_file(tmp_path).read_bytes().count(wal.FRAME_MAGIC)
-        real, arrived, go = os.fsync, threading.Event(), threading.Event()
-
-        def slow(handle: int) -> None:
-            arrived.set()
-            assert go.wait(PATIENCE_S)
-            real(handle)
-
-        monkeypatch.setattr(os, "fsync", slow)
+        disk = HeldFsync(monkeypatch)
         waiting = [logs[7].submit(b"1", ack="local")]
-        assert arrived.wait(PATIENCE_S)
+        disk.wait()
         waiting += [log.submit(b"1" * 150, ack="local") for log in logs[:7]]
-        go.set()
+        disk.let_go()
         assert {future.result(PATIENCE_S).offset for future in waiting} == {1}
         assert wal_file(tmp_path).read_bytes().count(wal.FRAME_MAGIC) == before + 1 + 4
         monkeypatch.undo()
@@ -183,20 +166,13 @@ def test_L09_what_was_never_acked_is_not_stored_behind_the_records_of_another_li
     log.append(b"0", ack="local")
     reserved = log._internal.state.tail.reserved_until
     lifeline.down()
-    real, arrived, go = os.fsync, threading.Event(), threading.Event()
-
-    def slow(handle: int) -> None:
-        arrived.set()
-        assert go.wait(PATIENCE_S)
-        real(handle)
-
-    monkeypatch.setattr(os, "fsync", slow)
+    disk = HeldFsync(monkeypatch)
     local = [log.submit(b"1", ack="local")]
-    assert arrived.wait(PATIENCE_S)
+    disk.wait()
     local.append(log.submit(b"2", ack="local"))
     for count, size in ((reserved - 3, 8), (5, 50_000), (4, 50_000)):  # each is a batch of its own
         log.submit([bytes(size)] * count, ack="durable")
-    go.set()
+    disk.let_go()
     assert [future.result(PATIENCE_S).offset for future in local] == [1, 2]
     monkeypatch.undo()
     crash(store, lifeline)
