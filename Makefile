@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# setuptools warns of every editable install whose packages lie at the top of the checkout.
+PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 CORE_STAMP := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.installed-bench
@@ -27,24 +29,24 @@ setup: $(STAMP)
 # The library alone: quick, and all that `logstore demo` needs.
 $(CORE_STAMP): pyproject.toml setup.py logstore/format/_speed.c
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable .
+	$(PIP) --upgrade pip
+	$(PIP) --editable .
 	@$(BIN)/logstore --version
 	@touch $(CORE_STAMP)
 
 # Spark looks for its sources in folders, and an editable install is none: the .pth file names this one.
 $(STAMP): $(CORE_STAMP)
 	@echo 'Installing Spark, Kafka clients and test tools into $(VENV): 1.5 GB, some minutes, once.'
-	$(BIN)/python -m pip install --quiet --editable '.[arrow,lake,metrics,spark,broker,postgres,test]'
+	$(PIP) --editable '.[arrow,lake,metrics,spark,broker,postgres,test]'
 	@echo '$(CURDIR)' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/logstore-checkout.pth"
 	@touch $(STAMP)
 
 $(BENCH_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	$(PIP) --editable '.[bench]'
 	touch $(BENCH_STAMP)
 
 $(DOCS_STAMP): $(CORE_STAMP)
-	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(PIP) --editable '.[docs]'
 	@touch $(DOCS_STAMP)
 
 demo: $(CORE_STAMP)
@@ -85,7 +87,7 @@ spark-versions: $(SPARK_VERSIONS:%=.spark/%/.installed)
 	    PYTHONPATH="$(CURDIR)/.spark/$$version" $(BIN)/python -m pytest -q -rs tests/spark/test_jars.py; done
 
 .spark/%/.installed: | $(STAMP)
-	$(BIN)/python -m pip install --quiet --upgrade --target .spark/$* pyspark==$*
+	$(PIP) --upgrade --target .spark/$* pyspark==$*
 	@touch $@
 
 # Clients of others against a broker of ours: Java, Streams, Connect, Spark's Kafka connector, Node, Quix Streams, Faust,
