@@ -195,8 +195,7 @@ class Store:
 
         The partitions of a topic that is written through lanes begin in one: they are claimed together."""
         self._check_writable()
-        is_born = bool(self._lanes) and not settings.get("compact")
-        incarnation = self._runtime.rng.randbytes(8).hex() + (BORN_IN_LANE if is_born else "")
+        incarnation = self._runtime.rng.randbytes(8).hex() + (BORN_IN_LANE if self._lanes else "")
         made = self._catalog.create(name, partitions, settings, exist_ok, incarnation, kafka)
         lane = birth_lane(incarnation)
         if lane is not None and made.incarnation == incarnation:
@@ -294,9 +293,9 @@ class Store:
             return log
 
     def _new_log(self, paths: PartitionPaths, settings: TopicSettings) -> PartitionLog:
-        # Compaction by key works on objects of the partition's own, and up to the newest: those are not in a lane.
-        lane = None if settings.compact else self._lanes.of(paths)
-        return PartitionLog(self._runtime, paths, settings, self._replace, lane, self._local_sync)
+        return PartitionLog(
+            self._runtime, paths, settings, self._replace, self._lanes.of(paths), self._local_sync
+        )
 
     def _replace(self, log: PartitionLog, problem: str | None) -> PartitionLog:
         """What `PartitionLog.reopen` calls once the log has let go: the one that is handed out instead of it from now on.

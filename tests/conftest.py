@@ -179,6 +179,13 @@ def own_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(harness.DEFAULTS, "lanes", 0)
 
 
+@pytest.fixture(params=["lane", "own chain"])
+def lane_or_chain(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once with the writers that commit to a lane, which is the default, once with shared ones."""
+    if request.param == "own chain":
+        monkeypatch.setitem(harness.DEFAULTS, "writer", "shared")
+
+
 @pytest.fixture
 def begin_in_own_chains(monkeypatch: pytest.MonkeyPatch) -> None:
     """New topics begin in chains of their own, as those of releases before did, and of stores without lanes: their writers

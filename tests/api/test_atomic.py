@@ -8,10 +8,12 @@ import pytest
 
 import logstore
 import logstore.aio
+from logstore import Record
 from logstore.errors import (
     AppendTimeout,
     Closed,
     InvalidRecord,
+    KeyRequired,
     NotAtomic,
     ReadOnly,
     RecordTooLarge,
@@ -222,3 +224,32 @@ def test_N09_closing_the_store_makes_a_block_durable_that_is_under_way() -> None
         closing.result(PATIENCE_S)
         assert running_block.result(PATIENCE_S) == [1, 1]
     assert [stored(gated, "t", number)[1:] for number in range(2)] == [[(1, b"x")], [(1, b"y")]]
+
+
+def test_N09_a_compacted_topic_takes_part() -> None:
+    objects = MemoryStore()
+    with running(objects) as store:
+        events, table = store.create_topic("events"), store.create_topic("table", compact=True)
+        for turn in range(3):
+            with store.atomic() as tx:
+                tx.append(events, b"%d" % turn, key=b"k")
+                tx.append(table, b"%d" % turn, key=b"k")
+            assert [receipt.offset for receipt in tx.receipts] == [turn, turn]
+        with pytest.raises(KeyRequired), store.atomic() as tx:
+            tx.append(events, b"3")
+            tx.append(table, b"3")
+        assert events.partition(0).durable_high_watermark == 3
+
+
+def test_N01_compacted_topics_share_the_put_of_a_flush() -> None:
+    faulty = FaultyStore(MemoryStore())
+    with running(faulty) as store:
+        topic = store.create_topic("table", 16, compact=True)
+        logs = [topic.partition(number) for number in range(16)]
+        for waiting in [log.submit([Record(b"0", key=b"k")]) for log in logs]:
+            waiting.result(PATIENCE_S)
+        before = faulty.count("put")
+        for waiting in [log.submit([Record(b"1", key=b"k")]) for log in logs]:
+            waiting.result(PATIENCE_S)
+        assert faulty.count("put") - before < 8, "the first ones, and what came meanwhile"
+        assert all(log.durable_high_watermark == 2 for log in logs)

@@ -10,8 +10,8 @@ far the pass has come, and when. A pass that is interrupted is begun again by wh
   swapped into, or it is not named.
 * A tombstone goes when a pass has ended that knew it, so that nothing is left of what it deletes, and its time has passed
   since. If it is not known which passes have ended, because the manifest got lost or damaged, the time begins again.
-* The last row is never touched, nor the chain's newest segment, nor what is not in objects of the partition's own, nor what
-  is younger than the topic says. A pass comes no further than the last stable offset: see `thinner`.
+* The log's last batch is never touched, nor the chain's newest segment, nor what is not in objects of the partition's own,
+  nor what is younger than the topic says. A pass comes no further than the last stable offset: see `thinner`.
 * What cannot be read stops the pass: a tombstone must not go while something before it may still need it.
 """
 
@@ -104,16 +104,24 @@ class Cleaning:
 
     def _end(self, view: ChainView, now_ms: int) -> int:
         """Up to which offset the log may be cleaned."""
-        table, newest = view.segments.table, view.tail.next_seq - 1
+        table = view.segments.table
         young = now_ms - int(self._topic.compact_after_seconds * 1000)
         end = view.low_watermark
-        for row in range(len(table) - 1):  # the last row stays as it is: where the log ends there is a record
-            if table.last_seq[row] >= newest or (
-                self._topic.compact_after_seconds and table.max_timestamp_ms[row] > young
-            ):
+        for row in range(_row_count(view)):
+            if self._topic.compact_after_seconds and table.max_timestamp_ms[row] > young:
                 break
             end = table.end_offset[row]
         return end
+
+    def _last_batch(self, view: ChainView) -> int:
+        """Where the last batch begins of those that may be rewritten, if it is the log's: where that ends there is a record.
+        Else where they end."""
+        count = _row_count(view)
+        if count < len(view.segments):
+            return view.segments.table.base_offset[count]
+        if not count:
+            return view.low_watermark
+        return int(self._reader.index(view.segments.ref(count - 1)).index["base_offset"][-1])
 
     def _is_due(self, view: ChainView, now_ms: int, at_once: bool) -> bool:
         if not self._topic.compact or not view.segments.is_complete or view.tail.deleted:
@@ -128,7 +136,7 @@ class Cleaning:
                 break
             total += size
             if row_end > start:
-                dirty += size
+                dirty += size * (row_end - max(base, start)) // (row_end - base)
                 oldest_ms = low_ms if oldest_ms is None else min(oldest_ms, low_ms)
         if not dirty or oldest_ms is None:
             return False
@@ -146,10 +154,17 @@ class Cleaning:
     def _pass(self, view: ChainView, now_ms: int, done: CleaningDone) -> ChainView:
         known = view.cleaned
         expired = self._tombstones_until(known, now_ms)
-        start, end = max(known.until, view.low_watermark), self._end(view, now_ms)
+        last = self._last_batch(view)
+        start, end = max(known.until, view.low_watermark), min(self._end(view, now_ms), last)
         look_ahead = partial(self._outcomes, view, end=end)
         thinner = Thinner(
-            self._chain.new_id(), expired, known.until, offset_map.KEYS_MAX, max(0, end - start), look_ahead
+            self._chain.new_id(),
+            expired,
+            known.until,
+            last,
+            offset_map.KEYS_MAX,
+            max(0, end - start),
+            look_ahead,
         )
         self._learn(view, thinner, start, end)
         if thinner.until <= start and not expired:
@@ -256,7 +271,7 @@ class Cleaning:
         """The next rows to rewrite together, from the one that holds `position` on."""
         first = view.segments.row_at(position)
         stop = view.segments.row_at(until - 1) + 1 if until > 0 else 0
-        rows = range(first, min(stop, len(view.segments) - 1))
+        rows = range(first, min(stop, _row_count(view)))
         return next(neighbours(view.segments.table, rows, self._topic.segment_bytes), None)
 
     def _blocks(self, view: ChainView, run: range) -> Iterator[Block]:
@@ -272,6 +287,13 @@ def blocks_of(reader: SegmentReader, ref: SegmentRef) -> list[Block]:
 
 def _end_of(view: ChainView, run: range) -> int:
     return view.segments.table.end_offset[run.stop - 1]
+
+
+def _row_count(view: ChainView) -> int:
+    """How many rows may be rewritten. The chain's newest segment tells those who follow the chain where it ends; only what
+    was in a lane is merged up to there."""
+    table = view.segments.table
+    return len(table) - (len(table) > 0 and table.first_seq[-1] not in table.merged)
 
 
 def _rows(table: SegmentTable) -> Iterator[tuple[int, int, int, int]]:

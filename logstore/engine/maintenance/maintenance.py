@@ -51,6 +51,7 @@ class Maintenance:
     ) -> None:
         grace_ms = int(delete_grace * 1000)
         self._chain = chain
+        self._topic = topic
         self._compaction = Compaction(chain, reader, topic)
         self._cleaning = Cleaning(chain, reader, topic, stopped)
         self._retention = Retention(chain, topic, self._split)
@@ -84,8 +85,12 @@ class Maintenance:
         return view.part_count if self._compaction.split(view, now_ms, identity) is not None else 0
 
     def clean(self, now_ms: int) -> CleaningDone:
-        """Compaction by key, if the topic has it and there is anything to do."""
-        return self._cleaning.clean(self._chain.load(), now_ms, at_once=True)[1]
+        """Compaction by key, if the topic has it and there is anything to do: what the partition has in lanes becomes
+        objects of its own first."""
+        view = self._chain.load()
+        if self._topic.compact and view.part_count:
+            view = self._split(view, now_ms) or self._chain.load()
+        return self._cleaning.clean(view, now_ms, at_once=True)[1]
 
     def expire(self, now_ms: int) -> int:
         """Move the low watermark as retention says. Returns the new one."""

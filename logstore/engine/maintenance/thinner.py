@@ -77,14 +77,15 @@ class Thinned:
 
 class Thinner:
     """Of one pass. `tombstones_until`: those below that offset have had their time. `known_until`: where the pass before has
-    come to. `expected`: how many records it will learn at the most. `look_ahead`: how the transactions end that are open
-    from an offset on, or begin there."""
+    come to. `last`: from there on every batch stays as it is. `expected`: how many records it will learn at the most.
+    `look_ahead`: how the transactions end that are open from an offset on, or begin there."""
 
     def __init__(
         self,
         seed: bytes,
         tombstones_until: int,
         known_until: int,
+        last: int,
         keys_max: int,
         expected: int,
         look_ahead: Callable[[int], Outcomes],
@@ -95,6 +96,7 @@ class Thinner:
         self._last_markers: dict[int, int] = {}
         self._tombstones_until = tombstones_until
         self._known_until = known_until
+        self._last = last
         self._look_ahead = look_ahead
         self._outcomes: Outcomes | None = None
         self._start = -1
@@ -153,6 +155,10 @@ class Thinner:
             return True
         return self._outcomes is not None and self._outcomes.is_committed(info)
 
+    def _may_go(self, info: BatchInfo) -> bool:
+        """Whether its records go if others replace them."""
+        return info.base_offset < self._last and self._is_live(info)
+
     def _is_aborted(self, info: BatchInfo) -> bool:
         return (
             info.is_transactional
@@ -194,7 +200,7 @@ class Thinner:
         return left
 
     def _thin(self, found: list[_Found], left: Thinned) -> Iterator[_Piece]:
-        live = [one for one in found if self._is_live(one.info)]
+        live = [one for one in found if self._may_go(one.info)]
         known = self._known([one.info for one in live])
         inside = [one for one, keep in zip(live, known, strict=True) if keep is None]
         looked_up = self._looked_up(inside) if inside else iter(())
@@ -206,7 +212,7 @@ class Thinner:
                 continue
             keep, area = None, None
             count = 0 if self._is_aborted(info) else info.count
-            if self._is_live(info):
+            if self._may_go(info):
                 keep = next(keeps)
                 if keep is None:
                     keep, area = next(looked_up)

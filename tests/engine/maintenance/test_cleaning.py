@@ -22,9 +22,13 @@ from logstore.testing import FaultyStore, ManualClock
 from tests.support.engine.cleaning import append_all, check_same, clean, fold, history, reread
 from tests.support.engine.upkeep import merge_all, open_store
 
-pytestmark = pytest.mark.usefixtures("no_checkpoints")
+pytestmark = pytest.mark.usefixtures("no_checkpoints", "lane_or_chain")
 
 DAY_S = 24 * 3600.0
+
+
+def record(value: bytes | None, key: bytes) -> Record:
+    return Record(value, key=key, timestamp_ms=1)
 
 
 # What is kept
@@ -212,6 +216,7 @@ def test_B13_it_begins_when_enough_is_new_or_a_record_waits_too_long() -> None:
         internal = log._internal
 
         def in_the_background() -> int:
+            internal.maintenance.split(internal._chain.load(), clock.now_ms())
             return internal.maintenance._cleaning.clean(internal._chain.load(), clock.now_ms())[1].passes
 
         append_all(log, [[Record(b"%d" % n * 100, key=b"%d" % n)] for n in range(20)])
@@ -251,9 +256,6 @@ def test_B13_a_batch_that_stays_or_goes_whole_is_decoded_once(monkeypatch: pytes
     objects, clock = MemoryStore(), ManualClock()
     with open_store(objects, clock) as store:
         log = store.create_topic("t", compact=True).partition(0)
-
-        def record(value: bytes, key: bytes) -> Record:
-            return Record(value, key=key, timestamp_ms=1)
 
         appends = [[record(b"%d" % turn, b"%d" % n) for n in range(10)] for turn in range(5)]
         appends.append([record(b"6", b"0"), record(b"6", b"only here")])
@@ -321,22 +323,51 @@ def test_B13_what_does_not_fit_the_map_takes_several_passes(monkeypatch: pytest.
 
 
 def test_B13_what_lies_in_lanes_is_compacted_once_it_is_split() -> None:
-    """As a topic has it that is compacted only since its writer was opened."""
+    """Up to the log's last batch, though all of it be one object; also in a topic that is compacted only since its writer
+    was opened."""
     objects, clock = MemoryStore(), ManualClock()
-    with open_store(objects, clock, lanes=1) as store:
+    with open_store(objects, clock, writer="exclusive") as store:
         log = store.create_topic("t").partition(0)
         log.open_writer()
         store.alter_topic("t", compact=True)
         stored = append_all(log, history(13, 40))
-        check_same(stored, list(log.records()))
-        assert clean(log, clock).records == 0
         internal = log._internal
-        internal.maintenance.split(internal._chain.load(), clock.now_ms())
-        stored += append_all(log, history(14, 3))
+        in_the_background = internal.maintenance._cleaning
+        assert in_the_background.clean(internal._chain.load(), clock.now_ms())[1].records == 0
+        assert clean(log, clock).records > 0
+        left = reread(objects, clock)
+        check_same(stored, left)
+        assert left[-1] == stored[-1]
+        assert clean(log, clock).objects == 0, "there is nothing left to do"
+        stored += append_all(log, [*history(14, 3), [record(b"end", b"end")]])
         clean(log, clock)
         check_same(stored, list(log.records()))
     left = reread(objects, clock)
     check_same(stored, left)
+    kept = [record.key for record in left if record.value is not None][:-1]
+    assert len(set(kept)) == len(kept)
+
+
+def test_B13_where_the_log_ends_a_record_stays_though_its_time_is_over() -> None:
+    """A tombstone as the last record: who reads there meets it, and when more has come it goes."""
+    objects, clock = MemoryStore(), ManualClock()
+    with open_store(objects, clock) as store:
+        log = store.create_topic("t", compact=True, tombstone_seconds=60).partition(0)
+        stored = append_all(log, [[record(b"1", b"a")], [record(b"1", b"b")], [record(None, b"a")]])
+        for _ in range(3):
+            clean(log, clock)
+            clock.advance(61)
+        assert [record.offset for record in reread(objects, clock)] == [0, 1, 2]
+        stored += append_all(log, [[record(b"2", b"b")]])
+        for _ in range(3):
+            clean(log, clock)
+            clock.advance(61)
+        left = reread(objects, clock)
+        check_same(stored, left)
+        assert [record.offset for record in left] == [1, 3]
+        stored += append_all(log, [[record(b"3", b"b")]])
+        clean(log, clock)
+        assert [record.offset for record in reread(objects, clock)] == [3, 4]
 
 
 def test_B13_a_pass_reads_each_object_a_few_times_and_writes_it_once() -> None:
@@ -344,11 +375,12 @@ def test_B13_a_pass_reads_each_object_a_few_times_and_writes_it_once() -> None:
     with open_store(objects, clock, cache_bytes=0) as store:
         log = store.create_topic("t", compact=True, segment_bytes=2000).partition(0)
         append_all(log, history(15, 100))
-        rows = len(log.segments())
-        objects.calls.clear()
+        log._internal.maintenance.split(log._internal._chain.load(), clock.now_ms())
+        rows, before = len(log.segments()), len(objects.calls)
         done = clean(log, clock)
-        puts = [call.key for call in objects.calls if call.operation == "put"]
+        calls = objects.calls[before:]
+        puts = [call.key for call in calls if call.operation == "put"]
         assert sum("/merged/" in key for key in puts) == done.objects
         assert sum("manifest" in key for key in puts) == done.objects + 1
-        gets = [call.key for call in objects.calls if call.operation == "get" and call.key.endswith(".seg")]
+        gets = [call.key for call in calls if call.operation == "get" and call.key.endswith(".seg")]
         assert len(gets) <= 3 * rows + 4 * done.objects

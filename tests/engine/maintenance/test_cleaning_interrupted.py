@@ -15,10 +15,10 @@ from logstore.objects import MemoryStore
 from logstore.testing import ManualClock
 from tests.support.engine.cleaning import append_all, check_same, clean, fold, history, reread
 from tests.support.engine.dying import DiesAt, OvertakenAt
-from tests.support.engine.harness import copy_of
+from tests.support.engine.harness import DEFAULTS, copy_of
 from tests.support.engine.upkeep import GRACE_S, merge_all, open_store
 
-pytestmark = pytest.mark.usefixtures("no_checkpoints")
+pytestmark = pytest.mark.usefixtures("no_checkpoints", "lane_or_chain")
 
 
 # Interrupted, overtaken, read meanwhile
@@ -26,16 +26,16 @@ pytestmark = pytest.mark.usefixtures("no_checkpoints")
 
 def _prepared() -> tuple[MemoryStore, ManualClock, list[Record]]:
     """A log that was compacted once, whose tombstones are due, and which went on since."""
-    made, at_s, stored = _prepared_once()
+    made, at_s, stored = _prepared_once(DEFAULTS.get("writer", "exclusive"))
     objects, clock = copy_of(made), ManualClock()
     clock.advance(at_s)
     return objects, clock, list(stored)
 
 
 @cache
-def _prepared_once() -> tuple[MemoryStore, float, list[Record]]:
+def _prepared_once(writer: str) -> tuple[MemoryStore, float, list[Record]]:
     objects, clock = MemoryStore(), ManualClock()
-    with open_store(objects, clock) as store:
+    with open_store(objects, clock, writer=writer) as store:
         log = store.create_topic("t", compact=True, segment_bytes=700, tombstone_seconds=10).partition(0)
         stored = append_all(log, history(11, 9, keys=5))
         clean(log, clock)
