@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
-import sys
 import venv
 from pathlib import Path
 
@@ -14,10 +12,9 @@ import pytest
 
 import logstore
 from tests.support.spark.material import numbered
+from tests.support.wheel import build_wheel
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
-ROOT = Path(__file__).parents[2]
-SOURCES = ("logstore", "broker_shim", "pyspark_logstore", "pyproject.toml", "setup.py", "README.md")
 SESSION = """
 import json, sys
 from pyspark.sql import SparkSession
@@ -44,20 +41,10 @@ def run(command: list[str], folder: Path) -> str:
 
 
 def test_S01_a_wheel_in_a_fresh_environment_needs_no_jar_no_register_call_and_no_path(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.mkdir()
-    for (
-        name
-    ) in SOURCES:  # a copy, so that the build leaves nothing in the checkout and finds nothing built there
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-        else:
-            shutil.copy(ROOT / name, source / name)
-    run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", "dist", str(source)], tmp_path)
-    (wheel,) = (tmp_path / "dist").glob("logstore-*.whl")
+    wheel = build_wheel(tmp_path)
     venv.create(tmp_path / "venv", with_pip=True)
     python = str(tmp_path / "venv/bin/python")
-    tested = "pyspark>=4.2,<4.3"
+    tested = "pyspark>=4.3,<4.4"
     run([python, "-m", "pip", "install", "--quiet", f"{wheel}[spark]", tested], tmp_path)
 
     url = (tmp_path / "log").as_uri()
