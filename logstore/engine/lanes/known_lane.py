@@ -114,17 +114,19 @@ class KnownLane:
             return False  # it is read without its checkpoint
         return self.split_until <= began
 
+    def is_end(self, began: int, put_at: int) -> bool:
+        """Whether the place into which somebody has just put an entry was the lane's end: nothing was split from the place on
+        where the reading began, and the checkpoint knows of no other that was there and is gone. Asks the store."""
+        return self.is_unsplit_from(began) and self._reach() <= put_at
+
     def _reach(self) -> int:
         """Up to which place the checkpoint that was read last knows the lane."""
         return 0 if self.front in (None, self.damaged_front) else self.log.reach_of(self.front)[1]
 
     def lows_unless_split(self, began: int, put_at: int | None) -> Mapping[ClaimKey, int] | None:
-        """The low watermarks that the checkpoint says now; None if something was split from the place on where the reading
-        began, or the checkpoint knows what was at the place `put_at` before it was gone. One that was read before needs a
-        look at its front."""
-        if not self.is_unsplit_from(began):
-            return None
-        if put_at is not None and self._reach() > put_at:
+        """The low watermarks that the checkpoint says now; None if what was read, or put at the place `put_at`, does not
+        count. One that was read before needs a look at its front."""
+        if not (self.is_unsplit_from(began) if put_at is None else self.is_end(began, put_at)):
             return None
         if self.front not in (None, self.damaged_front, self.lows_front):
             try:

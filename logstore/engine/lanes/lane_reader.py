@@ -202,7 +202,7 @@ class LaneReader:
                 try:
                     with doubts:
                         known.log.commit(header, data)
-                        if known.is_unsplit_from(began):
+                        if known.is_end(began, seq):
                             state.take(entry)
                             known.owner = state.owner
                             return state.copy()
@@ -260,7 +260,7 @@ class LaneReader:
                         with doubts:  # readers of the lane do not wait for this upload
                             known.log.commit(header, data)
                             with known.reading:
-                                if not known.is_unsplit_from(began):
+                                if not known.is_end(began, seq):
                                     known.state = None
                                     continue
                                 if known.state is not None and known.state.next_seq == header.seq:

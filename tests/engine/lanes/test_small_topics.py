@@ -238,6 +238,46 @@ def test_L20_a_claim_that_is_gone_is_known_by_the_checkpoint_of_the_lane() -> No
     assert seen(objects) == [(0, b"first"), (1, b"second")]
 
 
+@pytest.mark.parametrize("kind", ["no lane", "shared"])
+def test_L20_who_remembers_a_new_topic_does_not_seal_where_a_claim_is_gone(kind: str) -> None:
+    """It read the topic when nobody had written it, and goes on in the partition's own chain: not beside the other."""
+    objects = MemoryStore()
+    with running(objects, ManualClock(), lanes=1) as creator:
+        creator.create_topic("t")
+    late = WRITERS[kind](objects)
+    log = late.topic("t").partition(0)
+    assert log.durable_high_watermark == 0
+    with running(objects, ManualClock(), lanes=1) as other:
+        other.topic("t").partition(0).append(b"first")
+    assert log._internal.paths.birth_lane is not None
+    objects.delete(LanePaths(log._internal.paths.birth_lane).entry(0))
+    if kind == "shared":
+        with pytest.raises(Fenced):  # as behind every exclusive writer
+            log.append(b"no")
+        log = log.reopen()
+    assert log.append(b"second").offset == 1
+    late.close()
+    assert seen(objects) == [(0, b"first"), (1, b"second")]
+
+
+def test_L20_who_remembers_a_lane_does_not_adopt_it_where_a_transfer_is_gone() -> None:
+    """The checkpoint knows of one: the partition is elsewhere, and an adoption before it would count for nothing."""
+    objects = MemoryStore()
+    lanes, paths = LaneReader(objects), LanePaths("x.0")
+    first = open_store(objects, lane="x")
+    first.create_topic("t").partition(0).append(b"first")
+    assert lanes.snapshot("x.0").carried_on()
+    end = lanes.snapshot("x.0").next_seq
+    with running(objects, ManualClock(), lanes=1, take_over=True) as other:
+        assert other.topic("t").partition(0).append(b"second").offset == 1
+    crash(first)
+    objects.delete(paths.entry(end))
+    state = lanes.adopt("x.0", lambda: bytes(16), 0, b"me", lambda owner: None)
+    assert not state.carried_on()
+    assert state.next_seq > end + 1
+    assert seen(objects) == [(0, b"first"), (1, b"second")]
+
+
 def test_N06_a_new_topic_that_another_process_has_deleted_takes_no_record() -> None:
     objects = MemoryStore()
     with running(objects, ManualClock(), lanes=1) as creator, running(objects, lanes=1) as other:
