@@ -115,8 +115,8 @@ class KnownLane:
         return self.split_until <= began
 
     def is_end(self, began: int, put_at: int) -> bool:
-        """Whether the place into which somebody has just put an entry was the lane's end: nothing was split from the place on
-        where the reading began, and the checkpoint knows of no other that was there and is gone. Asks the store."""
+        """Whether somebody has just put an entry at the lane's end: nothing was split from the place on where the reading
+        began, and the checkpoint knows of no other that was in this place and is gone. Asks the store."""
         return self.is_unsplit_from(began) and self._reach() <= put_at
 
     def _reach(self) -> int:

@@ -380,7 +380,7 @@ class LaneReader:
         known = self._known(lane)
         with known.reading:
             state = known.state
-            if state is None or state.lost:
+            if state is None or state.lost or state.is_rebuilt:
                 return
             unsaid = state.next_seq - known.said_until
             if not (is_idle or unsaid >= max(SAID_EVERY, len(state.claims) // SAID_EVERY)):
@@ -392,6 +392,12 @@ class LaneReader:
                 # The etag first: what comes in between is not replaced.
                 front = None if head is None else known.log.front()
                 version, reached = (0, 0) if front is None else known.log.reach_of(front)
+                if reached < state.next_seq and version != state.version:
+                    # Another was written since the lane was read. It may say that entries were split, and are gone.
+                    known.state = None
+                    state, _ = self._refresh(known)
+                    if state.lost or state.is_rebuilt or not state.has_ended_whole:
+                        return
                 if reached < state.next_seq:
                     self._say(
                         known, replace(state.checkpoint(nonce), version=version + 1), head and head.etag
@@ -400,7 +406,10 @@ class LaneReader:
 
     def _say(self, known: KnownLane, checkpoint: LaneCheckpoint, instead_of: str | None) -> bool:
         key = known.log.paths.checkpoint
-        return put_settled(self._store, key, checkpoint.pack(), instead_of) is not None
+        is_said = put_settled(self._store, key, checkpoint.pack(), instead_of) is not None
+        if is_said and known.state is not None:
+            known.state.version = checkpoint.version
+        return is_said
 
     def _said_of(self, known: KnownLane, key: ClaimKey, oldest: float) -> LaneState | None:
         """What the lane's checkpoint says, if that is enough: the claim went on elsewhere, so nothing of it follows. Of a

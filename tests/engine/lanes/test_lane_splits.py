@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 
 import logstore
+from logstore.engine.lanes.lane_log import LaneLog
+from logstore.engine.write.lanes import lane_checkpoints
 from logstore.errors import Fenced, ObjectNotFound, StoreError, UnknownTopic
+from logstore.layout.paths import LanePaths
 from logstore.objects import MemoryStore, ObjectStore
-from logstore.testing import FaultyStore
+from logstore.testing import FaultyStore, ManualClock
 from tests.support.engine.harness import background, crash, open_store, pairs, running
-from tests.support.lanes.entries import entries, seen, values
+from tests.support.lanes.entries import entries, seen, store_lane, values
 from tests.support.patience import PATIENCE_S
 
 
@@ -54,6 +57,35 @@ def test_N06_the_entries_of_an_ended_lane_are_collected_by_anybody() -> None:
     assert len(entries(objects)) == 1, "the fence stays"
     for number in range(2):
         assert seen(objects, number) == [(turn, b"%d" % turn) for turn in range(3)]
+
+
+def test_N06_who_took_the_last_partition_of_a_lane_does_not_forget_that_its_owner_has_split_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The owner has not met that its partition is elsewhere, splits its lane, and says so. The taker read the lane before,
+    and says later what it holds. A reader that stands where entries are gone would take the empty place for the end."""
+    objects = MemoryStore()
+    owner = open_store(objects, lanes=1, delete_grace=0.0)
+    log = owner.create_topic("t").partition(0)
+    log.append(b"0")
+    with running(objects, writer="read_only") as reader:
+        assert values(reader.topic("t").partition(0)) == [b"0"]
+        for number in range(1, 6):
+            log.append(b"%d" % number)
+        lane = LaneLog(objects, LanePaths(store_lane(owner)))
+        with running(objects, ManualClock(), lanes=1, take_over=True) as taker:
+            assert taker.topic("t").partition(0).append(b"6").offset == 6
+            monkeypatch.setattr(lane_checkpoints, "SPLIT_EVERY", 1)
+            owner._lanes.of(log._internal.paths).checkpoints.write()  # type: ignore[union-attr]
+            split_until = lane.split_until()
+            assert split_until > 1
+            assert lane.entry_at(1) is None
+        found = reader.topic("t").partition(0)
+        found.refresh()
+        assert values(found) == [b"%d" % number for number in range(7)]
+    assert lane.split_until() == split_until
+    assert lane.checkpoint().next_seq > split_until + 1, "it is said all the same"  # type: ignore[union-attr]
+    crash(owner)
 
 
 def test_N06_deleting_a_topic_ends_its_claims_and_leaves_the_others() -> None:
