@@ -9,6 +9,7 @@ from tests.model import (
     asks_runs,
     combining_runs,
     groups_runs,
+    guesses_runs,
     lanes_runs,
     lives_runs,
     lost_transfers_runs,
@@ -18,6 +19,7 @@ from tests.model import (
     transfers_runs,
 )
 from tests.model.asks import Asks
+from tests.model.guesses import Guesses
 from tests.model.harness import Contrast
 from tests.model.lanes import Lanes
 from tests.model.lives import Lives
@@ -76,6 +78,16 @@ LOST_TRANSFERS = """
 
 The rules are in `lost_transfers.py`: what is said above, and `rot*1`, which damages the first transfer that stands, at any
 moment.
+"""
+GUESSES = """
+## Claims that are made without a look
+
+The rules are in `guesses.py`, and `LaneReader.transfer` and `checkpoint_ended` follow them: what is said above, and who
+remembers a lane, as it stood at any moment before, claims behind the last entry that it remembers. Words: `c` has created
+the topic, `m` remembers all lanes, `t` where the partitions end, `s` says in a checkpoint what the lane holds that it
+claimed from; `d` seals by what it remembers; `erase/G*1` deletes a transfer that the checkpoint knows; `follower*2`
+remembers where it stood. The run of an adoption begins when its lane's one partition is elsewhere, and the adopter
+remembers the lane from before.
 """
 ASKS = """
 ## A taker that is outrun asks the owner
@@ -181,6 +193,7 @@ def main(wanted: list[str]) -> None:
             *places_runs.CONTRASTS,
             *transfers_runs.CONTRASTS,
             *lost_transfers_runs.CONTRASTS,
+            *guesses_runs.CONTRASTS,
             *asks_runs.CONTRASTS,
             *lives_runs.CONTRASTS,
             *recoveries_runs.CONTRASTS,
@@ -220,6 +233,7 @@ def main(wanted: list[str]) -> None:
     _table(places_runs, PLACES, Places)
     _table(transfers_runs, TRANSFERS, Transfers)
     _table(lost_transfers_runs, LOST_TRANSFERS, LostTransfers)
+    _table(guesses_runs, GUESSES, Guesses)
     _table(asks_runs, ASKS, Asks)
     _table(lives_runs, LIVES, Lives)
     _table(recoveries_runs, RECOVERIES, Recoveries)

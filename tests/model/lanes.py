@@ -144,7 +144,7 @@ class Own(NamedTuple):
 
 class Writer(NamedTuple):
     """A process: its lane, its next place there and the last id before that, and its claims. `made`, `ids`: counters;
-    `tries`: how often it made its uploads again since the last ack."""
+    `tries`: how often it made its uploads again since the last ack. `memory`: what it remembers of lanes (`guesses`)."""
 
     lane: str
     seq: int = 0
@@ -154,6 +154,7 @@ class Writer(NamedTuple):
     ids: int = 0
     tries: int = 0
     stopped: bool = False
+    memory: Any = None
 
 
 class Upload(NamedTuple):
@@ -345,9 +346,18 @@ class Lanes:
                 at = yield from self.take(who, at, {"b": "pq"}.get(word, word))
             elif word == "x":
                 at = yield from self.close(who, at)
+            elif word in self.words:
+                at = yield from self.does(who, at, word)
             elif at.own:
                 at = yield from self.flush(who, at, {"g": 1, "h": 2}.get(word) or int(word), word in "gh")
             del word
+
+    words = ""
+    """Those of a script that `does` knows."""
+
+    def does(self, who: str, at: Writer, word: str) -> Step:
+        return at
+        yield
 
     def adopt(self, who: str, at: Writer) -> Step:
         """Fence first. Then the lane alone says which claims are its own: those with a batch, and not sealed."""

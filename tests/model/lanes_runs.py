@@ -66,8 +66,10 @@ class Run(NamedTuple):
             elif "~" in word:
                 who, _, count = word.partition("~")
                 made.append((who, partial(rules.shared, who, int(count))))
-            elif name.startswith("split"):
-                made.append((name, partial(rules.splitter, name, name[-1], int(count))))
+            elif "/" in name:
+                kind, lane = name.split("/")
+                role = rules.splitter if kind.startswith("split") else getattr(rules, kind)
+                made.append((name, partial(role, name, lane, int(count))))
             else:
                 role = getattr(rules, name)
                 made.append((name, partial(role, name, int(count)) if count else partial(role, name)))

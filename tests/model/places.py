@@ -285,7 +285,7 @@ class Places(Lanes):
         """What follows, in lanes and in the partition's own chain. None if that cannot be told from here."""
         while True:
             if tail.lane:
-                at = yield from self.read_lane(tail.lane)
+                at = yield from self.read_for(tail)
                 known = at.claim(tail.part, tail.epoch)
                 if self.is_stale(known, tail):
                     return None
@@ -313,6 +313,11 @@ class Places(Lanes):
                 return tail, got
             tail, got = after(tail, found), got + batch_of(tail, found)
             del found
+
+    def read_for(self, tail: Tail) -> Step:
+        """The lane in which the chain goes on, as far as it matters."""
+        at = yield from self.read_lane(tail.lane)
+        return at
 
     def in_doubt(self, at: Stand, tail: Tail) -> bool:
         """Whether something was lost that may say where the claim goes on: here a fence does, in the partition's chain."""

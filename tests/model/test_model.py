@@ -125,6 +125,8 @@ _ACTORS = (
     "lives.py",
     "recoveries.py",
     "recoveries_runs.py",
+    "guesses.py",
+    "guesses_runs.py",
     "combining.py",
     "combining_runs.py",
     "groups.py",
