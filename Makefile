@@ -13,7 +13,7 @@ WHAT ?= append
 CHECK ?= $(QUICK)
 STEPS ?= 1000000
 # Spark releases beside the one in .venv, and the tests that show what a release can do.
-SPARK_VERSIONS ?= 4.0.5 4.1.4 4.3.0
+SPARK_VERSIONS ?= 4.0.5 4.1.4 4.2.1
 SPARK_TESTS := $(addprefix tests/spark/,read/test_spark_batch.py write/test_spark_stream.py test_credentials.py \
     read/test_worker_memory.py test_docs.py test_example.py test_union.py)
 COVERING := $(addprefix tests/,aio api engine format layout process upsert)

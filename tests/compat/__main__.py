@@ -28,7 +28,9 @@ INSTALLED = ROOT / ".compat"
 KAFKA = "4.1.0"
 PATIENCE_S = 120.0
 STREAMS = ("kafka-streams", "connect-runtime", "connect-file")
-# The newest of each that the registry has; the connector is of the Spark in .venv, or one patch before it.
+# The newest of each that the registry has. The connector goes with a Spark of its own minor release, which may be older
+# than the one in .venv.
+SPARK = "pyspark==4.2.1"
 SPARK_JARS = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
@@ -224,7 +226,8 @@ def spark_connector(address: str, folder: Path) -> list[str]:
         if not list(lib.glob(f"{artifact.split(':')[1]}-*.jar")):
             run("mvn", "-q", "-B", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={lib}")
     names = ",".join(str(jar) for jar in sorted(lib.glob("*.jar")))
-    return said(sys.executable, str(HERE / "spark_kafka.py"), address, str(folder), names)
+    python = python_with(SPARK)
+    return said(python, str(HERE / "spark_kafka.py"), address, str(folder), names)
 
 
 CLIENTS: dict[str, Callable[[str, Path], list[str]]] = {
