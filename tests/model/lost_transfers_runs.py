@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.model.lanes import Step
+from tests.model.lanes import Step, Writer
 from tests.model.lanes_runs import BUFFERED, SEALED, Contrast, Holds, Run
 from tests.model.lost_transfers import LostTransfers
 from tests.model.places import Known, PlaceJudge, Stand, Tail
@@ -36,6 +36,18 @@ class SealsInDoubt(LostTransfers):
     own chain, as where nothing is ever transferred."""
 
     def may_end(self, at: Stand, key: tuple[str, int]) -> bool:
+        return True
+
+
+class LeavesByATransfer(LostTransfers):
+    """An owner that leaves its lane at what it cannot read claims its partitions for a lane of another name, by a transfer
+    behind that place."""
+
+    def leave(self, who: str, at: Writer, seals: frozenset[Any]) -> Step:
+        return
+        yield
+
+    def may_take(self, tail: Tail) -> bool:
         return True
 
 
@@ -75,6 +87,7 @@ CONTRASTS = [
     _broken(TakesInDoubt, "lost", "a:o1 b:p1 d:p1 rot*1"),
     _broken(SealsInDoubt, "lost", "a:o11 b:p1 rot*1"),
     _broken(SealsInDoubt, "lost", "a:o1 b:p1 d:p1 rot*1"),
+    _broken(LeavesByATransfer, "lost", "a:o11 b:p1 rot*1"),
     _broken(NeverLooksElsewhere, "short", "a:o1 b:p1 reader*1 rot*1"),
     _broken(AdoptsInDoubt, "lost", "a:o1 b:p1 c/A:n1 rot*1"),
     _broken(SplitsPastIt, "lost", "a:o11 b:p1 split/A*1 rot*1"),
