@@ -128,7 +128,7 @@ class Guesses(LostTransfers):
         return at.claim(tail.part, tail.epoch).left
 
     def follower(self, who: str, rounds: int) -> Actor:
-        """Follows p, which is in lanes, and remembers the lane that it is in: it goes on where it stood there."""
+        """Follows p through lanes, in which nobody seals it, and goes on where it stood in the one that it is in."""
         tail, offset, mind = self.first("p"), 0, None
         while rounds:
             need = yield Begin()

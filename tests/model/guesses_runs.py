@@ -193,17 +193,17 @@ RULES = [
 
 WIDE = [
     _holds("three creators, lost answers", "a:cp1s b:cp1s c:cp1s", 1, GUESSED, TAKEN, rules=BORN),
-    _holds("three who remember", "a:o11x b:mtb1s c:mp1 split/A*1", 1, GUESSED, WRONG, "split"),
+    _holds("three who remember", "a:o11x b:mtb1s c:mp1 split/A*1", 1, GUESSED, AGAIN, "split"),
     _holds("the next life, and two takers", "a:o1 b:mtp1 c/A:mnp1s d:p1", 1, GUESSED, "adopted"),
     _holds("a new topic", "a:cb11s b:mtp1s c:mtq1s d:p1 split/G*1 split/A*1", 1, GUESSED, rules=BORN),
 ]
 """For long runs: the first million states of each."""
 
-EVERYTHING = (
-    "a:o12mp1s b:mtp2s d:mtb1 c/A:mn2b1s f:mtb2xs g:mb1s reader*2 follower*2 planner*2 split/A*3 split/B*1"
-)
+EVERYTHING = "a:o12mp1s b:mtp2s d:mtb1 c/A:mn2b1s f:mtb2xs i:mb1s reader*2 planner*2 split/A*3 split/B*1"
+FOLLOWED = "a:o12mp1s b:mtp2s c/A:mn2b1s f:mtb2xs h:cb1s follower*3 split/A*3 split/B*1 split/G*1"
 DEEP = [
-    _holds("everything", EVERYTHING.replace(" follower*2", ""), 3, GUESSED, SAID, "split"),
+    _holds("everything", EVERYTHING, 3, GUESSED, SAID, "split"),
     _holds("everything, of a new topic", f"{EVERYTHING} split/G*1 h:cb1s", 3, GUESSED, SAID, rules=BORN),
+    _holds("everything, followed", FOLLOWED, 3, GUESSED, SAID, AGAIN, rules=BORN),
 ]
 """For random walks: far beyond what can be searched."""
